@@ -89,11 +89,11 @@ def score(audit: Audit, planted: dict[str, str]) -> tuple[Counter[str], list[str
     """How many planted copies of each kind are named, in whichever pair, and all other pairs."""
     named, others = set(), []
     for finding in (one for kind in COPIES for one in audit.of(kind)):
-        stems = [Path(place.path).stem for place in finding.places]
+        stems = [Path(item.path).stem for item in finding.items]
         copies = {stem.removesuffix("-copy") for stem in stems if stem.endswith("-copy")}
         named |= copies
         if not copies or len({stem.removesuffix("-copy") for stem in stems}) > 1:
-            others.append(" = ".join(place.path for place in finding.places))
+            others.append(" = ".join(item.path for item in finding.items))
     return Counter(planted[number] for number in named), others
 
 
@@ -124,7 +124,7 @@ def planted_labels(options: argparse.Namespace) -> list[str]:
     begun = time.perf_counter()
     audit = onsight.check((images[rows], given.tolist()), reporter=SilentReporter())
     seconds = time.perf_counter() - begun
-    suspects = [int(one.places[0].path.split()[-1]) for one in audit.of("label")][:FIRST]
+    suspects = [int(one.items[0].path.split()[-1]) for one in audit.of("label")][:FIRST]
     right = len(set(suspects) & set(wrong.tolist()))
     return [
         f"{options.wrong} wrong labels in {options.count:,} images of Fashion-MNIST: {right} "

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from onsight.evaluation.intervals import wilson
+from onsight.evaluation.statistics import wilson
 from onsight_lint.errors import ReadError
 from onsight_lint.read import read_script
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from contenders import NAMES, TITLES, run_contender, warm_up
 from harness import Facts, circumstances, interleave, table, write_section
 
-from onsight.evaluation.intervals import wilson
+from onsight.evaluation.statistics import wilson
 from onsight.words import fixed_percent
 
 SETTINGS = Path(__file__).parent / "minute_settings.json"

@@ -29,8 +29,8 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 import onsight
-from onsight.evaluation.intervals import Z_95, wilson
 from onsight.evaluation.out_of_distribution import choose_detector
+from onsight.evaluation.statistics import Z_95, wilson
 from onsight.features.feature_pass import with_features
 from onsight.inference.images import read_image
 from onsight.models.out_of_distribution import score

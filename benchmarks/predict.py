@@ -32,9 +32,9 @@ import numpy as np
 from harness import circumstances, interleave, table, write_section
 
 from onsight.inference.images import read_image
-from onsight.inference.inputs.files import walk
+from onsight.inference.inputs import walk
 from onsight.inference.predictor import Predictor, load
-from onsight.inference.rows.partial_file import partial_path
+from onsight.inference.resumable_file import rows_path
 from onsight_explain.cores import usable_cores
 
 COMMAND, DECODING, MODEL = "onsight predict", "decoding alone", "the model alone"
@@ -93,7 +93,7 @@ def throughput(model: Path, paths: list[str], listed: Path, folder: Path, rounds
     predictor = load(model)
     with ThreadPoolExecutor(usable_cores()) as pool:
         pixels = list(pool.map(partial(read_image, target=predictor.format), paths))
-    size = predictor.runner.at_once
+    size = predictor.runner.batch_size
     batches = [np.stack(pixels[place : place + size]) for place in range(0, len(pixels), size)]
     starts: list[float] = []
     contenders: dict[str, Callable[[], float]] = {
@@ -137,9 +137,9 @@ def memory(model: Path, paths: list[str], inputs: int, folder: Path) -> list[str
     while process.poll() is None:
         last = resident_megabytes(process) or last
         most = max(most, last)
-        if not early and partial_path(out).exists():
-            row_bytes = row_bytes or _row_bytes(partial_path(out))
-            done = partial_path(out).stat().st_size / row_bytes if row_bytes else 0
+        if not early and rows_path(out).exists():
+            row_bytes = row_bytes or _row_bytes(rows_path(out))
+            done = rows_path(out).stat().st_size / row_bytes if row_bytes else 0
             early = last if done >= inputs / 10 else 0.0
         time.sleep(POLL_SECONDS)
     finish(process)
@@ -162,7 +162,7 @@ def killed(model: Path, listed: Path, kills: int, folder: Path) -> list[str]:
     for place in places:
         process = start(model, ["-", "--csv", str(out), "--resume"], listed)
         while process.poll() is None:
-            partial_file = partial_path(out)
+            partial_file = rows_path(out)
             if partial_file.exists() and partial_file.stat().st_size >= place:
                 time.sleep(draw.uniform(0, 5 * POLL_SECONDS))
                 process.kill()

@@ -121,10 +121,10 @@ RELIABILITY = [
         "if os.path.islink(path):",
     ),
     *_without(
-        "onsight/inference/rows/partial_file.py",
-        "tests/inference/test_listing.py",
-        "if not is_begun and not form.head.startswith(start):",
-        "if not isinstance(found, dict) or BATCH_SIZE not in found:",
+        "onsight/inference/resumable_file.py",
+        "tests/inference/test_predict.py",
+        "if not is_started and not form.head.startswith(start):",
+        "if not isinstance(job, dict) or BATCH_SIZE not in job:",
     ),
     Bug(
         "onsight/tensorfile.py",

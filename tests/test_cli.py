@@ -90,7 +90,9 @@ def test_the_commands_and_flags_are_a_contract(capsys):
 
 def test_a_commands_own_help_is_its_whole_description(capsys):
     _, out, _ = run_command(capsys, "serve", "--help")
-    assert "Nothing but this machine is answered unless --host says so." in " ".join(out.split())
+    assert "Only requests from this machine are accepted unless --host is given." in " ".join(
+        out.split()
+    )
     assert "Parameters ---" not in " ".join(out.split())
 
 
@@ -101,8 +103,8 @@ def test_the_short_help_is_each_commands_own_first_sentence():
         if name in cli._PACKAGES:
             assert make_parser().description.partition("\n")[0] == text
             continue
-        called = cli._FUNCTIONS.get(name, name)
-        function = getattr(import_module(f"onsight.commands.{called}"), called)
+        module, called = cli._find_command(name)
+        function = getattr(import_module(module), called)
         first = " ".join(function.__doc__.partition("\n\n")[0].split())
         assert first == text
 
@@ -451,7 +453,7 @@ def test_predict_on_nothing(capsys, bars, tmp_path):
     run_command(capsys, "train", bars, "--out", run, *SLIGHT)
     assert "does not exist" in refused(capsys, "predict", run, tmp_path / "nowhere.jpg")
     (tmp_path / "empty").mkdir()
-    assert "no files" in refused(capsys, "predict", run, tmp_path / "empty")
+    assert "no input images found" in refused(capsys, "predict", run, tmp_path / "empty")
 
 
 # --------------------------------------------------------------------- config

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from onsight.cli import main
-from onsight.inference import listing
+from onsight.inference import predict
 from onsight.inference.predictor import Predictor
 from onsight.report.card.metadata import MARK
 
@@ -169,7 +169,7 @@ def test_a_list_on_stdin_is_not_replaced(here, capsys):
 def test_a_image_found_late_is_not_replaced(inputs, here, capsys, monkeypatch):
     from inference.stub_runner import StubRunner
 
-    monkeypatch.setattr(listing, "load", lambda model, **options: Predictor(StubRunner()))
+    monkeypatch.setattr(predict, "load", lambda model, **options: Predictor(StubRunner()))
     words = ["predict", "model", inputs, "--csv"]
     said = refuse([*words, "data/dogs/1.png"], capsys, here)
     assert "--csv would replace the input" in said
@@ -220,7 +220,7 @@ def test_what_the_user_did_not_name_is_replaced_only_if_it_is_ours(here, capsys)
 def test_an_existing_file_that_is_not_read_may_be_replaced(here, capsys, monkeypatch):
     from inference.stub_runner import StubRunner
 
-    monkeypatch.setattr(listing, "load", lambda model, **options: Predictor(StubRunner()))
+    monkeypatch.setattr(predict, "load", lambda model, **options: Predictor(StubRunner()))
     Path("run/rows.csv").write_text("former")
     with pytest.raises(SystemExit) as stop:
         main(["predict", "run", "a.png", "--csv", "run/rows.csv"])

@@ -38,15 +38,15 @@ PLANTED_CHANGES = (
         "folder",
     ),
     PlantedChange(
-        "src/onsight/evaluation/intervals.py",
+        "src/onsight/evaluation/statistics.py",
         "scale = 1 + z * z / count",
         "scale = 1 + z / count",
         "folder",
     ),
     PlantedChange(
         "src/onsight/inference/predictor.py",
-        "winners = found.probabilities.argmax(axis=1)",
-        "winners = found.probabilities.argmin(axis=1)",
+        "winners = outputs.probabilities.argmax(axis=1)",
+        "winners = outputs.probabilities.argmin(axis=1)",
         "predict and evaluate",
     ),
     PlantedChange(
@@ -62,7 +62,7 @@ PLANTED_CHANGES = (
         "refused: no data",
     ),
     PlantedChange(
-        "src/onsight/audit/copies.py",
+        "src/onsight/audit/images.py",
         '"both are used, on the same side of every split"',
         '"both are used"',
         "check",

@@ -35,34 +35,45 @@ _LEFT_OUT = {
 }  # by onsight-run
 
 _COMMANDS = {
-    "train": "Train a classifier and report how good it is for every class.",
-    "sweep": "Train every combination of some settings, and say which is best and by how much.",
-    "check": "Find what is wrong with images before training: copies, leaks, wrong labels, "
-    "bad files.",
-    "eval": "Evaluate a model on DATA, leaving out images that it was trained on.",
-    "shard": "Write DATA as WebDataset shards: tar files that object stores read quickly.",
+    "train": "Train an image classifier and report its accuracy for every class.",
+    "sweep": "Train every combination of some settings and compare the results.",
+    "check": "Find problems in a dataset before training: copies, leaks, wrong labels, bad files.",
+    "eval": "Evaluate a model on DATA, without the images it was trained on.",
+    "shard": "Write DATA as WebDataset shards: tar files that object stores serve quickly.",
     "predict": "Predict the class of images.",
-    "export": "Export a model for other runtimes, and prove on held-out images that it says the "
-    "same.",
+    "export": "Export a model for other runtimes, and verify it on held-out images.",
     "embed": "Write the features of images to a file, for other programs.",
     "similar": "Find the images that look most like others.",
-    "serve": "Answer HTTP requests with predictions, and show a page to drop images on.",
-    "models": "List models with their cost, and say whose weights are here without a network.",
+    "serve": "Serve predictions over HTTP, with a page to drop images on.",
+    "models": "List models, their cost, and whether their weights are available offline.",
     "recipes": "List the ready-made configs for --recipe and the results they reproduce.",
-    "report": "Write report.html of a run again, from the files in its folder.",
-    "compare": "Compare runs image by image: which is better, and whether that is more than noise.",
-    "card": "Write a model card from a run's own files, or a folder for the Hugging Face Hub.",
+    "report": "Rebuild a run's report.html from the files in its folder.",
+    "compare": "Compare runs image by image: which is better, and is the difference significant?",
+    "card": "Write a model card for a run, or a folder for the Hugging Face Hub.",
     "explain": "Find out what slows down a run or any training script, and what would help.",
     "lint": "Find mistakes in training scripts by reading them: nothing is run, no torch needed.",
-    "verify-resume": "See on your own DATA that a killed run, resumed, ends as if nothing had "
-    "happened.",
+    "verify-resume": "Verify that a run that is killed and resumed gives the same result, "
+    "bit for bit.",
     "doctor": "Check this machine: what works, what slows down training, and how to fix it.",
 }
 # Options of older versions that are no fields of the config, and what to do instead.
 _RETIRED_FLAGS = {
     "--push": "write the folder with --to hub-folder; hf upload OWNER/NAME FOLDER uploads it",
 }
-_FUNCTIONS = {"eval": "evaluate", "verify-resume": "verify_resume"}  # eval is a Python builtin
+_MODULES = {  # of onsight.commands, where they are not named after the command
+    "card": "report",
+    "check": "data",
+    "compare": "report",
+    "doctor": "info",
+    "embed": "predict",
+    "eval": "evaluate",
+    "models": "info",
+    "recipes": "info",
+    "shard": "data",
+    "similar": "predict",
+    "sweep": "train",
+    "verify-resume": "train",
+}
 _PACKAGES = {"lint": "onsight_lint"}  # commands of other distributions, which read their own words
 
 
@@ -83,11 +94,16 @@ def make_app(named: str = "") -> "App":
         if name in _PACKAGES:  # only listed: `main` passes it on
             app.command(f"{_PACKAGES[name]}.cli:main", name=name, help=summary, sort_key=place)
             continue
-        function = _FUNCTIONS.get(name, name)
-        module = f"onsight.commands.{function}"
+        module, function = _find_command(name)
         text = _description(module, function) if name == named else summary
         app.command(f"{module}:{function}", name=name, help=text, sort_key=place)
     return app
+
+
+def _find_command(name: str) -> tuple[str, str]:
+    """Return the module and the name of a command's function."""
+    function = "evaluate" if name == "eval" else name.replace("-", "_")  # eval is a builtin
+    return f"onsight.commands.{_MODULES.get(name, name)}", function
 
 
 def _description(module: str, function: str) -> str:

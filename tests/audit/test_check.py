@@ -11,8 +11,8 @@ from PIL import Image
 
 import onsight
 from onsight.audit import check as check_module
-from onsight.audit import features
-from onsight.audit.clean import write_clean_manifest
+from onsight.audit import labels
+from onsight.audit.run_check import write_clean_manifest
 from onsight.cli import main
 from onsight.data.sources.find import find_source
 from onsight.errors import DataError, OutputError
@@ -23,8 +23,8 @@ QUIET = SilentReporter()
 
 @pytest.fixture(autouse=True)
 def no_weights(monkeypatch):
-    """Labels are judged by small copies of the images, which takes a moment."""
-    monkeypatch.setattr(features, "has_offline_weights", lambda name: False)
+    """Labels are checked on reduced images, which takes a moment."""
+    monkeypatch.setattr(labels, "has_offline_weights", lambda name: False)
 
 
 def image(kind: str, seed: int, side: int = 40) -> Image.Image:
@@ -65,15 +65,15 @@ def faulty(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def audit(faulty):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(features, "has_offline_weights", lambda name: False)
+        patch.setattr(labels, "has_offline_weights", lambda name: False)
         return onsight.check(faulty, reporter=QUIET)
 
 
-def paths(audit, kind: str, what: str = "") -> set[tuple[str, ...]]:
+def paths(audit, kind: str, text: str = "") -> set[tuple[str, ...]]:
     return {
-        tuple(sorted(place.path for place in one.places))
-        for one in audit.of(kind)
-        if what in one.what
+        tuple(sorted(item.path for item in finding.items))
+        for finding in audit.of(kind)
+        if text in finding.description
     }
 
 
@@ -89,7 +89,7 @@ def test_every_file_is_counted(audit):
     assert sum(audit.classes.values()) == 87
 
 
-def test_the_planted_copies_are_named_and_no_others(audit):
+def test_the_planted_copies_are_found_and_no_others(audit):
     assert copies(audit) == {
         ("across/00.png", "across/same.png"),
         ("across/01.png", "down/same-two-labels.png"),
@@ -97,52 +97,52 @@ def test_the_planted_copies_are_named_and_no_others(audit):
     }
 
 
-def test_one_image_under_two_labels_is_told_apart(audit):
+def test_an_image_under_two_labels_is_a_kind_of_its_own(audit):
     assert ("across/01.png", "down/same-two-labels.png") in paths(audit, "two-labels", "identical")
 
 
 def test_the_wrong_label_is_the_first_suspect(audit):
     first = audit.of("label")[0]
     suspects = {"across/wrong-label.png", "across/01.png", "down/same-two-labels.png"}
-    assert first.places[0].path in suspects
+    assert first.items[0].path in suspects
     assert ("across/wrong-label.png",) in paths(audit, "label", "looks like 'down'")
     assert len(audit.of("label")) <= 5
 
 
-def test_what_cannot_be_used_is_named_with_the_reason(audit):
-    (one,) = audit.of("unusable")
-    assert one.places[0].path == "down/broken.png"
-    assert one.what.startswith("not an image that can be read")
+def test_unusable_files_are_listed_with_the_reason(audit):
+    (finding,) = audit.of("unusable")
+    assert finding.items[0].path == "down/broken.png"
+    assert finding.description.startswith("not an image that can be read")
 
 
 @pytest.mark.parametrize(
     ("file", "what"),
     [("blank", "nearly blank"), ("dark", "very dark"), ("long", "odd shape (400x40)")],
 )
-def test_poor_images_are_named(audit, file, what):
+def test_poor_images_are_found(audit, file, what):
     assert paths(audit, "quality", what) == {(f"down/{file}.png",)}
 
 
-def test_a_sound_set_has_no_findings(tmp_path):
+def test_a_sound_dataset_has_no_findings(tmp_path):
     found = onsight.check(images(tmp_path / "data"), reporter=QUIET)
-    assert [one.facts() for one in found.findings if one.kind != "label"] == []
+    assert [finding.facts() for finding in found.findings if finding.kind != "label"] == []
     assert len(found.of("label")) <= 1
 
 
-def test_training_leaves_out_what_the_check_says(tmp_path):
+def test_training_leaves_out_what_the_check_announces(tmp_path):
     """After a check, training lists the unusable files and the leaking copies, nothing else."""
     folder = with_leaks(tmp_path / "data")
     found = onsight.check(folder, quick=True, reporter=QUIET)
     run = onsight.train(folder, out=tmp_path / "run", epochs=1, model="compact", reporter=QUIET)
     with open(run.path / "problems.csv") as file:
         left_out = {row["path"] for row in csv.DictReader(file)}
-    said = {
-        place.path
-        for one in found.of("leakage")
-        for place in one.places
-        if one.training == f"the one in {place.split} is left out"
+    announced = {
+        item.path
+        for finding in found.of("leakage")
+        for item in finding.items
+        if finding.in_training == f"the one in {item.split} is left out"
     }
-    assert left_out == said == {"train/b/near.png", "train/a/same.png"}
+    assert left_out == announced == {"train/b/near.png", "train/a/same.png"}
 
 
 def test_ids_stay_when_images_are_added(audit, faulty, tmp_path):
@@ -150,17 +150,19 @@ def test_ids_stay_when_images_are_added(audit, faulty, tmp_path):
     shutil.copytree(faulty, data)
     image("across", 7777).save(data / "across/more.png")
     again = onsight.check(data, quick=True, reporter=QUIET)
-    before = {one.id for one in audit.findings if one.kind != "label"}
-    assert before == {one.id for one in again.findings}
-    assert len(before) == len([one for one in audit.findings if one.kind != "label"])
+    before = {finding.id for finding in audit.findings if finding.kind != "label"}
+    assert before == {finding.id for finding in again.findings}
+    assert len(before) == len([finding for finding in audit.findings if finding.kind != "label"])
 
 
 def test_a_second_check_reopens_the_pack_and_finds_the_same(audit, faulty, monkeypatch, tmp_path):
     first = onsight.check(faulty, cache_folder=str(tmp_path), quick=True, reporter=QUIET)
     again = onsight.check(faulty, cache_folder=str(tmp_path), quick=True, reporter=QUIET)
-    assert again.subject.pack.was_cached
-    assert not first.subject.pack.was_cached
-    assert [one.facts() for one in again.findings] == [one.facts() for one in first.findings]
+    assert again.dataset.pack.was_cached
+    assert not first.dataset.pack.was_cached
+    assert [finding.facts() for finding in again.findings] == [
+        finding.facts() for finding in first.findings
+    ]
 
 
 def test_training_at_the_same_size_does_not_decode_again(faulty, tmp_path):
@@ -181,7 +183,7 @@ def test_training_at_the_same_size_does_not_decode_again(faulty, tmp_path):
     assert any("reopened from the cache" in line for line in lines)
 
 
-def test_nothing_of_the_users_is_changed(audit, faulty):
+def test_the_users_files_are_not_modified(audit, faulty):
     facts = {path: path.stat().st_mtime_ns for path in faulty.rglob("*")}
     onsight.check(faulty, quick=True, reporter=QUIET)
     assert facts == {path: path.stat().st_mtime_ns for path in faulty.rglob("*")}
@@ -199,11 +201,11 @@ def test_files_are_written_and_ids_ignored(audit, tmp_path):
         writer = csv.DictWriter(file, rows[0].keys())
         writer.writeheader()
         writer.writerows(kept)
-    data = audit.subject.source.root
+    data = audit.dataset.source.root
     again = onsight.check(data, quick=True, ignore=tmp_path / "ignored.csv", reporter=QUIET)
     assert again.ignored == 2
     assert not again.of("unusable")
-    assert not {row["id"] for row in kept} & {one.id for one in again.findings}
+    assert not {row["id"] for row in kept} & {finding.id for finding in again.findings}
 
 
 def test_a_list_without_ids_cannot_be_ignored(faulty, tmp_path):
@@ -213,13 +215,13 @@ def test_a_list_without_ids_cannot_be_ignored(faulty, tmp_path):
 
 
 def test_the_clean_manifest_has_neither_copies_nor_contradictions(audit, tmp_path):
-    said = write_clean_manifest(audit, tmp_path / "clean.csv")
+    line = write_clean_manifest(audit, tmp_path / "clean.csv")
     index = find_source(str(tmp_path / "clean.csv")).index
     names = {Path(locator).name for locator in index.locators}
     assert len(index) == 87 - 2 - 2
     assert not {"broken.png", "same-two-labels.png"} & names
     assert "wrong-label.png" in names
-    assert said.endswith("left out: 1 unusable, 2 under two labels and 2 copies")
+    assert line.endswith("left out: 1 unusable, 2 under two labels and 2 copies")
 
 
 def test_a_manifest_that_exists_is_left_as_it_is(audit, tmp_path):
@@ -236,27 +238,31 @@ def run_command(*words: object) -> int:
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"),
-    [("", 0), ("unusable", 1), ("twins,classes", 1), ("leakage", 0), ("leaks", 2)],
+    ("groups", "code"),
+    [("", 0), ("unusable", 1), ("duplicates,classes", 1), ("leakage", 0), ("leaks", 2)],
 )
-def test_the_exit_code_is_as_asked(faulty, tmp_path, capsys, asked, code):
-    assert run_command("check", faulty, "--quick", "--out", tmp_path, "--fail-on", asked) == code
-    said = capsys.readouterr()
+def test_fail_on_sets_the_exit_code(faulty, tmp_path, capsys, groups, code):
+    assert run_command("check", faulty, "--quick", "--out", tmp_path, "--fail-on", groups) == code
+    printed = capsys.readouterr()
     if code == 2:
-        assert "Did you mean leakage" in said.err
+        assert "Did you mean leakage" in printed.err
     else:
-        assert "Identical images: 1" in said.out
-        assert str(tmp_path / "check.html") in said.out
+        assert "Identical images: 1" in printed.out
+        assert str(tmp_path / "check.html") in printed.out
 
 
 def test_json_has_every_finding(faulty, tmp_path, capsys):
     assert run_command("check", faulty, "--quick", "--out", tmp_path, "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["counts"]["unusable"] == 1
-    assert {one["kind"] for one in facts["findings"]} >= {"unusable", "identical", "quality"}
+    assert {finding["kind"] for finding in facts["findings"]} >= {
+        "unusable",
+        "identical",
+        "quality",
+    }
 
 
-def test_a_folder_of_somebody_elses_is_left_as_it_is(faulty, tmp_path, capsys):
+def test_files_that_no_check_wrote_are_not_replaced(faulty, tmp_path, capsys):
     (tmp_path / "check.html").write_text("mine")
     assert run_command("check", faulty, "--quick", "--out", tmp_path) == 2
     assert "left as it is" in capsys.readouterr().err
@@ -291,11 +297,11 @@ def with_leaks(folder: Path) -> Path:
 
 def test_a_split_that_came_with_the_data_is_searched_for_leaks(tmp_path):
     found = onsight.check(with_leaks(tmp_path / "data"), quick=True, reporter=QUIET)
-    assert {one.what.partition(";")[0] for one in found.of("leakage")} == {
+    assert {finding.description.partition(";")[0] for finding in found.of("leakage")} == {
         "identical",
         "near-duplicate, resized or re-encoded",
     }
-    assert found.fails(["leakage", "unusable"]) == ["leakage"]
+    assert found.failed_groups(["leakage", "unusable"]) == ["leakage"]
 
 
 def test_without_cleanlab_everything_else_is_checked(faulty, monkeypatch):
@@ -303,7 +309,7 @@ def test_without_cleanlab_everything_else_is_checked(faulty, monkeypatch):
     found = onsight.check(faulty, reporter=QUIET)
     assert found.of("identical")
     assert not found.of("label")
-    assert found.notes == ('labels were not judged: that takes pip install "onsight[check]"',)
+    assert found.notes == ('labels were not checked: that requires pip install "onsight[check]"',)
 
 
 def test_nothing_is_written_inside_the_data(faulty, monkeypatch, capsys):
@@ -314,7 +320,7 @@ def test_nothing_is_written_inside_the_data(faulty, monkeypatch, capsys):
     assert not (faulty / "checks").exists()
 
 
-def test_each_copy_is_named_with_the_one_that_counts(tmp_path):
+def test_each_copy_is_paired_with_the_one_that_is_used(tmp_path):
     folder = with_leaks(tmp_path / "data")
     shutil.copy(folder / "train/a/same.png", folder / "train/a/again.png")
     found = onsight.check(folder, quick=True, reporter=QUIET)
@@ -330,4 +336,4 @@ def test_a_class_of_nothing_but_copies_is_rare(tmp_path):
         shutil.copy(data / "across/03.png", data / f"same/{number}.png")
     found = onsight.check(data, quick=True, reporter=QUIET)
     (rare,) = found.of("classes")
-    assert rare.what == "rare: 1 different image, 24 times fewer than the largest"
+    assert rare.description == "rare: 1 different image, 24 times fewer than the largest class"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from onsight.audit.labels import Judged, judge_labels, suspects
+from onsight.audit.labels import OutOfFoldPredictions, find_label_errors, predict_out_of_fold
 
 CLASSES, DIMENSIONS = 4, 8
 
@@ -24,38 +24,38 @@ def test_planted_wrong_labels_come_first():
     wrong = np.random.default_rng(1).choice(800, 40, replace=False)
     given = labels.copy()
     given[wrong] = (given[wrong] + 1) % CLASSES
-    rows, scores = suspects(judge_labels(points, given, groups))
+    rows, scores = find_label_errors(predict_out_of_fold(points, given, groups))
     right = set(rows.tolist()) & set(wrong.tolist())
     assert len(right) >= 35
     assert len(rows) - len(right) <= 2
     assert (np.diff(scores) <= 0).all()
 
 
-def test_hard_classes_alone_are_no_reason():
+def test_hard_classes_alone_are_no_label_errors():
     points, labels, groups = features(800, apart=1.5)
-    judged = judge_labels(points, labels, groups)
-    mistakes = int((judged.predicted != judged.labels).sum())
-    assert len(suspects(judged)[0]) < 0.75 * mistakes
+    predictions = predict_out_of_fold(points, labels, groups)
+    mistakes = int((predictions.predicted != predictions.labels).sum())
+    assert len(find_label_errors(predictions)[0]) < 0.75 * mistakes
 
 
-def test_no_image_is_judged_by_a_head_that_has_seen_it_or_its_copy():
+def test_no_image_is_predicted_by_a_model_trained_on_it_or_its_copy():
     """Noise cannot be predicted, unless a copy with the same label was seen."""
     rng = np.random.default_rng(0)
     points = torch.from_numpy(rng.normal(size=(300, 200)).astype(np.float32))
     labels = rng.integers(0, 2, 300).astype(np.int32)
     groups = rng.integers(0, 256, (300, 16), np.uint8)
     twice = torch.cat([points, points])
-    judged = judge_labels(twice, np.tile(labels, 2), np.tile(groups, (2, 1)))
-    assert abs((judged.predicted == judged.labels).mean() - 0.5) < 0.1
+    predictions = predict_out_of_fold(twice, np.tile(labels, 2), np.tile(groups, (2, 1)))
+    assert abs((predictions.predicted == predictions.labels).mean() - 0.5) < 0.1
     apart = rng.integers(0, 256, (600, 16), np.uint8)
-    leaky = judge_labels(twice, np.tile(labels, 2), apart)
+    leaky = predict_out_of_fold(twice, np.tile(labels, 2), apart)
     assert (leaky.predicted == leaky.labels).mean() > 0.6
 
 
 def test_probabilities_are_those_of_each_image():
     points, labels, groups = features(200, apart=6.0)
-    judged = judge_labels(points, labels, groups)
-    assert isinstance(judged, Judged)
-    assert judged.probabilities.shape == (200, CLASSES)
-    assert judged.probabilities.sum(1) == pytest.approx(1, abs=1e-5)
-    assert (judged.predicted == labels).mean() > 0.97
+    predictions = predict_out_of_fold(points, labels, groups)
+    assert isinstance(predictions, OutOfFoldPredictions)
+    assert predictions.probabilities.shape == (200, CLASSES)
+    assert predictions.probabilities.sum(1) == pytest.approx(1, abs=1e-5)
+    assert (predictions.predicted == labels).mean() > 0.97

@@ -46,14 +46,17 @@ def found(tmp_path_factory):
     for name, image in POOR.items():
         image.save(data / "a" / f"{name}.png")
     audit = onsight.check(data, quick=True, reporter=SilentReporter())
-    return {(one.places[0].path, one.what.partition(" (")[0]) for one in audit.of("quality")}
+    return {
+        (finding.items[0].path, finding.description.partition(" (")[0])
+        for finding in audit.of("quality")
+    }
 
 
 @pytest.mark.parametrize("name", POOR)
-def test_a_poor_image_is_named(found, name):
-    said = {what for path, what in found if path == f"a/{name}.png"}
-    assert any(what.startswith(name) for what in said)
+def test_a_poor_image_is_found(found, name):
+    descriptions = {what for path, what in found if path == f"a/{name}.png"}
+    assert any(what.startswith(name) for what in descriptions)
 
 
-def test_sharp_ones_are_not(found):
+def test_sharp_images_are_not(found):
     assert {path for path, _ in found} == {f"a/{name}.png" for name in POOR}

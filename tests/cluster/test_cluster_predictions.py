@@ -11,7 +11,7 @@ from onsight.cli import main
 from onsight.cluster.predictions import ClusterPredictions
 from onsight.cluster.tables import from_table, to_table
 from onsight.errors import OnsightError
-from onsight.inference.inputs.input import file_input
+from onsight.inference.images import file_input
 from onsight.inference.predictor import Prediction, load
 
 
@@ -88,7 +88,7 @@ def test_rows_that_ray_loses_repeats_or_moves_are_an_error(
 
     fake_ray.data.from_arrow = faulty
     predictor = load(trained.path, device="cpu")
-    predictor.runner.at_once = 8
+    predictor.runner.batch_size = 8
     mapped = ClusterPredictions(fake_ray, trained.path, "cpu", None)
     inputs = map(file_input, sorted(map(str, shared_bars.rglob("*.png"))))
     with pytest.raises(OnsightError, match=said):

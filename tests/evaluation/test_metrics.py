@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from sklearn import metrics as sklearn
 
 from onsight.data.loader import Batch
-from onsight.evaluation.intervals import wilson
-from onsight.evaluation.metrics import calibration_bins, summarise, tta_results
-from onsight.evaluation.per_image import evaluate_batches
-from onsight.evaluation.results import CalibrationBin, ClassResult, Metrics, TtaResult
+from onsight.evaluation.metrics import calibration_bins, compute_metrics, tta_results
+from onsight.evaluation.predictions import evaluate_batches
+from onsight.evaluation.results import CalibrationBin, ClassResult, EvaluationMetrics, TtaResult
+from onsight.evaluation.statistics import wilson
 
 CLASSES = tuple("abcdefg")
 
@@ -28,7 +28,7 @@ def make_batches(count, batch_size, classes=7, seed=0):
 def summarised(count, batch_size, classes=7):
     forward, batches, logits, labels = make_batches(count, batch_size, classes)
     names = [str(number) for number in range(classes)]
-    return summarise(evaluate_batches(forward, batches), names), logits, labels
+    return compute_metrics(evaluate_batches(forward, batches), names), logits, labels
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64, 1001])
@@ -51,8 +51,8 @@ def test_results_equal_scikit_learn_for_every_batch_size(batch_size):
         assert row["recall"] == pytest.approx(recall[number], abs=1e-12)
         assert row["f1"] == pytest.approx(f1[number], abs=1e-12)
         assert row["images"] == count[number]
-        one = sklearn.accuracy_score(labels == number, predicted == number)
-        assert row["accuracy"] == pytest.approx(one, abs=1e-12)
+        expected = sklearn.accuracy_score(labels == number, predicted == number)
+        assert row["accuracy"] == pytest.approx(expected, abs=1e-12)
 
 
 def test_results_are_the_same_whatever_the_batches():
@@ -75,11 +75,11 @@ def test_calibration_error_equals_a_plain_loop():
     assert sum(b["images"] for b in results["calibration"]) == 2000
 
 
-def test_calibration_is_told_before_and_after_the_temperature():
+def test_calibration_is_reported_before_and_after_temperature_scaling():
     forward, batches, _, _ = make_batches(500, 64)
-    plain = summarise(evaluate_batches(forward, batches), CLASSES)
+    plain = compute_metrics(evaluate_batches(forward, batches), CLASSES)
     cooled = evaluate_batches(lambda images: forward(images) / 1.7, batches, 1.7)
-    results = summarise(cooled, CLASSES)
+    results = compute_metrics(cooled, CLASSES)
     error = plain["expected_calibration_error"]
     assert results["expected_calibration_error_before"] == pytest.approx(error, abs=1e-6)
     assert results["expected_calibration_error"] != pytest.approx(error, abs=1e-3)
@@ -92,9 +92,13 @@ def test_calibration_is_told_before_and_after_the_temperature():
 
 
 @pytest.mark.parametrize("classes", [5, 7])
-def test_results_have_the_keys_that_their_types_promise(classes):
+def test_results_have_the_keys_of_their_types(classes):
     results = summarised(50, 8, classes)[0]
-    assert Metrics.__required_keys__ <= results.keys() <= Metrics.__annotations__.keys()
+    assert (
+        EvaluationMetrics.__required_keys__
+        <= results.keys()
+        <= EvaluationMetrics.__annotations__.keys()
+    )
     assert {*results["classes"][0]} == ClassResult.__required_keys__
     assert {*results["calibration"][0]} == CalibrationBin.__required_keys__
     per_image = evaluate_batches(*make_batches(50, 8, classes)[:2])
@@ -116,7 +120,7 @@ def test_five_classes_have_no_top5():
 
 
 def test_nothing_held_out_claims_nothing():
-    results = summarise(evaluate_batches(lambda images: images, []), CLASSES)
+    results = compute_metrics(evaluate_batches(lambda images: images, []), CLASSES)
     assert results["images"] == 0
     assert results["accuracy"] is results["balanced_accuracy"] is None
     assert results["confused_pairs"] == []
@@ -124,12 +128,12 @@ def test_nothing_held_out_claims_nothing():
     assert all(row["recall"] is None for row in results["classes"])
 
 
-def test_classes_never_seen_or_never_predicted_have_no_share():
+def test_classes_without_images_or_predictions_have_no_shares():
     forward = lambda images: F.one_hot(torch.zeros(4, dtype=torch.long), 7).float()  # noqa: E731
     labels = torch.tensor([0, 0, 1, 1])
     batch = Batch(torch.zeros(4, 1, 1, 1), labels, torch.arange(4), labels)
-    rows = summarise(evaluate_batches(forward, [batch]), CLASSES)["classes"]
-    assert summarise(evaluate_batches(forward, [batch]), CLASSES)["balanced_accuracy"] == 0.5
+    rows = compute_metrics(evaluate_batches(forward, [batch]), CLASSES)["classes"]
+    assert compute_metrics(evaluate_batches(forward, [batch]), CLASSES)["balanced_accuracy"] == 0.5
     assert rows[0]["recall"] == 1.0
     assert rows[0]["precision"] == 0.5
     assert rows[1]["recall"] == 0.0

@@ -12,9 +12,9 @@ from sklearn.neighbors import NearestNeighbors
 
 from onsight.evaluation.out_of_distribution import (
     choose_detector,
-    out_of_distribution_result,
-    pooled_over_folds,
-    with_threshold,
+    detector_results,
+    pool_folds,
+    set_threshold,
 )
 from onsight.models.out_of_distribution import (
     NEAREST,
@@ -50,7 +50,7 @@ def test_the_score_is_scikit_learns_distance_in_float64():
     np.testing.assert_allclose(found, exact.numpy(), atol=1e-6)
 
 
-def test_planted_strangers_are_flagged_and_told_apart():
+def test_planted_out_of_distribution_images_are_flagged():
     stored = choose_detector(draw(500), draw(500, seed=1)).value
     usual = score(draw(500, seed=2), stored.bank).numpy()
     strange = score(strangers(100), stored.bank).numpy()
@@ -64,13 +64,13 @@ def test_the_score_does_not_depend_on_the_batch():
     stored = choose_detector(draw(100), draw(100, seed=1)).value
     features = draw(64, seed=2)
     together = score(features, stored.bank)
-    alone = torch.cat([score(one[None], stored.bank) for one in features])
+    alone = torch.cat([score(vector[None], stored.bank) for vector in features])
     torch.testing.assert_close(together, alone, atol=1e-6, rtol=0)
     assert torch.equal(score(features.flip(0), stored.bank).flip(0), together)
 
 
 @pytest.mark.parametrize("count", [20, 98, 99, 100, 350, 1000])
-def test_the_threshold_flags_as_many_new_images_as_it_says(count):
+def test_the_threshold_flags_the_promised_share_of_new_images(count):
     """For exchangeable scores, the mean share flagged is a fraction of ranks, known exactly."""
     stored = OutOfDistributionDetector(torch.zeros(5, 1).half(), math.inf, 0.0, 0)
     rng = np.random.default_rng(0)
@@ -78,7 +78,7 @@ def test_the_threshold_flags_as_many_new_images_as_it_says(count):
     flagged = 0
     for _ in range(rounds):
         scores = rng.random(count + 1, np.float32)
-        found = with_threshold(stored, torch.from_numpy(scores[:-1]))
+        found = set_threshold(stored, torch.from_numpy(scores[:-1]))
         flagged += int(is_out_of_distribution(scores[-1:], found)[0])
     low, high = binom.ppf([1e-5, 1 - 1e-5], rounds, [found.share * 0.9, found.share])
     assert low <= flagged <= high
@@ -88,14 +88,14 @@ def test_the_threshold_flags_as_many_new_images_as_it_says(count):
     assert is_out_of_distribution(scores[:-1], found).sum() == expected
 
 
-def test_folds_are_judged_by_the_threshold_of_the_others():
+def test_folds_are_tested_with_the_threshold_of_the_others():
     stored = OutOfDistributionDetector(torch.zeros(5, 1).half(), math.inf, 0.0, 0)
     scores = np.linspace(0, 1, 300, dtype=np.float32)
     folds = np.repeat(np.array([1, 2, 3], np.int8), 100)  # the last fold has the highest
-    pooled, flagged = pooled_over_folds(stored, scores, folds)
+    pooled, flagged = pool_folds(stored, scores, folds)
     assert (pooled.images, pooled.threshold) == (300, float(scores[297]))
     assert flagged.tolist() == [False] * 200 + [True] * 100
-    result = out_of_distribution_result(pooled, flagged)
+    result = detector_results(pooled, flagged)
     assert (result["images"], result["flagged"]) == (300, 1 / 3)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from onsight.evaluation.paired import PairedCounts, difference_interval, holm, mcnemar
+from onsight.evaluation.statistics import PairedCounts, difference_interval, holm, mcnemar
 
 TABLES = [(754, 68, 34, 144), (36, 12, 2, 0), (0, 14, 0, 16), (5, 0, 1, 0), (9000, 700, 640, 50)]
 

@@ -60,13 +60,13 @@ def test_it_stays_1_with_the_reason_where_the_images_do_not_support_another():
     assert choose_temperature(torch.empty(0, 1), torch.empty(0, dtype=torch.int64)).value == 1
     right = F.one_hot(torch.arange(60) % 3, 3).double()
     choice = choose_temperature(right, torch.arange(60) % 3)
-    assert (choice.value, "all 60 validation images are right" in choice.reason) == (1.0, True)
+    assert (choice.value, "all 60 validation images are correct" in choice.reason) == (1.0, True)
     logits, labels = draw(100, 3.0)
     logits[7, 0] = -torch.inf
     assert choose_temperature(logits, labels).value == 1
 
 
-def test_one_confident_mistake_is_no_reason_to_be_surer():
+def test_one_confident_mistake_does_not_lower_the_temperature():
     """The half without it would say that nothing is ever wrong."""
     logits = F.one_hot(torch.zeros(60, dtype=torch.int64), 3).double() * 2
     labels = torch.zeros(60, dtype=torch.int64)

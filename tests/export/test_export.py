@@ -16,7 +16,7 @@ import onsight
 from onsight.cli import main
 from onsight.data.loader import Batch
 from onsight.errors import ConfigError, DataError, DiskError, ModelError, NotProven
-from onsight.evaluation.paired import PairedCounts, difference_interval
+from onsight.evaluation.statistics import PairedCounts, difference_interval
 from onsight.export import export as exporting
 from onsight.export import format as formats
 from onsight.export import int8, speed

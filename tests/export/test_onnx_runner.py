@@ -80,7 +80,7 @@ def test_other_files_are_refused_with_one_sentence(onnx_file, tmp_path):
     [
         ({"version": 2}, "has version 2 of the format.*pip install -U onsight"),
         ({"format": "other"}, "its format is 'other'"),
-        ({"classes": ["one"]}, "not those of its facts"),
+        ({"classes": ["one"]}, "do not match its metadata"),
         ({"image": {}}, "incomplete or damaged"),
         ({"temperature": 0}, "temperature"),
     ],
@@ -92,9 +92,9 @@ def test_facts_that_this_version_cannot_use_are_refused(onnx_file, tmp_path, cha
 
 def test_what_it_cannot_do_is_said(onnx_file, monkeypatch):
     predictor = onsight.load(onnx_file)
-    with pytest.raises(ModelError, match="gives no features"):
+    with pytest.raises(ModelError, match="has no features"):
         predictor.embed(np.zeros((12, 12), np.uint8))
-    with pytest.raises(ModelError, match="an exported model only predicts"):
+    with pytest.raises(ModelError, match="an exported model can only predict"):
         _ = predictor.file
     with pytest.raises(DeviceError, match="runs on the CPU, not on 'cuda'"):
         onsight.load(onnx_file, device="cuda")

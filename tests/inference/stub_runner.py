@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from onsight.data.fit import ImageFormat
-from onsight.inference import listing
+from onsight.inference import predict
 from onsight.inference.predictor import Predictor
 from onsight.inference.runner import Outputs
 
@@ -22,7 +22,7 @@ class StubRunner:
 
     classes = ("dark", "middle", "light")
     format = ImageFormat(4, 4, 1)
-    at_once = 4
+    batch_size = 4
     threshold = None
 
     def __init__(self, seconds=0.0, stop_after=None):
@@ -54,7 +54,7 @@ def main():
     from onsight.cli import main as run_command
 
     sys.meta_path.insert(0, Blocker())
-    listing.load = lambda model, **options: Predictor(StubRunner(float(Path(model).read_text())))
+    predict.load = lambda model, **options: Predictor(StubRunner(float(Path(model).read_text())))
     run_command()
 
 

@@ -43,7 +43,7 @@ def test_the_last_layer_of_the_features_gives_the_probabilities(trained, bars):
     assert np.allclose(found, predictor.predict_proba(paths), atol=1e-6)
 
 
-def test_embed_takes_what_predict_takes(trained, bars):
+def test_embed_accepts_what_predict_accepts(trained, bars):
     predictor = onsight.load(trained.path, device="cpu")
     path = bars / "down" / "003.png"
     opened = Image.open(path)
@@ -60,13 +60,13 @@ def test_embed_takes_what_predict_takes(trained, bars):
 
 def test_npz_has_a_row_per_image_and_the_problems(capsys, trained, inputs, tmp_path):
     out = tmp_path / "features.npz"
-    code, said, _ = command(capsys, "embed", trained.path, inputs, "--out", out, "--json")
+    code, out_text, _ = command(capsys, "embed", trained.path, inputs, "--out", out, "--json")
     predictor = onsight.load(trained.path)
     paths = [str(inputs / "a.png"), str(inputs / "c é.png")]
     expected = predictor.embed(paths)
     assert code == 0
     facts = {"images": 3, "used": 2, "problems": 1, "features": expected.shape[1]}
-    assert json.loads(said) == {**facts, "out": str(out)}
+    assert json.loads(out_text) == {**facts, "out": str(out)}
     with np.load(out, allow_pickle=False) as file:
         assert file["paths"].tolist() == paths
         assert np.array_equal(file["features"], expected)
@@ -80,8 +80,8 @@ def test_npz_has_a_row_per_image_and_the_problems(capsys, trained, inputs, tmp_p
 
 def test_parquet_has_a_row_per_input(capsys, trained, inputs, tmp_path):
     out = tmp_path / "features.parquet"
-    code, said, err = command(capsys, "embed", trained.path, inputs, "--out", out)
-    assert (code, said) == (0, f"{out}\n")
+    code, out_text, err = command(capsys, "embed", trained.path, inputs, "--out", out)
+    assert (code, out_text) == (0, f"{out}\n")
     assert "b.txt: not an image" in err
     rows = read_table(out).to_pylist()
     assert [row["path"] for row in rows] == [str(path) for path in sorted(inputs.iterdir())]
@@ -122,7 +122,7 @@ class NoHead(nn.Module):
         return self.convolution(images).mean(dim=(2, 3))
 
 
-def test_a_network_without_a_head_is_named(trained, bars, tmp_path):
+def test_a_network_without_a_linear_head_is_refused(trained, bars, tmp_path):
     file = onsight.load(trained.path).file
     plain = NoHead()
     weights, path = plain.state_dict(), tmp_path / "plain.safetensors"

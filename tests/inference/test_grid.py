@@ -30,7 +30,7 @@ def plant(path, pixels):
     return str(path)
 
 
-def said(path, label="across", probability=0.875):
+def prediction(path, label="across", probability=0.875):
     return Prediction(path, label, probability, None, None)
 
 
@@ -68,7 +68,7 @@ def test_small_images_are_enlarged_pixel_by_pixel_and_keep_their_order(tmp_path)
     images = [noise(12, 12, seed) for seed in range(7)]
     paths = [plant(tmp_path / "x" / f"{n}.png", pixels) for n, pixels in enumerate(images)]
     grid = tmp_path / "grid.png"
-    assert save_grid(grid, [said(path) for path in paths], PREDICTOR) == 7
+    assert save_grid(grid, [prediction(path) for path in paths], PREDICTOR) == 7
     assert pixels_of(grid).shape == (2 * CELL_HEIGHT + GAP, 4 * CELL_WIDTH + GAP, 3)
     for number, pixels in enumerate(images):
         expected = np.repeat(np.repeat(pixels, 14, axis=0), 14, axis=1)
@@ -80,9 +80,9 @@ def test_small_images_are_enlarged_pixel_by_pixel_and_keep_their_order(tmp_path)
     ("shape", "height", "width"),
     [((1, 5), 33, 165), ((400, 200), 168, 84), ((100, 90), 100, 90), ((2, 2000), 1, 168)],
 )
-def test_the_shape_of_a_image_is_kept(tmp_path, shape, height, width):
+def test_the_shape_of_an_image_is_kept(tmp_path, shape, height, width):
     path = plant(tmp_path / "x" / "black.png", np.zeros(shape, np.uint8))
-    save_grid(tmp_path / "grid.png", [said(path)], PREDICTOR)
+    save_grid(tmp_path / "grid.png", [prediction(path)], PREDICTOR)
     black = (tile(tmp_path / "grid.png") < 100).all(axis=2)
     found = black.any(axis=1).sum(), black.any(axis=0).sum()
     assert np.allclose(found, (height, width), atol=2)
@@ -93,7 +93,7 @@ def test_the_shape_of_a_image_is_kept(tmp_path, shape, height, width):
 )
 def test_no_more_than_64_are_shown(tmp_path, written, count, size):
     path = plant(tmp_path / "x" / "1.png", noise(12, 12))
-    predictions = [said(path, f"label {number}") for number in range(count)]
+    predictions = [prediction(path, f"label {number}") for number in range(count)]
     assert save_grid(tmp_path / "grid.png", predictions, PREDICTOR) == min(count, 64)
     columns, rows = size
     expected = rows * CELL_HEIGHT + GAP, columns * CELL_WIDTH + GAP, 3
@@ -102,14 +102,14 @@ def test_no_more_than_64_are_shown(tmp_path, written, count, size):
     assert labels == [f"label {number} 87.5%" for number in range(min(count, 64))]
 
 
-def test_what_is_said_and_what_is_true(tmp_path, written):
+def test_the_caption_has_prediction_and_actual_class(tmp_path, written):
     pixels = noise(12, 12)
     decomposed = unicodedata.normalize("NFD", "Füße")
     predictions = [
-        said(plant(tmp_path / "across" / "1.png", pixels), "across"),
-        said(plant(tmp_path / "down" / "2.png", pixels), "across", 0.5),
-        said(plant(tmp_path / decomposed / "3.png", pixels), "Füße"),
-        said(plant(tmp_path / "elsewhere" / "4.png", pixels), "down"),
+        prediction(plant(tmp_path / "across" / "1.png", pixels), "across"),
+        prediction(plant(tmp_path / "down" / "2.png", pixels), "across", 0.5),
+        prediction(plant(tmp_path / decomposed / "3.png", pixels), "Füße"),
+        prediction(plant(tmp_path / "elsewhere" / "4.png", pixels), "down"),
     ]
     save_grid(tmp_path / "grid.png", predictions, PREDICTOR)
     assert written == {
@@ -130,7 +130,7 @@ def test_what_is_said_and_what_is_true(tmp_path, written):
 def test_the_parent_folder_counts_for_relative_paths_too(tmp_path, written, monkeypatch):
     plant(tmp_path / "down" / "1.png", noise(12, 12))
     monkeypatch.chdir(tmp_path / "down")
-    save_grid(tmp_path / "grid.png", [said("1.png")], PREDICTOR)
+    save_grid(tmp_path / "grid.png", [prediction("1.png")], PREDICTOR)
     assert written[0, 0] == ["across 87.5%", "✗ actual: down", "1.png"]
 
 
@@ -139,7 +139,7 @@ def test_an_unusable_input_is_an_empty_tile_with_its_reason(tmp_path, written):
     gone = str(tmp_path / "down" / "gone.png")
     predictions = [
         Prediction(str(tmp_path / "down" / "x.png"), None, None, reason, None),
-        said(gone, "down"),
+        prediction(gone, "down"),
     ]
     save_grid(tmp_path / "grid.png", predictions, PREDICTOR)
     lines, *below = written[0, 0]
@@ -156,14 +156,14 @@ def test_names_that_are_long_or_strange(tmp_path, written):
     name = "n" * 100 + ".png"
     path = plant(tmp_path / "x" / name, noise(12, 12))
     labels = ["a label much too long to fit", "$\\frac$ 猫\n\udcff"]
-    save_grid(tmp_path / "grid.png", [said(path, label) for label in labels], PREDICTOR)
+    save_grid(tmp_path / "grid.png", [prediction(path, label) for label in labels], PREDICTOR)
     assert written[0, 0] == ["a label much to… 87.5%", "n" * 26 + "…"]
     assert written[0, 1][0] == "$\\frac$ 猫 \udcff 87.5%"
 
 
 def test_transparency_lies_on_the_models_background(tmp_path):
     path = plant(tmp_path / "x" / "1.png", np.zeros((12, 12, 4), np.uint8))
-    save_grid(tmp_path / "grid.png", [said(path)], PREDICTOR)
+    save_grid(tmp_path / "grid.png", [prediction(path)], PREDICTOR)
     assert (tile(tmp_path / "grid.png")[3:-3, 3:-3] == (255, 0, 0)).all()
 
 
@@ -172,7 +172,7 @@ def test_a_users_own_matplotlib_settings_change_nothing(tmp_path):
     grids = []
     for settings in ({}, {"savefig.bbox": "tight", "savefig.dpi": 30, "image.origin": "lower"}):
         with matplotlib.rc_context(settings):
-            save_grid(tmp_path / "grid.png", [said(path)], PREDICTOR)
+            save_grid(tmp_path / "grid.png", [prediction(path)], PREDICTOR)
         grids.append(pixels_of(tmp_path / "grid.png"))
     assert np.array_equal(*grids)
 
@@ -184,7 +184,7 @@ def test_only_png_is_written(tmp_path, name):
     check_grid_name(tmp_path / "Grid.PNG")
 
 
-def test_beside_csv_and_json(bars, tmp_path, capsys):
+def test_a_grid_can_be_written_along_with_csv_and_json(bars, tmp_path, capsys):
     fast = {"epochs": 1, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
     run = onsight.train(bars, out=tmp_path / "run", **fast)
     words = ["predict", str(run.path), str(bars), "--csv", str(tmp_path / "rows.csv"), "--json"]
@@ -199,7 +199,7 @@ def test_beside_csv_and_json(bars, tmp_path, capsys):
     assert (tile(tmp_path / "grid.png")[3:-3, 3:-3] == expected[3:-3, 3:-3]).all()
 
 
-def test_a_bad_place_is_told_before_the_model_is_read(tmp_path, bars, capsys):
+def test_a_bad_path_is_refused_before_the_model_is_loaded(tmp_path, bars, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["predict", str(tmp_path / "no-run"), str(bars), "--save-grid", "grid.gif"])
     assert stop.value.code == 2

@@ -8,7 +8,7 @@ import onsight
 from onsight.cli import main
 from onsight.errors import OutputError
 from onsight.inference.heat_files import HeatFolder, check_heat_folder
-from onsight.inference.inputs.input import file_input
+from onsight.inference.images import file_input
 
 pytest.importorskip("captum")
 
@@ -25,7 +25,7 @@ def test_each_usable_input_gets_a_file_with_its_number(trained, shared_bars, tmp
     with pytest.raises(SystemExit) as stop:
         main(["predict", str(trained.path), *paths, "--heatmap", str(out)])
     assert stop.value.code == 0
-    assert "has 3 heat maps" in capsys.readouterr().err
+    assert "3 heat maps written to" in capsys.readouterr().err
     names = sorted(path.name for path in out.iterdir())
     assert names == ["000001-000.png", f"000003-a_b_\u00e9{'x' * 55}.png", "000004-000.png"]
     assert (out / names[0]).read_bytes() == (out / names[2]).read_bytes()

@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 from onsight.data.decode import decode
 from onsight.data.fit import ImageFormat
 from onsight.errors import ImageError
-from onsight.inference.images import is_one, read_image
+from onsight.inference.images import is_single_image, read_image
 
 TARGET = ImageFormat(9, 14, 3, background=(10, 200, 30))
 COLOURS = np.random.default_rng(0).integers(0, 255, (9, 14, 4), np.uint8)
@@ -51,8 +51,8 @@ def test_an_image_of_every_mode_gives_the_pixels_of_its_file(mode, kind):
     opened = Image.open(io.BytesIO(data))
     assert opened.mode == mode
     expected = read_image(data, TARGET)
-    for one in (opened, opened, image):  # when it is loaded, too
-        assert np.array_equal(read_image(one, TARGET), expected)
+    for given in (opened, opened, image):  # when it is loaded, too
+        assert np.array_equal(read_image(given, TARGET), expected)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP", "JPEG"])
@@ -125,15 +125,15 @@ def test_an_array_gives_the_pixels_of_its_file(channels):
     ],
 )
 def test_anything_else_is_refused_with_one_clear_reason(value, reason):
-    assert is_one(value)
+    assert is_single_image(value)
     with pytest.raises(ImageError, match=reason):
         read_image(value, TARGET)
 
 
-def test_one_image_is_told_from_several():
+def test_a_single_image_is_distinguished_from_several():
     tensor = torch.from_numpy(COLOURS)
-    for one in ("a.png", b"", Image.new("L", (2, 2)), COLOURS, COLOURS[:, :, 0], tensor):
-        assert is_one(one)
+    for single in ("a.png", b"", Image.new("L", (2, 2)), COLOURS, COLOURS[:, :, 0], tensor):
+        assert is_single_image(single)
     for several in (
         [],
         ["a.png"],
@@ -142,4 +142,4 @@ def test_one_image_is_told_from_several():
         np.array(["a.png", "b.png"]),
         iter(()),
     ):
-        assert not is_one(several)
+        assert not is_single_image(several)

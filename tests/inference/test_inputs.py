@@ -14,8 +14,7 @@ import pytest
 
 from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import DataError, ImageError
-from onsight.inference.inputs.open_inputs import open_inputs
-from onsight.inference.inputs.path_list import listed_paths
+from onsight.inference.inputs import find_inputs, read_path_list
 
 NAMES = ["b.png", "a/2.png", "a/10.jpg", "a/deep/er/1.png", "a/.hid/x.png", ".no.png", "c/[1].png"]
 
@@ -32,11 +31,11 @@ def tree(tmp_path, monkeypatch):
 
 
 def names(*words):
-    return [one.name for one in open_inputs(words)]
+    return [image.name for image in find_inputs(words)]
 
 
 def contents(*words):
-    return [one.read().decode() for one in open_inputs(words)]
+    return [image.read().decode() for image in find_inputs(words)]
 
 
 def test_files_and_folders_come_in_order(tree):
@@ -80,9 +79,11 @@ def test_archives_give_their_members_in_order_and_then_their_problems(tree):
             info.size = len(name)
             archive.addfile(info, io.BytesIO(name.encode()))
     for archive in ("all.zip", "all.tar.gz"):
-        *usable, evil = open_inputs([archive])
-        assert [one.name for one in usable] == [f"{archive}/{n}" for n in order if ".." not in n]
-        assert [one.read().decode() for one in usable] == [n for n in order if ".." not in n]
+        *usable, evil = find_inputs([archive])
+        assert [image.name for image in usable] == [
+            f"{archive}/{n}" for n in order if ".." not in n
+        ]
+        assert [image.read().decode() for image in usable] == [n for n in order if ".." not in n]
         assert evil.name == f"{archive}/../evil.png"
         with pytest.raises(ImageError, match="leads out of the archive"):
             evil.read()
@@ -107,10 +108,10 @@ def test_manifests_need_no_labels_and_every_line_is_an_input(tree, kind):
     assert names(f"list.{kind}") == paths
     assert names(f"{tree}/list.{kind}") == [f"{tree}/{path}" for path in paths]
     with pytest.raises(ImageError, match="No such file"):
-        list(open_inputs([f"list.{kind}"]))[1].read()
+        list(find_inputs([f"list.{kind}"]))[1].read()
 
 
-def test_what_is_wrong_with_a_manifest_is_told(tree):
+def test_a_broken_manifest_is_refused_with_the_reason(tree):
     (tree / "list.csv").write_text("name,label\nb.png,b\n")
     with pytest.raises(DataError, match="no column of paths; it has: name, label"):
         names("list.csv")
@@ -131,28 +132,28 @@ def test_what_is_wrong_with_a_manifest_is_told(tree):
         (b"".join(b"%06d\0" % n for n in range(30_000)), [f"{n:06d}" for n in range(30_000)]),
     ],
 )
-def test_a_list_of_paths_ends_each_with_nul_or_the_line(listed, expected):
-    assert list(listed_paths(io.BytesIO(listed))) == expected
+def test_a_list_of_paths_is_separated_by_nul_or_lines(listed, expected):
+    assert list(read_path_list(io.BytesIO(listed))) == expected
 
 
-def test_what_is_no_list_of_paths_is_refused():
+def test_anything_but_a_list_of_paths_is_refused():
     with pytest.raises(DataError, match="not a list of paths"):
-        list(listed_paths(io.BytesIO(b"x" * 200_000)))
+        list(read_path_list(io.BytesIO(b"x" * 200_000)))
 
 
-def test_what_cannot_be_opened_is_said_at_once(tree):
-    for words, said in (
+def test_inputs_that_cannot_be_opened_are_refused_at_once(tree):
+    for words, message in (
         (["b.png", "b.pgn"], "b.pgn does not exist.* Did you mean b.png"),
         (["-", "-"], "only once"),
-        ([], "no files"),
+        ([], "no input images found"),
     ):
-        with pytest.raises(DataError, match=said):
-            open_inputs(words)
+        with pytest.raises(DataError, match=message):
+            find_inputs(words)
     with pytest.raises(DataError, match=r"no file matches \*\*/\*.gif"):
         names("b.png", "**/*.gif")
 
 
-def test_no_list_of_the_inputs_is_kept(tree):
+def test_inputs_are_not_collected_in_memory(tree):
     paths = (b"tree/%07d.png\n" % number for number in range(200_000))
 
     class Pipe(io.RawIOBase):
@@ -161,7 +162,7 @@ def test_no_list_of_the_inputs_is_kept(tree):
 
     tracemalloc.start()
     try:
-        assert sum(1 for _ in listed_paths(Pipe())) == 200_000
+        assert sum(1 for _ in read_path_list(Pipe())) == 200_000
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
@@ -169,8 +170,8 @@ def test_no_list_of_the_inputs_is_kept(tree):
 
 def test_a_file_that_cannot_be_read_has_its_reason(tree):
     os.mkfifo("pipe.png")
-    (one,) = open_inputs(["pipe.png"])
+    (image,) = find_inputs(["pipe.png"])
     with pytest.raises(ImageError, match="not a regular file"):
-        one.read()
+        image.read()
     with pytest.raises(ImageError, match="No such file"):
         read_regular_file("missing.png")

@@ -16,8 +16,7 @@ from torch import nn
 import onsight
 from onsight.cli import main
 from onsight.errors import ConfigError, DataError, ImageError, ModelError, OutputError
-from onsight.inference.listing import list_predictions
-from onsight.inference.rows.output_options import OutputOptions
+from onsight.inference.predict import OutputOptions, predict_files
 from onsight.report.console import SilentReporter
 
 FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
@@ -57,7 +56,7 @@ def test_evaluation_is_bit_equal_to_the_runs(run, bars, tmp_path):
     assert results["seen"] == 120 - results["images"]
 
 
-def test_views_are_told_beside_the_plain_accuracy_and_change_nothing_of_it(bars, tmp_path):
+def test_tta_is_reported_in_addition_to_the_unchanged_accuracy(bars, tmp_path):
     little = {**FAST, "epochs": 1, "learning_rate": 1e-3, "test_fraction": 0.4, "model": "compact"}
     little["recalibrate_norm"] = True  # without it, so short a run gives one answer to all
     run = onsight.train(bars, out=tmp_path / "run", **little)
@@ -84,7 +83,7 @@ def test_views_are_told_beside_the_plain_accuracy_and_change_nothing_of_it(bars,
         onsight.evaluate(run.path, bars, tta="five")
 
 
-def test_a_image_gives_the_same_alone_and_among_others(run, bars):
+def test_an_image_has_the_same_result_alone_and_among_others(run, bars):
     predictor = onsight.load(run.path)
     paths = sorted(bars.rglob("*.png"))[:40]
     net = predictor.classifier.net.double()  # in float32 other batches may be rounded otherwise
@@ -97,7 +96,7 @@ def test_a_image_gives_the_same_alone_and_among_others(run, bars):
         assert torch.equal(tensor, before[name])
 
 
-def test_paths_bytes_and_pixels_are_the_same_to_it(run, bars):
+def test_paths_bytes_and_pixels_are_equivalent(run, bars):
     predictor = onsight.load(run.model)
     path = next(bars.rglob("*.png"))
     pixels = np.asarray(Image.open(path))[:, :, None]
@@ -106,38 +105,38 @@ def test_paths_bytes_and_pixels_are_the_same_to_it(run, bars):
     assert (rows == rows[0]).all()
 
 
-def test_one_image_gives_one_answer_and_several_a_list(run, bars):
+def test_one_image_returns_one_label_and_several_a_list(run, bars):
     predictor = onsight.load(run.model)
     paths = sorted(bars.rglob("*.png"))[:3]
     labels, rows = predictor.predict(paths), predictor.predict_proba(paths)
     assert predictor.predict(np.array([str(path) for path in paths])) == labels
     pixels = np.stack([np.asarray(Image.open(path))[:, :, None] for path in paths])
     assert (predictor.predict_proba(pixels) == rows).all()
-    for one in (
+    for image in (
         paths[0],
         paths[0].read_bytes(),
         Image.open(paths[0]),
         pixels[0],
         pixels[0, :, :, 0],
     ):
-        assert predictor.predict(one) == labels[0]
-        assert predictor.predict_proba(one).shape == (2,)
-        assert predictor.predict([one]) == labels[:1]
+        assert predictor.predict(image) == labels[0]
+        assert predictor.predict_proba(image).shape == (2,)
+        assert predictor.predict([image]) == labels[:1]
     assert predictor.predict([]) == []
     assert predictor.predict_proba([]).shape == (0, 2)
     image = Image.open(paths[0])
     assert predictor.predict([image] * 50) == labels[:1] * 50  # threads share the one image
 
 
-def test_runs_and_predictors_show_themselves(run, bars):
+def test_runs_and_predictors_have_a_repr(run, bars):
     hostile = '<script>"&</script>'
     claim = f"{100 * run.accuracy:.2f}%"
     shown = replace(run, path=Path(hostile)), onsight.load(run.path)
     shown[1].runner.classes = (hostile, "b")
-    for one in shown:
-        assert claim in repr(one)
-        assert len(repr(one)) < 300
-        page = one._repr_html_()
+    for value in shown:
+        assert claim in repr(value)
+        assert len(repr(value)) < 300
+        page = value._repr_html_()
         assert claim in page
         assert "<script>" not in page
         assert html.escape(hostile) in page
@@ -181,12 +180,12 @@ def test_evaluation_refuses_images_it_was_trained_on(run, bars, tmp_path):
         onsight.evaluate(run.path, trained_on)
 
 
-def test_evaluation_checks_where_it_will_write_before_it_works(run, tmp_path):
+def test_evaluation_checks_its_output_path_first(run, tmp_path):
     with pytest.raises(OutputError, match="is a folder"):
         onsight.evaluate(run.path, tmp_path / "missing", csv=tmp_path)
 
 
-def test_evaluation_goes_by_class_names_not_numbers(run, bars, tmp_path):
+def test_evaluation_matches_classes_by_name(run, bars, tmp_path):
     rng = np.random.default_rng(5)
     for name in ("down", "aardvark"):
         (tmp_path / "new" / name).mkdir(parents=True)
@@ -243,7 +242,7 @@ class OwnNet(nn.Module):
         return self.linear(images.flatten(1))
 
 
-def test_a_network_of_ones_own_is_never_imported_because_a_file_says_so(bars, tmp_path):
+def test_a_model_file_never_causes_a_users_network_to_be_imported(bars, tmp_path):
     run = onsight.train(bars, out=tmp_path / "own", model=OwnNet(), **FAST)
     with pytest.raises(ModelError, match="--module"):
         onsight.load(run.path)
@@ -253,20 +252,20 @@ def test_a_network_of_ones_own_is_never_imported_because_a_file_says_so(bars, tm
 
 
 @pytest.mark.parametrize("flag", ["csv", "grid"])
-def test_a_image_is_never_written_over(run, bars, tmp_path, flag):
+def test_an_input_image_is_never_overwritten(run, bars, tmp_path, flag):
     image = tmp_path / "mine.png"
     shutil.copy(next(bars.rglob("*.png")), image)
     content = image.read_bytes()
     target = str(image) if flag == "csv" else image
     with pytest.raises(OutputError, match=r"would replace .*mine.png in the input"):
-        list_predictions(run.path, [str(tmp_path)], OutputOptions(**{flag: target}))
+        predict_files(run.path, [str(tmp_path)], OutputOptions(**{flag: target}))
     assert image.read_bytes() == content
 
 
 def test_names_with_a_carriage_return_keep_their_row(run, bars, tmp_path):
     image = tmp_path / "two\rlines.png"
     shutil.copy(next(bars.rglob("*.png")), image)
-    list_predictions(run.path, [str(image)], OutputOptions(csv=str(tmp_path / "out.csv")))
+    predict_files(run.path, [str(image)], OutputOptions(csv=str(tmp_path / "out.csv")))
     with open(tmp_path / "out.csv", newline="") as file:
         rows = list(csv.reader(file))
     assert [row[0] for row in rows] == ["path", str(image)]

@@ -21,7 +21,7 @@ def command(capsys, *words):
     return stop.value.code, captured.out, captured.err
 
 
-def found(capsys, *words):
+def run_similar(capsys, *words):
     code, out, err = command(capsys, "similar", *words, "--json")
     assert code == 0, err
     return json.loads(out)
@@ -43,15 +43,15 @@ def test_neighbours_are_scikit_learns(capsys, trained, bars, query):
     centre = features.mean(0)
     search = NearestNeighbors(n_neighbors=4, metric="cosine").fit(features - centre)
     distances, rows = search.kneighbors(predictor.embed([query]) - centre)
-    answer = found(capsys, trained.path, query, "--among", bars, "--top", 4)
+    answer = run_similar(capsys, trained.path, query, "--among", bars, "--top", 4)
     assert answer["images"] == 120
-    (one,) = answer["similar"]
-    assert [near["path"] for near in one["neighbours"]] == [paths[row] for row in rows[0]]
-    similarities = [near["similarity"] for near in one["neighbours"]]
+    (result,) = answer["similar"]
+    assert [near["path"] for near in result["neighbours"]] == [paths[row] for row in rows[0]]
+    similarities = [near["similarity"] for near in result["neighbours"]]
     assert np.allclose(similarities, 1 - distances[0], atol=1e-4)
-    labels = [near["path"].split("/")[-2] for near in one["neighbours"]]
-    assert [near["label"] for near in one["neighbours"]] == labels
-    assert not any(near["identical"] for near in one["neighbours"])
+    labels = [near["path"].split("/")[-2] for near in result["neighbours"]]
+    assert [near["label"] for near in result["neighbours"]] == labels
+    assert not any(near["identical"] for near in result["neighbours"])
 
 
 def test_a_copy_under_another_name_and_format_is_identical(capsys, trained, bars, tmp_path):
@@ -64,23 +64,23 @@ def test_a_copy_under_another_name_and_format_is_identical(capsys, trained, bars
     assert "identical" not in second
 
 
-def test_by_default_what_trained_or_chose_the_model_is_searched(capsys, trained, query):
-    answer = found(capsys, trained.path, query, "--top", 200)
+def test_by_default_training_and_validation_images_are_searched(capsys, trained, query):
+    answer = run_similar(capsys, trained.path, query, "--top", 200)
     held_out = (trained.path / "predictions.csv").read_text()
-    (one,) = answer["similar"]
-    assert answer["images"] == len(one["neighbours"]) == 120 - trained.results["images"]
-    names = ["/".join(near["path"].split("/")[-2:]) for near in one["neighbours"]]
+    (result,) = answer["similar"]
+    assert answer["images"] == len(result["neighbours"]) == 120 - trained.results["images"]
+    names = ["/".join(near["path"].split("/")[-2:]) for near in result["neighbours"]]
     assert not any(name in held_out for name in names)
 
 
 def test_features_are_computed_once(capsys, trained, bars, query, monkeypatch):
-    before = found(capsys, trained.path, query, "--among", bars)
+    before = run_similar(capsys, trained.path, query, "--among", bars)
 
     def never(*given, **named):
         raise AssertionError("computed again")
 
     monkeypatch.setattr(similar, "compute_features", never)
-    assert found(capsys, trained.path, query, "--among", bars) == before
+    assert run_similar(capsys, trained.path, query, "--among", bars) == before
 
 
 def test_a_folder_without_classes_is_searched_and_bad_files_are_named(
@@ -106,7 +106,7 @@ def test_the_grid_shows_query_and_neighbours(capsys, trained, bars, query, tmp_p
     expected = np.repeat(np.repeat(np.asarray(Image.open(query)), 9, axis=0), 9, axis=1)
     top = 14 + (112 - 108) // 2
     assert np.array_equal(shown[top : top + 108, top : top + 108], expected)
-    nearest = found(capsys, trained.path, query, "--among", bars)["similar"][0]["neighbours"]
+    nearest = run_similar(capsys, trained.path, query, "--among", bars)["similar"][0]["neighbours"]
     first = np.repeat(np.repeat(np.asarray(Image.open(nearest[0]["path"])), 9, 0), 9, 1)
     left = 2 * 14 + (112 + 14) + 2
     assert np.array_equal(shown[top : top + 108, left : left + 108], first)
@@ -118,7 +118,7 @@ def refused(capsys, *words):
     return err
 
 
-def test_what_cannot_be_done_is_said(capsys, trained, bars, query, tmp_path):
+def test_impossible_requests_are_refused_with_the_reason(capsys, trained, bars, query, tmp_path):
     assert "--top 0 must be at least 1" in refused(capsys, trained.path, query, "--top", 0)
     assert "does not exist" in refused(capsys, trained.path, query, "--among", tmp_path / "no")
     (tmp_path / "b.txt").write_text("no image")
@@ -128,14 +128,14 @@ def test_what_cannot_be_done_is_said(capsys, trained, bars, query, tmp_path):
     assert ".png" in refused(capsys, trained.path, query, "--save-grid", name)
 
 
-def test_training_images_that_are_gone_or_others_are_named(capsys, trained, query, tmp_path):
+def test_missing_or_changed_training_images_are_reported(capsys, trained, query, tmp_path):
     file = load_model_file(trained.path)
     moved = tmp_path / "moved"
-    for data, said in ((str(moved), "does not exist"), (None, "does not say")):
+    for data, reason in ((str(moved), "does not exist"), (None, "does not record")):
         file.provenance["data"] = data
         save_model(tmp_path / "model.safetensors", file)
         message = refused(capsys, tmp_path / "model.safetensors", query)
-        assert said in message
+        assert reason in message
         assert "--among FOLDER" in message
     (moved / "x").mkdir(parents=True)
     shutil.copy(query, moved / "x" / "1.png")

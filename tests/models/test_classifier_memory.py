@@ -6,7 +6,7 @@ from torch import nn
 
 from onsight.data.loader import Images, Loader
 from onsight.data.normalization import Normalization
-from onsight.evaluation.per_image import evaluate_batches
+from onsight.evaluation.predictions import evaluate_batches
 from onsight.features.feature_pass import with_features
 from onsight.models.classifier import Classifier
 

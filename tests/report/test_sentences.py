@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from onsight.evaluation.intervals import wilson
+from onsight.evaluation.statistics import wilson
 from onsight.report.sentences import (
     curve_sentence,
     is_unbalanced,

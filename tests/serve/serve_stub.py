@@ -37,7 +37,7 @@ class StubRunner:
     """
 
     classes = ("dark", "medium", "light")
-    at_once = 8
+    batch_size = 8
     threshold = None
     facts = {"model": "stub", "device": "cpu"}  # noqa: RUF012
 
@@ -48,7 +48,7 @@ class StubRunner:
         self.fatal = {}
         self.batches = []
 
-    def spread(self):
+    def use_all_cores(self):
         pass
 
     def run(self, images, features=False):

@@ -139,7 +139,7 @@ def test_batches_gather_under_load_and_a_single_image_waits_for_nothing(model):
         assert runner.batches == [1]
         served.predict(*(image(value) for value in range(40)))
         assert sum(runner.batches) == 41
-        assert max(runner.batches) == runner.at_once
+        assert max(runner.batches) == runner.batch_size
         assert len(runner.batches) <= 9
 
 

@@ -20,7 +20,7 @@ from torch import nn
 from onsight.data.augment import Augmentation
 from onsight.data.loader import Batch, Images, Loader
 from onsight.data.normalization import Normalization
-from onsight.evaluation.per_image import evaluate_batches
+from onsight.evaluation.predictions import evaluate_batches
 from onsight.models.catalog import make_model
 from onsight.training.ranks.ddp import Replica, gather_per_image
 from onsight.training.ranks.rank_info import rank_from_env

@@ -12,7 +12,7 @@ import onsight
 from onsight.data.index import VALIDATION
 from onsight.data.loader import Loader
 from onsight.errors import Interrupted
-from onsight.evaluation.per_image import evaluate_batches
+from onsight.evaluation.predictions import evaluate_batches
 from onsight.models.classifier import Classifier
 from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter

@@ -14,7 +14,7 @@ from torch import nn
 import onsight
 from onsight.data.index import SPLIT_NAMES, TEST
 from onsight.errors import ConfigError, DataError, Interrupted
-from onsight.evaluation.intervals import wilson
+from onsight.evaluation.statistics import wilson
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import folds as folding

@@ -11,7 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 from torch import nn
 
 from onsight.data.index import TEST, TRAIN
-from onsight.evaluation.per_image import PerImageResults
+from onsight.evaluation.predictions import PredictionTable
 from onsight.features.feature_pass import FeatureStore, features_key, with_features
 from onsight.models.classifier import Classifier
 from onsight.report.gallery import MistakesHeat, save_gallery
@@ -37,7 +37,7 @@ def all_wrong(dataset, split=TEST):
     labels = dataset.pack.index.labels[ids].astype(np.int64)
     losses = np.arange(len(ids), dtype=np.float32)
     no_top5 = np.zeros(len(ids), bool)
-    return PerImageResults(ids, labels, 1 - labels, losses, losses, no_top5, losses, losses)
+    return PredictionTable(ids, labels, 1 - labels, losses, losses, no_top5, losses, losses)
 
 
 def features_of(classifier, data, ids):

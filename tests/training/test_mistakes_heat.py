@@ -12,7 +12,7 @@ from prepared import CPU, make_prepared
 from torch import nn
 
 from onsight.data.index import TEST
-from onsight.evaluation.per_image import PerImageResults
+from onsight.evaluation.predictions import PredictionTable
 from onsight.heatmaps.heat import heat_maps
 from onsight.heatmaps.overlay import enlarged, overlay
 from onsight.models.classifier import Classifier
@@ -39,7 +39,7 @@ def all_wrong(dataset):
     labels = dataset.pack.index.labels[ids].astype(np.int64)
     losses = np.arange(len(ids), dtype=np.float32)
     none, untold = np.zeros(len(ids), bool), np.full(len(ids), np.nan, np.float32)
-    return PerImageResults(ids, labels, 1 - labels, losses, losses, none, losses, untold)
+    return PredictionTable(ids, labels, 1 - labels, losses, losses, none, losses, untold)
 
 
 def test_it_is_that_of_the_predicted_class_and_the_worst_comes_first(prepared):

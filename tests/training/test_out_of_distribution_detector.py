@@ -16,8 +16,7 @@ from onsight.data.loader import Images
 from onsight.data.normalization import Normalization
 from onsight.evaluation.out_of_distribution import choose_detector
 from onsight.features.feature_pass import with_features
-from onsight.inference.listing import list_predictions
-from onsight.inference.rows.output_options import OutputOptions
+from onsight.inference.predict import OutputOptions, predict_files
 from onsight.models.classifier import Classifier
 from onsight.models.file import load_model_file, save_model
 from onsight.training.out_of_distribution import fit_out_of_distribution_detector
@@ -130,14 +129,14 @@ def test_what_is_above_the_threshold_is_named_in_every_listing(told, shared_bars
     )
     above = [score > threshold for score in scores]
     assert sum(above) == len(paths) // 2
-    list_predictions(model, paths, OutputOptions())
+    predict_files(model, paths, OutputOptions())
     lines = capfd.readouterr().out.splitlines()
-    assert [line.endswith("(unlike anything seen in training)") for line in lines] == above
-    list_predictions(model, paths, OutputOptions(as_json=True))
+    assert [line.endswith("(out of distribution)") for line in lines] == above
+    predict_files(model, paths, OutputOptions(as_json=True))
     rows = json.loads(capfd.readouterr().out)["predictions"]
     assert [row["out_of_distribution"] for row in rows] == above
     assert [row["score"] for row in rows] == scores
-    list_predictions(model, paths, OutputOptions(csv="-"))
+    predict_files(model, paths, OutputOptions(csv="-"))
     header, *table = capfd.readouterr().out.splitlines()
     assert header == "path,predicted,probability,problem,out_of_distribution,score"
     assert [",,true," in row for row in table] == above
@@ -150,6 +149,6 @@ def test_what_is_above_the_threshold_is_named_in_every_listing(told, shared_bars
 def test_a_file_without_a_threshold_says_nothing(told, shared_bars, tmp_path, capfd):
     model = tmp_path / "model.safetensors"
     save_model(model, replace(load_model_file(told.path), out_of_distribution=None))
-    list_predictions(model, [str(shared_bars / "down")], OutputOptions(as_json=True))
+    predict_files(model, [str(shared_bars / "down")], OutputOptions(as_json=True))
     row = json.loads(capfd.readouterr().out)["predictions"][0]
     assert (row["out_of_distribution"], row["score"]) == (None, None)

@@ -8,7 +8,7 @@ from torch import nn
 import onsight
 from onsight.data.loader import Images
 from onsight.data.normalization import Normalization
-from onsight.evaluation.per_image import BATCH_SIZE
+from onsight.evaluation.predictions import BATCH_SIZE
 from onsight.models.classifier import Classifier
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors

@@ -5,7 +5,7 @@ import torch
 from on_twin import BATCH, DEVICE, IMAGES, IS_SIMULATED, config_and_images, make, steady
 
 from onsight.data.normalization import measure
-from onsight.evaluation.per_image import evaluate_batches
+from onsight.evaluation.predictions import evaluate_batches
 from onsight.models.classifier import Classifier
 from onsight.models.tta import TtaForward
 from onsight.training.autotune import room as room_module

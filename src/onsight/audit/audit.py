@@ -1,63 +1,74 @@
-"""What a check found: findings, gravest first, as objects, lines, files and a page."""
+"""The result of a check: a summary, a table (check.csv) and a page (check.html)."""
 
+import base64
+import io
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onsight.audit.finding import GROUPS, KINDS, Finding
-from onsight.audit.subject import Subject
-from onsight.files import user_path
-from onsight.report.notebook import facts_table
-from onsight.words import plural
+from PIL import Image
 
-_SHOWN = 3  # findings of each kind that the summary shows
+from onsight.audit.dataset import CheckedDataset
+from onsight.audit.finding import GROUPS, KINDS, AuditFinding, AuditItem
+from onsight.errors import OutputError
+from onsight.files import user_path, write_atomically
+from onsight.report import filters
+from onsight.report.csv_table import write_csv
+from onsight.report.notebook import facts_table
+from onsight.report.template import has_mark, page_template
+from onsight.words import duration, percent, plural
+
+PAGE, TABLE = "check.html", "check.csv"
+
+_SUMMARY_FINDINGS = 3  # of each kind
+_PAGE_FINDINGS = 48  # of each kind
+_SIDE = 128  # pixels of the longer side of an image on the page, at most
+_TINY = 64  # pixels: smaller images are stored without loss
+_MARK = b'<meta name="generator" content="onsight check">'
+_COLUMNS = tuple(AuditFinding("", "", "", (AuditItem(""),), 0.0).facts())
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What `onsight.check` returns.
+    """The result of `onsight.check`."""
 
-    data: DATA as given; files: how many are listed; images: how many of them can be used;
-    ignored: findings left out because a person judged them right; notes: what was not checked.
-    """
-
-    data: str
-    files: int
-    images: int
-    classes: dict[str, int]
-    findings: tuple[Finding, ...]
-    ignored: int
-    notes: tuple[str, ...]
+    data: str  # DATA as given
+    files: int  # number of files listed
+    images: int  # number of them that can be used
+    classes: dict[str, int]  # number of images of each class
+    findings: tuple[AuditFinding, ...]  # most serious first
+    ignored: int  # findings left out on request
+    notes: tuple[str, ...]  # how labels were checked, or why they were not
     seconds: float
-    subject: Subject = field(repr=False)
+    dataset: CheckedDataset = field(repr=False)
 
-    def of(self, kind: str) -> list[Finding]:
-        """The findings of a kind, the surest or gravest first."""
-        return [one for one in self.findings if one.kind == kind]
+    def of(self, kind: str) -> list[AuditFinding]:
+        """Return the findings of a kind, most certain or most serious first."""
+        return [finding for finding in self.findings if finding.kind == kind]
 
-    def fails(self, groups: Collection[str]) -> list[str]:
-        """Those of the groups, such as leakage, unusable and twins, that have a finding."""
-        present = {one.kind for one in self.findings}
+    def failed_groups(self, groups: Collection[str]) -> list[str]:
+        """Return those of the groups, such as leakage, unusable and duplicates, with findings."""
+        present = {finding.kind for finding in self.findings}
         return [group for group in groups if present.intersection(GROUPS[group])]
 
     def lines(self) -> Iterator[str]:
-        """The summary, for a terminal."""
-        can_be_used = f"{self.images:,} of {plural(self.files, 'file')} can be used"
-        yield f"{can_be_used}, in {plural(len(self.classes), 'class', 'classes')}"
+        """Yield the lines of the summary for a terminal."""
+        usable = f"{self.images:,} of {plural(self.files, 'file')} can be used"
+        yield f"{usable}, in {plural(len(self.classes), 'class', 'classes')}"
         for kind, heading in KINDS.items():
-            found = self.of(kind)
-            if not found:
+            findings = self.of(kind)
+            if not findings:
                 continue
-            yield f"{heading}: {len(found):,} ({_reasons(found)})"
-            yield from (f"    {_shown(one)}" for one in found[:_SHOWN])
-            if len(found) > _SHOWN:
-                yield f"    and {len(found) - _SHOWN:,} more"
+            yield f"{heading}: {len(findings):,} ({_count_descriptions(findings)})"
+            yield from (f"    {_summary_line(finding)}" for finding in findings[:_SUMMARY_FINDINGS])
+            if len(findings) > _SUMMARY_FINDINGS:
+                yield f"    and {len(findings) - _SUMMARY_FINDINGS:,} more"
         if not self.findings:
-            yield "nothing found"
+            yield "no problems found"
         if self.ignored:
-            yield f"{plural(self.ignored, 'finding')} left out, as the list of ignored ones says"
+            yield f"{plural(self.ignored, 'finding')} ignored (--ignore)"
         yield from self.notes
 
     def __str__(self) -> str:
@@ -71,7 +82,7 @@ class Audit:
         return facts_table(f"Audit of {self.data}, n = {self.images:,}", counts)
 
     def facts(self) -> dict[str, Any]:
-        """Everything as plain values, as --json prints it."""
+        """Return everything as plain values, as printed by --json."""
         return {
             "data": self.data,
             "files": self.files,
@@ -81,31 +92,97 @@ class Audit:
             "ignored": self.ignored,
             "notes": list(self.notes),
             "seconds": self.seconds,
-            "findings": [one.facts() for one in self.findings],
+            "findings": [finding.facts() for finding in self.findings],
         }
 
     def save(self, folder: str | Path) -> Path:
-        """Write check.csv and check.html into a folder, and return the page's path.
+        """Write check.csv and check.html into a folder, and return the path of the page.
 
-        Raises OutputError where that would replace another's file; DiskError.
+        Raises OutputError if that would replace files that no check wrote; DiskError.
         """
-        from onsight.audit.page import TABLE, write_page
-        from onsight.audit.table import write_findings
-
-        place = user_path(folder)
-        page = write_page(self, place)
-        write_findings(place / TABLE, self.findings)
-        return page
-
-
-def _reasons(found: list[Finding]) -> str:
-    """The most common reasons with their counts."""
-    counts = Counter(one.what.partition(" (")[0].partition(":")[0] for one in found)
-    common = [f"{count:,} {what}" for what, count in counts.most_common(_SHOWN)]
-    rest = len(found) - sum(count for _, count in counts.most_common(_SHOWN))
-    return "; ".join([*common, *([f"{rest:,} others"] if rest else [])])
+        path = user_path(folder)
+        refuse_foreign_files(path)
+        page = _page_template().render(_page_content(self))
+        # A path that is not valid UTF-8 is shown with escapes.
+        write_atomically(path / PAGE, page.encode("utf-8", "backslashreplace"))
+        rows = [finding.facts() for finding in self.findings]
+        write_csv(path / TABLE, _COLUMNS, (tuple(row.values()) for row in rows))
+        return path / PAGE
 
 
-def _shown(finding: Finding) -> str:
-    paths = " = ".join(place.path for place in finding.places)
-    return f"{paths}: {finding.what}" if finding.kind != "classes" else finding.what
+def refuse_foreign_files(folder: Path) -> None:
+    """Raise OutputError if a folder has a check.html or check.csv that no check wrote."""
+    page, table = folder / PAGE, folder / TABLE
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"{folder} is a file; --out names a folder")
+    if (page.exists() or table.exists()) and not has_mark(page, _MARK):
+        raise OutputError(
+            f"{folder} has a {PAGE if page.exists() else TABLE} that was not written by a check, "
+            "and is left as it is; choose another folder with --out"
+        )
+
+
+def _count_descriptions(findings: list[AuditFinding]) -> str:
+    """Return the most common descriptions, without their figures, and how often each occurs."""
+    counts = Counter(
+        finding.description.partition(" (")[0].partition(":")[0] for finding in findings
+    )
+    common = counts.most_common(_SUMMARY_FINDINGS)
+    rest = len(findings) - sum(count for _, count in common)
+    parts = [f"{count:,} {description}" for description, count in common]
+    return "; ".join([*parts, *([f"{rest:,} others"] if rest else [])])
+
+
+def _summary_line(finding: AuditFinding) -> str:
+    if finding.kind == "classes":
+        return finding.description
+    paths = " = ".join(item.path for item in finding.items)
+    return f"{paths}: {finding.description}"
+
+
+def _page_template() -> Any:
+    return page_template(
+        "onsight.audit",
+        "check.html.jinja",
+        percent=percent,
+        count=filters.whole,
+        duration=duration,
+        ending=filters.path_end,
+    )
+
+
+def _page_content(audit: Audit) -> dict[str, Any]:
+    """Return the variables of the page's template."""
+    sections = []
+    for kind, heading in KINDS.items():
+        findings = audit.of(kind)
+        if findings:
+            cards = [_card(audit.dataset, finding) for finding in findings[:_PAGE_FINDINGS]]
+            section = {"kind": kind, "heading": heading, "count": len(findings), "shown": cards}
+            sections.append(section)
+    classes = sorted(audit.classes.items(), key=lambda pair: pair[1])
+    return {"mark": _MARK.decode(), "audit": audit, "sections": sections, "classes": classes}
+
+
+def _card(dataset: CheckedDataset, finding: AuditFinding) -> dict[str, Any]:
+    images = [{"item": item, "uri": _thumbnail(dataset, item)} for item in finding.items]
+    return {"finding": finding, "images": images}
+
+
+def _thumbnail(dataset: CheckedDataset, item: AuditItem) -> str:
+    """Return an image as a data URI, or an empty string for a file or a class."""
+    if item.number is None:
+        return ""
+    pixels = dataset.pack.pixels[dataset.pack.rows[item.number]]
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    header = dataset.header(item.number)
+    if header:  # restore its own shape: all packed images have the same one
+        scale = max(image.size) / max(header.height, header.width)
+        image = image.resize(
+            (max(1, round(scale * header.width)), max(1, round(scale * header.height)))
+        )
+    image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
+    data = io.BytesIO()
+    kind = "PNG" if max(image.size) <= _TINY else "JPEG"
+    image.save(data, kind, quality=85)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(data.getvalue()).decode()}"

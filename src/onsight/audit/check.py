@@ -1,5 +1,6 @@
-"""`onsight check`: what is wrong with DATA, found before training."""
+"""`onsight.check`: find what is wrong with a dataset before training."""
 
+import csv
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,32 +9,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.audit.audit import Audit
-from onsight.audit.classes import class_findings
-from onsight.audit.copies import copies
-from onsight.audit.features import features_of
-from onsight.audit.finding import KINDS, Finding
-from onsight.audit.labels import INSTALL, Judged, alike_classes, judge_labels, label_findings
-from onsight.audit.open_subject import open_subject
-from onsight.audit.quality import quality
-from onsight.audit.subject import Subject
-from onsight.audit.table import read_ignored
-from onsight.audit.unusable import unusable
+from onsight.audit.dataset import CheckedDataset, open_dataset
+from onsight.audit.finding import KINDS, AuditFinding
+from onsight.audit.images import copy_findings, quality_findings, unusable_findings
+from onsight.audit.labels import (
+    INSTALL,
+    OutOfFoldPredictions,
+    class_findings,
+    embed_images,
+    label_findings,
+    predict_out_of_fold,
+)
 from onsight.config import make_config
 from onsight.data.cache import find_cache_folder
 from onsight.data.duplicates.comparison import NearDuplicate
 from onsight.data.duplicates.groups import groups_of
 from onsight.data.duplicates.kept import keep_near_duplicates
 from onsight.data.duplicates.near import find_near_duplicates
+from onsight.data.folds import USUAL_FOLDS
 from onsight.data.sources.find import ReadOptions, find_source, name_data, resolve_data
 from onsight.data.sources.memory import InMemory
-from onsight.evaluation.intervals import wilson
-from onsight.evaluation.results import ConfusedPair
+from onsight.errors import DataError
+from onsight.evaluation.statistics import wilson
 from onsight.files import user_path
 from onsight.hardware.devices import choose_device
 from onsight.report.console import Reporter
 from onsight.words import percent
 
-_FEWEST = 20  # images to judge labels by
+_MIN_IMAGES = 20  # to check labels with
 
 
 def check(
@@ -50,79 +53,118 @@ def check(
     cache_folder: str = "",
     reporter: Reporter | None = None,
 ) -> Audit:
-    """Audit DATA: unusable files, copies, leaks, wrong labels, poor images; nothing is changed.
+    """Find unusable files, copies, leaks, wrong labels and poor images. Nothing is modified.
 
-    quick: without judging labels, which takes most of the time; ignore: a CSV file with the ids of
-    findings to leave out. Raises DataError, ConfigError, DiskError.
+    Args:
+        data: Labelled images, in any form that `train` accepts.
+        quick: Skip the check of labels, which takes most of the time.
+        ignore: A CSV file with the ids of findings to leave out.
+        image_size: The size in pixels to decode images at. auto: their own if small, or 128.
+        device: auto, cpu, cuda, cuda:1, xpu or mps.
+        data_format: The format of the data; auto detects it.
+        label: The column with the labels, if a manifest has several.
+        label_from: A regular expression that extracts the label from each image's path.
+        crop_boxes: Make each annotated box an image of its own.
+        cache_folder: Where to cache decoded images; none disables the cache.
+        reporter: Where progress is shown. Default: stderr.
+
+    Raises DataError, ConfigError, DiskError.
     """
-    begun = time.monotonic()
+    started = time.monotonic()
     reporter = reporter or Reporter()
-    ignored = read_ignored(user_path(ignore)) if ignore else set()
+    ignored_ids = read_ignored_ids(user_path(ignore)) if ignore else set()
     taken = resolve_data(data)
-    kept = find_cache_folder(cache_folder)
-    source = find_source(taken, ReadOptions(data_format, label, label_from, crop_boxes), kept)
+    cache = find_cache_folder(cache_folder)
+    source = find_source(taken, ReadOptions(data_format, label, label_from, crop_boxes), cache)
     reporter.say(f"data: {source.description}")
-    subject = open_subject(source, make_config({"image_size": image_size}), kept, reporter)
-    with reporter.bar("compare", len(subject.pack)) as bar:
-        near = find_near_duplicates(subject.pack, bar.advance)
-    keep_near_duplicates(kept, subject.source, subject.pack, near)
-    note = "labels were not judged" if quick else _why_not(subject)
-    judged = None
+    dataset = open_dataset(source, make_config({"image_size": image_size}), cache, reporter)
+    with reporter.bar("compare", len(dataset.pack)) as bar:
+        near_duplicates = find_near_duplicates(dataset.pack, bar.advance)
+    keep_near_duplicates(cache, dataset.source, dataset.pack, near_duplicates)
+    note = "labels were not checked" if quick else _why_not_labels(dataset)
+    predictions = None
     if not note:
-        features = features_of(subject.pack, kept, choose_device(device).value, reporter)
-        judged = judge_labels(features.values, subject.pack.index.labels, _groups(subject, near))
+        features = embed_images(dataset.pack, cache, choose_device(device).value, reporter)
+        groups = _copy_groups(dataset, near_duplicates)
+        labels = dataset.pack.index.labels
+        predictions = predict_out_of_fold(features.values, labels, groups)
         note = (
-            f"labels were judged by heads on {features.made_by}, five of them, each for the "
-            f"images it had not seen: {_agreement(judged)}"
+            f"labels were checked by {USUAL_FOLDS}-fold cross-validation on "
+            f"{features.description}: {_agreement(predictions)}"
         )
-    findings = _findings(subject, near, judged)
-    left = [one for one in findings if one.id not in ignored]
+    findings = _collect(dataset, near_duplicates, predictions)
+    shown = [finding for finding in findings if finding.id not in ignored_ids]
     return Audit(
         data=name_data(taken),
         files=len(source.index) + len(source.problems),
-        images=len(subject.pack),
-        classes=subject.counts(),
-        findings=tuple(left),
-        ignored=len(findings) - len(left),
+        images=len(dataset.pack),
+        classes=dataset.class_counts(),
+        findings=tuple(shown),
+        ignored=len(findings) - len(shown),
         notes=(note,),
-        seconds=round(time.monotonic() - begun, 1),
-        subject=subject,
+        seconds=round(time.monotonic() - started, 1),
+        dataset=dataset,
     )
 
 
-def _findings(subject: Subject, near: list[NearDuplicate], judged: Judged | None) -> list[Finding]:
-    """All findings, gravest first."""
-    found = [*unusable(subject), *copies(subject, near), *quality(subject)]
-    alike: list[ConfusedPair] = []
-    if judged:
-        alike = alike_classes(subject, judged)
-        found += label_findings(subject, judged)
-    found += class_findings(subject, alike)
+def read_ignored_ids(path: Path) -> set[str]:
+    """Read the ids in a CSV file, such as rows copied from check.csv. Raises DataError."""
+    try:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            rows = csv.DictReader(file)
+            if "id" not in (rows.fieldnames or ()):
+                raise DataError(f"{path} has no column id: copy rows of check.csv into it")
+            return {row["id"] for row in rows if row["id"]}
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except csv.Error as error:
+        raise DataError(f"{path} is not a CSV file: {error}") from error
+
+
+def _collect(
+    dataset: CheckedDataset,
+    near_duplicates: list[NearDuplicate],
+    predictions: OutOfFoldPredictions | None,
+) -> list[AuditFinding]:
+    """Return all findings, most serious first."""
+    findings = [
+        *unusable_findings(dataset),
+        *copy_findings(dataset, near_duplicates),
+        *quality_findings(dataset),
+        *(label_findings(dataset, predictions) if predictions else ()),
+        *class_findings(dataset, predictions),
+    ]
     order = list(KINDS)
-    return sorted(found, key=lambda one: (order.index(one.kind), -one.score, one.id))
+    return sorted(
+        findings, key=lambda finding: (order.index(finding.kind), -finding.score, finding.id)
+    )
 
 
-def _groups(subject: Subject, near: list[NearDuplicate]) -> NDArray[np.uint8]:
-    """Digests (n, 16) that near-duplicates share too."""
-    digests = subject.pack.digests
-    return digests[groups_of(len(digests), ((one.first, one.second) for one in near))]
+def _copy_groups(
+    dataset: CheckedDataset, near_duplicates: list[NearDuplicate]
+) -> NDArray[np.uint8]:
+    """Return digests (n, 16) of the images, made equal for near-duplicates too."""
+    digests = dataset.pack.digests
+    pairs = ((pair.first, pair.second) for pair in near_duplicates)
+    return digests[groups_of(len(digests), pairs)]
 
 
-def _why_not(subject: Subject) -> str:
-    """Why labels cannot be judged, or an empty text."""
-    if len(subject.classes) < 2:
-        return "labels were not judged: there is only one class"
-    if len(subject.pack) < _FEWEST:
-        return f"labels were not judged: fewer than {_FEWEST} images"
+def _why_not_labels(dataset: CheckedDataset) -> str:
+    """Return why labels cannot be checked, or an empty text."""
+    if len(dataset.classes) < 2:
+        return "labels were not checked: there is only one class"
+    if len(dataset.pack) < _MIN_IMAGES:
+        return f"labels were not checked: fewer than {_MIN_IMAGES} images"
     if find_spec("cleanlab") is None:
-        return f"labels were not judged: that takes {INSTALL}"
+        return f"labels were not checked: that requires {INSTALL}"
     return ""
 
 
-def _agreement(judged: Judged) -> str:
-    right, count = int((judged.predicted == judged.labels).sum()), len(judged.labels)
-    low, high = wilson(right, count)
+def _agreement(predictions: OutOfFoldPredictions) -> str:
+    count = len(predictions.labels)
+    correct = int((predictions.predicted == predictions.labels).sum())
+    low, high = wilson(correct, count)
     return (
-        f"they agree with {percent(right / count)} "
-        f"({100 * low:.1f} to {100 * high:.1f}, n = {count:,}) of the labels"
+        f"{percent(correct / count)} of the labels agree with the predictions "
+        f"(95% CI {100 * low:.1f} to {100 * high:.1f}, n = {count:,})"
     )

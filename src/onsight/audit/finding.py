@@ -1,10 +1,10 @@
-"""A finding: what is wrong, or may be, with one image, two images or a class."""
+"""A finding: something wrong, or probably wrong, with an image, a pair of images or a class."""
 
 import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-# Every kind of finding with its heading, gravest first.
+# Every kind of finding with its heading, most serious first.
 KINDS = {
     "leakage": "Copies on both sides of a split",
     "two-labels": "The same image under two labels",
@@ -15,11 +15,11 @@ KINDS = {
     "classes": "Classes",
     "quality": "Images that are hard to learn from",
 }
-# What --fail-on may name, and the kinds that it means.
+# The values of --fail-on, and the kinds that each includes.
 GROUPS = {
     "leakage": ("leakage",),
     "unusable": ("unusable",),
-    "twins": ("leakage", "two-labels", "identical", "near-duplicate"),
+    "duplicates": ("leakage", "two-labels", "identical", "near-duplicate"),
     "labels": ("two-labels", "label"),
     "classes": ("classes",),
     "quality": ("quality",),
@@ -27,50 +27,43 @@ GROUPS = {
 
 
 @dataclass(frozen=True)
-class Place:
-    """An image, a file or a class that a finding is about.
+class AuditItem:
+    """An image, a file or a class that a finding is about."""
 
-    split: as given with the data, empty if none is; number: of the image in the pack, None for
-    anything else.
-    """
-
-    path: str
+    path: str  # or the name of the class
     label: str = ""
-    split: str = ""
-    number: int | None = None
+    split: str = ""  # as given with the data, empty if none is
+    number: int | None = None  # of an image in the pack
 
 
 @dataclass(frozen=True)
-class Finding:
-    """kind: one of KINDS; what: a clause; training: what `onsight train` does about it.
+class AuditFinding:
+    """Something that `onsight check` found."""
 
-    places: one, or two of the same content; score: from 0 to 1, how sure or how grave it is.
-    """
-
-    kind: str
-    what: str
-    training: str
-    places: tuple[Place, ...]
-    score: float
+    kind: str  # one of KINDS
+    description: str  # one clause, with figures in parentheses
+    in_training: str  # what `onsight train` does about it
+    items: tuple[AuditItem, ...]  # one, or two with the same content
+    score: float  # from 0 to 1: how certain or how serious it is; orders findings of a kind
 
     @property
     def id(self) -> str:
-        """The same in every check of the same files, whatever else is added to them."""
-        kind = "copies" if self.kind in GROUPS["twins"] else self.kind
-        parts = [kind, *sorted(place.path for place in self.places)]
-        if self.kind == "quality":  # of which one image may have several
-            parts.append(self.what.partition(" (")[0])
+        """An identifier that stays the same as long as the files keep their names."""
+        kind = "copies" if self.kind in GROUPS["duplicates"] else self.kind
+        parts = [kind, *sorted(item.path for item in self.items)]
+        if self.kind == "quality":  # an image can have several
+            parts.append(self.description.partition(" (")[0])
         text = "\0".join(parts).encode("utf-8", "surrogateescape")
         return hashlib.sha256(text).hexdigest()[:12]
 
     def facts(self) -> dict[str, Any]:
-        """A row of check.csv."""
-        first, *others = self.places
-        other = others[0] if others else Place("")
+        """Return a row of check.csv."""
+        first, *others = self.items
+        other = others[0] if others else AuditItem("")
         return {
             "id": self.id,
             "kind": self.kind,
-            "what": self.what,
+            "description": self.description,
             "path": first.path,
             "label": first.label,
             "split": first.split,
@@ -78,5 +71,5 @@ class Finding:
             "other_label": other.label,
             "other_split": other.split,
             "score": round(self.score, 4),
-            "training": self.training,
+            "in_training": self.in_training,
         }

@@ -1,9 +1,10 @@
-"""Labels that look wrong: judged by a head on features, each image by one that has not seen it.
+"""Wrong labels and problematic classes, found by cross-validation on features of the images.
 
-n images, K classes, D features.
+C channels, D features, K classes, n images.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,84 +12,208 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from onsight.audit.finding import Finding
-from onsight.audit.subject import Subject
+from onsight.audit.dataset import CheckedDataset
+from onsight.audit.finding import AuditFinding, AuditItem
+from onsight.data.duplicates.signatures import planes
 from onsight.data.folds import USUAL_FOLDS, assign_folds
-from onsight.evaluation.pairs import confused_pairs
+from onsight.data.loader import Images, Loader
+from onsight.data.normalization import Normalization
+from onsight.data.pack import Pack
+from onsight.data.split import different
+from onsight.evaluation.metrics import find_confused_pairs
 from onsight.evaluation.results import ConfusedPair
+from onsight.features.feature_pass import (
+    FeatureStore,
+    compute_features,
+    feature_loader,
+    features_key,
+)
 from onsight.features.heads.choose import COARSE, HeadSettings, choose_head
 from onsight.features.heads.labelled import LabelledFeatures
+from onsight.models.catalog import expected_input, make_model
+from onsight.models.classifier import Classifier
+from onsight.models.pretrained import OFFLINE_MODEL, has_offline_weights, offline_hint
+from onsight.report.console import Reporter
+from onsight.report.sentences import pair_sentence
+from onsight.words import plural
 
-_PENALTY_IMAGES = 2000  # enough to choose a penalty with
 INSTALL = 'pip install "onsight[check]"'
 
+_MIN_SIDE = 96  # pixels: smaller images are enlarged for the backbone
+_PIXEL_ROWS = 1024  # images at once, where pixels are the features
+_PIXELS = 16  # side of the pixels that are features where there is no backbone
+_PENALTY_IMAGES = 2000  # enough to choose a penalty with
+_RARE = 20  # different images: fewer are hard to learn from, and too few to evaluate on
+_IMBALANCE = 10  # the largest class has this many times as many images
 
-class Judged(NamedTuple):
-    """What models that had not seen an image made of it. probabilities: float32 (n, K)."""
 
-    probabilities: NDArray[np.float32]
+class FeatureTable(NamedTuple):
+    """Features of all images in the order of the pack."""
+
+    values: Tensor  # float32 (n, D)
+    description: str
+
+
+class OutOfFoldPredictions(NamedTuple):
+    """Predictions for every image by a model that was trained without it."""
+
+    probabilities: NDArray[np.float32]  # (n, K)
     labels: NDArray[np.int32]
 
     @property
     def predicted(self) -> NDArray[np.int64]:
-        """The likeliest class of each image: int64 (n,)."""
+        """The most probable class of each image: int64 (n,)."""
         return np.asarray(self.probabilities.argmax(1))
 
 
-def judge_labels(features: Tensor, labels: NDArray[np.int32], groups: NDArray[np.uint8]) -> Judged:
-    """Fit heads on the features of all folds but one, and judge that one, for every fold.
+def embed_images(
+    pack: Pack, cache_folder: Path | None, device: torch.device, reporter: Reporter
+) -> FeatureTable:
+    """Return features of a pretrained backbone, cached; without its weights, reduced images.
 
-    groups: uint8 (n, 16), equal for copies of an image, which share a fold.
+    Raises DiskError.
+    """
+    if not has_offline_weights(OFFLINE_MODEL):
+        reporter.say(
+            f"labels are checked on {_PIXELS}x{_PIXELS} pixels, for lack of pretrained weights: "
+            f"{offline_hint()}"
+        )
+        return FeatureTable(_reduced_images(pack), f"{_PIXELS}x{_PIXELS} pixels")
+    classifier = _load_backbone(pack, device)
+    ids = torch.arange(len(pack))
+    loader = feature_loader(Loader(Images.of(pack), ids, 1, device))
+
+    def compute() -> Tensor:
+        with reporter.bar("features", len(pack)) as bar:
+            return compute_features(classifier, loader.in_order(), progress=bar.advance)
+
+    key = features_key(classifier, pack.format, torch.from_numpy(pack.digests))
+    values = FeatureStore(cache_folder).get(key, compute, len(pack))
+    return FeatureTable(values, f"features of {OFFLINE_MODEL}")
+
+
+def predict_out_of_fold(
+    features: Tensor, labels: NDArray[np.int32], groups: NDArray[np.uint8]
+) -> OutOfFoldPredictions:
+    """Cross-validate a linear classifier on features (n, D).
+
+    groups: uint8 (n, 16), equal for copies of an image, which are put into the same fold.
     """
     classes = int(labels.max()) + 1
     data = LabelledFeatures(features[None], torch.from_numpy(labels).long())
     folds = torch.from_numpy(assign_folds(groups, labels, USUAL_FOLDS))
-    settings = _settings(data, classes)
+    settings = _choose_settings(data, classes)
     logits = torch.zeros(len(labels), classes)
     for fold in range(1, USUAL_FOLDS + 1):
-        judged = folds == fold
-        if judged.any() and not judged.all():
-            head = settings.fit(data.take((~judged).nonzero()[:, 0]), classes)
-            logits[judged] = head(features[judged])
-    return Judged(logits.softmax(1).numpy(), labels)
+        is_held_out = folds == fold
+        if is_held_out.any() and not is_held_out.all():
+            head = settings.fit(data.take((~is_held_out).nonzero()[:, 0]), classes)
+            logits[is_held_out] = head(features[is_held_out])
+    return OutOfFoldPredictions(logits.softmax(1).numpy(), labels)
 
 
-def _settings(data: LabelledFeatures, classes: int) -> HeadSettings:
-    some = data.take(torch.arange(min(len(data), _PENALTY_IMAGES)))
-    chosen = choose_head(some, data.take(torch.arange(0)), classes, penalties=COARSE).settings
-    return chosen if isinstance(chosen, HeadSettings) else HeadSettings(COARSE[1])
+def find_label_errors(
+    predictions: OutOfFoldPredictions,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the images whose labels look wrong, most certain first, and scores from 0 to 1.
 
-
-def suspects(judged: Judged) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The images whose labels look wrong, the surest first, and how sure: 0 to 1.
-
-    How many is found by confident learning (Northcutt and others, 2021), as cleanlab has it, which
-    must be installed; which, by the probability of the label itself.
+    Their number is estimated by confident learning (Northcutt et al., 2021, implemented by
+    cleanlab, which must be installed); they are ranked by the probability of their label.
     """
     from cleanlab.filter import find_label_issues
 
-    wrong = find_label_issues(judged.labels, judged.probabilities, filter_by="both", n_jobs=1)
-    own = judged.probabilities[np.arange(len(judged.labels)), judged.labels].astype(np.float64)
-    rows = np.flatnonzero(judged.predicted != judged.labels)
-    rows = rows[np.argsort(own[rows], kind="stable")][: int(wrong.sum())]
+    labels, probabilities = predictions.labels, predictions.probabilities
+    is_wrong = find_label_issues(labels, probabilities, filter_by="both", n_jobs=1)
+    own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    rows = np.flatnonzero(predictions.predicted != labels)
+    rows = rows[np.argsort(own[rows], kind="stable")][: int(is_wrong.sum())]
     return rows, 1 - own[rows]
 
 
-def label_findings(subject: Subject, judged: Judged) -> Iterator[Finding]:
-    """A finding for each image whose label looks wrong."""
-    rows, scores = suspects(judged)
-    predicted = judged.predicted
+def label_findings(
+    dataset: CheckedDataset, predictions: OutOfFoldPredictions
+) -> Iterator[AuditFinding]:
+    """Yield a finding for each image whose label looks wrong."""
+    rows, scores = find_label_errors(predictions)
+    predicted = predictions.predicted
     for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
-        name = subject.classes[predicted[row]]
-        probability = float(judged.probabilities[row, predicted[row]])
-        own = float(judged.probabilities[row, judged.labels[row]])
-        what = f"looks like '{name}' ({probability:.0%}, its own label {own:.1%})"
-        yield Finding("label", what, "used with its label", (subject.place(row),), score)
+        name = dataset.classes[predicted[row]]
+        probability = float(predictions.probabilities[row, predicted[row]])
+        own = float(predictions.probabilities[row, predictions.labels[row]])
+        description = f"looks like '{name}' ({probability:.0%}, its own label {own:.1%})"
+        items = (dataset.item(row),)
+        yield AuditFinding("label", description, "used with its label", items, score)
 
 
-def alike_classes(subject: Subject, judged: Judged) -> list[ConfusedPair]:
-    """Pairs of classes that the same heads cannot tell apart, or hardly."""
-    classes = len(subject.classes)
-    cells = judged.labels.astype(np.int64) * classes + judged.predicted
+def class_findings(
+    dataset: CheckedDataset, predictions: OutOfFoldPredictions | None
+) -> Iterator[AuditFinding]:
+    """Yield findings about rare classes, and with predictions, about classes that are confused."""
+    yield from _rare_classes(dataset)
+    for pair in _confused_pairs(dataset, predictions) if predictions else ():
+        first, second = pair["classes"]
+        yield AuditFinding(
+            "classes",
+            pair_sentence(pair),
+            "both are learned; merge them, or add images that show the difference",
+            (AuditItem(first, first), AuditItem(second, second)),
+            1 - pair["accuracy"],
+        )
+
+
+def _rare_classes(dataset: CheckedDataset) -> Iterator[AuditFinding]:
+    group, _ = different(dataset.pack.digests)
+    classes = len(dataset.classes)
+    images = np.unique(group * classes + dataset.pack.index.labels)  # copies count once in a class
+    counts = np.bincount(images % classes, minlength=classes)
+    largest = int(counts.max())
+    for name, count in zip(dataset.classes, counts.tolist(), strict=True):
+        if count >= _RARE and _IMBALANCE * count >= largest:
+            continue
+        images_text = plural(count, "different image")
+        ratio = ""
+        if 2 * count < largest:
+            ratio = f", {largest / count:.0f} times fewer than the largest class"
+        yield AuditFinding(
+            "classes",
+            f"rare: {images_text}{ratio}",
+            "weighted more (--class-weights); more images would help most here",
+            (AuditItem(name, name),),
+            1 - count / max(_RARE, largest),
+        )
+
+
+def _confused_pairs(
+    dataset: CheckedDataset, predictions: OutOfFoldPredictions
+) -> Sequence[ConfusedPair]:
+    classes = len(dataset.classes)
+    cells = predictions.labels.astype(np.int64) * classes + predictions.predicted
     confusion = np.bincount(cells, minlength=classes**2).reshape(classes, classes)
-    return confused_pairs(confusion.astype(np.int64), subject.classes)
+    return find_confused_pairs(confusion.astype(np.int64), dataset.classes)
+
+
+def _choose_settings(data: LabelledFeatures, classes: int) -> HeadSettings:
+    """Choose the penalty of the linear classifier on some of the images."""
+    sample = data.take(torch.arange(min(len(data), _PENALTY_IMAGES)))
+    nothing = data.take(torch.arange(0))
+    chosen = choose_head(sample, nothing, classes, penalties=COARSE).settings
+    return chosen if isinstance(chosen, HeadSettings) else HeadSettings(COARSE[1])
+
+
+def _load_backbone(pack: Pack, device: torch.device) -> Classifier:
+    height, width, channels = pack.format.height, pack.format.width, pack.format.channels
+    scale = max(1.0, _MIN_SIDE / min(height, width))
+    size = round(scale * height), round(scale * width)
+    net = make_model(OFFLINE_MODEL, (channels, *size), 2, pretrained=True)
+    expected = expected_input(OFFLINE_MODEL)
+    assert expected is not None
+    normalization = Normalization(*expected.scaling(channels), size if scale > 1 else None)
+    return Classifier(net.to(device), normalization, "fp32", device)
+
+
+def _reduced_images(pack: Pack) -> Tensor:
+    parts = [
+        planes(pack.take(numbers), _PIXELS).flatten(1) / 255
+        for numbers in np.array_split(np.arange(len(pack)), -(-len(pack) // _PIXEL_ROWS))
+    ]
+    return torch.cat(parts)

@@ -7,8 +7,7 @@ from onsight.cluster.predictions import ClusterPredictions
 from onsight.cluster.session import ray_cluster
 from onsight.errors import ConfigError
 from onsight.inference.embed import embed_files
-from onsight.inference.listing import list_predictions
-from onsight.inference.rows.output_options import OutputOptions
+from onsight.inference.predict import OutputOptions, predict_files
 
 
 def predict_on_cluster(
@@ -30,7 +29,7 @@ def predict_on_cluster(
     options.check(model, paths)
     with ray_cluster(cluster) as ray:
         mapped = ClusterPredictions(ray, model, device, module, bool(options.top))
-        list_predictions(model, paths, options, device="cpu", module=module, batches=mapped.batches)
+        predict_files(model, paths, options, device="cpu", module=module, batches=mapped.batches)
 
 
 def embed_on_cluster(

@@ -13,7 +13,7 @@ from onsight.cluster.session import HEAD
 from onsight.cluster.shares import live_nodes, share_among
 from onsight.cluster.tables import NUMBER, PATH, from_table
 from onsight.errors import ConfigError, OnsightError
-from onsight.inference.inputs.input import Input
+from onsight.inference.images import Input
 from onsight.inference.predictor import Prediction, Predictor
 
 _BATCHES = 4  # of the model in a block: while one is computed, the next is decoded
@@ -61,7 +61,7 @@ class ClusterPredictions:
         )
         notes = ray.remote(Notes).options(num_cpus=0, resources=HEAD).remote()
         stream = ray.remote(RowStream).options(num_cpus=0, resources=HEAD).remote()
-        blocks = ray.put(_blocks(places, _BATCHES * predictor.runner.at_once))
+        blocks = ray.put(_blocks(places, _BATCHES * predictor.runner.batch_size))
         try:
             ray.get(stream.begin.remote(blocks, ImageModel, (work, notes), share))
             yield from _predictions(names, _tables(ray, stream))

@@ -6,16 +6,12 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from onsight.commands.options import (
-    CacheFolder,
-    CropBoxes,
-    DataFormat,
-    Device,
+    OUTPUT,
     Json,
-    Label,
-    LabelFrom,
-    Module,
+    ModelOptions,
+    ReadingOptions,
+    print_results,
 )
-from onsight.commands.results import show_results
 from onsight.config import Tta
 
 
@@ -24,31 +20,28 @@ def evaluate(
     data: str,
     /,
     *,
-    device: Device = "auto",
-    data_format: DataFormat = "auto",
-    label: Label = "",
-    label_from: LabelFrom = "",
-    crop_boxes: CropBoxes = False,
-    cache_folder: CacheFolder = "",
-    module: Module = None,
-    csv: Annotated[Path | None, Parameter(help="Write a row for every image to this file.")] = None,
     tta: Annotated[
         Tta,
         Parameter(
-            help="Test-time augmentation: also report the accuracy of the mean over several views "
-            "of each image."
+            help="Test-time augmentation: also report the accuracy of predictions averaged over "
+            "several views of each image."
         ),
     ] = "one",
-    json_: Json = False,
+    csv: Annotated[
+        Path | None, Parameter(group=OUTPUT, help="CSV file with a row for every image.")
+    ] = None,
+    json_: Annotated[Json, Parameter(group=OUTPUT)] = False,
+    reading: ReadingOptions = ReadingOptions(),  # noqa: B008  # frozen
+    options: ModelOptions = ModelOptions(),  # noqa: B008  # frozen
 ) -> None:
-    """Evaluate a model on DATA, leaving out images that it was trained on.
+    """Evaluate a model on DATA, without the images it was trained on.
 
     Parameters
     ----------
     model
         A run folder or a model file.
     data
-        Labelled images, in any form that `onsight train` takes.
+        Labelled images, in any form that `onsight train` accepts.
     """
     from onsight.inference.evaluate import evaluate as evaluate_model
     from onsight.report.console import Reporter
@@ -58,20 +51,15 @@ def evaluate(
     results = evaluate_model(
         model,
         data,
-        device=device,
-        data_format=data_format,
-        label=label,
-        label_from=label_from,
-        crop_boxes=crop_boxes,
-        cache_folder=cache_folder,
-        module=module,
         csv=csv,
         tta=tta,
         reporter=reporter,
+        **vars(options),
+        **vars(reading),
     )
     for problem in results.pop("problem_rows"):
         reporter.warn(f"not used: {problem.path}: {problem.reason}")
     if results["seen"]:
-        left_out = plural(results["seen"], "image")
-        reporter.say(f"{left_out} left out: the model was trained or selected with them")
-    show_results(results, json_)
+        images = plural(results["seen"], "image")
+        reporter.say(f"{images} left out: the model was trained or selected with them")
+    print_results(results, json_)

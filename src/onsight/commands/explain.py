@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from onsight.commands.options import RUN, ConfigFile, Json, Recipe, given
+from onsight.commands.options import RUN, ConfigFile, Json, Recipe, given_fields
 from onsight.config import Config
 
 _COMPARE = Group("Comparing devices", sort_key=1)
@@ -21,45 +21,49 @@ def explain(
         Parameter(
             group=_COMPARE,
             help="Devices to compare, such as cpu,cuda:0. cpu alone: compare thread counts and "
-            "precisions; all: the CPU and every accelerator.",
+            "precisions. all: the CPU and every accelerator.",
         ),
     ] = None,
     batch_sizes: Annotated[
         str,
         Parameter(
             group=_COMPARE,
-            help="Batch sizes to compare, such as 4,32. Empty: 4, 32, 128, 512 and the config's.",
+            show_default=False,
+            help="Batch sizes to compare, such as 4,32. Default: 4, 32, 128, 512 and the config's.",
         ),
     ] = "",
     save_plot: Annotated[
-        Path | None, Parameter(group=_COMPARE, help="Draw the comparison into this PNG file.")
+        Path | None, Parameter(group=_COMPARE, help="PNG file with a plot of the comparison.")
     ] = None,
     what_ifs: Annotated[
-        bool, Parameter(group=RUN, help="Try out changes and time each of them.")
+        bool, Parameter(group=RUN, help="Try changes and time each of them.")
     ] = True,
     seconds: Annotated[
         float,
         Parameter(
             group=RUN,
-            help="About how long it may take in all, in seconds. More time tells smaller gains "
-            "from noise, and tries more changes of a script that starts slowly.",
+            help="Approximate time to take. More time detects smaller gains, and tries more "
+            "changes of a script that starts slowly.",
         ),
     ] = 60.0,
     quick: Annotated[
-        bool, Parameter(group=RUN, negative="", help="Take 30 seconds instead of 60.")
+        bool,
+        Parameter(
+            group=RUN, negative="", show_default=False, help="Take 30 seconds instead of 60."
+        ),
     ] = False,
     trace: Annotated[
         Path | None,
         Parameter(
             group=RUN,
-            help="Write the measured steps into this file as a timeline, to be opened at "
-            "ui.perfetto.dev or in chrome://tracing.",
+            help="Write a timeline of the measured steps to this file; open it at ui.perfetto.dev "
+            "or chrome://tracing.",
         ),
     ] = None,
     recipe: Recipe = None,
     config: ConfigFile = None,
     json_: Annotated[Json, Parameter(group=RUN)] = False,
-    fields: Annotated[Config | None, Parameter(name="*")] = None,
+    settings: Annotated[Config | None, Parameter(name="*")] = None,
 ) -> None:
     """Find out what slows down a run or any training script, and what would help.
 
@@ -67,9 +71,9 @@ def explain(
     ----------
     subject
         A run folder such as runs/pets; or labelled images in any form that `onsight train`
-        takes, to explain the run it would start; or any PyTorch training script, which is run
-        unchanged, as in `onsight explain train.py -- --epochs 3`. `onsight explain train.py --help`
-        lists the options for scripts: they are those of `onsight-explain`.
+        accepts, to explain the run it would start; or any PyTorch training script, which is run
+        unmodified, as in `onsight explain train.py -- --epochs 3`. The options for scripts are
+        those of `onsight-explain`: see `onsight explain train.py --help`.
     """
     from onsight_explain.spinning import choose_spinning
 
@@ -77,7 +81,7 @@ def explain(
     from onsight.explainer import dispatch
     from onsight_explain.explain import QUICK_SECONDS
 
-    explained = dispatch.explain(
+    explanation = dispatch.explain(
         subject,
         what_ifs=what_ifs,
         seconds=min(seconds, QUICK_SECONDS) if quick else seconds,
@@ -87,11 +91,11 @@ def explain(
         config=config,
         trace_file=trace,
         plot_file=save_plot,
-        **given(fields),
+        **given_fields(settings),
     )
     if json_:
-        print(json.dumps(explained.facts()))
+        print(json.dumps(explanation.facts()))
     else:
-        explained.show()
+        explanation.show()
     if save_plot and not json_:
         print(f"plot: {save_plot}")

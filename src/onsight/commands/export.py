@@ -16,37 +16,40 @@ def export(
     to: Annotated[
         str,
         Parameter(
-            help="onnx: any machine, by onnxruntime; onsight predict takes it too. torch-export: "
-            "torch without your code. web: onnx in a folder with a page that classifies in the "
-            "browser, offline."
+            help="onnx: runs anywhere with onnxruntime, and with onsight predict. torch-export: "
+            "runs in torch, without your code. web: onnx in a folder with a page that classifies "
+            "in the browser, offline."
         ),
     ] = "onnx",
     out: Annotated[
         Path | None,
         Parameter(
-            help="The file or, for web, the new folder to write. Default: RUN/export/model.onnx, "
+            help="File or, for web, new folder to write. Default: RUN/export/model.onnx, "
             "int8.onnx, web, ..."
         ),
     ] = None,
     on: Annotated[
         str | None,
         Parameter(
-            help="Labelled images for the proof, in any form that `onsight train` takes; those "
-            "that trained the model are left out. Default: those that the run held out."
+            help="Labelled images to verify the export on, in any form that `onsight train` "
+            "accepts; those that the model was trained on are left out. Default: those that the "
+            "run held out."
         ),
     ] = None,
     int8: Annotated[
         bool,
         Parameter(
             negative="",
-            help="Compute in whole numbers of 8 bits: smaller, often faster, a little less "
-            "accurate. Only for onnx.",
+            show_default=False,
+            help="Quantize to 8-bit integers: smaller, often faster, slightly less accurate. Only "
+            "for onnx.",
         ),
     ] = False,
     max_loss: Annotated[
         float,
         Parameter(
-            help="Points of accuracy that int8 may cost, at the upper end of the 95% interval."
+            help="Maximum loss of accuracy with --int8, in points, at the upper end of its 95% "
+            "interval."
         ),
     ] = 1.0,
     module: Module = None,
@@ -54,12 +57,12 @@ def export(
     cache_folder: CacheFolder = "",
     json_: Json = False,
 ) -> None:
-    """Export a model for other runtimes, and prove on held-out images that it says the same.
+    """Export a model for other runtimes, and verify it on held-out images.
 
-    The file takes images as bytes, uint8 (B, H, W, C) in the size that the model was trained
-    on, and gives probabilities: resizing, normalization and temperature are inside. It is written
-    only if its probabilities are within 0.001 of torch's on every held-out image; agreement,
-    accuracy, speed and sizes are printed and kept beside it as FILE.proof.json.
+    The exported model takes images as bytes, uint8 (B, H, W, C), in the size that it was trained
+    on, and returns probabilities: resizing, normalization and temperature are included. It is
+    written only if its probabilities are within 0.001 of torch's on every held-out image. The
+    agreement, accuracy, speed and sizes are printed, and stored next to it as FILE.proof.json.
 
     Parameters
     ----------
@@ -83,14 +86,14 @@ def export(
         "cache_folder": cache_folder,
         "reporter": Reporter(),
     }
-    places = {}
+    paths = {}
     if to == "web":
         exported, folder = export_web(model, out, **options)
-        places["page"] = str(folder / "index.html")
+        paths["page"] = str(folder / "index.html")
     else:
         exported = export_model(model, to=to, out=out, **options)
     if json_:
-        print(json.dumps({**exported.facts, "out": str(exported.path), **places}))
+        print(json.dumps({**exported.facts, "out": str(exported.path), **paths}))
         return
-    for line in (*lines(exported), *(f"{name}: {place}" for name, place in places.items())):
+    for line in (*lines(exported), *(f"{name}: {path}" for name, path in paths.items())):
         print(line)

@@ -1,21 +1,26 @@
-"""The options that several commands share, with their help."""
+"""Options and output that several commands share."""
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
 from onsight.config import Config
 
+if TYPE_CHECKING:
+    from onsight.evaluation.results import Results
+
 RUN = Group("Run", sort_key=0)
+OUTPUT = Group("Output", sort_key=1)
+READING = Group("Reading DATA", sort_key=2)
+MODEL = Group("Model", sort_key=3)
+
 DATA = (
     "A folder of class folders (with or without train/val/test), a zip or tar of one, a CSV, "
     "JSONL or Parquet manifest, an export of Label Studio, CVAT or Roboflow, Hugging Face Parquet, "
     "WebDataset shards, an IDX or CIFAR folder, a name such as cifar10, or demo."
-)
-CLUSTER = (
-    "Work on a Ray cluster: ray://HOST:PORT or HOST:PORT; auto: the one that RAY_ADDRESS names, "
-    "else one on this machine. Needs onsight[cluster]."
 )
 Recipe = Annotated[
     str | None, Parameter(group=RUN, help="A ready-made config from `onsight recipes`.")
@@ -26,37 +31,103 @@ ConfigFile = Annotated[
 ]
 Json = Annotated[
     bool,
-    Parameter(name="--json", negative="", help="Print the result as one JSON object on stdout."),
+    Parameter(
+        name="--json",
+        negative="",
+        show_default=False,
+        help="Print the result as one JSON object on stdout.",
+    ),
 ]
-Module = Annotated[
+Cluster = Annotated[
     str | None,
     Parameter(
-        help="package.module:callable that makes your own network, for a model that needs it."
+        help="Run on a Ray cluster: ray://HOST:PORT or HOST:PORT, or auto for the one in "
+        "RAY_ADDRESS, or else one on this machine. Requires onsight[cluster]."
     ),
 ]
-Device = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1, xpu or mps.")]
-DataFormat = Annotated[str, Parameter(help="The format of DATA. auto: detect it.")]
-Label = Annotated[str, Parameter(help="The column of labels, if the manifest has several.")]
-CropBoxes = Annotated[
-    bool,
-    Parameter(
-        negative="",
-        help="What is inside each box of COCO, Pascal VOC or CVAT annotations is an image.",
-    ),
-]
-LabelFrom = Annotated[
-    str,
-    Parameter(help="A regular expression that finds each image's label in its path."),
-]
+DataFormat = Annotated[str, Parameter(help="Format of DATA; auto detects it.")]
 CacheFolder = Annotated[
     str,
     Parameter(
-        help="Where decoded images are kept for the next run; none: keep nothing. "
-        "Empty: $ONSIGHT_CACHE or ~/.cache/onsight."
+        show_default=False,
+        help="Cache for decoded images; none disables it. Default: $ONSIGHT_CACHE, or "
+        "~/.cache/onsight.",
+    ),
+]
+Device = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1, xpu or mps.")]
+Module = Annotated[
+    str | None,
+    Parameter(
+        help="package.module:callable that makes the network, for a model with a network of your "
+        "own."
     ),
 ]
 
 
-def given(fields: Config | None) -> dict[str, Any]:
-    """The fields of a config that were given on the command line."""
-    return fields.model_dump(include=fields.model_fields_set) if fields else {}
+@Parameter(name="*", group=READING)
+@dataclass(frozen=True)
+class FormatOptions:
+    """How to read DATA where that is not obvious."""
+
+    data_format: DataFormat = "auto"
+    label: Annotated[
+        str,
+        Parameter(
+            show_default=False, help="Column with the labels, if a manifest has several columns."
+        ),
+    ] = ""
+    label_from: Annotated[
+        str,
+        Parameter(
+            show_default=False,
+            help="Regular expression that extracts each image's label from its path.",
+        ),
+    ] = ""
+    crop_boxes: Annotated[
+        bool,
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Make each box of COCO, Pascal VOC or CVAT annotations an image of its own.",
+        ),
+    ] = False
+
+
+@Parameter(name="*", group=READING)
+@dataclass(frozen=True)
+class ReadingOptions(FormatOptions):
+    """How to read DATA, and where to cache the decoded images."""
+
+    cache_folder: CacheFolder = ""
+
+
+@Parameter(name="*", group=MODEL)
+@dataclass(frozen=True)
+class ModelOptions:
+    """Where a model runs, and its network if that is the user's."""
+
+    device: Device = "auto"
+    module: Module = None
+
+
+def given_fields(config: Config | None) -> dict[str, Any]:
+    """Return the fields of a config that were given on the command line."""
+    return config.model_dump(include=config.model_fields_set) if config else {}
+
+
+def print_results(results: "Results", as_json: bool, **files: Path) -> None:
+    """Print results, and the files that were written, for people or as one JSON object."""
+    from rich.markup import escape
+
+    from onsight.report import console
+
+    if as_json:
+        paths = {name: str(path) for name, path in files.items()}
+        if "model" in paths:  # the path of the file replaces the name of the network
+            paths = {"architecture": results["model"], **paths}
+        print(json.dumps({**results, **paths}))
+        return
+    stdout = console.ResultConsole()
+    console.print_results(results, stdout)
+    for name, path in files.items():
+        stdout.print(escape(f"{name}: {path}"))

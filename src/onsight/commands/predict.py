@@ -1,114 +1,227 @@
-"""The command `onsight predict`."""
+"""The commands that run a model on images: `onsight predict`, `embed` and `similar`."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from onsight.commands.options import CLUSTER, Device, Json, Module
+from onsight.commands.options import (
+    MODEL,
+    OUTPUT,
+    READING,
+    CacheFolder,
+    Cluster,
+    DataFormat,
+    Json,
+    ModelOptions,
+)
 
-_ROWS = Group("Rows", sort_key=1)
-_FILES = Group(
-    "Where they go",
-    help="Without any of these, a line for each image goes to stdout. Try: "
-    "onsight predict runs/pets new/ --csv out.csv",
-    sort_key=2,
+_CONTENT = Group("Content of a row", sort_key=0)
+_WHERE = Group(
+    "Output",
+    help="Without any of these, a line for each image is printed. "
+    "Try: onsight predict runs/pets new/ --csv out.csv",
+    sort_key=1,
 )
 _INPUTS = (
     "Images; folders of images; patterns in quotes, such as 'new/**/*.jpg'; a zip or tar; a "
-    "CSV, JSONL or Parquet manifest with a column named path; or - for paths on stdin, one a line "
-    "or each ended by NUL: find new -name '*.jpg' -print0 | onsight predict runs/pets -"
+    "CSV, JSONL or Parquet manifest with a column named path; or - for paths on stdin, one per "
+    "line or separated by NUL: find new -name '*.jpg' -print0 | onsight predict runs/pets -"
 )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class _PredictOutput:
+    """What `predict` writes and where; the same fields as OutputOptions."""
+
+    top: Annotated[
+        int,
+        Parameter(group=_CONTENT, show_default=False, help="Include the N most probable classes."),
+    ] = 0
+    min_confidence: Annotated[
+        float | None,
+        Parameter(
+            group=_CONTENT,
+            help="Report `unsure` instead of a class below this probability, from 0 to 1. "
+            "Probabilities are calibrated: about 90% of predictions at 90% are correct, as long as "
+            "the images are like those that the model was evaluated on.",
+        ),
+    ] = None
+    csv: Annotated[
+        str | None,
+        Parameter(
+            group=_WHERE,
+            allow_leading_hyphen=True,
+            help="CSV file with a row for every input; - for stdout.",
+        ),
+    ] = None
+    jsonl: Annotated[
+        str | None,
+        Parameter(
+            group=_WHERE,
+            allow_leading_hyphen=True,
+            help="JSON lines file, with an object for every input; - for stdout.",
+        ),
+    ] = None
+    parquet: Annotated[
+        Path | None,
+        Parameter(
+            group=_WHERE,
+            help="Parquet file with a row for every input. Requires onsight[parquet].",
+        ),
+    ] = None
+    as_json: Annotated[Json, Parameter(group=_WHERE)] = False
+    grid: Annotated[
+        Path | None,
+        Parameter(
+            name="--save-grid",
+            group=_WHERE,
+            help="PNG file with the first 64 images and their predictions.",
+        ),
+    ] = None
+    heat: Annotated[
+        Path | None,
+        Parameter(
+            name="--heatmap",
+            group=_WHERE,
+            help="New folder with a PNG file for each image, showing the regions that support the "
+            "predicted class. Requires captum.",
+        ),
+    ] = None
+    resume: Annotated[
+        bool,
+        Parameter(
+            group=_WHERE,
+            negative="",
+            show_default=False,
+            help="Continue the file of --csv or --jsonl that an interrupted run has left; use the "
+            "same other options. The result is byte-identical to that of an uninterrupted run.",
+        ),
+    ] = False
 
 
 def predict(
     model: Path,
     /,
     *inputs: Annotated[str, Parameter(allow_leading_hyphen=True, help=_INPUTS)],
-    top: Annotated[
-        int,
-        Parameter(group=_ROWS, help="Also give the N most probable classes."),
-    ] = 0,
-    min_confidence: Annotated[
-        float | None,
-        Parameter(
-            group=_ROWS,
-            help="Below this probability, from 0 to 1, say unsure instead of a class. "
-            "Probabilities are calibrated: of predictions at 90%, about 90% are right, if the "
-            "images are like those that the model was evaluated on.",
-        ),
-    ] = None,
-    csv: Annotated[
-        str | None,
-        Parameter(
-            group=_FILES,
-            allow_leading_hyphen=True,
-            help="Write a row for every input to this file; - for stdout.",
-        ),
-    ] = None,
-    jsonl: Annotated[
-        str | None,
-        Parameter(
-            group=_FILES,
-            allow_leading_hyphen=True,
-            help="The same, a JSON object a line; - for stdout.",
-        ),
-    ] = None,
-    parquet: Annotated[
-        Path | None,
-        Parameter(group=_FILES, help="The same, as Parquet; needs onsight[parquet]."),
-    ] = None,
-    save_grid: Annotated[
-        Path | None,
-        Parameter(
-            group=_FILES,
-            help="Draw the first 64 images and their predictions into this PNG file.",
-        ),
-    ] = None,
-    heatmap: Annotated[
-        Path | None,
-        Parameter(
-            group=_FILES,
-            help="Draw where each image speaks for the predicted class, a PNG file for each, "
-            "into this new folder. Needs captum.",
-        ),
-    ] = None,
-    resume: Annotated[
-        bool,
-        Parameter(
-            group=_FILES,
-            negative="",
-            help="Go on where a run that was interrupted left the file of --csv or --jsonl; give "
-            "all else as before. The file will be the same to the byte.",
-        ),
-    ] = False,
-    cluster: Annotated[str | None, Parameter(help=CLUSTER)] = None,
-    json_: Json = False,
-    device: Device = "auto",
-    module: Module = None,
+    output: _PredictOutput = _PredictOutput(),  # frozen
+    options: ModelOptions = ModelOptions(),  # noqa: B008  # frozen
+    cluster: Annotated[Cluster, Parameter(group=MODEL)] = None,
 ) -> None:
     """Predict the class of images.
 
-    Every input gets a row, in order; for one that cannot be used, the row says why. Any number of
-    images can be given: only a few are in memory at a time.
+    Every input gets a row, in order; one that cannot be used has the reason in its row. There can
+    be any number of images, because only a few are in memory at a time.
+
+    Parameters
+    ----------
+    model
+        A run folder, a model file, or an exported .onnx file.
+    """
+    from onsight_explain.spinning import choose_spinning
+
+    choose_spinning()  # before torch loads
+    from onsight.inference.predict import OutputOptions, predict_files
+
+    outputs = OutputOptions(**vars(output))
+    if cluster:
+        from onsight.cluster.inference import predict_on_cluster
+
+        predict_on_cluster(cluster, model, inputs, outputs, options.device, options.module)
+        return
+    predict_files(model, inputs, outputs, device=options.device, module=options.module)
+
+
+def embed(
+    model: Path,
+    /,
+    *paths: str,
+    out: Annotated[
+        Path,
+        Parameter(
+            group=OUTPUT, help="File to write: NAME.npz for NumPy, or NAME.parquet for tables."
+        ),
+    ],
+    json_: Annotated[Json, Parameter(group=OUTPUT)] = False,
+    options: ModelOptions = ModelOptions(),  # noqa: B008  # frozen
+    cluster: Annotated[Cluster, Parameter(group=MODEL)] = None,
+) -> None:
+    """Write the features of images to a file, for other programs.
+
+    Features are the input of the network's last layer: similar images have similar features. The
+    file also has the paths, the predicted classes and their probabilities, and the inputs that
+    could not be used with the reasons.
 
     Parameters
     ----------
     model
         A run folder or a model file.
+    paths
+        Images, or folders of images.
     """
     from onsight_explain.spinning import choose_spinning
 
     choose_spinning()  # before torch loads
-    from onsight.inference.listing import list_predictions
-    from onsight.inference.rows.output_options import OutputOptions
-
-    options = OutputOptions(
-        csv, jsonl, parquet, json_, top, min_confidence, save_grid, heatmap, resume
-    )
     if cluster:
-        from onsight.cluster.inference import predict_on_cluster
+        from onsight.cluster.inference import embed_on_cluster
 
-        predict_on_cluster(cluster, model, inputs, options, device, module)
+        embed_on_cluster(cluster, model, paths, out, options.device, options.module, json_)
         return
-    list_predictions(model, inputs, options, device=device, module=module)
+    from onsight.inference.embed import embed_files
+
+    embed_files(model, paths, out, device=options.device, module=options.module, as_json=json_)
+
+
+def similar(
+    model: Path,
+    /,
+    *paths: str,
+    among: Annotated[
+        str | None,
+        Parameter(
+            help="Images to search: a folder, or anything that `onsight train` accepts. "
+            "Default: those that the model was trained on."
+        ),
+    ] = None,
+    top: Annotated[int, Parameter(help="How many images to find for each input.")] = 5,
+    save_grid: Annotated[
+        Path | None,
+        Parameter(group=OUTPUT, help="PNG file with the first 16 inputs and what was found."),
+    ] = None,
+    json_: Annotated[Json, Parameter(group=OUTPUT)] = False,
+    data_format: Annotated[DataFormat, Parameter(group=READING)] = "auto",
+    cache_folder: Annotated[CacheFolder, Parameter(group=READING)] = "",
+    options: ModelOptions = ModelOptions(),  # noqa: B008  # frozen
+) -> None:
+    """Find the images that look most like others.
+
+    Images are compared by their features, the input of the network's last layer. The number is
+    their cosine similarity: 1 for equal images, about 0 for unrelated ones. Copies are marked as
+    identical.
+
+    Parameters
+    ----------
+    model
+        A run folder or a model file.
+    paths
+        Images, or folders of images.
+    """
+    from onsight_explain.spinning import choose_spinning
+
+    choose_spinning()  # before torch loads
+    from onsight.inference.similar import print_similar
+
+    print_similar(
+        model,
+        paths,
+        among=among,
+        top=top,
+        grid=save_grid,
+        device=options.device,
+        data_format=data_format,
+        cache_folder=cache_folder,
+        module=options.module,
+        as_json=json_,
+    )

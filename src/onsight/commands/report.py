@@ -1,10 +1,17 @@
-"""The command `onsight report`."""
+"""The commands that present finished runs: `onsight report`, `compare` and `card`."""
 
+import json
+import sys
 from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from onsight.commands.options import Json
 
 
 def report(run: Path, /) -> None:
-    """Write report.html of a run again, from the files in its folder.
+    """Rebuild a run's report.html from the files in its folder.
 
     Parameters
     ----------
@@ -14,3 +21,77 @@ def report(run: Path, /) -> None:
     from onsight.report.html import write_report
 
     print(write_report(run))
+
+
+def compare(
+    *runs: Path,
+    out: Annotated[Path, Parameter(help="Page to write, or a folder for its compare.html.")] = Path(
+        "compare.html"
+    ),
+    json_: Json = False,
+) -> None:
+    """Compare runs image by image: which is better, and is the difference significant?
+
+    Parameters
+    ----------
+    runs
+        Two or more run folders. They are compared on the images that all of them held out.
+    """
+    from onsight.report.comparison.compare import compare as compare_runs
+    from onsight.report.comparison.page import page_place
+
+    page_place(out)  # refuses a bad name before the work
+    comparison = compare_runs(*runs)
+    page = comparison.save_page(out)
+    if json_:
+        print(json.dumps({**comparison.facts(), "page": str(page)}))
+    else:
+        print(f"{comparison}\npage: {page}")
+
+
+def card(
+    model: Path,
+    /,
+    *,
+    out: Annotated[
+        Path | None,
+        Parameter(
+            help="File to write, or folder for --to hub-folder. Default: card.md or hub next to "
+            "the model."
+        ),
+    ] = None,
+    license_: Annotated[
+        str | None,
+        Parameter(name="--license", help="License to state, such as apache-2.0."),
+    ] = None,
+    to: Annotated[
+        Literal["card", "hub-folder"],
+        Parameter(
+            help="hub-folder: a folder for the Hugging Face Hub, with the card and weights that "
+            "timm can load too."
+        ),
+    ] = "card",
+) -> None:
+    """Write a model card for a run, or a folder for the Hugging Face Hub.
+
+    Parameters
+    ----------
+    model
+        A run folder, or a model file alone.
+    """
+    folder = model if model.is_dir() else model.parent
+    if to == "card":
+        from onsight.report.card.card import write_card
+        from onsight.report.card.subject import read_subject
+
+        print(write_card(read_subject(model), out or folder / "card.md", license_))
+        return
+    from onsight.export.hub_folder import write_hub_folder
+
+    written = write_hub_folder(model, out or folder / "hub", license_)
+    if written.why_not:
+        print(f"note: only Onsight can load it: {written.why_not}", file=sys.stderr)
+    else:
+        difference = f"{written.difference:.1e}"
+        print(f"timm can load it too: logits differ by at most {difference}", file=sys.stderr)
+    print(written.path)

@@ -1,75 +1,89 @@
 """The command `onsight serve`."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from onsight.commands.options import Device, Module
+from onsight.commands.options import ModelOptions
 from onsight.version import installed_as
 
-_WHO = Group("Who may ask", sort_key=1)
+_ACCESS = Group("Access", sort_key=1)
 _LIMITS = Group("Limits", sort_key=2)
+
+
+@Parameter(name="*", group=_ACCESS)
+@dataclass(frozen=True)
+class _AccessOptions:
+    """Which requests are answered."""
+
+    host: Annotated[
+        str,
+        Parameter(
+            help="Address to listen on; 0.0.0.0 accepts requests from the network, and requires a "
+            "token or --open."
+        ),
+    ] = "127.0.0.1"
+    token_file: Annotated[
+        Path | None,
+        Parameter(
+            help="File with a token of at least 16 characters that requests must contain. "
+            "Default: the environment variable ONSIGHT_TOKEN, if set."
+        ),
+    ] = None
+    open_: Annotated[
+        bool,
+        Parameter(
+            name="--open",
+            negative="",
+            show_default=False,
+            help="Accept requests from the network without a token.",
+        ),
+    ] = False
+    allow_host: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Another host name of this server, such as that of a proxy in front of it.",
+        ),
+    ] = ()
+    cors: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative="",
+            show_default=False,
+            help="Origin of web pages that may send requests, such as https://example.org.",
+        ),
+    ] = ()
 
 
 def serve(
     *models: Path,
-    port: Annotated[int, Parameter(help="Where to listen; 0: any that is free.")] = 8000,
-    device: Device = "auto",
-    module: Module = None,
-    host: Annotated[
-        str,
-        Parameter(
-            group=_WHO,
-            help="The address to listen on: 0.0.0.0 lets the network in, with a token or --open.",
-        ),
-    ] = "127.0.0.1",
-    token_file: Annotated[
-        Path | None,
-        Parameter(
-            group=_WHO,
-            help="A file with a token of 16 characters or more, which requests must then bring. "
-            "Default: the variable ONSIGHT_TOKEN, if it is set.",
-        ),
-    ] = None,
-    open_: Annotated[
-        bool,
-        Parameter(name="--open", negative="", group=_WHO, help="Anybody on the network may ask."),
-    ] = False,
-    allow_host: Annotated[
-        tuple[str, ...],
-        Parameter(
-            group=_WHO,
-            help="A name that this server goes by, such as that of the proxy before it.",
-        ),
-    ] = (),
-    cors: Annotated[
-        tuple[str, ...],
-        Parameter(
-            group=_WHO,
-            help="An origin, such as https://example.org, whose web pages may ask.",
-        ),
-    ] = (),
+    port: Annotated[int, Parameter(help="Port to listen on; 0 for any free one.")] = 8000,
+    access: _AccessOptions = _AccessOptions(),  # frozen
     max_body_mib: Annotated[
-        int, Parameter(group=_LIMITS, help="The largest request, in MiB of 1,048,576 bytes.")
+        int, Parameter(group=_LIMITS, help="Maximum size of a request in MiB.")
     ] = 32,
     queue: Annotated[
         int,
         Parameter(
             group=_LIMITS,
-            help="How many images may wait for a model; requests beyond are refused with 503.",
+            help="Maximum number of images waiting for a model; further requests get status 503.",
         ),
     ] = 256,
+    options: ModelOptions = ModelOptions(),  # noqa: B008  # frozen
 ) -> None:
-    """Answer HTTP requests with predictions, and show a page to drop images on.
+    """Serve predictions over HTTP, with a page to drop images on.
 
-    Try `onsight serve runs/birds`, then open the address that it prints, or ask with
+    Try `onsight serve runs/birds`, then open the address that it prints, or send an image:
     `curl -F images=@bird.jpg http://127.0.0.1:8000/predict`.
 
-    Nothing but this machine is answered unless --host says so. GET /openapi.json describes every
-    URL, /metrics counts for Prometheus, /ready says whether all models work. A model whose file
-    changes is taken up without losing a request. Ctrl-C or SIGTERM answers what was accepted and
-    ends.
+    Only requests from this machine are accepted unless --host is given. GET /openapi.json describes
+    every URL, /metrics has counters for Prometheus, and /ready reports whether all models work. A
+    model file that changes is reloaded without losing requests. On Ctrl-C or SIGTERM, the server
+    finishes pending requests, then exits.
 
     Parameters
     ----------
@@ -94,11 +108,12 @@ def serve(
     from onsight.serve.settings import Access, Limits, read_token
 
     if not models:
-        raise ConfigError("name a MODEL to serve, such as runs/NAME")
+        raise ConfigError("no model to serve: name one, such as runs/NAME")
     if max_body_mib < 1 or queue < 1:
         raise ConfigError("--max-body-mib and --queue must be at least 1")
     body_bytes = max_body_mib * 2**20
     held_bytes = max(8 * body_bytes, Limits.held_bytes)
-    access = Access(host, port, allow_host, cors, read_token(token_file), open_)
+    token = read_token(access.token_file)
+    allowed = Access(access.host, port, access.allow_host, access.cors, token, access.open_)
     limits = Limits(body_bytes=body_bytes, held_bytes=held_bytes, queued=queue)
-    run(models, access, limits, device=device, module=module)
+    run(models, allowed, limits, device=options.device, module=options.module)

@@ -1,132 +1,170 @@
-"""Metrics from per-image predictions: counted first, divided once, an interval for each share."""
+"""Metrics of a PredictionTable: images are counted first and divided once at the end.
+
+K classes, n images.
+"""
 
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onsight.evaluation.intervals import Z_95, mean_share, wilson
-from onsight.evaluation.pairs import confused_pairs
-from onsight.evaluation.per_image import PerImageResults
-from onsight.evaluation.results import CalibrationBin, ClassResult, Results, TtaResult
+from onsight.evaluation.predictions import PredictionTable
+from onsight.evaluation.results import (
+    CalibrationBin,
+    ClassResult,
+    ConfusedPair,
+    Results,
+    TtaResult,
+)
+from onsight.evaluation.statistics import Z_95, mean_share, wilson
 
 _BINS = 15  # of the calibration error, as in Guo et al., arXiv:1706.04599
-_MOST_CLASSES = 1000  # the largest confusion matrix that is kept
+_MAX_CONFUSION_CLASSES = 1000  # with more, no confusion matrix is stored
+# Pairs of classes
+_MIN_IMAGES = 10  # of each class
+_CLEARLY_ABOVE_CHANCE = 0.75  # where chance is 0.5
+_GOOD_ACCURACY = 0.95
+_MIN_RATIO = 3  # times as many confusions as if mistakes were spread evenly over all pairs
 
 
-def summarise(per_image: PerImageResults, classes: Sequence[str], z: float = Z_95) -> Results:
-    """All metrics of the predictions; shares are None where n is 0. z: of the intervals."""
-    images = len(per_image)
-    right = int((per_image.labels == per_image.predicted).sum())
-    results: dict[str, Any] = {"images": images, **share("accuracy", right, images, z)}
-    results |= _balanced_accuracy(per_image, len(classes), z)
-    results["loss"] = float(per_image.losses.sum(dtype=np.float64)) / images if images else None
+def compute_metrics(table: PredictionTable, classes: Sequence[str], z: float = Z_95) -> Results:
+    """Compute all metrics; shares are None where n is 0. z: of their intervals."""
+    images = len(table)
+    correct = int((table.labels == table.predicted).sum())
+    results: dict[str, Any] = {"images": images}
+    results |= share_with_interval("accuracy", correct, images, z)
+    results |= _balanced_accuracy(table, len(classes), z)
+    results["loss"] = float(table.losses.sum(dtype=np.float64)) / images if images else None
     if len(classes) > 5:
-        results |= share("top5", int(per_image.in_top5.sum()), images, z)
+        results |= share_with_interval("top5", int(table.in_top5.sum()), images, z)
     else:
         results["top5"] = None
-    results |= _calibration("", per_image.confidence, per_image)
-    if not np.array_equal(per_image.confidence, per_image.raw_confidence):
-        results |= _calibration("_before", per_image.raw_confidence, per_image)
-    results["classes"] = class_results(per_image, classes, z)
+    results |= _calibration("", table.confidence, table)
+    if not np.array_equal(table.confidence, table.raw_confidence):
+        results |= _calibration("_before", table.raw_confidence, table)
+    results["classes"] = class_results(table, classes, z)
     results["confusion"] = results["confused_pairs"] = None
-    if len(classes) <= _MOST_CLASSES:
-        confusion = confusion_matrix(per_image, len(classes))
+    if len(classes) <= _MAX_CONFUSION_CLASSES:
+        confusion = confusion_matrix(table, len(classes))
         results["confusion"] = confusion.tolist()
-        results["confused_pairs"] = confused_pairs(confusion, classes)
+        results["confused_pairs"] = find_confused_pairs(confusion, classes)
     return cast(Results, results)
 
 
-def _balanced_accuracy(
-    per_image: PerImageResults, classes: int, z: float
+def tta_results(table: PredictionTable, tta: str, z: float = Z_95) -> TtaResult:
+    """Return the accuracy with test-time augmentation, from predictions made with it."""
+    correct = int((table.labels == table.predicted).sum())
+    accuracy = share_with_interval("tta_accuracy", correct, len(table), z)
+    return cast(TtaResult, {"tta": tta, "tta_images": len(table), **accuracy})
+
+
+def share_with_interval(
+    name: str, successes: int, count: int, z: float = Z_95
 ) -> dict[str, float | None]:
-    right = per_image.labels == per_image.predicted
-    images = np.bincount(per_image.labels, minlength=classes)
-    hits = np.bincount(per_image.labels[right], minlength=classes)
-    counted = [(int(hit), int(n)) for hit, n in zip(hits, images, strict=True) if n]
-    values = mean_share(counted, z) if counted else (None, None, None)
-    ends = ("", "_low", "_high")
-    return {f"balanced_accuracy{end}": value for end, value in zip(ends, values, strict=True)}
-
-
-def _calibration(
-    suffix: str, confidence: NDArray[np.float32], per_image: PerImageResults
-) -> dict[str, Any]:
-    bins = calibration_bins(confidence, per_image.labels == per_image.predicted)
-    error = expected_calibration_error(bins, len(per_image))
-    return {f"expected_calibration_error{suffix}": error, f"calibration{suffix}": bins}
-
-
-def share(name: str, successes: int, count: int, z: float = Z_95) -> dict[str, float | None]:
-    """A share with its interval, at 95% by default, under name, name_low and name_high."""
+    """Return a share and its interval, at 95% by default, under name, name_low and name_high."""
     if count == 0:
         return {name: None, f"{name}_low": None, f"{name}_high": None}
     low, high = wilson(successes, count, z)
     return {name: successes / count, f"{name}_low": low, f"{name}_high": high}
 
 
-def tta_results(per_image: PerImageResults, tta: str, z: float = Z_95) -> TtaResult:
-    """The accuracy where probabilities are means over the views of each image."""
-    right = int((per_image.labels == per_image.predicted).sum())
-    accuracy = share("tta_accuracy", right, len(per_image), z)
-    return cast(TtaResult, {"tta": tta, "tta_images": len(per_image), **accuracy})
-
-
-def confusion_matrix(per_image: PerImageResults, classes: int) -> NDArray[np.int64]:
-    """Counts (K, K): rows are labels, columns predictions."""
-    cells = per_image.labels * classes + per_image.predicted
-    return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
-
-
 def class_results(
-    per_image: PerImageResults, classes: Sequence[str], z: float = Z_95
+    table: PredictionTable, classes: Sequence[str], z: float = Z_95
 ) -> list[ClassResult]:
-    """Recall, precision, one-against-the-rest accuracy and F1 of each class."""
-    count, total = len(classes), len(per_image)
-    right = per_image.labels == per_image.predicted
-    true = np.bincount(per_image.labels[right], minlength=count)
-    images = np.bincount(per_image.labels, minlength=count)
-    predicted = np.bincount(per_image.predicted, minlength=count)
+    """Return recall, precision, one-vs-rest accuracy and F1 of each class."""
+    count, total = len(classes), len(table)
+    right = table.labels == table.predicted
+    correct = np.bincount(table.labels[right], minlength=count)
+    images = np.bincount(table.labels, minlength=count)
+    predicted = np.bincount(table.predicted, minlength=count)
     rows: list[dict[str, Any]] = []
     for number, name in enumerate(classes):
-        hits, present, said = int(true[number]), int(images[number]), int(predicted[number])
+        hits, actual, claimed = (int(n[number]) for n in (correct, images, predicted))
         rows.append(
             {
                 "name": name,
-                "images": present,
-                "predicted": said,
-                **share("recall", hits, present, z),
-                **share("precision", hits, said, z),
-                **share("accuracy", total - present - said + 2 * hits, total, z),
-                "f1": 2 * hits / (present + said) if present and said else None,
+                "images": actual,
+                "predicted": claimed,
+                **share_with_interval("recall", hits, actual, z),
+                **share_with_interval("precision", hits, claimed, z),
+                **share_with_interval("accuracy", total - actual - claimed + 2 * hits, total, z),
+                "f1": 2 * hits / (actual + claimed) if actual and claimed else None,
             }
         )
     return cast(list[ClassResult], rows)
 
 
+def confusion_matrix(table: PredictionTable, classes: int) -> NDArray[np.int64]:
+    """Return counts (K, K): rows are labels, columns are predictions."""
+    cells = table.labels * classes + table.predicted
+    return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
+
+
+def find_confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> list[ConfusedPair]:
+    """Return the pairs of classes that the model confuses, the worst first.
+
+    confusion: counts (K, K), rows are labels. The accuracy of a pair is the mean of both recalls
+    among its images that were predicted as either class; chance is one half. A pair is
+    indistinguishable (`no`) if its 95% interval includes one half and the upper end at a level that
+    holds for all pairs together (Bonferroni) is below 75%. It is hard to distinguish (`hardly`) if
+    its share of all mistakes is more than 3 times an even share, at that same level, and the upper
+    end of its 95% interval is below 95%.
+    """
+    classes, mistakes = len(names), int(confusion.sum() - confusion.trace())
+    pairs = classes * (classes - 1) // 2
+    confusions = confusion + confusion.T
+    found = []
+    for a, b in np.argwhere(np.triu(confusions, 1)).tolist():
+        correct = int(confusion[a, a]), int(confusion[b, b])
+        counts = correct[0] + int(confusion[a, b]), correct[1] + int(confusion[b, a])
+        if min(counts) < _MIN_IMAGES:
+            continue
+        recalls = list(zip(correct, counts, strict=True))
+        accuracy, low, high = mean_share(recalls)
+        strict_z = NormalDist().inv_cdf(1 - 0.025 / pairs)
+        strict_high = mean_share(recalls, strict_z)[2]
+        confused = int(confusions[a, b])
+        is_chance = low <= 0.5 and strict_high < _CLEARLY_ABOVE_CHANCE
+        is_frequent = wilson(confused, mistakes, strict_z)[0] > _MIN_RATIO / pairs
+        if is_chance or (is_frequent and high < _GOOD_ACCURACY):
+            found.append(
+                ConfusedPair(
+                    classes=(names[a], names[b]),
+                    told_apart="no" if is_chance else "hardly",
+                    images=sum(counts),
+                    accuracy=accuracy,
+                    accuracy_low=low,
+                    accuracy_high=high,
+                    mistakes=confused,
+                )
+            )
+    return sorted(found, key=lambda pair: (pair["told_apart"] != "no", pair["accuracy"]))
+
+
 def calibration_bins(
     confidence: NDArray[np.float32], right: NDArray[np.bool_]
 ) -> list[CalibrationBin]:
-    """Mean confidence and accuracy of images (n,) in 15 bins of equal width of the confidence."""
-    place = np.clip(np.ceil(confidence * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
-    images = np.bincount(place, minlength=_BINS)
-    claimed = np.bincount(place, confidence.astype(np.float64), minlength=_BINS)
-    hits = np.bincount(place, right, minlength=_BINS)
+    """Return mean confidence and accuracy of images (n,) in 15 equally wide bins of confidence."""
+    bins = np.clip(np.ceil(confidence * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
+    images = np.bincount(bins, minlength=_BINS)
+    summed = np.bincount(bins, confidence.astype(np.float64), minlength=_BINS)
+    correct = np.bincount(bins, right, minlength=_BINS)
     return [
         {
             "low": number / _BINS,
             "high": (number + 1) / _BINS,
             "images": int(images[number]),
-            "confidence": float(claimed[number] / images[number]) if images[number] else None,
-            "accuracy": float(hits[number] / images[number]) if images[number] else None,
+            "confidence": float(summed[number] / images[number]) if images[number] else None,
+            "accuracy": float(correct[number] / images[number]) if images[number] else None,
         }
         for number in range(_BINS)
     ]
 
 
 def expected_calibration_error(bins: Sequence[CalibrationBin], images: int) -> float | None:
-    """The mean gap between confidence and accuracy, bins weighted by their images."""
+    """Return the mean gap between confidence and accuracy; bins are weighted by their images."""
     if images == 0:
         return None
     gaps = (
@@ -135,3 +173,22 @@ def expected_calibration_error(bins: Sequence[CalibrationBin], images: int) -> f
         if row["confidence"] is not None and row["accuracy"] is not None
     )
     return float(sum(gaps) / images)
+
+
+def _balanced_accuracy(table: PredictionTable, classes: int, z: float) -> dict[str, float | None]:
+    right = table.labels == table.predicted
+    images = np.bincount(table.labels, minlength=classes)
+    correct = np.bincount(table.labels[right], minlength=classes)
+    recalls = [(int(hits), int(n)) for hits, n in zip(correct, images, strict=True) if n]
+    values = mean_share(recalls, z) if recalls else (None, None, None)
+    suffixes = ("", "_low", "_high")
+    pairs = zip(suffixes, values, strict=True)
+    return {f"balanced_accuracy{suffix}": value for suffix, value in pairs}
+
+
+def _calibration(
+    suffix: str, confidence: NDArray[np.float32], table: PredictionTable
+) -> dict[str, Any]:
+    bins = calibration_bins(confidence, table.labels == table.predicted)
+    error = expected_calibration_error(bins, len(table))
+    return {f"expected_calibration_error{suffix}": error, f"calibration{suffix}": bins}

@@ -1,4 +1,4 @@
-"""Sets the threshold above which images are unlike anything seen in training, and checks it.
+"""The threshold above which an image is out of distribution: setting it, and testing it.
 
 B batch, D features, K classes, m held-out images, n training images.
 """
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from onsight.choice import Choice
 from onsight.data.loader import Batch
-from onsight.evaluation.metrics import share
-from onsight.evaluation.per_image import PerImageResults, evaluate_batches
+from onsight.evaluation.metrics import share_with_interval
+from onsight.evaluation.predictions import PredictionTable, evaluate_batches
 from onsight.evaluation.results import OutOfDistributionResult
 from onsight.features.feature_pass import with_features
 from onsight.models.classifier import Classifier
@@ -28,93 +28,96 @@ from onsight.models.out_of_distribution import (
 )
 from onsight.words import plural
 
-SHARE = 0.01  # of new images like those of training, which are flagged nonetheless
-_LEAST_IMAGES = 20
+FALSE_ALARMS = 0.01  # target share of images from the training distribution that are flagged
+_MIN_IMAGES = 20
 
 
 def choose_detector(seen: Tensor, held_out: Tensor) -> Choice[OutOfDistributionDetector | None]:
-    """What tells unlike images, or None with the reason.
+    """Return a detector with its threshold, or None with the reason.
 
-    seen: float32 (n, D), features of training images; held_out: (m, D), of others. D is 0 for a
-    network without features.
+    seen: float32 (n, D), features of training images; held_out: (m, D), of other images. D is 0
+    for a network without features.
     """
     count = len(held_out)
     images = plural(count, "validation image")
-    if count < _LEAST_IMAGES or len(seen) < _LEAST_IMAGES:
-        return Choice(None, f"{images}, and setting a threshold takes {_LEAST_IMAGES}")
+    if count < _MIN_IMAGES or len(seen) < _MIN_IMAGES:
+        return Choice(None, f"{images}, and setting a threshold takes {_MIN_IMAGES}")
     if not seen.shape[1]:
         return Choice(None, "the network does not end in a linear layer")
     if not (seen.isfinite().all() and held_out.isfinite().all()):
         return Choice(None, "not every output of the network is finite")
-    stored = OutOfDistributionDetector(F.normalize(seen, dim=1).half(), math.inf, 0.0, 0)
-    return Choice(with_threshold(stored, score(held_out, stored.bank)), f"set on {images}")
+    detector = OutOfDistributionDetector(F.normalize(seen, dim=1).half(), math.inf, 0.0, 0)
+    scores = score(held_out, detector.bank)
+    return Choice(set_threshold(detector, scores), f"set on {images}")
 
 
-def with_threshold(stored: OutOfDistributionDetector, scores: Tensor) -> OutOfDistributionDetector:
-    """The same with the threshold that at most 1% of new images like these are above.
+def set_threshold(detector: OutOfDistributionDetector, scores: Tensor) -> OutOfDistributionDetector:
+    """Return the detector with a threshold that at most 1% of new images like these exceed.
 
-    Of scores (m,) it is the one of rank 0.99 (m + 1), which a new one exceeds with a probability
-    of at most 1% (Vovk et al., Algorithmic Learning in a Random World, 2005); of fewer than 99, it
-    is the largest, which one in m + 1 exceeds.
+    It is the score of rank 0.99 (m + 1) among scores (m,), which a new image exceeds with a
+    probability of at most 1% (Vovk et al., Algorithmic Learning in a Random World, 2005). For m
+    below 99 it is the largest, which is exceeded with a probability of at most 1 / (m + 1).
     """
     count = len(scores)
-    allowed = max(SHARE, 1 / (count + 1))
+    allowed = max(FALSE_ALARMS, 1 / (count + 1))
     rank = min(count, math.ceil((1 - allowed) * (count + 1) - 1e-9))
     threshold = float(scores.kthvalue(rank).values)
-    return replace(stored, threshold=threshold, share=allowed, images=count)
+    return replace(detector, threshold=threshold, share=allowed, images=count)
 
 
 def with_scores(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (B, K) and scores (B,) of uint8 images (B, H, W, C); NaN if the model has none."""
+    """Return logits (B, K) and scores (B,) of uint8 images (B, H, W, C); NaN without detector."""
     if classifier.out_of_distribution is None:
         logits = classifier(images)
-        return logits, scores_of(classifier, logits)
+        return logits, compute_scores(classifier, logits)
     logits, features = with_features(classifier, images)
-    return logits, scores_of(classifier, features)
+    return logits, compute_scores(classifier, features)
 
 
-def scores_of(classifier: Classifier, features: Tensor) -> Tensor:
-    """Scores (B,) of images by their features (B, D); NaN if the model has none."""
-    stored = classifier.out_of_distribution
-    if stored is None:
+def compute_scores(classifier: Classifier, features: Tensor) -> Tensor:
+    """Return scores (B,) of images by their features (B, D); NaN without detector."""
+    detector = classifier.out_of_distribution
+    if detector is None:
         return features.new_full((len(features),), math.nan)
-    return score(features, stored.bank)
+    return score(features, detector.bank)
 
 
-def evaluate_scored(classifier: Classifier, batches: Iterable[Batch]) -> PerImageResults:
-    """What the classifier predicts for the images of batches, with their scores."""
+def evaluate_with_scores(classifier: Classifier, batches: Iterable[Batch]) -> PredictionTable:
+    """Predict the images of all batches and compute their out-of-distribution scores."""
     scores: list[Tensor] = []
 
     def forward(images: Tensor) -> Tensor:
-        logits, some = with_scores(classifier, images)
-        scores.append(some.cpu())
+        logits, batch_scores = with_scores(classifier, images)
+        scores.append(batch_scores.cpu())
         return logits
 
-    per_image = evaluate_batches(forward, batches, classifier.temperature)
-    return (
-        replace(per_image, out_of_distribution=torch.cat(scores).numpy()) if scores else per_image
-    )
+    table = evaluate_batches(forward, batches, classifier.temperature)
+    return replace(table, out_of_distribution=torch.cat(scores).numpy()) if scores else table
 
 
-def pooled_over_folds(
-    stored: OutOfDistributionDetector, scores: NDArray[np.float32], folds: NDArray[np.int8]
+def pool_folds(
+    detector: OutOfDistributionDetector, scores: NDArray[np.float32], folds: NDArray[np.int8]
 ) -> tuple[OutOfDistributionDetector, NDArray[np.bool_]]:
-    """The threshold that all images set, and which of them that of the other folds flags.
+    """Set the threshold on the images of all folds, and test it fold by fold.
 
-    scores: (n,) by the models that have not seen them; folds: (n,) theirs.
+    scores: (n,), by the models that were not trained on these images; folds: (n,). The second
+    result is True for images above the threshold that the other folds set.
     """
     flagged = np.zeros(len(scores), np.bool_)
     for fold in np.unique(folds):
-        others = with_threshold(stored, torch.from_numpy(scores[folds != fold]))
+        others = set_threshold(detector, torch.from_numpy(scores[folds != fold]))
         flagged[folds == fold] = is_out_of_distribution(scores[folds == fold], others)
-    return with_threshold(stored, torch.from_numpy(scores)), flagged
+    return set_threshold(detector, torch.from_numpy(scores)), flagged
 
 
-def out_of_distribution_result(
-    stored: OutOfDistributionDetector, flagged: NDArray[np.bool_]
+def detector_results(
+    detector: OutOfDistributionDetector, flagged: NDArray[np.bool_]
 ) -> OutOfDistributionResult:
-    """The threshold, and the share of images flagged, bool (n,), none of which has set it."""
-    shares = share("flagged", int(flagged.sum()), len(flagged))
-    result: dict[str, Any] = {"threshold": stored.threshold, "share": stored.share}
-    result |= {"held_out": stored.images, "images": len(flagged), **shares}
+    """Return the threshold and the share of flagged images, none of which was used to set it.
+
+    flagged: bool (n,).
+    """
+    shares = share_with_interval("flagged", int(flagged.sum()), len(flagged))
+    result: dict[str, Any] = {"threshold": detector.threshold, "share": detector.share}
+    result |= {"held_out": detector.images, "images": len(flagged), **shares}
     return cast(OutOfDistributionResult, result)

@@ -1,7 +1,7 @@
-"""The results of an evaluation or a run, as plain values that JSON keeps.
+"""The results of an evaluation or a run, as plain values that JSON can hold.
 
-A share (accuracy, recall ...) has the ends of its 95% interval beside it, as `_low` and `_high`;
-all three are None where n is 0. What only some results have is not required.
+A share (accuracy, recall, ...) is accompanied by the ends of its 95% interval, as `_low` and
+`_high`; all three are None where n is 0.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from onsight.data.index import Problem
 
 
 class Accuracy(TypedDict):
-    """The share of images that were classified right."""
+    """The share of images that were classified correctly."""
 
     accuracy: float | None
     accuracy_low: float | None
@@ -19,14 +19,11 @@ class Accuracy(TypedDict):
 
 
 class ClassResult(Accuracy):
-    """One class; its accuracy is that of this class against the rest.
-
-    images: images of the class; predicted: images taken for it.
-    """
+    """The metrics of one class; its accuracy is one-vs-rest."""
 
     name: str
-    images: int
-    predicted: int
+    images: int  # of this class
+    predicted: int  # predicted as this class
     recall: float | None
     recall_low: float | None
     recall_high: float | None
@@ -39,77 +36,64 @@ class ClassResult(Accuracy):
 
 
 def worst_first(classes: Iterable[ClassResult]) -> list[ClassResult]:
-    """The classes by rising recall, those without images last."""
+    """Sort classes by rising recall, those without images last."""
     return sorted(classes, key=lambda row: 2.0 if row["recall"] is None else row["recall"])
 
 
 class CalibrationBin(TypedDict):
-    """The images whose confidence is above low and at most high; means over them."""
+    """The images whose confidence is above `low` and at most `high`."""
 
     low: float
     high: float
     images: int
-    confidence: float | None
+    confidence: float | None  # mean
     accuracy: float | None
 
 
 class ConfusedPair(TypedDict):
-    """Two classes that are hard to tell apart, or cannot be (told_apart: `hardly` or `no`).
-
-    images: images of both that were predicted as either; accuracy: the mean of the two shares
-    that are right, with its 95% interval; mistakes: images of one predicted as the other.
-    """
+    """Two classes that the model confuses."""
 
     classes: tuple[str, str]
-    told_apart: Literal["no", "hardly"]
-    images: int
-    accuracy: float
+    told_apart: Literal["no", "hardly"]  # no better than chance, or often confused
+    images: int  # of both classes, predicted as either
+    accuracy: float  # mean of the two recalls among these images
     accuracy_low: float
     accuracy_high: float
-    mistakes: int
+    mistakes: int  # images of one class predicted as the other
 
 
-class Metrics(Accuracy):
-    """What follows from the predictions alone; images is the n of every share.
-
-    balanced_accuracy: the mean of the recalls of the classes that have images. top5 is None for
-    five classes or fewer. Keys in `_before` say what held without the temperature, where it is not
-    1. confusion: counts (K, K), rows are labels; it and confused_pairs are None for very many
-    classes.
-    """
+class EvaluationMetrics(Accuracy):
+    """What follows from the predictions alone. `images` is the n of every share."""
 
     images: int
-    balanced_accuracy: float | None
+    balanced_accuracy: float | None  # mean recall of the classes that have images
     balanced_accuracy_low: float | None
     balanced_accuracy_high: float | None
     loss: float | None
-    top5: float | None
+    top5: float | None  # None for five classes or fewer
     top5_low: NotRequired[float | None]
     top5_high: NotRequired[float | None]
     expected_calibration_error: float | None
     calibration: list[CalibrationBin]
-    expected_calibration_error_before: NotRequired[float | None]
+    expected_calibration_error_before: NotRequired[float | None]  # temperature scaling, if any
     calibration_before: NotRequired[list[CalibrationBin]]
     classes: list[ClassResult]
-    confusion: list[list[int]] | None
-    confused_pairs: list[ConfusedPair] | None
+    confusion: list[list[int]] | None  # (K, K), rows are labels; None for very many classes
+    confused_pairs: list[ConfusedPair] | None  # None for very many classes
 
 
 class FoldResult(Accuracy):
-    """One fold: how its model did on the images that were held out from it.
-
-    seconds: of its training and judging.
-    """
+    """The result of one fold of cross-validation, on the images held out from its training."""
 
     fold: int
     images: int
     best_epoch: int
     epochs: int
-    seconds: float
+    seconds: float  # of training and evaluation
 
 
 class TtaResult(TypedDict, total=False):
-    """The accuracy where probabilities are means over several views of each image."""
+    """The accuracy with test-time augmentation: probabilities are means over several views."""
 
     tta: str
     tta_images: int
@@ -119,98 +103,83 @@ class TtaResult(TypedDict, total=False):
 
 
 class LearningCurvePoint(Accuracy):
-    """The accuracy after training on train_images images, judged by images others."""
+    """The accuracy after training on `train_images` images, evaluated on `images` others."""
 
     train_images: int
     images: int
 
 
 class LearningCurve(TypedDict):
-    """What more images would bring, from trainings on fewer.
+    """What more images would bring, estimated from trainings on fewer.
 
-    The error is taken to fall as train_images ** -exponent; gain: the accuracy to expect in
-    addition with twice the images, as a share, with its 95% interval.
+    The error is modelled as factor * train_images ** -exponent.
     """
 
     points: list[LearningCurvePoint]
     exponent: float
     factor: float
-    gain: float
+    gain: float  # accuracy gained with twice the images, as a share
     gain_low: float
     gain_high: float
 
 
 class OutOfDistributionResult(TypedDict):
-    """Which images are said to be unlike anything seen in training: those of a score above.
+    """The out-of-distribution threshold and how often it was exceeded."""
 
-    share: of new images like those of training, at most so many are flagged nonetheless;
-    held_out: images that the threshold was set on; flagged: the share of images others that
-    really are, None if there are none.
-    """
-
-    threshold: float
-    share: float
-    held_out: int
-    images: int
-    flagged: float | None
+    threshold: float  # images with a higher score are flagged
+    share: float  # at most this share of images from the training distribution is flagged
+    held_out: int  # images that the threshold was set on
+    images: int  # others, that it was tested on
+    flagged: float | None  # share of these images; None if there are none
     flagged_low: float | None
     flagged_high: float | None
 
 
-class Results(Metrics, TtaResult, total=False):
-    """Metrics and how they came about, as in results.json and from `onsight.evaluate`.
-
-    temperature: what the logits are divided by before they become probabilities; unlike: None if
-    the model does not tell unlike images, for a reason; folds: by how many
-    models the images were judged, each once; fitted: how many images a frozen network's head
-    was fitted on, where those of validation are among them; used, problems: numbers of images
-    used and refused; best_blend: how far the model lies on the way from a fine-tuning's start to
-    that epoch; seen: left out of an evaluation because they trained or chose the model; phases:
-    seconds by name.
-    """
+class Results(EvaluationMetrics, TtaResult, total=False):
+    """Metrics and how they came about, as in results.json and from `onsight.evaluate`."""
 
     split: str
-    temperature: float
+    temperature: float  # logits are divided by it before they become probabilities
     temperature_reason: str
-    out_of_distribution: OutOfDistributionResult | None
+    out_of_distribution: OutOfDistributionResult | None  # None: no detector, for this reason:
     out_of_distribution_reason: str
     learning_curve: LearningCurve
-    folds: int
+    folds: int  # number of cross-validation models, each of which evaluated a part of the images
     fold_results: list[FoldResult]
-    fitted: int
+    fitted: int  # images that a linear classifier was fitted on, validation images included
     used: int
-    problems: int
+    problems: int  # files that could not be used
     notes: list[str]
     model: str
     parameters: int
     device: str
     ranks: int
     data: str
-    found: str
+    found: str  # description of the data
     best_epoch: int
-    best_blend: float
+    best_blend: float  # weight of that epoch's model in the blend with the start of fine-tuning
     epochs: int
     images_per_second: float
     data_wait_share: float
     peak_device_memory_bytes: int
-    phases: dict[str, float]
+    phases: dict[str, float]  # seconds by name
     peak_memory_bytes: int
     seconds: float
     report: str
-    seen: int
+    seen: int  # left out of an evaluation because the model was trained or selected with them
     problem_rows: list[Problem]
 
 
 class LossLine(TypedDict):
-    """The mean loss of the steps since the line before; seconds of training so far."""
+    """The mean loss since the previous line."""
 
     step: int
     loss: float
-    seconds: float
+    seconds: float  # of training so far
 
 
 class EpochRow(TypedDict):
-    """One epoch, as in metrics.jsonl; test results only where they were asked for."""
+    """One epoch, as in metrics.jsonl; test results only on request."""
 
     epoch: int
     train_loss: float

@@ -26,9 +26,8 @@ from onsight.export.speed import compare_speed
 from onsight.export.whole import as_program
 from onsight.files import check_output, disk_errors, put_in_place, write_json
 from onsight.hardware.environment import package_versions
-from onsight.inference.held_out import HeldOut
-from onsight.inference.job import files_of_model
-from onsight.inference.predictor import Predictor
+from onsight.inference.held_out import HeldOutImages
+from onsight.inference.predictor import Predictor, list_model_files
 from onsight.inference.torch_runner import TorchRunner
 from onsight.models.file import ModelFile, build_model, load_model_file
 from onsight.models.user import make_user_model
@@ -101,7 +100,7 @@ def export(
         facts = {
             "format": to,
             "precision": "int8" if int8 else "fp32",
-            **_facts_of_files(written, files_of_model(Path(model))[0]),
+            **_facts_of_files(written, list_model_files(Path(model))[0]),
             "model": file.model,
             "classes": list(file.classes),
             "image": file.preprocessing.facts(),
@@ -134,7 +133,7 @@ def _check_places(target: Path, model: Path, on: str | None, is_named: bool) -> 
     """
     proof_path = proof_place(target)
     for place in (target, proof_path):
-        check_output("--out", place, model=files_of_model(model), proof_on=on)
+        check_output("--out", place, model=list_model_files(model), proof_on=on)
     proof = read_json(proof_path)
     if isinstance(proof, dict) and proof.get("file") == target.name:
         return
@@ -189,13 +188,13 @@ def _quantize(written: Path, images: Pixels, reporter: Reporter) -> None:
 
 
 def _prove(
-    predictor: Predictor, exported: Classify, held_out: HeldOut, reporter: Reporter
+    predictor: Predictor, exported: Classify, held_out: HeldOutImages, reporter: Reporter
 ) -> Proof:
     def in_torch(images: Pixels) -> np.ndarray[Any, np.dtype[np.float32]]:
         return predictor.runner.run(images).probabilities
 
     images, cpu = Images.of(held_out.pack), torch.device("cpu")
-    batch = min(predictor.runner.at_once, len(held_out.ids))
+    batch = min(predictor.runner.batch_size, len(held_out.ids))
     loader = Loader(images, held_out.ids, batch, cpu)
     with reporter.bar("prove", len(held_out.ids)) as bar:
         proof = compare(in_torch, exported, loader.in_order(), bar.advance)

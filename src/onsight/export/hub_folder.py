@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from onsight.data.fit import Fit
 from onsight.errors import OutputError
 from onsight.files import check_output, write_json
-from onsight.inference.job import files_of_model
+from onsight.inference.predictor import list_model_files
 from onsight.models.catalog import is_user_spec, own_names
 from onsight.models.file import FILE_NAME, ModelFile, build_model, save_model
 from onsight.models.head import heads_of
@@ -50,7 +50,7 @@ def write_hub_folder(model: Path, folder: Path, license_name: str | None = None)
     ModelError, DiskError.
     """
     _check_empty(folder)
-    check_output("--out", folder / FILE_NAME, model=files_of_model(model))
+    check_output("--out", folder / FILE_NAME, model=list_model_files(model))
     subject = read_subject(model)
     file = _public(subject.file, subject.data_name)
     why_not, difference = _why_no_timm(file), 0.0

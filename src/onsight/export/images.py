@@ -6,7 +6,7 @@ from onsight.data.loader import Images
 from onsight.data.pillow_pixels import Pixels
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import DataError
-from onsight.inference.held_out import HeldOut, open_held_out, training_source
+from onsight.inference.held_out import HeldOutImages, open_held_out, training_source
 from onsight.inference.predictor import Predictor
 from onsight.report.console import Reporter
 
@@ -15,7 +15,7 @@ CALIBRATION_IMAGES = 256
 
 def proof_images(
     predictor: Predictor, on: str | None, data_format: str, kept: Path | None, reporter: Reporter
-) -> HeldOut:
+) -> HeldOutImages:
     """Images that the model has not seen, from `on` or the run's own DATA. Raises DataError."""
     try:
         if on is None:
@@ -41,7 +41,7 @@ def proof_images(
 
 
 def calibration_images(
-    predictor: Predictor, held_out: HeldOut, kept: Path | None, reporter: Reporter
+    predictor: Predictor, held_out: HeldOutImages, kept: Path | None, reporter: Reporter
 ) -> Pixels:
     """Training images (n, H, W, C), of the proof's DATA or else of the run's."""
     if len(held_out.seen) == 0:

@@ -9,7 +9,7 @@ import numpy as np
 
 from onsight.data.loader import Batch
 from onsight.errors import NotProven
-from onsight.evaluation.paired import PairedCounts, difference_interval
+from onsight.evaluation.statistics import PairedCounts, difference_interval
 from onsight.export.format import Classify
 from onsight.export.speed import Speed
 

@@ -1,25 +1,29 @@
-"""The features of images, in a file for other programs: npz, or Parquet."""
+"""`onsight embed`: the features of images in a file for other programs, .npz or Parquet.
 
+D features, m problems, n usable images.
+"""
+
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from torch import nn
 
-from onsight.errors import ConfigError, DataError, OutputError
-from onsight.files import check_output
-from onsight.inference.feature_files import FeatureColumns, NpzFile
-from onsight.inference.inputs.files import input_paths
-from onsight.inference.inputs.input import file_input
-from onsight.inference.job import files_of_model
-from onsight.inference.predictor import Batches, Prediction, Predictor, load
-from onsight.inference.rows.counts import Counts
-from onsight.inference.rows.parquet_file import ParquetFile
-from onsight.inference.rows.sink import Sink
+from onsight.errors import DataError, OutputError
+from onsight.files import check_output, write_atomically
+from onsight.inference.images import file_input
+from onsight.inference.inputs import list_files
+from onsight.inference.predictor import Batches, Prediction, Predictor, list_model_files, load
+from onsight.inference.row_formats import RowCounts
+from onsight.inference.sinks import ParquetFile, Sink, require_pyarrow
 from onsight.report.console import Reporter
 from onsight.words import plural
 
-_SHOWN = 3  # problems
+_MAX_WARNINGS = 3  # inputs that cannot be used
+_COLUMNS = ("path", "features", "predicted", "probability", "problem")
 
 
 def embed_files(
@@ -32,64 +36,106 @@ def embed_files(
     as_json: bool = False,
     batches: Batches = Predictor.batches,
 ) -> None:
-    """Compute the features of every input and write them to a file in the order of the inputs.
+    """Write the features of every input to a file, in the order of the inputs.
 
-    batches: what predicts. Raises DataError if no input can be used; UserError, DiskError.
+    batches: computes the predictions. Raises DataError if no input can be used; UserError,
+    DiskError.
     """
-    _check(out)
+    _check_format(out)
     reporter = Reporter()
-    inputs = input_paths(paths)
-    check_output("--out", out, model=files_of_model(model), input=[*paths, *inputs])
+    inputs = list_files(paths)
+    check_output("--out", out, model=list_model_files(model), input=[*paths, *inputs])
     predictor = load(model, device=device, module=module)
-    counts, wide = Counts(), 0
+    counts, width = RowCounts(), 0
     sink: Sink = NpzFile(out) if _is_npz(out) else ParquetFile(out, FeatureColumns())
     try:
         with reporter.bar("embed", len(inputs)) as bar:
-            for batch in batches(predictor, map(file_input, inputs), True):
-                sink.write(batch)
-                _tell_problems(reporter, batch, counts.problems)
-                counts.add(batch)
-                wide = wide or max(
-                    0 if one.features is None else len(one.features) for one in batch
+            for rows in batches(predictor, map(file_input, inputs), True):
+                sink.write(rows)
+                _warn(reporter, rows, counts.problems)
+                counts.add(rows)
+                width = width or max(
+                    0 if row.features is None else len(row.features) for row in rows
                 )
-                bar.advance(len(batch))
+                bar.advance(len(rows))
         if not counts.used:
-            inputs_in_words = plural(counts.images, "input")
-            raise DataError(f"none of the {inputs_in_words} can be used: {counts.first_problem}")
+            total = plural(counts.images, "input")
+            raise DataError(f"none of the {total} can be used: {counts.first_problem}")
         sink.finish(counts)
     finally:
         sink.close()
     facts = {"images": counts.images, "used": counts.used, "problems": counts.problems}
     if as_json:
-        print(json.dumps({**facts, "features": wide, "out": str(out)}))
+        print(json.dumps({**facts, "features": width, "out": str(out)}))
         return
-    if counts.problems > _SHOWN:
-        reporter.warn(f"{counts.problems - _SHOWN:,} more not used; the file lists them all")
-    used = f"{counts.used:,} embedded, {wide:,} features each"
-    reporter.say(f"{used}; {counts.problems:,} could not be used")
+    if counts.problems > _MAX_WARNINGS:
+        reporter.warn(f"{counts.problems - _MAX_WARNINGS:,} more not used; the file lists them all")
+    embedded = f"{counts.used:,} embedded, {width:,} features each"
+    reporter.say(f"{embedded}; {counts.problems:,} could not be used")
     print(out)
+
+
+class FeatureColumns:
+    """The columns of a Parquet file with a row per input, whether usable or not."""
+
+    @property
+    def schema(self) -> Any:
+        """The pyarrow.Schema of the records."""
+        import pyarrow
+
+        text, number = pyarrow.string(), pyarrow.float32()
+        types = (text, pyarrow.list_(number), text, number, text)
+        return pyarrow.schema(list(zip(_COLUMNS, types, strict=True)))
+
+    def record(self, prediction: Prediction) -> dict[str, Any]:
+        """Return a row as plain values by column name."""
+        return {name: getattr(prediction, name) for name in _COLUMNS}
+
+
+class NpzFile(Sink):
+    """Arrays that numpy.load reads without pickle: usable images (n,), and problems (m, 2).
+
+    All rows are in memory until the end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows: list[Prediction] = []
+
+    def write(self, rows: Sequence[Prediction]) -> None:
+        """Collect more rows."""
+        self._rows += rows
+
+    def finish(self, counts: RowCounts) -> None:
+        """Write the file."""
+        used = [row for row in self._rows if row.features is not None]
+        problems = [(row.path, row.problem) for row in self._rows if row.problem is not None]
+        data = io.BytesIO()
+        np.savez(
+            data,
+            paths=np.array([row.path for row in used], np.str_),
+            features=np.array([row.features for row in used], np.float32),
+            predicted=np.array([row.predicted for row in used], np.str_),
+            probability=np.array([row.probability for row in used], np.float32),
+            problems=np.array(problems, np.str_).reshape(-1, 2),
+        )
+        write_atomically(self._path, data.getvalue())
 
 
 def _is_npz(out: Path) -> bool:
     return out.suffix.lower() == ".npz"
 
 
-def _check(out: Path) -> None:
-    """Raise OutputError, ConfigError if a file of this name cannot be written."""
+def _check_format(out: Path) -> None:
+    """Raise OutputError or ConfigError if a file with this name cannot be written."""
     if out.suffix.lower() not in (".npz", ".parquet"):
-        raise OutputError(f"--out must end in .npz or .parquet, unlike {out}")
-    if _is_npz(out):
-        return
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"writing {out} needs pyarrow: pip install 'onsight[parquet]', or choose --out NAME.npz"
-        ) from error
+        raise OutputError(f"--out {out} must end in .npz or .parquet")
+    if not _is_npz(out):
+        require_pyarrow(out, "--out NAME.npz")
 
 
-def _tell_problems(reporter: Reporter, batch: Sequence[Prediction], told: int) -> None:
+def _warn(reporter: Reporter, rows: Sequence[Prediction], warned: int) -> None:
     """Name the first inputs that cannot be used."""
-    problems = [one for one in batch if one.problem is not None]
-    for one in problems[: max(0, _SHOWN - told)]:
-        reporter.warn(f"not used: {one.path}: {one.problem}")
+    problems = [row for row in rows if row.problem is not None]
+    for row in problems[: max(0, _MAX_WARNINGS - warned)]:
+        reporter.warn(f"not used: {row.path}: {row.problem}")

@@ -1,4 +1,4 @@
-"""Evaluating a model file on DATA, leaving out every image that it was trained on."""
+"""`onsight eval`: evaluate a model file on labelled images that it was not trained on."""
 
 import time
 from pathlib import Path
@@ -10,14 +10,13 @@ from onsight.data.loader import Images, Loader
 from onsight.data.sources.find import ReadOptions, find_source, name_data, resolve_data
 from onsight.data.sources.memory import InMemory
 from onsight.errors import DataError
-from onsight.evaluation.metrics import summarise, tta_results
-from onsight.evaluation.out_of_distribution import evaluate_scored, out_of_distribution_result
-from onsight.evaluation.per_image import evaluate_batches, evaluation_batch
-from onsight.evaluation.results import Results
+from onsight.evaluation.metrics import compute_metrics, tta_results
+from onsight.evaluation.out_of_distribution import detector_results, evaluate_with_scores
+from onsight.evaluation.predictions import evaluate_batches, evaluation_batch_size
+from onsight.evaluation.results import Results, TtaResult
 from onsight.files import check_output, refuse_replacing
 from onsight.inference.held_out import open_held_out
-from onsight.inference.job import files_of_model
-from onsight.inference.predictor import load
+from onsight.inference.predictor import list_model_files, load
 from onsight.models.out_of_distribution import is_out_of_distribution
 from onsight.models.tta import TtaForward
 from onsight.report.console import Reporter, SilentReporter
@@ -39,57 +38,75 @@ def evaluate(
     tta: str = "one",
     reporter: Reporter | None = None,
 ) -> Results:
-    """Evaluate a run folder or model file on labelled images, given as for `train`.
+    """Evaluate a model on labelled images.
 
-    Images identical to one that the model was trained or selected with are left out and counted
-    in `seen`. module: as for `load`; csv: a file to write a row per evaluated image to; tta:
-    test-time augmentation, as in the config. Raises UserError, DiskError.
+    Images identical to one that the model was trained or selected with are left out, and counted
+    in the result as `seen`.
+
+    Args:
+        model: A run folder or a model file.
+        data: Labelled images, in any form that `train` accepts.
+        device: auto, cpu, cuda, cuda:1, xpu or mps.
+        data_format: The format of the data; auto detects it.
+        label: The column with the labels, if a manifest has several.
+        label_from: A regular expression that extracts the label from each image's path.
+        crop_boxes: Make each annotated box an image of its own.
+        cache_folder: Where to cache decoded images; none disables the cache.
+        module: A network of your own, as for `load`.
+        csv: A file to write a row per evaluated image to.
+        tta: Test-time augmentation (one, flip or flip-shift): also report its accuracy.
+        reporter: Where progress is shown. Default: nowhere.
+
+    Raises UserError, DiskError.
     """
     reporter = reporter or SilentReporter()
     if csv:
-        named = data if isinstance(data, str | Path) else None
-        check_output("--csv", csv, model=files_of_model(Path(model)), data=named)
+        data_path = data if isinstance(data, str | Path) else None
+        check_output("--csv", csv, model=list_model_files(Path(model)), data=data_path)
     predictor = load(model, device=device, module=module)
-    forward = None if tta == "one" else TtaForward(predictor.classifier, tta)
-    kept = find_cache_folder(cache_folder)
+    classifier = predictor.classifier
+    tta_forward = None if tta == "one" else TtaForward(classifier, tta)
+    cache = find_cache_folder(cache_folder)
     taken = resolve_data(data)
-    source = find_source(taken, ReadOptions(data_format, label, label_from, crop_boxes), kept)
+    source = find_source(taken, ReadOptions(data_format, label, label_from, crop_boxes), cache)
     reporter.say(f"data: {source.description}")
     if csv:
         refuse_replacing("--csv", csv, data=source.files())
     for note in source.notes:
         reporter.warn(note)
-    held_out = open_held_out(predictor, source, kept, reporter)
+    held_out = open_held_out(predictor, source, cache, reporter)
     pack, ids = held_out.pack, held_out.ids
     if len(ids) == 0:
         raise DataError(
-            f"every image of {name_data(taken)} was used to train this model, so none can be "
-            "used to evaluate it; give images that it has not seen"
+            f"every image of {name_data(taken)} was used to train this model, so none is left to "
+            "evaluate it on; use images that it was not trained with"
         )
-    begun = time.perf_counter()
-    place = predictor.classifier.device
-    loader = Loader(Images.of(pack), ids, evaluation_batch(place, pack.format.shown), place)
-    stored = predictor.file.out_of_distribution
-    per_image = evaluate_scored(predictor.classifier, loader.in_order())
-    seconds = time.perf_counter() - begun
-    views = tta_results(evaluate_batches(forward, loader.in_order()), tta) if forward else {}
+    started = time.perf_counter()
+    batch_size = evaluation_batch_size(classifier.device, pack.format.shown)
+    loader = Loader(Images.of(pack), ids, batch_size, classifier.device)
+    table = evaluate_with_scores(classifier, loader.in_order())
+    seconds = time.perf_counter() - started
+    views: TtaResult = {}
+    if tta_forward:
+        views = tta_results(evaluate_batches(tta_forward, loader.in_order()), tta)
     if csv:
-        write_predictions(csv, per_image, pack)
+        write_predictions(csv, table, pack)
+    detector = predictor.file.out_of_distribution
+    flagged = None
+    if detector:
+        flags = is_out_of_distribution(table.out_of_distribution, detector)
+        flagged = detector_results(detector, flags)
     return {
-        **summarise(per_image, predictor.classes),
+        **compute_metrics(table, predictor.classes),
         **views,
         "temperature": predictor.file.temperature,
-        "out_of_distribution": out_of_distribution_result(
-            stored, is_out_of_distribution(per_image.out_of_distribution, stored)
-        )
-        if stored
-        else None,
+        "out_of_distribution": flagged,
         "model": predictor.file.model,
-        "device": str(predictor.classifier.device),
+        "device": str(classifier.device),
         "seconds": seconds,
-        "images_per_second": len(per_image) / seconds,
+        "images_per_second": len(table) / seconds,
         "seen": held_out.left_out,
-        "used": len(per_image),
+        "used": len(table),
         "problems": len(held_out.problems),
         "problem_rows": held_out.problems,
     }

@@ -1,4 +1,4 @@
-"""Predictions at a glance: one PNG with the images, the predictions and the true classes."""
+"""Images in one PNG: predictions in a grid, or queries with their neighbours in rows."""
 
 import math
 import os
@@ -6,6 +6,7 @@ import textwrap
 import unicodedata
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onsight.data.decode import decode
 from onsight.data.fit import ImageFormat
@@ -13,17 +14,39 @@ from onsight.data.pillow_pixels import Pixels
 from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import ImageError, OutputError
 from onsight.files import write_atomically
+from onsight.inference.images import read_image
 from onsight.inference.predictor import Prediction, Predictor
 from onsight.report.canvas import Canvas, Words, tile
 from onsight.words import percent, shortened
 
-_MOST = 64  # images shown
-_COLUMNS = 8
+if TYPE_CHECKING:  # it loads torch
+    from onsight.inference.similar import Neighbour
 
-# In pixels; 168 is a multiple of 28, the most common size of small images.
-_SIDE, _GAP, _LINE, _LINES = 168, 16, 17, 3
-_CELL_WIDTH, _CELL_HEIGHT = _SIDE + _GAP, _SIDE + _LINES * _LINE + _GAP
-_LABEL, _NAME, _REASON = 16, 27, 24  # characters that fit
+
+class _Cell(NamedTuple):
+    """The size of an image with its caption, in pixels."""
+
+    side: int  # of the image's square; a multiple of 28, the most common size of small images
+    gap: int
+    caption_gap: int
+    line: int
+    lines: int
+
+    @property
+    def width(self) -> int:
+        return self.side + self.gap
+
+    @property
+    def height(self) -> int:
+        return self.side + self.lines * self.line + self.gap
+
+
+_PREDICTION = _Cell(side=168, gap=16, caption_gap=6, line=17, lines=3)
+_SIMILAR = _Cell(side=112, gap=14, caption_gap=5, line=16, lines=3)
+_MAX_PREDICTIONS, _COLUMNS = 64, 8
+_MAX_QUERIES, _MAX_NEIGHBOURS = 16, 10
+_LABEL, _NAME, _REASON = 16, 27, 24  # characters that fit in a line of a prediction
+_SIMILAR_LABEL, _SIMILAR_NAME = 15, 19
 _INK, _QUIET, _RIGHT, _WRONG = "#1b1b1b", "#6b6b6b", "#1a7f37", "#b42318"
 _PAPER, _EDGE = "#f0f0f0", "#cccccc"
 
@@ -40,25 +63,52 @@ def save_grid(
     predictor: Predictor,
     read: Callable[[str], bytes] = read_regular_file,
 ) -> int:
-    """Draw the first 64 predictions in order, and return how many that were.
+    """Draw the first 64 predictions in order, and return how many were drawn.
 
-    read: gives the bytes of an image by its path in the prediction, or raises ImageError.
-    If the parent folder is named like one of the classes, it is taken as the true class. An input
-    that cannot be used is an empty tile with the reason. Raises DiskError.
+    An image whose parent folder is named like one of the classes is assumed to be of that class.
+    An input that cannot be used is an empty tile with the reason. read: returns the bytes of the
+    image with a prediction's path, or raises ImageError. Raises DiskError.
     """
-    shown = predictions[:_MOST]
+    shown = predictions[:_MAX_PREDICTIONS]
     columns = min(_COLUMNS, len(shown), math.ceil(math.sqrt(1.5 * len(shown))))
     rows = math.ceil(len(shown) / columns)
-    canvas = Canvas(columns * _CELL_WIDTH + _GAP, rows * _CELL_HEIGHT + _GAP)
-    for place, prediction in enumerate(shown):
-        row, column = divmod(place, columns)
-        corner = _GAP + column * _CELL_WIDTH, _GAP + row * _CELL_HEIGHT
-        _draw_tile(canvas, corner, prediction, predictor, read)
+    cell = _PREDICTION
+    canvas = Canvas(columns * cell.width + cell.gap, rows * cell.height + cell.gap)
+    for number, prediction in enumerate(shown):
+        row, column = divmod(number, columns)
+        corner = cell.gap + column * cell.width, cell.gap + row * cell.height
+        _draw_prediction(canvas, corner, prediction, predictor, read)
     write_atomically(path, canvas.as_png())
     return len(shown)
 
 
-def _draw_tile(
+def save_similar_grid(
+    path: Path,
+    answers: Sequence[tuple[Prediction, Sequence["Neighbour"]]],
+    target: ImageFormat,
+) -> int:
+    """Draw the first 16 queries with up to 10 neighbours each; return how many queries.
+
+    Images are drawn as the network takes them, in the format target. Raises DiskError.
+    """
+    shown = answers[:_MAX_QUERIES]
+    columns = 1 + max(len(neighbours[:_MAX_NEIGHBOURS]) for _, neighbours in shown)
+    cell = _SIMILAR
+    canvas = Canvas(columns * cell.width + 2 * cell.gap, len(shown) * cell.height + cell.gap)
+    frame: dict[str, Any] = {"facecolor": _PAPER, "edgecolor": _EDGE, "linewidth": 1}
+    for row, (query, neighbours) in enumerate(shown):
+        corner = cell.gap, cell.gap + row * cell.height
+        canvas.square(*corner, cell.side, **frame)
+        _draw_tile(canvas, corner, cell, _read_query(query, target), _query_caption(query))
+        for column, neighbour in enumerate(neighbours[:_MAX_NEIGHBOURS], 1):
+            corner = 2 * cell.gap + column * cell.width, cell.gap + row * cell.height
+            canvas.square(*corner, cell.side, **frame)
+            _draw_tile(canvas, corner, cell, neighbour.pixels, _neighbour_caption(neighbour))
+    write_atomically(path, canvas.as_png())
+    return len(shown)
+
+
+def _draw_prediction(
     canvas: Canvas,
     corner: tuple[int, int],
     prediction: Prediction,
@@ -66,23 +116,39 @@ def _draw_tile(
     read: Callable[[str], bytes],
 ) -> None:
     x, y = corner
-    actual = _actual(prediction.path, predictor.classes)
+    side = _PREDICTION.side
+    actual = _actual_class(prediction.path, predictor.classes)
     wrong = None not in (actual, prediction.predicted) and actual != prediction.predicted
-    canvas.square(x, y, _SIDE, facecolor=_PAPER, linewidth=0)
+    canvas.square(x, y, side, facecolor=_PAPER, linewidth=0)
     pixels = _thumbnail(prediction, predictor.format, read)
     if pixels is None:
-        canvas.write(x + 10, y + 10, _reason(prediction))
-    else:
-        height, width = pixels.shape[:2]
-        canvas.image(x + (_SIDE - width) // 2, y + (_SIDE - height) // 2, pixels)
-    look = {"edgecolor": _WRONG, "linewidth": 3} if wrong else {"edgecolor": _EDGE, "linewidth": 1}
-    canvas.square(x - 1, y - 1, _SIDE + 2, fill=False, **look)
-    for line, words in enumerate(_caption(prediction, actual, wrong)):
-        canvas.write(x, y + _SIDE + 6 + line * _LINE, words)
+        canvas.write(x + 10, y + 10, _missing_reason(prediction))
+    _draw_tile(canvas, corner, _PREDICTION, pixels, _prediction_caption(prediction, actual, wrong))
+    frame: dict[str, Any] = {"edgecolor": _EDGE, "linewidth": 1}
+    if wrong:
+        frame = {"edgecolor": _WRONG, "linewidth": 3}
+    canvas.square(x - 1, y - 1, side + 2, fill=False, **frame)
 
 
-def _actual(path: str, classes: Sequence[str]) -> str | None:
-    """The class that the parent folder is named after, if any."""
+def _draw_tile(
+    canvas: Canvas,
+    corner: tuple[int, int],
+    cell: _Cell,
+    pixels: Pixels | None,
+    caption: Sequence[Words],
+) -> None:
+    """Draw an image in the middle of its square, and its caption below."""
+    x, y = corner
+    if pixels is not None:
+        fitted = tile(pixels, cell.side)
+        height, width = fitted.shape[:2]
+        canvas.image(x + (cell.side - width) // 2, y + (cell.side - height) // 2, fitted)
+    for number, words in enumerate(caption):
+        canvas.write(x, y + cell.side + cell.caption_gap + number * cell.line, words)
+
+
+def _actual_class(path: str, classes: Sequence[str]) -> str | None:
+    """Return the class that the parent folder is named after, if any."""
     name = unicodedata.normalize("NFC", Path(path).absolute().parent.name)
     return name if name in classes else None
 
@@ -90,33 +156,55 @@ def _actual(path: str, classes: Sequence[str]) -> str | None:
 def _thumbnail(
     prediction: Prediction, target: ImageFormat, read: Callable[[str], bytes]
 ) -> Pixels | None:
-    """The stored image as (H, W, 3) that fits a tile."""
+    """Decode an image at about the size of a tile, in its own shape."""
     if prediction.problem is not None:
         return None
     try:
         data = read(prediction.path)
-        pixels = decode(data, target.background, target.pixel_limit, (_SIDE, _SIDE))
+        side = _PREDICTION.side
+        return decode(data, target.background, target.pixel_limit, (side, side))
     except ImageError:
         return None
-    return tile(pixels, _SIDE)
 
 
-def _reason(prediction: Prediction) -> Words:
-    """Why there is no image, in the few lines that fit."""
+def _missing_reason(prediction: Prediction) -> Words:
+    """Return why there is no image, in the few lines that fit."""
     reason = prediction.problem or "changed since it was predicted"
     lines = textwrap.wrap(reason, _REASON, max_lines=6, placeholder=" …")
     return Words("\n".join(lines), _QUIET, 8)
 
 
-def _caption(prediction: Prediction, actual: str | None, wrong: bool) -> list[Words]:
-    """The lines below an image."""
+def _prediction_caption(prediction: Prediction, actual: str | None, wrong: bool) -> list[Words]:
     name = Words(shortened(os.path.basename(prediction.path), _NAME), _QUIET, 7)
     if prediction.problem is not None:
         return [Words("no prediction", _INK, 8.5, "bold"), name]
-    label = prediction.predicted or "unsure"
-    said = f"{shortened(label, _LABEL)} {percent(prediction.probability)}"
-    lines = [Words(said, _INK, 8.5, "bold")]
+    label = shortened(prediction.predicted or "unsure", _LABEL)
+    lines = [Words(f"{label} {percent(prediction.probability)}", _INK, 8.5, "bold")]
     if actual is not None:
         sign, colour, weight = ("✗", _WRONG, "bold") if wrong else ("✓", _RIGHT, "normal")
         lines.append(Words(f"{sign} actual: {shortened(actual, _LABEL)}", colour, 8.5, weight))
     return [*lines, name]
+
+
+def _read_query(query: Prediction, target: ImageFormat) -> Pixels | None:
+    try:
+        return None if query.problem else read_image(query.path, target)
+    except ImageError:  # the file has changed since it was predicted
+        return None
+
+
+def _query_caption(query: Prediction) -> list[Words]:
+    text = f"predicted {query.predicted}" if query.predicted else query.problem or ""
+    return [Words(shortened(text, _SIMILAR_NAME), _INK, 7.5, "bold"), _file_name(query.path)]
+
+
+def _neighbour_caption(neighbour: "Neighbour") -> list[Words]:
+    text = "identical" if neighbour.identical else f"{neighbour.similarity:.3f}"
+    lines = [Words(text, _INK, 7.5, "bold")]
+    if neighbour.label:
+        lines.append(Words(shortened(neighbour.label, _SIMILAR_LABEL), _INK, 7.5))
+    return [*lines, _file_name(neighbour.path)]
+
+
+def _file_name(path: str) -> Words:
+    return Words(shortened(os.path.basename(path), _SIMILAR_NAME), _QUIET, 6.5)

@@ -1,4 +1,4 @@
-"""Labelled images of DATA, divided into those a model has seen in training and the others."""
+"""Labelled images, divided into those that a model was trained with and the others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,68 +23,64 @@ from onsight_explain.cores import usable_cores
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """Images with a label that the model knows.
+class HeldOutImages:
+    """Labelled images whose classes a model has, and which of them it was not trained with."""
 
-    pack: all of DATA with the model's class numbers, -1 for classes it does not know; ids: int64
-    (n,) of the images that it has not seen, of copies one; left_out: how many labelled images
-    are not among them; seen: int64 (m,) of those that it was trained or selected with.
-    """
-
-    pack: Pack
-    ids: Tensor
-    left_out: int
-    seen: Tensor
+    pack: Pack  # all images, with the model's class numbers; -1 for classes that it does not have
+    ids: Tensor  # int64 (n,): images to evaluate on, one of each group of copies
+    left_out: int  # labelled images that are not among the ids
+    seen: Tensor  # int64 (m,): images that the model was trained or selected with
     problems: list[Problem]
 
 
 def open_held_out(
-    predictor: Predictor, source: Source, kept: Path | None, reporter: Reporter
-) -> HeldOut:
+    predictor: Predictor, source: Source, cache: Path | None, reporter: Reporter
+) -> HeldOutImages:
     """Decode DATA and leave out every image that the model was trained or selected with.
 
-    Raises DataError if the model knows none of its classes.
+    Raises DataError if the model has none of its classes.
     """
-    pack = open_model_pack(source, predictor, kept, reporter)
-    pack, strangers = _with_classes_of(predictor, pack)
+    pack, unknown_classes = _with_model_classes(
+        predictor, open_model_pack(source, predictor, cache, reporter)
+    )
     seen = np.isin(image_keys(pack.digests), predictor.file.seen)
-    known = pack.index.labels >= 0
-    given = assign(pack.digests, pack.index.splits, 0.0, 0.0)
-    copies = leaks(pack.digests, given)  # as in training: only one of two identical images
-    return HeldOut(
+    is_labelled = pack.index.labels >= 0
+    splits = assign(pack.digests, pack.index.splits, 0.0, 0.0)
+    copies = leaks(pack.digests, splits)  # as in training: only one of two identical images
+    return HeldOutImages(
         pack,
-        torch.from_numpy(np.flatnonzero(known & ~seen & ~copies)),
-        int(((seen | copies) & known).sum()),
+        torch.from_numpy(np.flatnonzero(is_labelled & ~seen & ~copies)),
+        int(((seen | copies) & is_labelled).sum()),
         torch.from_numpy(np.flatnonzero(seen)),
-        [*source.problems, *pack.problems, *strangers],
+        [*source.problems, *pack.problems, *unknown_classes],
     )
 
 
-def training_source(predictor: Predictor, kept: Path | None) -> Source:
-    """DATA of the run that made the model. Raises DataError."""
+def training_source(predictor: Predictor, cache: Path | None) -> Source:
+    """Return the DATA that the model was trained on. Raises DataError if it is not recorded."""
     provenance = predictor.file.provenance
     data, config = provenance.get("data"), provenance.get("config", {})
     if data is None:
-        raise DataError("the model file does not say what it was trained with")
-    return find_source(data, ReadOptions.from_config(config), kept)
+        raise DataError("the model file does not record what it was trained on")
+    return find_source(data, ReadOptions.from_config(config), cache)
 
 
 def open_model_pack(
-    source: Source, predictor: Predictor, kept: Path | None, reporter: Reporter
+    source: Source, predictor: Predictor, cache: Path | None, reporter: Reporter
 ) -> Pack:
-    """The decoded images, in the pack of the model's own run if that is still in the cache."""
+    """Decode the images for a model, or reuse the pack of the model's own run from the cache."""
     job = Job(source, predictor.format, threads=usable_cores())
-    trained = replace(job, target=replace(job.target, channels=0))
-    if is_packed(trained, kept):
-        pack = open_pack(trained, kept)
+    training_job = replace(job, target=replace(job.target, channels=0))
+    if is_packed(training_job, cache):
+        pack = open_pack(training_job, cache)
         if pack.format == predictor.format:
             return pack
     with reporter.bar("decode", len(source.index)) as bar:
-        return open_pack(replace(job, progress=bar.advance), kept)
+        return open_pack(replace(job, progress=bar.advance), cache)
 
 
-def _with_classes_of(predictor: Predictor, pack: Pack) -> tuple[Pack, list[Problem]]:
-    """The pack with the model's class numbers; classes it does not know get -1 and a problem."""
+def _with_model_classes(predictor: Predictor, pack: Pack) -> tuple[Pack, list[Problem]]:
+    """Return the pack with the model's class numbers, and a problem per image of another class."""
     index = pack.index
     numbers = _class_numbers(index.classes, predictor.classes)
     labels = numbers[index.labels]
@@ -105,6 +101,7 @@ def _with_classes_of(predictor: Predictor, pack: Pack) -> tuple[Pack, list[Probl
     return replace(pack, index=mapped), problems
 
 
-def _class_numbers(names: Sequence[str], known: Sequence[str]) -> NDArray[np.int32]:
-    numbers = {name: number for number, name in enumerate(known)}
+def _class_numbers(names: Sequence[str], model_classes: Sequence[str]) -> NDArray[np.int32]:
+    """Return the model's number of each class name, -1 for names that it does not have."""
+    numbers = {name: number for number, name in enumerate(model_classes)}
     return np.array([numbers.get(name, -1) for name in names], np.int32)

@@ -1,10 +1,14 @@
-"""What can be given as an image: a path, encoded bytes, a Pillow image, an array or a tensor."""
+"""Images to predict: the forms they can have, and decoding them in threads ahead of the model."""
 
 import os
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Union, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,39 +20,66 @@ from onsight.data.pillow_pixels import Pixels, decode_image
 from onsight.data.pixels import WANTED, is_tensor, read_array
 from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import ImageError
-from onsight.inference.inputs.input import Input
+from onsight_explain.cores import usable_cores
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+_CHUNK = 8  # images per task: large enough to hide the pool's overhead, small enough to balance
+_SPARE_TASKS = 4  # per thread, beyond those of the next batch, so that no thread runs idle
+_MAX_UNUSABLE = 16  # a batch ends after this many times its size of inputs, usable or not
+_LOADING = Lock()  # Pillow loads an image in place, and the same image can be given twice
+
+Item = TypeVar("Item")
+
+
+class Input(NamedTuple):
+    """An image that has not been read yet."""
+
+    name: str  # identifies its row in the output: a path, or a path within an archive
+    read: Callable[[], bytes]  # raises ImageError
+    file: bool = True  # whether the name is the path of a file
+
+
 ImageLike = Union[str, Path, bytes, Image.Image, NDArray[Any], "Tensor", Input]
 
-_LOADING = Lock()  # two entries may be the same image, which Pillow loads in place
+
+class PreparedImage(NamedTuple):
+    """An image decoded and resized for the model, or the reason why it cannot be used."""
+
+    image: ImageLike
+    pixels: Pixels | None  # uint8 (H, W, C)
+    problem: str | None
 
 
-def is_one(images: ImageLike | Iterable[ImageLike]) -> bool:
-    """Whether this is a single image rather than several."""
+def file_input(path: str) -> Input:
+    """Return the input for a file, which may turn out not to exist when it is read."""
+    return Input(path, partial(read_regular_file, path))
+
+
+def is_single_image(images: ImageLike | Iterable[ImageLike]) -> bool:
+    """Return True for one image, False for a collection of images."""
     if is_tensor(images):
         return images.ndim < 4
     if isinstance(images, np.ndarray):
-        return images.ndim < 4 and images.dtype.kind not in "OUS"  # those are paths in an array
+        return images.ndim < 4 and images.dtype.kind not in "OUS"  # an array of paths
     return isinstance(images, (str, bytes, Input)) or not isinstance(images, Iterable)
 
 
-def several(images: ImageLike | Iterable[ImageLike]) -> Iterable[ImageLike]:
-    """The images one by one, even if there is only one."""
-    return cast(Iterable[ImageLike], [images] if is_one(images) else images)
+def as_images(images: ImageLike | Iterable[ImageLike]) -> Iterable[ImageLike]:
+    """Wrap a single image in a list; return a collection unchanged."""
+    return cast(Iterable[ImageLike], [images] if is_single_image(images) else images)
 
 
-def name_of(image: ImageLike) -> str:
-    """The path of an image, or where else it is."""
+def image_name(image: ImageLike) -> str:
+    """Return the path of an image, or `(in memory)` if it has none."""
     if isinstance(image, Input):
         return image.name
     return os.fspath(image) if isinstance(image, (str, Path)) else "(in memory)"
 
 
 def read_image(image: ImageLike, target: ImageFormat) -> Pixels:
-    """The pixels that the model takes: uint8 (H, W, C). Raises ImageError."""
+    """Return the pixels that the model takes: uint8 (H, W, C). Raises ImageError."""
     content: object = image
     if isinstance(image, Input):
         content = image.read()
@@ -58,13 +89,79 @@ def read_image(image: ImageLike, target: ImageFormat) -> Pixels:
         with _LOADING:
             content = decode_image(image, target.background, target.pixel_limit)
     elif isinstance(image, np.ndarray) or is_tensor(image):
-        content = _from_array(image, target)
+        content = _read_array(image, target)
     if not isinstance(content, (bytes, np.ndarray)):
         raise ImageError(f"a {type(image).__name__} is not an image: {WANTED}")
     return prepare_image(content, target)[1]
 
 
-def _from_array(array: "NDArray[Any] | Tensor", target: ImageFormat) -> Pixels:
+def prepare_batches(
+    images: Iterable[ImageLike], read: Callable[[ImageLike], Pixels], batch_size: int
+) -> Iterator[list[PreparedImage]]:
+    """Decode images on all cores, about one batch ahead, and yield them in batches, in order.
+
+    A batch has batch_size usable images, and the unusable ones between them. read raises
+    ImageError for an image that cannot be used.
+    """
+    batch: list[PreparedImage] = []
+    usable = 0
+    for prepared in _prepare_in_order(images, read, batch_size):
+        batch.append(prepared)
+        usable += prepared.problem is None
+        if is_batch_full(usable, len(batch), batch_size):
+            yield batch
+            batch, usable = [], 0
+    if batch:
+        yield batch
+
+
+def is_batch_full(usable: int, inputs: int, batch_size: int) -> bool:
+    """Return True if a batch of so many inputs is complete.
+
+    Resuming relies on it: rows are continued at the end of a batch.
+    """
+    return usable == batch_size or inputs == _MAX_UNUSABLE * batch_size
+
+
+def _prepare_in_order(
+    images: Iterable[ImageLike], read: Callable[[ImageLike], Pixels], batch_size: int
+) -> Iterator[PreparedImage]:
+    """Yield each image in order while a bounded number of later ones is being decoded."""
+    pending: deque[Future[list[PreparedImage]]] = deque()
+    threads = usable_cores()
+    max_pending = -(-batch_size // _CHUNK) + _SPARE_TASKS * threads
+    prepare = partial(_prepare_chunk, read)
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
+    try:
+        for chunk in _chunks(images):
+            pending.append(pool.submit(prepare, chunk))
+            if len(pending) > max_pending:
+                yield from pending.popleft().result()
+        while pending:
+            yield from pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _prepare_chunk(
+    read: Callable[[ImageLike], Pixels], images: list[ImageLike]
+) -> list[PreparedImage]:
+    prepared = []
+    for image in images:
+        try:
+            prepared.append(PreparedImage(image, read(image), None))
+        except ImageError as error:  # stored as text: the traceback would hold the image's bytes
+            prepared.append(PreparedImage(image, None, str(error)))
+    return prepared
+
+
+def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while chunk := list(islice(iterator, _CHUNK)):
+        yield chunk
+
+
+def _read_array(array: "NDArray[Any] | Tensor", target: ImageFormat) -> Pixels:
     pixels = read_array(array)
     if pixels.shape[2] == 4:
         return decode_image(Image.fromarray(pixels), target.background, pixels.size)

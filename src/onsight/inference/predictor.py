@@ -1,4 +1,4 @@
-"""A model file ready to predict: the same decoding, preprocessing and forward as in training."""
+"""A trained model that predicts images, decoded and preprocessed exactly as in training."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,16 @@ from numpy.typing import NDArray
 
 from onsight.data.pillow_pixels import Pixels
 from onsight.errors import ImageError, ModelError
-from onsight.inference.decode_ahead import Prepared, prepared_batches
-from onsight.inference.images import ImageLike, is_one, name_of, read_image, several
-from onsight.inference.inputs.input import Input
+from onsight.inference.images import (
+    ImageLike,
+    Input,
+    PreparedImage,
+    as_images,
+    image_name,
+    is_single_image,
+    prepare_batches,
+    read_image,
+)
 from onsight.inference.runner import Runner
 from onsight.report.notebook import facts_table
 
@@ -25,35 +32,39 @@ if TYPE_CHECKING:
     from onsight.models.classifier import Classifier
     from onsight.models.file import ModelFile
 
+_RUN_FILES = (  # of a run folder, read by `report`, `compare` and `card`
+    "config.toml",
+    "environment.json",
+    "metrics.jsonl",
+    "placement.json",
+    "plan.json",
+    "predictions.csv",
+    "problems.csv",
+    "results.json",
+)
+
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model predicts for one input, or why it cannot.
-
-    predicted: also None if it was withheld, because its probability is lower than was asked for;
-    probabilities: float32 (K,) in the order of the classes, None if the image cannot be used;
-    unlike: whether it is unlike anything seen in training, None if the model cannot tell; score:
-    how unlike, compared with the model's threshold; features: float32 (D,), what the network's last
-    layer was given, if they were asked for.
-    """
+    """The prediction for one input, or the reason why there is none."""
 
     path: str
-    predicted: str | None
-    probability: float | None
-    problem: str | None
-    probabilities: NDArray[np.float32] | None
-    out_of_distribution: bool | None = None
-    score: float | None = None
-    features: NDArray[np.float32] | None = None
+    predicted: str | None  # None if the image cannot be used, or its class was withheld
+    probability: float | None  # of the most probable class
+    problem: str | None  # why the image cannot be used
+    probabilities: NDArray[np.float32] | None  # (K,), in the order of the classes
+    out_of_distribution: bool | None = None  # None if the model has no detector
+    score: float | None = None  # out-of-distribution score, to compare with the model's threshold
+    features: NDArray[np.float32] | None = None  # (D,), the input of the last layer, on request
 
     @property
     def unsure(self) -> bool:
-        """Whether the class was withheld."""
+        """True if the class was withheld because its probability was too low."""
         return self.predicted is None and self.problem is None
 
 
 class Predictor:
-    """A trained model that predicts as scikit-learn's do; made by `onsight.load`."""
+    """A trained model with the prediction methods of scikit-learn; returned by `onsight.load`."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
@@ -69,16 +80,16 @@ class Predictor:
 
     @property
     def file(self) -> "ModelFile":
-        """The model file without its weights, which are in the classifier's network.
+        """The model file, without its weights: they are in the classifier's network.
 
         Raises ModelError for an exported model.
         """
-        return self._in_torch().file
+        return self._torch_runner().file
 
     @property
     def classifier(self) -> "Classifier":
         """The network with its preprocessing. Raises ModelError for an exported model."""
-        return self._in_torch().classifier
+        return self._torch_runner().classifier
 
     @overload
     def predict(self, images: ImageLike) -> str: ...  # type: ignore[overload-overlap]
@@ -87,13 +98,13 @@ class Predictor:
     def predict(self, images: Iterable[ImageLike]) -> list[str]: ...
 
     def predict(self, images: ImageLike | Iterable[ImageLike]) -> str | list[str]:
-        """The class of an image, or of each of several in a list.
+        """Return the class of an image, or a list with the class of each of several images.
 
-        An image is a path, the bytes of a file, a Pillow image, or an array or tensor of uint8
-        or of floats from 0 to 1, (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels; several
-        are any iterable of these or an array (n, H, W, C). As with NumPy's functions, one image
-        gives one label and several give a list. Raises ImageError for an image that cannot be
-        used, which `predictions` lists.
+        An image is a path, the bytes of a file, a Pillow image, or an array or tensor of shape
+        (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels, uint8 or floats from 0 to 1.
+        Several images are any iterable of these, or an array (n, H, W, C).
+
+        Raises ImageError for an image that cannot be used; `predictions` reports it instead.
         """
         winners = self.predict_proba(images).argmax(axis=-1)
         if winners.ndim == 0:
@@ -101,32 +112,32 @@ class Predictor:
         return [self.classes[winner] for winner in winners]
 
     def predict_proba(self, images: ImageLike | Iterable[ImageLike]) -> NDArray[np.float32]:
-        """Probabilities (n, K) in the order of `classes`, or (K,) of one image alone.
+        """Return probabilities (n, K) in the order of `classes`, or (K,) for a single image.
 
-        Takes what `predict` takes. Raises ImageError.
+        Takes the same images as `predict`. Raises ImageError.
         """
-        rows = self._rows(self.predictions(images), "probabilities")
-        if is_one(images):
+        rows = _column(self.predictions(images), "probabilities")
+        if is_single_image(images):
             return rows[0]
         return np.stack(rows) if rows else np.zeros((0, len(self.classes)), np.float32)
 
     def embed(self, images: ImageLike | Iterable[ImageLike]) -> NDArray[np.float32]:
-        """Features (n, D), what the network's last layer is given, or (D,) of one image alone.
+        """Return features (n, D), the input of the network's last layer, or (D,) for one image.
 
-        Alike images have alike features. Takes what `predict` takes. Raises ImageError, and
-        ModelError for a network that does not end in a linear layer.
+        Similar images have similar features. Takes the same images as `predict`. Raises
+        ImageError, and ModelError for a network that does not end in a linear layer.
         """
-        rows = self._rows(self.predictions(images, features=True), "features")
-        if is_one(images):
+        rows = _column(self.predictions(images, features=True), "features")
+        if is_single_image(images):
             return rows[0]
-        return np.stack(rows) if rows else self._embed_nothing()
+        return np.stack(rows) if rows else self._no_features()
 
     def predictions(
         self, images: ImageLike | Iterable[ImageLike], features: bool = False
     ) -> Iterator[Prediction]:
-        """One Prediction per input, in order; for one that cannot be used, it says why.
+        """Yield a Prediction per image, in order; one that cannot be used has its `problem`.
 
-        features: give those too. Raises ModelError if the network has none.
+        features: include them. Raises ModelError if the network has none.
         """
         for batch in self.batches(images, features):
             yield from batch
@@ -134,83 +145,78 @@ class Predictor:
     def batches(
         self, images: ImageLike | Iterable[ImageLike], features: bool = False
     ) -> Iterator[list[Prediction]]:
-        """The same in lists, one for each batch that the model takes at once.
+        """Yield the predictions batch by batch.
 
-        The images of the next batch are decoded while one is computed, and no more are kept.
+        The images of the next batch are decoded while the current one is computed; no more than
+        that are in memory.
         """
         read = partial(read_image, target=self.format)
-        for batch in prepared_batches(several(images), read, self.runner.at_once):
+        for batch in prepare_batches(as_images(images), read, self.runner.batch_size):
             yield list(self._predict_batch(batch, features))
 
-    def _rows(self, predictions: Iterable[Prediction], name: str) -> list[NDArray[np.float32]]:
-        """A column of predictions. Raises ImageError for an image that cannot be used."""
-        rows = []
-        for prediction in predictions:
-            if prediction.problem is not None:
-                raise ImageError(f"{prediction.path}: {prediction.problem}")
-            rows.append(getattr(prediction, name))
-        return rows
-
-    def _predict_batch(self, batch: Sequence[Prepared], features: bool) -> Iterator[Prediction]:
-        usable = [one.pixels for one in batch if one.pixels is not None]
-        outcomes = self._outcomes(np.stack(usable), features) if usable else iter(())
-        for one in batch:
-            name = name_of(one.image)
-            if one.problem is not None:
-                yield Prediction(name, None, None, one.problem, None)
+    def _predict_batch(
+        self, batch: Sequence[PreparedImage], features: bool
+    ) -> Iterator[Prediction]:
+        usable = [prepared.pixels for prepared in batch if prepared.pixels is not None]
+        rows = self._classify(np.stack(usable), features) if usable else iter(())
+        for prepared in batch:
+            name = image_name(prepared.image)
+            if prepared.problem is not None:
+                yield Prediction(name, None, None, prepared.problem, None)
                 continue
-            winner, probability, *rest = next(outcomes)
+            winner, probability, *rest = next(rows)
             yield Prediction(name, self.classes[winner], probability, None, *rest)
 
-    def _outcomes(self, images: Pixels, features: bool) -> Iterator[tuple[Any, ...]]:
-        """(class number, its probability, and the last fields of a Prediction) of each image."""
-        found = self.runner.run(images, features)
-        winners = found.probabilities.argmax(axis=1)
-        best = found.probabilities[np.arange(len(winners)), winners]
-        out_of_distribution = found.out_of_distribution(self.runner.threshold)
-        scores = repeat(None) if found.scores is None else found.scores.tolist()
-        given = repeat(None) if found.features is None else found.features
+    def _classify(self, images: Pixels, features: bool) -> Iterator[tuple[Any, ...]]:
+        """Yield the class number, the probability, and the last fields of each Prediction."""
+        outputs = self.runner.run(images, features)
+        winners = outputs.probabilities.argmax(axis=1)
         columns = (
             winners.tolist(),
-            best.tolist(),
-            found.probabilities,
-            out_of_distribution,
-            scores,
-            given,
+            outputs.probabilities[np.arange(len(winners)), winners].tolist(),
+            outputs.probabilities,
+            outputs.out_of_distribution(self.runner.threshold),
+            repeat(None) if outputs.scores is None else outputs.scores.tolist(),
+            repeat(None) if outputs.features is None else outputs.features,
         )
         return zip(*columns, strict=False)
 
-    def _embed_nothing(self) -> NDArray[np.float32]:
-        """The features (0, D) of no images."""
+    def _no_features(self) -> NDArray[np.float32]:
+        """Return features of shape (0, D); a blank image shows what D is."""
         size = self.format
-        one = np.zeros((1, size.height, size.width, size.channels), np.uint8)
-        features = self.runner.run(one, features=True).features
+        blank = np.zeros((1, size.height, size.width, size.channels), np.uint8)
+        features = self.runner.run(blank, features=True).features
         if features is None:
-            raise ModelError("the model gives no features")
+            raise ModelError("the model has no features")
         return features[:0]
 
-    def _in_torch(self) -> "TorchRunner":
+    def _torch_runner(self) -> "TorchRunner":
         from onsight.inference.torch_runner import TorchRunner
 
         if not isinstance(self.runner, TorchRunner):
             raise ModelError(
-                "an exported model only predicts: for this, name the run folder or model file "
-                "that it was exported from"
+                "an exported model can only predict: for anything else, use the run folder or "
+                "model file that it was exported from"
             )
         return self.runner
 
 
-# How inputs become predictions, in order: here by Predictor.batches, elsewhere on many machines.
+# Turns inputs into predictions, in order: Predictor.batches, or the same work on a cluster.
 Batches = Callable[[Predictor, Iterable[Input], bool], Iterator[list[Prediction]]]
 
 
 def load(
     model: str | Path, *, device: str = "auto", module: "nn.Module | str | None" = None
 ) -> Predictor:
-    """Load a run folder, a model file or an exported .onnx file for prediction.
+    """Load a model for prediction.
 
-    module: the network, or package.module:callable that makes it, for a model of your own: a
-    model file never names code to run. Raises ConfigError, ModelError, DeviceError.
+    Args:
+        model: A run folder, a model file, or an exported .onnx file.
+        device: auto, cpu, cuda, cuda:1, xpu or mps.
+        module: For a model with a network of your own: the network, or the
+            package.module:callable that makes it. A model file never names code to run.
+
+    Raises ConfigError, ModelError, DeviceError.
     """
     if Path(model).suffix.lower() == ".onnx":
         from onsight.inference.onnx_runner import load_onnx
@@ -219,3 +225,22 @@ def load(
     from onsight.inference.torch_runner import load_runner
 
     return Predictor(load_runner(model, device, module))
+
+
+def list_model_files(model: Path) -> list[Path]:
+    """Return the files that belong to a model, the one with its weights first."""
+    if model.is_dir():
+        from onsight.models.file import FILE_NAME  # loads torch, which a run folder needs anyway
+
+        return [model / FILE_NAME, *(model / name for name in _RUN_FILES)]
+    return [model, model.with_name(f"{model.name}.proof.json")]
+
+
+def _column(predictions: Iterable[Prediction], name: str) -> list[NDArray[np.float32]]:
+    """Return one field of all predictions. Raises ImageError for an image that cannot be used."""
+    rows = []
+    for prediction in predictions:
+        if prediction.problem is not None:
+            raise ImageError(f"{prediction.path}: {prediction.problem}")
+        rows.append(getattr(prediction, name))
+    return rows

@@ -1,4 +1,4 @@
-"""What computes predictions: a network in torch, or an exported one that needs no torch.
+"""What a Predictor runs: a network in torch, or an exported one that needs no torch.
 
 B images, C channels, D features, H height, K classes, W width.
 """
@@ -17,58 +17,49 @@ from onsight.words import listed
 
 
 class Outputs(NamedTuple):
-    """What a network says about a batch.
+    """The outputs of a network for a batch."""
 
-    probabilities: float32 (B, K); scores: float32 (B,), how unlike the images seen in training
-    they are, if it can tell; features: float32 (B, D), if they were asked for.
-    """
-
-    probabilities: NDArray[np.float32]
-    scores: NDArray[np.float32] | None = None
-    features: NDArray[np.float32] | None = None
+    probabilities: NDArray[np.float32]  # (B, K)
+    scores: NDArray[np.float32] | None = None  # (B,), out-of-distribution; None without detector
+    features: NDArray[np.float32] | None = None  # (B, D), if requested
 
     def out_of_distribution(self, threshold: float | None) -> list[bool | None]:
-        """Whether each image is unlike anything seen in training, None if that is not told."""
+        """Compare the scores with the threshold: one flag per image, None without a detector."""
         if threshold is None or self.scores is None:
             return [None] * len(self.probabilities)
-        return [not score <= threshold for score in self.scores.tolist()]  # NaN is like nothing
+        return [not score <= threshold for score in self.scores.tolist()]  # NaN counts as True
 
 
 class Runner(Protocol):
-    """A trained network that takes prepared images.
-
-    format: what images are decoded and fitted to; at_once: how many it takes best;
-    threshold: of the score above which an image is unlike anything seen in training, None if it
-    cannot tell.
-    """
+    """A trained network that takes decoded images."""
 
     classes: tuple[str, ...]
-    format: ImageFormat
-    at_once: int
-    threshold: float | None
+    format: ImageFormat  # the size and channels that images are converted to
+    batch_size: int  # how many images it computes most efficiently at once
+    threshold: float | None  # out-of-distribution scores above it are flagged; None: no detector
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """What people should know about it, by name."""
+        """What a person wants to know about the model, by name."""
         ...
 
     def run(self, images: Pixels, features: bool = False) -> Outputs:
-        """The outputs for images uint8 (B, H, W, C). Raises ModelError if it has no features."""
+        """Compute images uint8 (B, H, W, C). Raises ModelError if features are not available."""
         ...
 
-    def spread(self) -> None:
-        """Use all cores for small batches as well, though results then differ by rounding."""
+    def use_all_cores(self) -> None:
+        """Use all cores for small batches too, at the price of different rounding errors."""
         ...
 
 
-def runner_facts(
+def model_facts(
     model: str,
     device: object,
     size: ImageFormat,
     classes: Sequence[str],
     results: Mapping[str, Any],
 ) -> dict[str, object]:
-    """The network, its device and input, the classes, and how good it is."""
+    """Return the facts of a Runner; results: of its run's evaluation, if there was one."""
     colour = "grey" if size.channels == 1 else "colour"
     facts = {
         "model": model,
@@ -76,5 +67,6 @@ def runner_facts(
         "input": f"{size.shown[0]}x{size.shown[1]}, {colour}",
         "classes": listed(classes),
     }
-    known = "images" in results
-    return facts | ({"result": headline(cast(Results, results))} if known else {})
+    if "images" in results:
+        facts["result"] = headline(cast(Results, results))
+    return facts

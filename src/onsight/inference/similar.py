@@ -1,16 +1,17 @@
-"""The images of DATA that look most like others, by the features of a trained network.
+"""`onsight similar`: the images of DATA that look most like others, by a network's features.
 
-H height, W width, C channels, D features, n images to search.
+C channels, D features, H height, W width, n images to search, q queries.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from onsight.data.cache import find_cache_folder
 from onsight.data.loader import Images, Loader
@@ -21,8 +22,8 @@ from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.folder import read_unlabelled
 from onsight.data.sources.read_file import read_regular_file
 from onsight.data.sources.source import Source
-from onsight.errors import AbsentData, DataError
-from onsight.evaluation.per_image import BATCH_SIZE
+from onsight.errors import AbsentData, ConfigError, DataError
+from onsight.evaluation.predictions import BATCH_SIZE
 from onsight.features.feature_pass import (
     FeatureStore,
     compute_features,
@@ -30,54 +31,51 @@ from onsight.features.feature_pass import (
     features_key,
 )
 from onsight.features.neighbours import nearest
+from onsight.files import check_output, refuse_replacing
 from onsight.inference.held_out import open_model_pack, training_source
-from onsight.inference.predictor import Prediction, Predictor
+from onsight.inference.inputs import list_files
+from onsight.inference.predictor import Prediction, Predictor, list_model_files, load
+from onsight.inference.sinks import write_to_stdout
 from onsight.models.file import image_keys
 from onsight.models.head import required_head
 from onsight.report.console import Reporter
+from onsight.words import plural
+
+_MAX_WARNINGS = 3  # images that cannot be searched
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """An image that looks like another.
+    """An image that looks like a query."""
 
-    path: where it came from; label: its class, None if it has none; similarity: the cosine of
-    centred features, -1 to 1; identical: a copy, with equal pixels; pixels: uint8 (H, W, C) as
-    the network takes them.
-    """
+    path: str  # or its name within DATA, if it is not a file
+    label: str | None  # None if DATA has no labels
+    similarity: float  # cosine of centred features, -1 to 1
+    identical: bool  # the same pixels as the query
+    pixels: Pixels  # uint8 (H, W, C), as the network takes them
 
-    path: str
-    label: str | None
-    similarity: float
-    identical: bool
-    pixels: Pixels
+
+Answer = tuple[Prediction, list[Neighbour]]  # a query and its neighbours, most similar first
 
 
 @dataclass(frozen=True)
 class SearchSet:
-    """Images to search: source and pack, int64 (n,) image numbers, float (n, D) features.
+    """Images to search, with their features."""
 
-    name: what they are, in words.
-    """
-
-    name: str
+    name: str  # for messages
     source: Source
     pack: Pack
-    ids: Tensor
-    features: Tensor
+    ids: Tensor  # int64 (n,): the numbers of the images in the pack
+    features: Tensor  # float (n, D)
 
     def nearest(self, queries: Sequence[Prediction], count: int) -> list[list[Neighbour]]:
-        """The most similar images for each query, which must have features and be a file."""
-        wanted = np.array([query.features for query in queries], np.float32)
-        return [
-            [self.neighbour(*pair, digest) for pair in found]
-            for found, digest in zip(
-                self.search(wanted, count), map(self._digest, queries), strict=True
-            )
-        ]
+        """Return the most similar images for each query, which must be a file and have features."""
+        features = np.array([query.features for query in queries], np.float32)
+        matches = zip(self.search(features, count), map(self._digest, queries), strict=True)
+        return [[self.neighbour(*pair, digest) for pair in pairs] for pairs, digest in matches]
 
     def search(self, features: NDArray[np.float32], count: int) -> list[list[tuple[int, float]]]:
-        """(image number, similarity) of the most similar images for each row of (q, D)."""
+        """Return (image number, similarity) of the best matches for each row of features (q, D)."""
         rows, similarities = nearest(torch.from_numpy(features), self.features, count)
         numbers = self.ids[rows]
         return [
@@ -85,20 +83,69 @@ class SearchSet:
             for pair in zip(numbers.tolist(), similarities.tolist(), strict=True)
         ]
 
-    def _digest(self, query: Prediction) -> bytes:
-        content = read_regular_file(query.path)
-        return digest_of(prepare_image(content, self.pack.format)[0])
-
     def neighbour(self, image: int, similarity: float, digest: bytes = b"") -> Neighbour:
-        """An image that was found. digest: of the image that it looks like, if known."""
+        """Return an image of the search set; digest: of the query's pixels, to spot a copy."""
         index = self.pack.index
         return Neighbour(
-            path=_place(self.source, index.locators[image]),
+            path=_find_path(self.source, index.locators[image]),
             label=index.classes[index.labels[image]] or None,
             similarity=similarity,
             identical=self.pack.digests[image].tobytes() == digest,
             pixels=self.pack.pixels[self.pack.rows[image]],
         )
+
+    def _digest(self, query: Prediction) -> bytes:
+        content = read_regular_file(query.path)
+        return digest_of(prepare_image(content, self.pack.format)[0])
+
+
+def print_similar(
+    model: Path,
+    paths: Sequence[str],
+    *,
+    among: str | None = None,
+    top: int = 5,
+    grid: Path | None = None,
+    device: str = "auto",
+    data_format: str = "auto",
+    cache_folder: str = "",
+    module: str | nn.Module | None = None,
+    as_json: bool = False,
+) -> None:
+    """Find and print the most similar images for every input, in order.
+
+    grid: a PNG file to draw the first ones into. Raises DataError if no input can be used;
+    UserError, DiskError.
+    """
+    if top < 1:
+        raise ConfigError(f"--top {top} must be at least 1")
+    reporter = Reporter()
+    if grid:
+        from onsight.inference.grid import check_grid_name, save_similar_grid  # loads matplotlib
+
+        check_grid_name(grid)
+    inputs = list_files(paths)
+    if grid:
+        read = [*paths, *inputs]
+        check_output("--save-grid", grid, model=list_model_files(model), input=read, data=among)
+    predictor = load(model, device=device, module=module)
+    queries = list(predictor.predictions(inputs, features=True))
+    _refuse_unusable(queries)
+    search_set = open_search_set(
+        predictor, among, data_format=data_format, cache_folder=cache_folder, reporter=reporter
+    )
+    if grid:
+        refuse_replacing("--save-grid", grid, data=search_set.source.files())
+    answers = _answer(queries, search_set, top)
+    reporter.say(f"{plural(len(search_set.ids), 'image')} searched: {search_set.name}")
+    if as_json:
+        rows = [_as_json(*answer) for answer in answers]
+        _print(json.dumps({"images": len(search_set.ids), "similar": rows}))
+    else:
+        _print("\n".join(_as_lines(answers)))
+    if grid:
+        shown = save_similar_grid(grid, answers, predictor.format)
+        reporter.say(f"{grid} shows the first {shown:,} of {len(answers):,} inputs")
 
 
 def open_search_set(
@@ -109,38 +156,39 @@ def open_search_set(
     cache_folder: str = "",
     reporter: Reporter,
 ) -> SearchSet:
-    """The images to search with their features, which are kept in the cache.
+    """Open the images to search and compute their features, which are cached.
 
-    among: a folder of images or any DATA; None for the images that the model was trained or
+    among: a folder of images, or any DATA; None for the images that the model was trained or
     selected with. Raises DataError, ModelError, DiskError.
     """
     required_head(predictor.classifier.net)
-    kept = find_cache_folder(cache_folder)
+    cache = find_cache_folder(cache_folder)
     if among is None:
-        source = _training_source(predictor, kept)
+        source = _open_training_source(predictor, cache)
     else:
-        source = _source(among, data_format, kept)
+        source = _open_source(among, data_format, cache)
     reporter.say(f"data: {source.description}")
-    pack = open_model_pack(source, predictor, kept, reporter)
-    for problem in [*source.problems, *pack.problems][:3]:
+    pack = open_model_pack(source, predictor, cache, reporter)
+    for problem in [*source.problems, *pack.problems][:_MAX_WARNINGS]:
         reporter.warn(f"not searched: {problem.path}: {problem.reason}")
-    taken = np.arange(len(pack))
-    name = among or "images that the model was trained or selected with"
     if among is None:
-        taken = np.flatnonzero(np.isin(image_keys(pack.digests), predictor.file.seen))
-        if len(taken) == 0:
+        name = "images that the model was trained or selected with"
+        numbers = np.flatnonzero(np.isin(image_keys(pack.digests), predictor.file.seen))
+        if len(numbers) == 0:
             raise DataError(
-                f"{source.root} has changed: the model knows none of its images. "
-                "Name the images to search: --among FOLDER"
+                f"{source.root} has changed: it has none of the images that the model was trained "
+                "with. Name the images to search: --among FOLDER"
             )
-    ids = torch.from_numpy(taken)
-    return SearchSet(name, source, pack, ids, _features(predictor, pack, ids, kept, reporter))
+    else:
+        name = among
+        numbers = np.arange(len(pack))
+    ids = torch.from_numpy(numbers)
+    return SearchSet(name, source, pack, ids, _features(predictor, pack, ids, cache, reporter))
 
 
-def _training_source(predictor: Predictor, kept: Path | None) -> Source:
-    """DATA of the run that made the model. Raises DataError."""
+def _open_training_source(predictor: Predictor, cache: Path | None) -> Source:
     try:
-        return training_source(predictor, kept)
+        return training_source(predictor, cache)
     except DataError as error:
         raise DataError(
             f"the images that the model was trained with cannot be searched: {error}\n"
@@ -148,10 +196,10 @@ def _training_source(predictor: Predictor, kept: Path | None) -> Source:
         ) from error
 
 
-def _source(among: str, data_format: str, kept: Path | None) -> Source:
-    """DATA, or a folder of images that are not in class folders."""
+def _open_source(among: str, data_format: str, cache: Path | None) -> Source:
+    """Open DATA, or a folder of images that are not in class folders."""
     try:
-        return find_source(among, ReadOptions(data_format), kept)
+        return find_source(among, ReadOptions(data_format), cache)
     except AbsentData:
         raise
     except DataError:
@@ -161,8 +209,9 @@ def _source(among: str, data_format: str, kept: Path | None) -> Source:
 
 
 def _features(
-    predictor: Predictor, pack: Pack, ids: Tensor, kept: Path | None, reporter: Reporter
+    predictor: Predictor, pack: Pack, ids: Tensor, cache: Path | None, reporter: Reporter
 ) -> Tensor:
+    """Return features (n, D) of the images with these numbers, from the cache if possible."""
     classifier = predictor.classifier
     loader = Loader(Images.of(pack), ids, BATCH_SIZE, classifier.device)
 
@@ -173,11 +222,61 @@ def _features(
 
     digests = torch.from_numpy(pack.digests[ids.numpy()])
     key = features_key(classifier, predictor.format, digests)
-    return FeatureStore(kept).get(key, compute, len(ids))
+    return FeatureStore(cache).get(key, compute, len(ids))
 
 
-def _place(source: Source, locator: str) -> str:
-    """The path of an image's file, or its place within DATA."""
+def _find_path(source: Source, locator: str) -> str:
+    """Return the path of an image's file, or its name within DATA if it is not a file."""
     folder = source.root if source.root.is_dir() else source.root.parent
     path = folder / locator
     return str(path) if path.is_file() else locator
+
+
+def _refuse_unusable(queries: Sequence[Prediction]) -> None:
+    """Raise DataError if no query can be used."""
+    if all(query.problem is not None for query in queries):
+        first = queries[0]
+        raise DataError(
+            f"none of the {plural(len(queries), 'input')} can be used: "
+            f"{first.path}: {first.problem}"
+        )
+
+
+def _answer(queries: Sequence[Prediction], search_set: SearchSet, top: int) -> list[Answer]:
+    """Search for all queries; one that cannot be used has no neighbours."""
+    usable = [query for query in queries if query.problem is None]
+    neighbours = iter(search_set.nearest(usable, top))
+    return [(query, next(neighbours) if query.problem is None else []) for query in queries]
+
+
+def _as_lines(answers: Sequence[Answer]) -> Iterator[str]:
+    labels = [neighbour.label or "-" for _, neighbours in answers for neighbour in neighbours]
+    width = max(map(len, labels), default=1)
+    for query, neighbours in answers:
+        yield f"{query.path}  ({query.problem or f'predicted {query.predicted}'})"
+        for neighbour in neighbours:
+            label = f"{neighbour.label or '-':<{width}}"
+            note = "  identical" if neighbour.identical else ""
+            yield f"  {neighbour.similarity:6.3f}  {label}  {neighbour.path}{note}"
+
+
+def _as_json(query: Prediction, neighbours: Sequence[Neighbour]) -> dict[str, object]:
+    return {
+        "path": query.path,
+        "predicted": query.predicted,
+        "problem": query.problem,
+        "neighbours": [
+            {
+                "path": neighbour.path,
+                "label": neighbour.label,
+                "similarity": neighbour.similarity,
+                "identical": neighbour.identical,
+            }
+            for neighbour in neighbours
+        ],
+    }
+
+
+def _print(text: str) -> None:
+    """Print text; a path that is not valid UTF-8 keeps its bytes."""
+    write_to_stdout((text + "\n").encode("utf-8", "surrogateescape"))

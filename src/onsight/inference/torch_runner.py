@@ -1,9 +1,15 @@
-"""A model file run by torch, with the forward pass that evaluation shares."""
+"""A model file run by torch, with the same forward pass as evaluation.
+
+B images, C channels, H height, W width.
+"""
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Barrier
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,82 +17,119 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onsight.data.pillow_pixels import Pixels
-from onsight.evaluation.out_of_distribution import scores_of, with_scores
-from onsight.evaluation.per_image import BATCH_SIZE, evaluation_batch
+from onsight.evaluation.out_of_distribution import compute_scores, with_scores
+from onsight.evaluation.predictions import BATCH_SIZE, evaluation_batch_size
 from onsight.features.feature_pass import with_features
 from onsight.hardware.devices import choose_device
-from onsight.inference.runner import Outputs, runner_facts
-from onsight.inference.side_by_side import SideBySide
+from onsight.inference.runner import Outputs, model_facts
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, build_model, load_model_file
 from onsight.models.memory_format import set_memory_format
 from onsight.models.user import make_user_model
 
+_MAX_PARTS = 4  # Python starts the operations of all parts one after the other
+
+T = TypeVar("T")
+
 
 class TorchRunner:
-    """A Runner whose network is torch's, on any device."""
+    """A Runner whose network is a torch module, on any device."""
 
     def __init__(self, file: ModelFile, device: torch.device, module: nn.Module | None) -> None:
-        prepared = file.preprocessing
+        preprocessing = file.preprocessing
         self.file = replace(file, weights={})  # the network has its own copy
         self.classes = file.classes
-        self.format = prepared.format
-        net = set_memory_format(build_model(file, module), prepared.input_shape, device)
+        self.format = preprocessing.format
+        net = set_memory_format(build_model(file, module), preprocessing.input_shape, device)
         self.classifier = Classifier(
             net,
-            prepared.normalization,
-            prepared.precision,
+            preprocessing.normalization,
+            preprocessing.precision,
             device,
             file.temperature,
             file.out_of_distribution,
         )
         self.threshold = file.out_of_distribution.threshold if file.out_of_distribution else None
-        size = evaluation_batch(device, self.format.shown)
-        # One batch of small images occupies all cores; a user's network may keep state in itself.
-        is_shared = device.type == "cpu" and size < BATCH_SIZE and module is None
-        self._parts = SideBySide(size) if is_shared else None
-        self.at_once = size * (self._parts.count if self._parts else 1)
+        size = evaluation_batch_size(device, self.format.shown)
+        # A batch of small images occupies all cores by itself, and a user's network may not be
+        # safe to run in several threads.
+        is_divided = device.type == "cpu" and size < BATCH_SIZE and module is None
+        self._parts = ParallelForward(size) if is_divided else None
+        self.batch_size = size * (self._parts.count if self._parts else 1)
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """The network, its device and input, the classes, and how good it is."""
-        return runner_facts(
+        """The network, its device and input, the classes, and its accuracy."""
+        return model_facts(
             self.file.model, self.classifier.device, self.format, self.classes, self.file.results
         )
 
     def run(self, images: Pixels, features: bool = False) -> Outputs:
-        """The outputs for images uint8 (B, H, W, C). Raises ModelError if it has no features."""
+        """Compute images uint8 (B, H, W, C). Raises ModelError if it has no features."""
         batch = torch.from_numpy(images)
-        compute = with_features if features else with_scores
-        parts = self._in_parts(partial(compute, self.classifier), batch)
-        logits, found = (torch.cat(column) for column in zip(*parts, strict=True))
+        forward = partial(with_features if features else with_scores, self.classifier)
+        parts = self._parts.map(forward, batch) if self._parts else [forward(batch)]
+        logits, extra = (torch.cat(column) for column in zip(*parts, strict=True))
         if features:
-            return self._outputs(logits, scores_of(self.classifier, found), found.cpu().numpy())
-        return self._outputs(logits, found)
+            scores = compute_scores(self.classifier, extra)
+            return self._outputs(logits, scores, extra.cpu().numpy())
+        return self._outputs(logits, extra)
 
-    def spread(self) -> None:
-        """Divide small batches as well, whose results then differ by rounding."""
+    def use_all_cores(self) -> None:
+        """Divide small batches too, at the price of different rounding errors."""
         if self._parts:
-            self._parts.is_even = True
-
-    def _in_parts(
-        self, compute: Callable[[Tensor], tuple[Tensor, Tensor]], images: Tensor
-    ) -> list[tuple[Tensor, Tensor]]:
-        return self._parts.map(compute, images) if self._parts else [compute(images)]
+            self._parts.divides_small_batches = True
 
     def _outputs(
         self, logits: Tensor, scores: Tensor, features: NDArray[np.float32] | None = None
     ) -> Outputs:
-        told = None if self.threshold is None else scores.cpu().numpy()
-        return Outputs(logits.softmax(dim=1).cpu().numpy(), told, features)
+        known_scores = None if self.threshold is None else scores.cpu().numpy()
+        return Outputs(logits.softmax(dim=1).cpu().numpy(), known_scores, features)
+
+
+class ParallelForward:
+    """Runs a function on parts of a batch in several threads, which share torch's CPU threads.
+
+    A network of many small operations leaves cores idle in each of them, because all threads wait
+    for the slowest; a few parts side by side fill the gaps.
+    """
+
+    divides_small_batches = False  # batches of at most `size` images as well
+
+    def __init__(self, size: int) -> None:
+        self.size = size  # images in a part
+        threads = torch.get_num_threads()
+        self.count = min(_MAX_PARTS, threads)
+        self._pool = ThreadPoolExecutor(self.count, "compute") if self.count > 1 else None
+        if self._pool:
+            started = Barrier(self.count)
+            share = threads // self.count
+            ready = [self._pool.submit(_limit_threads, share, started) for _ in range(self.count)]
+            for thread in ready:
+                thread.result()
+            torch.set_num_threads(threads)  # new threads would start with the last value set
+
+    def map(self, function: Callable[[Tensor], T], images: Tensor) -> list[T]:
+        """Apply a function to each part of images (B, H, W, C); results are in order."""
+        size = self.size
+        if self.divides_small_batches:
+            size = min(size, -(-len(images) // self.count))
+        parts = images.split(size)
+        if not self._pool or len(parts) == 1:
+            return [function(images)]
+        return list(self._pool.map(function, parts))
 
 
 def load_runner(model: str | Path, device: str, module: nn.Module | str | None) -> TorchRunner:
-    """A run folder or model file on a device; arguments as for `load`.
-
-    Raises ModelError, DeviceError.
-    """
+    """Load a run folder or model file; arguments as for `load`. Raises ModelError, DeviceError."""
     file = load_model_file(model)
     if isinstance(module, str):
         module = make_user_model(module, file.preprocessing.input_shape, len(file.classes))
     return TorchRunner(file, choose_device(device).value, module)
+
+
+def _limit_threads(count: int, started: Barrier) -> None:
+    """Set how many threads torch uses in the calling thread."""
+    torch.get_num_threads()  # the first call in a thread initialises it with the common number
+    torch.set_num_threads(count)
+    started.wait()  # otherwise one thread could run several of these tasks

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from onsight.evaluation.intervals import wilson
 from onsight.evaluation.results import LearningCurve
+from onsight.evaluation.statistics import wilson
 from onsight.words import shortened
 
 _INK, _GRID, _FIRST, _SECOND = "#010203", "#020304", "#030405", "#040506"

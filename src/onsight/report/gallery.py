@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from onsight.data.pack import Pack
-from onsight.evaluation.per_image import PerImageResults
+from onsight.evaluation.predictions import PredictionTable
 from onsight.files import write_atomically, write_json
 from onsight.heatmaps.overlay import enlarged, overlay
 
@@ -73,7 +73,7 @@ class MistakesHeat:
     reason: str = ""
 
 
-def worst_mistakes(per_image: PerImageResults) -> NDArray[np.int64]:
+def worst_mistakes(per_image: PredictionTable) -> NDArray[np.int64]:
     """The places of the mistakes that the gallery shows, the largest loss first."""
     wrong = np.flatnonzero(per_image.labels != per_image.predicted)
     return wrong[np.argsort(-per_image.losses[wrong], kind="stable")][:_MOST]
@@ -81,7 +81,7 @@ def worst_mistakes(per_image: PerImageResults) -> NDArray[np.int64]:
 
 def save_gallery(
     folder: Path,
-    per_image: PerImageResults,
+    per_image: PredictionTable,
     pack: Pack,
     lookalikes: Lookalikes,
     heat: MistakesHeat,
@@ -125,7 +125,7 @@ def save_gallery(
 
 
 def _save_all(
-    folder: Path, kind: str, places: NDArray[np.int64], per_image: PerImageResults, pack: Pack
+    folder: Path, kind: str, places: NDArray[np.int64], per_image: PredictionTable, pack: Pack
 ) -> list[GalleryItem]:
     return [
         _save(folder / f"{kind}-{number:02d}.png", int(place), per_image, pack)
@@ -133,7 +133,7 @@ def _save_all(
     ]
 
 
-def _save(path: Path, place: int, per_image: PerImageResults, pack: Pack) -> GalleryItem:
+def _save(path: Path, place: int, per_image: PredictionTable, pack: Pack) -> GalleryItem:
     image = int(per_image.ids[place])
     _write_png(path, _to_pillow(image, pack))
     return {

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from onsight.evaluation.intervals import folds_wider
 from onsight.evaluation.results import ClassResult, ConfusedPair, LearningCurve, Results
+from onsight.evaluation.statistics import fold_interval_ratio
 from onsight.words import percent, plural
 
 _ERROR_BEFORE: Literal["expected_calibration_error_before"] = "expected_calibration_error_before"
@@ -35,7 +35,7 @@ def meaning(results: Results, classes: Sequence[ClassResult]) -> list[str]:
             f"The model that is kept has seen all {n:,} images, in training or to choose its "
             f"epoch, so none is left to judge it. The {folds} models that were judged have learned "
             "from fewer, so it is probably no worse. As they share most of their images, the "
-            f"interval is {folds_wider(folds):.2g} times as wide as that of a single model."
+            f"interval is {fold_interval_ratio(folds):.2g} times as wide as that of a single model."
         )
     if classes:
         sentences.append(_against_the_commonest(low, n, classes))

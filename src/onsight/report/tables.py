@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from onsight.data.index import Problem
 from onsight.data.pack import Pack
-from onsight.evaluation.per_image import PerImageResults
+from onsight.evaluation.predictions import PredictionTable
 from onsight.report.csv_table import write_csv
 
 
@@ -19,7 +19,7 @@ def write_problems(path: Path, problems: Iterable[Problem]) -> None:
 
 def write_predictions(
     path: Path,
-    per_image: PerImageResults,
+    per_image: PredictionTable,
     pack: Pack,
     folds: NDArray[np.int8] | None = None,
 ) -> None:

@@ -48,10 +48,10 @@ class Served:
         self.classes = predictor.classes
         self._decoders = decoders
         self._metrics = metrics
-        predictor.runner.spread()
+        predictor.runner.use_all_cores()
         self._compute(self._blank())  # a network that cannot run is found now, and is warm later
         self.batcher = Batcher(
-            self._compute, predictor.runner.at_once, queued, metrics.batch.labels(name).observe
+            self._compute, predictor.runner.batch_size, queued, metrics.batch.labels(name).observe
         )
         metrics.watch_queue(name, lambda: self.batcher.length)
 

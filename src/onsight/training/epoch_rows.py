@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any, cast
 
 from onsight.errors import NonFiniteLoss
-from onsight.evaluation.metrics import share
-from onsight.evaluation.per_image import PerImageResults
+from onsight.evaluation.metrics import share_with_interval
+from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import EpochRow
 from onsight.training.run_folder.progress import Progress
 from onsight.words import fixed_percent
 
 
 def epoch_row(
-    now: Progress, judged: Mapping[str, PerImageResults], learning_rate: float, checkpoints: Path
+    now: Progress, judged: Mapping[str, PredictionTable], learning_rate: float, checkpoints: Path
 ) -> EpochRow:
     """The row of the epoch that has just ended.
 
@@ -42,12 +42,12 @@ def epoch_row(
     return row
 
 
-def split_facts(name: str, per_image: PerImageResults) -> dict[str, Any]:
+def split_facts(name: str, per_image: PredictionTable) -> dict[str, Any]:
     """The loss and the accuracy of a split, with its interval and n, as fields of a row."""
     right = int((per_image.labels == per_image.predicted).sum())
     return {
         f"{name}_loss": float(per_image.losses.mean()) if len(per_image) else None,
-        **share(f"{name}_accuracy", right, len(per_image)),
+        **share_with_interval(f"{name}_accuracy", right, len(per_image)),
         f"{name}_images": len(per_image),
     }
 

@@ -8,12 +8,12 @@ import numpy as np
 from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
-from onsight.evaluation.intervals import Z_95, folds_wider
-from onsight.evaluation.learning_curve import AfterTraining, learning_curve
-from onsight.evaluation.metrics import summarise, tta_results
-from onsight.evaluation.out_of_distribution import out_of_distribution_result, pooled_over_folds
-from onsight.evaluation.per_image import PerImageResults
+from onsight.evaluation.learning_curve import TrainingSize, fit_learning_curve
+from onsight.evaluation.metrics import compute_metrics, tta_results
+from onsight.evaluation.out_of_distribution import detector_results, pool_folds
+from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import OutOfDistributionResult, Results, TtaResult
+from onsight.evaluation.statistics import Z_95, fold_interval_ratio
 from onsight.files import write_json
 from onsight.hardware.usage import peak_device_memory_bytes, peak_memory_bytes
 from onsight.models.classifier import Classifier
@@ -51,10 +51,10 @@ def finish(
     if not world.is_main:
         return None
 
-    z = Z_95 * (folds_wider(len(judged.folds)) if judged.folds else 1.0)
+    z = Z_95 * (fold_interval_ratio(len(judged.folds)) if judged.folds else 1.0)
     views: TtaResult = tta_results(judged.views, config.tta, z) if judged.views else {}
     results: Results = {
-        **summarise(judged.per_image, dataset.classes, z),
+        **compute_metrics(judged.per_image, dataset.classes, z),
         "split": judged.split,
         "temperature": trained.temperature.value,
         "temperature_reason": trained.temperature.reason,
@@ -67,8 +67,8 @@ def finish(
         results["out_of_distribution_reason"] = trained.out_of_distribution.reason
     if trained.fitted:
         results["fitted"] = trained.fitted
-    curve = learning_curve(
-        [AfterTraining(n, right / judged, judged) for n, right, judged in trained.fewer]
+    curve = fit_learning_curve(
+        [TrainingSize(n, right / judged, judged) for n, right, judged in trained.fewer]
     )
     if curve:
         results["learning_curve"] = curve
@@ -97,11 +97,11 @@ def _check_out_of_distribution(
         return None
     flagged = np.zeros(0, np.bool_)
     if judged.folds and np.isfinite(scores).all():
-        stored, flagged = pooled_over_folds(stored, scores, dataset.fold[judged.per_image.ids])
+        stored, flagged = pool_folds(stored, scores, dataset.fold[judged.per_image.ids])
         classifier.out_of_distribution = stored
     elif judged.split == SPLIT_NAMES[TEST]:
         flagged = is_out_of_distribution(scores, stored)
-    return out_of_distribution_result(stored, flagged)
+    return detector_results(stored, flagged)
 
 
 def _add_counts(results: Results, dataset: Dataset) -> None:
@@ -141,7 +141,7 @@ def _add_circumstances(
 
 def _write_out(
     results: Results,
-    per_image: PerImageResults,
+    per_image: PredictionTable,
     lookalikes: Lookalikes,
     heat: MistakesHeat,
     dataset: Dataset,

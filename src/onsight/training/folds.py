@@ -14,8 +14,8 @@ from torch import Tensor
 from onsight.config import Switch
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.errors import DataError
-from onsight.evaluation.metrics import share
-from onsight.evaluation.per_image import PerImageResults
+from onsight.evaluation.metrics import share_with_interval
+from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import FoldResult
 from onsight.report.console import Bar, Reporter
 from onsight.tensorfile import read_tensors, write_tensors
@@ -137,12 +137,12 @@ def _fold_logging(prepared: PreparedRun, context: RunContext) -> AbstractContext
     return logging(names if context.world.is_main else [], run, context.reporter)
 
 
-def _row(fold: int, per_image: PerImageResults, trained: Trained, seconds: float) -> FoldResult:
+def _row(fold: int, per_image: PredictionTable, trained: Trained, seconds: float) -> FoldResult:
     right = int((per_image.labels == per_image.predicted).sum())
     row: dict[str, Any] = {
         "fold": fold,
         "images": len(per_image),
-        **share("accuracy", right, len(per_image)),
+        **share_with_interval("accuracy", right, len(per_image)),
         "best_epoch": trained.progress.best_epoch,
         "epochs": trained.progress.epoch,
         "seconds": seconds,
@@ -182,15 +182,15 @@ def _kept(prepared: PreparedRun, context: RunContext) -> Judged | None:
     return Judged(_per_image("one", tensors), views, facts["split"], (facts["row"],))
 
 
-def _tensors(name: str, per_image: PerImageResults) -> dict[str, Tensor]:
+def _tensors(name: str, per_image: PredictionTable) -> dict[str, Tensor]:
     columns = asdict(per_image)
     return {f"{name}.{column}": torch.from_numpy(values) for column, values in columns.items()}
 
 
-def _per_image(name: str, tensors: dict[str, Tensor]) -> PerImageResults:
+def _per_image(name: str, tensors: dict[str, Tensor]) -> PredictionTable:
     start = f"{name}."
     columns = {key[len(start) :]: value.numpy() for key, value in tensors.items() if start in key}
-    return PerImageResults(**columns)
+    return PredictionTable(**columns)
 
 
 def _pooled(parts: Sequence[Judged]) -> Judged:
@@ -204,8 +204,8 @@ def _pooled(parts: Sequence[Judged]) -> Judged:
     )
 
 
-def _in_order(parts: Sequence[PerImageResults]) -> PerImageResults:
+def _in_order(parts: Sequence[PredictionTable]) -> PredictionTable:
     columns = [asdict(part) for part in parts]
     together = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
     order = np.argsort(together["ids"])
-    return PerImageResults(**{name: values[order] for name, values in together.items()})
+    return PredictionTable(**{name: values[order] for name, values in together.items()})

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, VALIDATION
 from onsight.data.loader import Batch, Loader
-from onsight.evaluation.out_of_distribution import evaluate_scored
-from onsight.evaluation.per_image import PerImageResults, evaluate_batches, evaluation_batch
+from onsight.evaluation.out_of_distribution import evaluate_with_scores
+from onsight.evaluation.predictions import PredictionTable, evaluate_batches, evaluation_batch_size
 from onsight.evaluation.results import FoldResult
 from onsight.models.classifier import Classifier
 from onsight.models.tta import TtaForward
@@ -23,8 +23,8 @@ class Judged:
     folds: a row for each, if the predictions are those of several models.
     """
 
-    per_image: PerImageResults
-    views: PerImageResults | None
+    per_image: PredictionTable
+    views: PredictionTable | None
     split: str
     folds: tuple[FoldResult, ...] = ()
 
@@ -37,13 +37,13 @@ def judge(classifier: Classifier, dataset: Dataset, tta: str, world: World) -> J
     split = TEST if (dataset.splits == TEST).any() else VALIDATION
     ids = dataset.ids(split)
     device, ranks = classifier.device, (world.rank, world.size)
-    at_once = evaluation_batch(device, dataset.format.shown)
+    at_once = evaluation_batch_size(device, dataset.format.shown)
     loader = Loader(dataset.images, ids, at_once, device, *ranks)
 
     def batches() -> Iterator[Batch]:
         return world.follow(loader.in_order(), f"judging the {SPLIT_NAMES[split]} images")
 
-    mine = evaluate_scored(classifier, batches())
+    mine = evaluate_with_scores(classifier, batches())
     per_image = gather_per_image(mine, ids, world)
     views = None
     if tta != "one":

@@ -12,7 +12,7 @@ from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.data.loader import Loader
 from onsight.errors import ModelError
-from onsight.evaluation.per_image import PerImageResults
+from onsight.evaluation.predictions import PredictionTable
 from onsight.features.feature_pass import (
     FeatureStore,
     compute_features,
@@ -33,7 +33,7 @@ def find_lookalikes(
     config: Config,
     dataset: Dataset,
     classifier: Classifier,
-    per_image: PerImageResults,
+    per_image: PredictionTable,
     budget: Budget | None = None,
 ) -> Lookalikes:
     """The three nearest training images of each of the worst mistakes.

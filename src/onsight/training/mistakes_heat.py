@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from onsight.data.dataset import Dataset
 from onsight.data.loader import Loader
 from onsight.errors import ConfigError, ModelError
-from onsight.evaluation.per_image import PerImageResults
+from onsight.evaluation.predictions import PredictionTable
 from onsight.heatmaps.heat import heat_maps, require_captum
 from onsight.models.classifier import Classifier
 from onsight.report.gallery import MistakesHeat, worst_mistakes
@@ -25,7 +25,7 @@ _EVALUATIONS = 30  # what the heat of an image takes at most, in evaluations of 
 def find_heat(
     dataset: Dataset,
     classifier: Classifier,
-    per_image: PerImageResults,
+    per_image: PredictionTable,
     budget: Budget | None = None,
 ) -> MistakesHeat:
     """The heat of the worst mistakes, of as many as there is time for.
@@ -49,7 +49,7 @@ def find_heat(
 
 
 def _timely_heat(
-    dataset: Dataset, classifier: Classifier, per_image: PerImageResults, budget: Budget | None
+    dataset: Dataset, classifier: Classifier, per_image: PredictionTable, budget: Budget | None
 ) -> Iterator[NDArray[np.float32]]:
     """Heat of a few mistakes at a time, (b, H, W). Raises what `heat_maps` raises, _OutOfTime."""
     deadline = time.monotonic() + (budget.spare_seconds(_SECONDS) if budget else _SECONDS)

@@ -12,7 +12,7 @@ from onsight.choice import Choice
 from onsight.data.loader import BatchSource, Loader, places_of
 from onsight.errors import ModelError
 from onsight.evaluation.out_of_distribution import choose_detector
-from onsight.evaluation.per_image import evaluation_batch
+from onsight.evaluation.predictions import evaluation_batch_size
 from onsight.features.feature_pass import with_features
 from onsight.models.classifier import Classifier
 from onsight.models.out_of_distribution import OutOfDistributionDetector
@@ -50,7 +50,7 @@ def set_out_of_distribution(
 def _features(classifier: Classifier, images: BatchSource, ids: Tensor, world: World) -> Tensor:
     """(n, D), on the CPU of every rank; D is 0 for a network without features."""
     device, (height, width, _) = classifier.device, images.shape
-    at_once = evaluation_batch(device, (height, width))
+    at_once = evaluation_batch_size(device, (height, width))
     loader = Loader(images, ids, at_once, device, world.rank, world.size)
     batches = world.follow(loader.in_order(), "comparing images")
     parts = [(batch.ids, _of_batch(classifier, batch.images)) for batch in batches]

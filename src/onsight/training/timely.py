@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from onsight.data.loader import Batch, Loader
-from onsight.evaluation.per_image import PerImageResults, evaluate_batches
+from onsight.evaluation.predictions import PredictionTable, evaluate_batches
 from onsight.training.budget import Budget
 from onsight.training.ranks.ddp import gather_per_image
 from onsight.training.ranks.world import World
@@ -30,7 +30,7 @@ def shortened(loader: Loader, budget: Budget) -> Loader:
 
 def evaluate_in_time(
     forward: Callable[[Tensor], Tensor], loader: Loader, budget: Budget, world: World
-) -> PerImageResults:
+) -> PredictionTable:
     """Evaluate a loader's images until the time that a budget has for validation is over.
 
     All ranks have the same seconds, each by its own clock; entries are in the loader's order.

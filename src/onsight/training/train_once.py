@@ -13,7 +13,7 @@ from onsight.config import Config, Switch
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Batch, Loader
-from onsight.evaluation.per_image import evaluation_batch
+from onsight.evaluation.predictions import evaluation_batch_size
 from onsight.evaluation.results import EpochRow
 from onsight.features.heads.fewer_images import WithFewer
 from onsight.features.shared import SharedFeatures
@@ -202,7 +202,7 @@ def _make_trainer(
     mirror = None
     if config.checkpoints and world.is_main:
         mirror = Mirror(config.checkpoints, context.folder)
-    at_once = evaluation_batch(device, dataset.format.shown)
+    at_once = evaluation_batch_size(device, dataset.format.shown)
     watched = {"validation": VALIDATION, **({"test": TEST} if config.test_each_epoch else {})}
     return Trainer(
         config,

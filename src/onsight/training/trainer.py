@@ -13,7 +13,7 @@ from torch import Tensor
 from onsight.config import Config, Switch
 from onsight.data.loader import Batch, Loader
 from onsight.errors import DataError, Interrupted, NonFiniteLoss
-from onsight.evaluation.per_image import PerImageResults, evaluate_batches
+from onsight.evaluation.predictions import PredictionTable, evaluate_batches
 from onsight.evaluation.results import EpochRow
 from onsight.models.classifier import Classifier
 from onsight.models.freeze import set_training_mode
@@ -308,7 +308,7 @@ class Trainer:
         self._save()
         self.reporter.say(epoch_line(row, 0 if self.budget else self.config.epochs))
 
-    def _evaluate(self, loader: Loader, forward: Callable[[Tensor], Tensor]) -> PerImageResults:
+    def _evaluate(self, loader: Loader, forward: Callable[[Tensor], Tensor]) -> PredictionTable:
         if self.budget:
             return evaluate_in_time(forward, loader, self.budget, self.world)
         what = f"validating after epoch {self.progress.epoch + 1}"

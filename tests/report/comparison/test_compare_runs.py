@@ -11,7 +11,7 @@ from scipy import stats
 import onsight
 from onsight.cli import main
 from onsight.errors import ModelError, OutputError
-from onsight.evaluation.paired import PairedCounts, difference_interval
+from onsight.evaluation.statistics import PairedCounts, difference_interval
 from onsight.report.comparison.result import Gap
 from onsight.report.comparison.words import verdict
 from onsight.report.console import SilentReporter

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.errors import OutputError
-from onsight.evaluation.intervals import wilson
-from onsight.evaluation.paired import PairedCounts, difference_interval, holm, mcnemar
+from onsight.evaluation.statistics import PairedCounts, difference_interval, holm, mcnemar, wilson
 from onsight.files import user_path
 from onsight.report.comparison.held_out import HeldOut, read_held_out
 from onsight.report.comparison.notes import notes_on

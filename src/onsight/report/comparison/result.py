@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onsight.evaluation.paired import PairedCounts
+from onsight.evaluation.statistics import PairedCounts
 from onsight.files import user_path
 from onsight.report.comparison.held_out import HeldOut
 from onsight.report.comparison.pairing import LeftOut, Pairing

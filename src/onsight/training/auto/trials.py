@@ -9,8 +9,8 @@ from torch import Tensor
 
 from onsight.config import Config
 from onsight.data.loader import Loader
-from onsight.evaluation.intervals import wilson
-from onsight.evaluation.per_image import evaluate_batches, evaluation_batch
+from onsight.evaluation.predictions import evaluate_batches, evaluation_batch_size
+from onsight.evaluation.statistics import wilson
 from onsight.features.feature_pass import compute_features, feature_loader
 from onsight.features.heads.choose import COARSE, choose_head
 from onsight.features.heads.labelled import LabelledFeatures
@@ -126,7 +126,7 @@ def _train_for(seconds: float, config: Config, sample: Sample, device: torch.dev
     update.step.flush()
     took = time.perf_counter() - begun
     classifier = Classifier(net, scaling, "fp32", device)
-    at_once = evaluation_batch(device, dataset.format.shown)
+    at_once = evaluation_batch_size(device, dataset.format.shown)
     judges = Loader(dataset.images, sample.judged, at_once, device)
     judged = evaluate_batches(classifier, judges.in_order())
     right = int((judged.labels == judged.predicted).sum())

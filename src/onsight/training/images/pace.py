@@ -13,7 +13,7 @@ from onsight.data.dataset import make_format
 from onsight.data.packing import digest_of, prepare_image
 from onsight.data.sources.source import Source
 from onsight.errors import ImageError, ModelError
-from onsight.evaluation.per_image import evaluation_batch
+from onsight.evaluation.predictions import evaluation_batch_size
 from onsight.models.catalog import make_model
 from onsight.models.freeze import freeze_backbone, set_training_mode
 from onsight.models.trial_forward import check_output
@@ -83,7 +83,7 @@ def measure_pace(
         decoding_seconds(source, config, size, third) / threads,
         built,
         time_growing(trial.train, config.batch_size, third),
-        time_growing(trial.judge, evaluation_batch(device, size), third),
+        time_growing(trial.judge, evaluation_batch_size(device, size), third),
     )
 
 

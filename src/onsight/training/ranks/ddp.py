@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from onsight.data.loader import places_of
-from onsight.evaluation.per_image import PerImageResults
+from onsight.evaluation.predictions import PredictionTable
 from onsight.training.ranks.sync_batchnorm_cpu import WholeBatchNorm
 from onsight.training.ranks.world import World
 from onsight_explain.accelerator import module_of
@@ -110,7 +110,7 @@ def _count_and_add_up(world: World, bucket: dist.GradBucket) -> torch.futures.Fu
     return allreduce_hook(cast(dist.ProcessGroup, dist.group.WORLD), bucket)
 
 
-def gather_per_image(part: PerImageResults, ids: Tensor, world: World) -> PerImageResults:
+def gather_per_image(part: PredictionTable, ids: Tensor, world: World) -> PredictionTable:
     """The results of all ranks in the order of ids (n,), each image at most once."""
     if world.size == 1:
         return part
@@ -125,7 +125,7 @@ def gather_per_image(part: PerImageResults, ids: Tensor, world: World) -> PerIma
         whole = torch.zeros(len(ids), dtype=kind)
         whole[places] = values.to(kind)
         columns[name] = world.all_reduce(whole).to(values.dtype).numpy()[kept]
-    return PerImageResults(**columns)
+    return PredictionTable(**columns)
 
 
 def _has_idle_parameters(net: nn.Module, shape: tuple[int, int, int], device: torch.device) -> bool:

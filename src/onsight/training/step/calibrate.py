@@ -5,7 +5,7 @@ from torch import Tensor
 
 from onsight.choice import Choice
 from onsight.data.loader import BatchSource, Loader, places_of
-from onsight.evaluation.per_image import evaluation_batch
+from onsight.evaluation.predictions import evaluation_batch_size
 from onsight.evaluation.temperature import choose_temperature
 from onsight.models.classifier import Classifier
 from onsight.training.ranks.world import World
@@ -38,7 +38,7 @@ def set_temperature(
 def _logits(classifier: Classifier, images: BatchSource, ids: Tensor, world: World) -> Tensor:
     """(n, K), on the CPU of every rank."""
     device, (height, width, _) = classifier.device, images.shape
-    at_once = evaluation_batch(device, (height, width))
+    at_once = evaluation_batch_size(device, (height, width))
     loader = Loader(images, ids, at_once, device, world.rank, world.size)
     batches = world.follow(loader.in_order(), "fitting the temperature")
     parts = [(batch.ids, classifier(batch.images).cpu()) for batch in batches]

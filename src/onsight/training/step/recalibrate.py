@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from onsight.data.loader import BatchSource, Loader
-from onsight.evaluation.per_image import BATCH_SIZE
+from onsight.evaluation.predictions import BATCH_SIZE
 from onsight.models.classifier import Classifier, autocast
 
 SAMPLE = 4096  # images are numbered by digest, so the first are a fair sample

@@ -1,0 +1,132 @@
+"""The dataset that is checked: decoded once, as for training, with the headers of its files."""
+
+import io
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from onsight.audit.finding import AuditItem
+from onsight.config import Config
+from onsight.data.dataset import USUAL_SIZE, choose_size, make_format
+from onsight.data.index import SPLIT_NAMES, UNSPLIT, Problem
+from onsight.data.pack import Pack, open_pack
+from onsight.data.packing import Job, Progress
+from onsight.data.pillow_pixels import FORMATS, Pixels
+from onsight.data.sources.source import Source
+from onsight.errors import ImageError
+from onsight.report.console import Reporter
+from onsight_explain.cores import usable_cores
+
+_SIZE = (128, 128)  # pixels that larger images are reduced to
+
+
+class ImageHeader(NamedTuple):
+    """What the file of an image states before it is decoded."""
+
+    format: str  # as Pillow names it, or "pixels" for an array
+    mode: str
+    height: int  # as stored, in pixels
+    width: int
+
+
+@dataclass(frozen=True)
+class CheckedDataset:
+    """All usable images, decoded, and the problems with the other files."""
+
+    source: Source
+    pack: Pack
+    headers: Mapping[int, ImageHeader]  # by row of the source
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names by number."""
+        return self.pack.index.classes
+
+    @property
+    def problems(self) -> list[Problem]:
+        """The files that cannot be used."""
+        return [*self.source.problems, *self.pack.problems]
+
+    def class_counts(self) -> dict[str, int]:
+        """Return the number of images of each class."""
+        counts = np.bincount(self.pack.index.labels, minlength=len(self.classes)).tolist()
+        return dict(zip(self.classes, counts, strict=True))
+
+    def item(self, number: int) -> AuditItem:
+        """Return an image by its number in the pack."""
+        index = self.pack.index
+        return AuditItem(
+            index.locators[number],
+            index.classes[index.labels[number]],
+            "" if index.splits[number] == UNSPLIT else SPLIT_NAMES[index.splits[number]],
+            number,
+        )
+
+    def header(self, number: int) -> ImageHeader | None:
+        """Return the header of an image's file, if it could be read."""
+        return self.headers.get(int(self.pack.sources[number]))
+
+
+def open_dataset(
+    source: Source, config: Config, cache: Path | None, reporter: Reporter
+) -> CheckedDataset:
+    """Decode all images, or reopen them from the cache, and read the headers of their files.
+
+    Raises DataError if none can be used, DiskError.
+    """
+    size = choose_size(source, config.size, None).value
+    if size == USUAL_SIZE and not config.size:
+        size = _SIZE
+    reader = _HeaderReader(source.read)
+    recorded = replace(source, read=reader)
+    job = Job(recorded, make_format(config, size, size), threads=usable_cores())
+    with reporter.bar("decode", len(source.index)) as bar:
+        pack = open_pack(replace(job, progress=bar.advance), cache)
+        if pack.was_cached:
+            _read_headers(reader, pack, bar.advance)
+    return CheckedDataset(source, pack, reader.headers)
+
+
+class _HeaderReader:
+    """Reads the images of a source and collects their headers on the way."""
+
+    def __init__(self, read: Callable[[int], bytes | Pixels]) -> None:
+        self._read = read
+        self.headers: dict[int, ImageHeader] = {}
+
+    def __call__(self, row: int) -> bytes | Pixels:
+        """Read an image. Raises ImageError."""
+        content = self._read(row)
+        header = _read_header(content)
+        if header:
+            self.headers[row] = header
+        return content
+
+
+def _read_header(content: bytes | Pixels) -> ImageHeader | None:
+    if not isinstance(content, bytes):
+        mode = "L" if content.shape[2] == 1 else "RGB"
+        return ImageHeader("pixels", mode, content.shape[0], content.shape[1])
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            return ImageHeader(str(image.format), image.mode, image.height, image.width)
+    except Exception:  # damaged in any way; decoding reports the reason
+        return None
+
+
+def _read_headers(reader: _HeaderReader, pack: Pack, progress: Progress) -> None:
+    """Read all files again, because a cached pack was opened without reading them."""
+
+    def read(row: int) -> None:
+        with suppress(ImageError):
+            reader(row)
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        for _ in pool.map(read, pack.sources.tolist()):
+            progress(1)

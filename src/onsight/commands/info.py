@@ -1,0 +1,56 @@
+"""The commands that describe what is available: `onsight models`, `recipes` and `doctor`."""
+
+import json
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from onsight.commands.options import Json
+from onsight.config import read_about, recipe_names
+
+
+def models(
+    pattern: Annotated[str, Parameter(show_default=False)] = "", /, *, json_: Json = False
+) -> None:
+    """List models, their cost, and whether their weights are available offline.
+
+    Parameters
+    ----------
+    pattern
+        List names that contain this text, or match it if it has * or ?; '*' lists all. Default:
+        Onsight's own models, those with weights on this machine, and a selection of timm's.
+    """
+    from rich.console import Console
+
+    from onsight.report.model_list import list_models
+
+    list_models(pattern, json_, Console(highlight=False, soft_wrap=True))
+
+
+def recipes() -> None:
+    """List the ready-made configs for --recipe and the results they reproduce."""
+    from rich.console import Console
+
+    from onsight.report.recipes import print_recipe
+
+    console = Console(highlight=False, soft_wrap=True)
+    for name in recipe_names():
+        print_recipe(name, read_about(name), console)
+
+
+def doctor(*, json_: Json = False) -> None:
+    """Check this machine: what works, what slows down training, and how to fix it."""
+    from rich.console import Console
+
+    from onsight.doctor.examine import examine
+    from onsight.doctor.line import count
+    from onsight.doctor.show import facts, print_lines
+
+    with Console(stderr=True).status("checking this machine") as status:
+        lines = examine(tell=lambda topic: status.update(f"checking this machine: {topic}"))
+    if json_:
+        print(json.dumps(facts(lines)))
+    else:
+        print_lines(lines, Console(highlight=False))
+    if count(lines, "problem"):
+        raise SystemExit(1)

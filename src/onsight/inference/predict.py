@@ -1,0 +1,340 @@
+"""`onsight predict`: a row for every input, written as it is computed."""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from onsight.errors import ConfigError, DataError, DiskError, OutputError
+from onsight.files import check_output, refuse_inside_data, refuse_replacing
+from onsight.inference.images import Input
+from onsight.inference.inputs import STDIN, find_inputs, no_inputs
+from onsight.inference.predictor import Batches, Prediction, Predictor, list_model_files, load
+from onsight.inference.resumable_file import (
+    ResumableFile,
+    check_resumable,
+    describe_job,
+    discard,
+    is_complete,
+    job_path,
+    refuse_interrupted,
+    rows_path,
+)
+from onsight.inference.row_formats import (
+    CsvFormat,
+    JsonFormat,
+    JsonLinesFormat,
+    ResumableFormat,
+    RowColumns,
+    RowCounts,
+    RowFormat,
+    TextFormat,
+)
+from onsight.inference.sinks import ParquetFile, Sink, Stdout, require_pyarrow
+from onsight.report.console import Reporter
+from onsight.words import duration, plural
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from onsight.inference.heat_files import HeatFolder
+
+STDOUT = "-"
+
+_GRID_IMAGES = 64
+_FILE_FORMATS: dict[str, Callable[[RowColumns], ResumableFormat]] = {
+    "csv": CsvFormat,
+    "jsonl": JsonLinesFormat,
+}
+_STDOUT_FORMATS: dict[str, Callable[[RowColumns], RowFormat]] = {
+    **_FILE_FORMATS,
+    "json": JsonFormat,
+}
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What `onsight predict` writes, and where. Without any of these: lines on stdout."""
+
+    csv: str | None = None  # a file, or - for stdout
+    jsonl: str | None = None  # a file, or - for stdout
+    parquet: Path | None = None
+    as_json: bool = False  # one JSON object on stdout
+    top: int = 0  # how many of the most probable classes a row has
+    min_confidence: float | None = None  # below this probability the class is withheld
+    grid: Path | None = None  # a PNG file
+    heat: Path | None = None  # a new folder, for a heat map of each image
+    resume: bool = False
+
+    @property
+    def text_files(self) -> dict[str, Path]:
+        """The text files to write, by format."""
+        paths = {"csv": self.csv, "jsonl": self.jsonl}
+        return {name: Path(path) for name, path in paths.items() if path and path != STDOUT}
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """All files to write, by flag."""
+        others = {"--parquet": self.parquet, "--save-grid": self.grid}
+        texts = {f"--{name}": path for name, path in self.text_files.items()}
+        return texts | {flag: path for flag, path in others.items() if path}
+
+    @property
+    def on_stdout(self) -> list[str]:
+        """The formats to write to stdout."""
+        flags = {"csv": self.csv == STDOUT, "jsonl": self.jsonl == STDOUT, "json": self.as_json}
+        return [name for name, is_set in flags.items() if is_set]
+
+    def check(self, model: Path, inputs: Sequence[str]) -> None:
+        """Refuse what cannot work before a model is loaded; inputs: as for find_inputs.
+
+        Raises ConfigError, OutputError, DiskError.
+        """
+        if self.top < 0:
+            raise ConfigError(f"--top {self.top} must be at least 1")
+        if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
+            raise ConfigError(f"--min-confidence {self.min_confidence} must be from 0 to 1")
+        if len(self.on_stdout) > 1:
+            flags = " and ".join(f"--{name}" for name in self.on_stdout)
+            raise ConfigError(f"{flags} cannot both go to stdout: write one of them to a file")
+        if len(set(map(os.path.realpath, self.files.values()))) < len(self.files):
+            raise ConfigError("two kinds of output cannot go to the same file")
+        self._check_files(model, ["/dev/stdin" if name == STDIN else name for name in inputs])
+        is_single = len(self.files) == 1 and self.text_files
+        if self.resume and (not is_single or self.on_stdout or self.heat):
+            raise ConfigError(
+                "--resume continues a single file of --csv or --jsonl: leave out all other output "
+                "(--parquet, --json, --save-grid, --heatmap)"
+            )
+        for path in self.text_files.values():
+            (check_resumable if self.resume else refuse_interrupted)(path)
+
+    def _check_files(self, model: Path, inputs: Sequence[str]) -> None:
+        for flag, path in self.files.items():
+            if os.path.exists(path) and not path.is_dir() and not path.is_file():
+                raise OutputError(f"{path} is not a regular file (for stdout, use -)")
+            check_output(flag, path, model=list_model_files(model), input=inputs)
+        if self.parquet:
+            require_pyarrow(self.parquet, "--csv or --jsonl")
+        if self.grid:
+            from onsight.inference.grid import check_grid_name  # loads matplotlib
+
+            check_grid_name(self.grid)
+        if self.heat:
+            from onsight.inference.heat_files import check_heat_folder  # loads torch
+
+            for name in inputs:
+                refuse_inside_data(self.heat, name, "../maps", "--heatmap")
+            check_heat_folder(self.heat)
+
+
+class OpenOutput(NamedTuple):
+    """Output that is open for writing."""
+
+    sinks: list[Sink]
+    inputs: Iterator[Input]  # those that have no row yet
+    counts: RowCounts  # of the rows that exist already
+
+
+def predict_files(
+    model: Path,
+    paths: Sequence[str],
+    options: OutputOptions,
+    *,
+    device: str = "auto",
+    module: "str | nn.Module | None" = None,
+    batches: Batches = Predictor.batches,
+) -> None:
+    """Predict every input in order, and write a row for it to all outputs.
+
+    Inputs and rows are streamed, so memory does not grow with their number. batches: computes the
+    predictions. Raises DataError if no input can be used; UserError, DiskError.
+    """
+    reporter = Reporter()
+    options.check(model, paths)
+    inputs = _skip_outputs(_require_inputs(find_inputs(paths)), options)
+    predictor = load(model, device=device, module=module)
+    columns = RowColumns(predictor.classes, options.top, options.min_confidence is not None)
+    job = describe_job(model, predictor.runner)
+    with _resume_hint(options, reporter), ExitStack() as until_closed:
+        output = _open_output(options, columns, job, inputs, until_closed)
+        if output is None:
+            reporter.say("the file is complete")
+            return
+        try:
+            first_rows = _write_rows(predictor, output, options, reporter, batches)
+        except OutputError:  # an input is the file to write, so no resumed run could finish
+            for path in options.text_files.values():
+                discard(path)
+            raise
+        for sink in output.sinks:
+            sink.finish(output.counts)
+    if options.grid:
+        _save_grid(options.grid, first_rows, predictor, output.counts, reporter)
+    if not output.counts.used:
+        raise DataError(
+            f"none of the {plural(output.counts.images, 'input')} can be used: "
+            f"{output.counts.first_problem}"
+        )
+
+
+def _require_inputs(inputs: Iterator[Input]) -> Iterator[Input]:
+    """Return the inputs unchanged. Raises DataError if there are none."""
+    first = next(inputs, None)
+    if first is None:
+        raise no_inputs()
+    return chain([first], inputs)
+
+
+def _skip_outputs(inputs: Iterator[Input], options: OutputOptions) -> Iterator[Input]:
+    """Yield the inputs, except for the hidden files that are being written.
+
+    Raises OutputError for an input that would be replaced when an output gets its name.
+    """
+    existing = {flag: path for flag, path in options.files.items() if os.path.exists(path)}
+    hidden = {
+        str(name(path).absolute())
+        for path in options.text_files.values()
+        for name in (rows_path, job_path)
+    }
+    hidden_names = tuple(os.path.basename(path) for path in hidden)
+    for image in inputs:
+        is_likely = hidden_names and image.name.endswith(hidden_names)
+        if is_likely and os.path.abspath(image.name) in hidden:
+            continue
+        if image.file:
+            for flag, path in existing.items():
+                refuse_replacing(flag, path, input=image.name)
+        yield image
+
+
+@contextmanager
+def _resume_hint(options: OutputOptions, reporter: Reporter) -> Iterator[None]:
+    """Report which rows an interrupted run leaves, and how to continue it."""
+    try:
+        yield
+    except (KeyboardInterrupt, DiskError):
+        for path in map(rows_path, options.text_files.values()):
+            if path.exists():
+                reporter.say(
+                    f"{path} has the rows so far; to continue, repeat the command with --resume"
+                )
+        raise
+
+
+def _open_output(
+    options: OutputOptions,
+    columns: RowColumns,
+    job: Mapping[str, Any],
+    inputs: Iterator[Input],
+    until_closed: ExitStack,
+) -> OpenOutput | None:
+    """Open all outputs, resuming one if requested; None if it is complete already.
+
+    until_closed: closes what was opened. Raises OutputError for rows of another job, DiskError.
+    """
+    output = OpenOutput([], inputs, RowCounts())
+    job = {**job, "columns": columns.header, "--min-confidence": options.min_confidence}
+    for name, path in options.text_files.items():
+        file_job = {**job, "format": name}
+        if options.resume and is_complete(path, file_job):
+            return None
+        file = ResumableFile(path, _FILE_FORMATS[name](columns), file_job)
+        until_closed.callback(file.close)
+        if options.resume:
+            output = OpenOutput([], *file.resume(inputs))
+        else:
+            file.start()
+        output.sinks.append(file)
+    if options.parquet:
+        table = ParquetFile(options.parquet, columns)
+        until_closed.callback(table.close)
+        output.sinks.append(table)
+    output.sinks.extend(Stdout(_STDOUT_FORMATS[name](columns)) for name in options.on_stdout)
+    if not output.sinks:
+        output.sinks.append(Stdout(TextFormat(columns)))
+    return output
+
+
+def _write_rows(
+    predictor: Predictor,
+    output: OpenOutput,
+    options: OutputOptions,
+    reporter: Reporter,
+    batches: Batches,
+) -> list[tuple[Prediction, Input]]:
+    """Predict and write all inputs; return the first ones, for a grid."""
+    counts, resumed = output.counts, output.counts.images
+    first_rows: list[tuple[Prediction, Input]] = []
+    in_progress: deque[Input] = deque()
+    heat = _open_heat_folder(options.heat, predictor)
+    started = time.monotonic()
+    with reporter.bar("predict", None) as bar:
+        for batch in batches(predictor, _record(output.inputs, in_progress), False):
+            rows = [_withhold_class(row, options.min_confidence) for row in batch]
+            images = [in_progress.popleft() for _ in rows]
+            for sink in output.sinks:
+                sink.write(rows)
+            if heat:
+                heat.write(rows, images, counts.images + 1)
+            counts.add(rows)
+            bar.advance(len(rows))
+            pairs = list(zip(rows, images, strict=True))
+            first_rows += pairs[: _GRID_IMAGES - len(first_rows)]
+    reporter.say(_summary(counts, resumed, time.monotonic() - started))
+    if heat:
+        reporter.say(f"{plural(heat.count, 'heat map')} written to {options.heat}")
+    return first_rows
+
+
+def _open_heat_folder(folder: Path | None, predictor: Predictor) -> "HeatFolder | None":
+    if folder is None:
+        return None
+    from onsight.inference.heat_files import HeatFolder  # loads torch
+
+    return HeatFolder(folder, predictor)
+
+
+def _record(inputs: Iterator[Input], in_progress: deque[Input]) -> Iterator[Input]:
+    """Yield the inputs unchanged, and append each to in_progress when it is taken."""
+    for image in inputs:
+        in_progress.append(image)
+        yield image
+
+
+def _withhold_class(prediction: Prediction, min_confidence: float | None) -> Prediction:
+    """Remove the class if its probability is too low."""
+    if min_confidence is None or prediction.probability is None:
+        return prediction
+    if prediction.probability >= min_confidence:
+        return prediction
+    return replace(prediction, predicted=None)
+
+
+def _summary(counts: RowCounts, resumed: int, seconds: float) -> str:
+    parts = [f"{counts.used - counts.unsure:,} predicted"]
+    parts += [f"{counts.unsure:,} unsure"] if counts.unsure else []
+    parts.append(f"{counts.problems:,} could not be used")
+    new = counts.images - resumed
+    old = f"{resumed:,} from before; " if resumed else ""
+    rate = f"{new / seconds:,.0f} images/s"
+    return f"{', '.join(parts)}; {old}{new:,} in {duration(seconds)}, {rate}"
+
+
+def _save_grid(
+    path: Path,
+    first_rows: Sequence[tuple[Prediction, Input]],
+    predictor: Predictor,
+    counts: RowCounts,
+    reporter: Reporter,
+) -> None:
+    from onsight.inference.grid import save_grid  # loads matplotlib
+
+    readers = {image.name: image.read for _, image in first_rows}
+    save_grid(path, [row for row, _ in first_rows], predictor, lambda name: readers[name]())
+    reporter.say(f"{path} shows the first {len(first_rows):,} of {plural(counts.images, 'input')}")

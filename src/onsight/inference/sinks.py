@@ -1,0 +1,125 @@
+"""Where rows are written: stdout, or a Parquet file."""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+from onsight.errors import ConfigError
+from onsight.files import NewFile, disk_errors
+from onsight.inference.predictor import Prediction
+from onsight.inference.row_formats import RowCounts, RowFormat
+from onsight.version import installed_as
+
+_GROUP_ROWS = 2**14  # rows in memory before a row group is written
+
+
+class Sink(ABC):
+    """Takes rows batch by batch. All methods raise DiskError."""
+
+    @abstractmethod
+    def write(self, rows: Sequence[Prediction]) -> None:
+        """Write more rows."""
+
+    @abstractmethod
+    def finish(self, counts: RowCounts) -> None:
+        """Complete the output after the last row."""
+
+    def close(self) -> None:  # noqa: B027  # most sinks have nothing to release
+        """Release what is open, whether finished or not."""
+
+
+class Stdout(Sink):
+    """Rows on stdout, flushed after every batch."""
+
+    def __init__(self, form: RowFormat) -> None:
+        self._form = form
+        write_to_stdout(form.head)
+
+    def write(self, rows: Sequence[Prediction]) -> None:
+        """Write more rows."""
+        write_to_stdout(self._form.rows(rows))
+
+    def finish(self, counts: RowCounts) -> None:
+        """Write the tail of the format."""
+        write_to_stdout(self._form.tail(counts))
+
+
+class TableColumns(Protocol):
+    """The columns of a Parquet file."""
+
+    @property
+    def schema(self) -> Any:
+        """The pyarrow.Schema of the records."""
+        ...
+
+    def record(self, prediction: Prediction) -> dict[str, Any]:
+        """Return a row as plain values by column name."""
+        ...
+
+
+class ParquetFile(Sink):
+    """Rows in a Parquet file, which has its name only once it is complete."""
+
+    def __init__(self, path: Path, columns: TableColumns) -> None:
+        from pyarrow.parquet import ParquetWriter
+
+        self._path = path
+        self._columns = columns
+        self._schema = columns.schema
+        self._group: list[dict[str, Any]] = []
+        with disk_errors(path):
+            self._new = NewFile(path)
+            self._writer = ParquetWriter(self._new.file, self._schema)
+
+    def write(self, rows: Sequence[Prediction]) -> None:
+        """Write more rows."""
+        self._group += [_as_utf8(self._columns.record(row)) for row in rows]
+        if len(self._group) >= _GROUP_ROWS:
+            self._write_group()
+
+    def finish(self, counts: RowCounts) -> None:
+        """Write the last rows and give the file its name."""
+        if self._group:
+            self._write_group()
+        with disk_errors(self._path):
+            self._writer.close()
+            self._new.finish()
+
+    def close(self) -> None:
+        """Remove an unfinished file: without its footer, nobody could read it."""
+        with closing(self._new), disk_errors(self._path):
+            self._writer.close()
+
+    def _write_group(self) -> None:
+        from pyarrow import Table
+
+        with disk_errors(self._path):
+            self._writer.write_table(Table.from_pylist(self._group, self._schema))
+        self._group = []
+
+
+def require_pyarrow(path: Path, alternative: str) -> None:
+    """Raise ConfigError if Parquet files cannot be written; alternative: what to choose instead."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"writing {path} needs pyarrow: pip install '{installed_as()}[parquet]', or choose "
+            f"{alternative}"
+        ) from error
+
+
+def write_to_stdout(text: bytes) -> None:
+    """Write bytes to stdout at once, after what was printed before."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text)
+    sys.stdout.buffer.flush()
+
+
+def _as_utf8(row: dict[str, Any]) -> dict[str, Any]:
+    r"""Escape the bytes of a path that are not UTF-8, as \xe9, because Parquet requires UTF-8."""
+    path = row["path"].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return row | {"path": path}
