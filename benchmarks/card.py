@@ -34,7 +34,7 @@ from onsight.training.step.graphed import GraphedStep
 from onsight.training.step.seen_in_step import waits
 from onsight.training.step.update import Update
 from onsight_explain.accelerator import has_graphs, module_of
-from onsight_explain.tracing.devicetime import judged_phases
+from onsight_explain.tracing.device_time import effective_phases
 
 SIDE, CLASSES, IMAGES = 32, 10, 16_384
 MODELS = ("lenet", "compact", "sprint")
@@ -241,7 +241,7 @@ def phases(model: str, device: torch.device, seconds: float) -> list[str]:
     with torch.profiler.profile() as profile:
         train(STEPS)
     kernels = sum(row.self_device_time_total for row in profile.key_averages()) / 1000 / STEPS
-    judged = judged_phases(record.phases, record.device_phases)
+    judged = effective_phases(record.phases, record.device_phases)
     own = sorted(judged.items(), key=lambda one: -one[1])
     words = [f"{name} {1000 * spent / record.steps:.3f}" for name, spent in own if spent > 0]
     return [model, f"{1000 * record.step_seconds:.3f}", ", ".join(words), f"{kernels:.3f}"]

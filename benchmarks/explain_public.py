@@ -60,7 +60,7 @@ class Outcome:
         reader = [judgement.get("holds_back", ""), agreement(judgement)]
         if not self.facts:
             return [self.name, "", "", self.problem, *reader, "", "", "", f"{self.seconds:.0f}"]
-        best, mended = self.facts["best"], self.facts.get("mended")
+        best, mended = self.facts["best"], self.facts.get("fixed_script")
         cells = [
             self.name,
             f"{self.facts['images_per_second']:,.0f}",

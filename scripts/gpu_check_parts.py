@@ -324,7 +324,7 @@ def explain_planted(options: argparse.Namespace, folder: Path) -> Figures:
     script = PLANTED / f"{options.subject}.py"
     is_simulated = options.device.startswith("twin")
     seconds = 15 if options.short else 45
-    explained = onsight.explain(script, [str(folder)], on_twin=is_simulated, seconds=seconds)
+    explained = onsight.explain(script, [str(folder)], simulate_gpu=is_simulated, seconds=seconds)
     explained.show()
     facts = explained.facts()
     cause, remedy = PLANTED_FAULTS[options.subject]

@@ -419,12 +419,14 @@ BUGS = [
         "sys.path.insert(0, folder)",
         "tests/models/test_user_nets.py",
     ),
-    *_without("onsight_explain/process/file_guard.py", _KEPT, "if keeps and not is_deleted:"),
+    *_without(
+        "onsight_explain/process/file_guard.py", _KEPT, "if keeps_content and not is_deleted:"
+    ),
     Bug("onsight_explain/process/file_guard.py", "self._is_users(target)", "False", _KEPT),
     Bug(
-        "onsight_explain/process/guarding.py",
-        '| {"onsight_guard": _InSpawned(self.guard)}',
+        "onsight_explain/process/guarded_functions.py",
+        '| {"onsight_guard": _GuardOnUnpickling(self.guard)}',
         "",
-        "packages/onsight-explain/tests/script/test_kept_files.py",
+        "packages/onsight-explain/tests/script/test_unchanged_files.py",
     ),
 ]

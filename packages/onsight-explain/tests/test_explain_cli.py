@@ -45,7 +45,7 @@ def test_help_names_every_option_without_loading_torch():
     code = "import sys; from onsight_explain.cli import main\ntry: main(['--help'])\n"
     code += "finally: assert not {'torch', 'numpy'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for option in ("--seconds", "--quick", "--no-what-ifs", "--write", "--trace", "--twin"):
+    for option in ("--seconds", "--quick", "--no-what-ifs", "--write", "--trace", "--simulate-gpu"):
         assert option in done.stdout
 
 
@@ -85,7 +85,7 @@ def test_only_the_script_is_required(capsys):
 @pytest.mark.parametrize("is_sound", [True, False])
 def test_the_exit_code_of_the_simulated_gpu(capsys, script, explained, is_sound):
     explained.is_sound = is_sound
-    assert run(capsys, script, "--twin")[0] == 1 - is_sound
+    assert run(capsys, script, "--simulate-gpu")[0] == 1 - is_sound
 
 
 def test_quick_takes_half_a_minute_at_most(capsys, script, explained):
@@ -97,9 +97,9 @@ def test_quick_takes_half_a_minute_at_most(capsys, script, explained):
     ("words", "message"),
     [
         (["--seconds", "0"], "--seconds must be more than 0"),
-        (["--write", "fixed.py", "--twin"], "--write needs changes to try out"),
+        (["--write", "fixed.py", "--simulate-gpu"], "--write needs changes to try out"),
         (["--write", "fixed.py", "--no-what-ifs"], "--write needs changes to try out"),
-        (["--trace", "trace.json", "--twin"], "without --twin"),
+        (["--trace", "trace.json", "--simulate-gpu"], "leave out --simulate-gpu"),
         (["--trace", "."], "is a folder"),
     ],
 )

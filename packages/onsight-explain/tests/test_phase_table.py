@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from onsight_explain.ceilings import Ceilings
-from onsight_explain.phase_table import phase_table, reached
+from onsight_explain.phase_table import describe_utilization, phase_table
 from onsight_explain.text import rate_words
 
 
@@ -23,6 +23,6 @@ def test_the_largest_phase_comes_first_with_its_share_and_its_time_per_step():
 
 def test_speed_is_compared_with_the_ceiling_of_its_precision():
     ceilings = Ceilings({"fp32": 100e9, "bf16": 200e9}, 20e9)
-    line = reached(10**9, 10**8, 0.02, "bf16", ceilings)
+    line = describe_utilization(10**9, 10**8, 0.02, "bf16", ceilings)
     assert "50.0 GFLOP/s, 25.0% of the 200 GFLOP/s of a large bf16 matrix product" in line
     assert f"{rate_words(5e9)}, 25.0% of the {rate_words(20e9)} of a large copy" in line

@@ -19,7 +19,7 @@ def explain(
     what_ifs: bool = True,
     seconds: float = SECONDS,
     limit_seconds: float = LIMIT_SECONDS,
-    on_twin: bool = False,
+    simulate_gpu: bool = False,
     write: Path | None = None,
     compare: str | None = None,
     batch_sizes: str = "",
@@ -32,7 +32,7 @@ def explain(
     """Find out what slows down a run or any training script, and what would help.
 
     subject: a run folder, DATA, or a script, which takes script_args; what_ifs: try out changes;
-    seconds: for all of it, about; limit_seconds: until a script trains; on_twin: run the script on
+    seconds: for all of it, about; limit_seconds: until a script trains; simulate_gpu: run it on
     a simulated GPU; write: where the script goes with the changes that won; compare: devices such
     as "cpu,cuda:0", or "all", at these batch_sizes, such as "4,32"; trace_file: to write a timeline
     into; plot_file: a PNG file to draw the comparison into; recipe, config, fields: those of the
@@ -52,13 +52,13 @@ def explain(
                 what_ifs=what_ifs,
                 seconds=seconds,
                 limit_seconds=limit_seconds,
-                on_twin=on_twin,
+                simulate_gpu=simulate_gpu,
                 write=write,
                 trace_file=trace_file,
             )
         except ExplainError as error:
             raise UserError(str(error)) from error
-    if script_args or on_twin or write:
+    if script_args or simulate_gpu or write:
         raise ConfigError(f"this needs a training script, and {name} is not a Python file")
     if seconds <= 0:
         raise ConfigError("--seconds must be more than 0")

@@ -233,7 +233,7 @@ def test_the_number_of_threads_is_restored(bars):
         (["absent.py", "--batch-size", "4"], "after --"),
         (["absent.py", "--compare", "cpu"], "after --"),
         (["absent.py", "--ranks", "2"], "one process of a script is explained"),
-        (["absent.py", "--ranks", "2", "--twin"], "one process of a script is explained"),
+        (["absent.py", "--ranks", "2", "--simulate-gpu"], "one process of a script is explained"),
         (["pets.ipynb"], "make a script of it (`jupyter nbconvert --to script pets.ipynb`)"),
         (["demo", "--write", "mended.py"], "demo is not a Python file"),
         (["demo", "--compare", "cpu", "--save-plot", "plot.txt"], ".png"),

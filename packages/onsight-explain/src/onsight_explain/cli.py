@@ -17,9 +17,9 @@ from onsight_explain.spinning import choose_spinning
 
 _INTERRUPTED = 130
 _NO_RANKS = (
-    "one process of a script is explained: leave --ranks out. A script for torchrun runs alone "
-    "with RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 in the "
-    "environment"
+    "only one process of a script is explained: leave --ranks out. To run a script for torchrun "
+    "as a single process, put RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 "
+    "MASTER_PORT=29500 in its environment"
 )
 
 
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     simulated GPU; 2 for a problem the user can fix; 130 and 143 after SIGINT and SIGTERM.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what the terminal cannot show is escaped
+        if isinstance(stream, io.TextIOWrapper):  # escape what the terminal cannot encode
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # after cleaning up
     try:
@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
         what_ifs=options.what_ifs,
         seconds=min(options.seconds, QUICK_SECONDS) if options.quick else options.seconds,
         limit_seconds=options.limit,
-        on_twin=options.twin,
+        simulate_gpu=options.simulate_gpu,
         write=options.write,
         trace_file=options.trace,
     )
@@ -64,18 +64,18 @@ def _run(options: argparse.Namespace) -> int:
         print(json.dumps(explained.facts()), flush=True)
     else:
         explained.show()
-    if options.twin:
-        return 0 if explained.found.is_sound else 1
-    delivery = explained.found.delivery
+    if options.simulate_gpu:
+        return 0 if explained.result.is_sound else 1
+    delivery = explained.result.delivery
     if options.write and not delivery and not options.json:
         print(f"{options.write} was not written: no change made the script faster", flush=True)
     return 0 if not delivery or delivery.is_sound else 1
 
 
 def _parse(words: list[str]) -> argparse.Namespace:
-    """Read the command line; what comes after `--` belongs to the script."""
+    """Parse the command line; what follows `--` belongs to the script."""
     end = words.index("--") if "--" in words else len(words)
-    parser = _parser()
+    parser = _make_parser()
     options, unknown = parser.parse_known_intermixed_args(words[:end])
     if "--ranks" in unknown:
         parser.error(_NO_RANKS)
@@ -88,20 +88,20 @@ def _parse(words: list[str]) -> argparse.Namespace:
     return options
 
 
-class _Parser(argparse.ArgumentParser):
+class _ArgumentParser(argparse.ArgumentParser):
     """Raises ExplainError where argparse would print its usage and exit."""
 
     def error(self, message: str) -> NoReturn:
         raise ExplainError(f"{message}. See `{self.prog} --help`.")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _make_parser() -> argparse.ArgumentParser:
+    parser = _ArgumentParser(
         prog="onsight-explain",
         allow_abbrev=False,
         usage="%(prog)s [options] SCRIPT.py [-- ARGUMENTS OF THE SCRIPT]",
         description="Find out what slows down a PyTorch training script, and what would help. The "
-        "script is run unchanged for some seconds, then with changes, each timed against the "
+        "script runs unchanged for some seconds, then with changes, each timed against the "
         "original.",
     )
     add = parser.add_argument
@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "script_args",
         nargs="*",
-        default=[],  # or argparse would say that they are required
+        default=[],  # or argparse would require them
         metavar="ARGUMENTS",
         help="Arguments of the script, after --.",
     )
@@ -117,8 +117,9 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds",
         type=float,
         default=SECONDS,
-        help="About how long it may take in all, in seconds (default: %(default)g). More time "
-        "tells smaller gains from noise, and tries more changes of a script that starts slowly.",
+        help="How long it may take in total, in seconds, approximately (default: %(default)g). "
+        "More time distinguishes smaller gains from noise, and allows more changes to be tried for "
+        "a script that starts slowly.",
     )
     add(
         "--quick",
@@ -129,27 +130,28 @@ def _parser() -> argparse.ArgumentParser:
         "--what-ifs",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="Try out changes and time each of them (default: yes).",
+        help="Try changes and time each of them (default: yes).",
     )
     add(
         "--write",
         type=Path,
         metavar="FILE",
-        help="Write the script with the changes that won into this file, run against the original.",
+        help="Write the script with the changes that helped most to this file, after running it "
+        "against the original.",
     )
     add(
         "--trace",
         type=Path,
         metavar="FILE",
-        help="Write the measured steps into this file as a timeline, to be opened at "
+        help="Write the measured steps to this file as a timeline, to be opened at "
         "ui.perfetto.dev or in chrome://tracing.",
     )
     add(
-        "--twin",
+        "--simulate-gpu",
         action="store_true",
-        help="Run the script on a GPU simulated on the CPU: which line fails on a GPU, and which "
-        "ones make Python wait for it in every step. Needs no GPU; its speed means nothing. Exit "
-        "code 1 if it fails.",
+        help="Run the script on a GPU simulated on the CPU, and report the line that fails on a "
+        "GPU and those that make Python wait for it in every step. Needs no GPU; the speed is "
+        "meaningless. Exit code 1 if the script fails.",
     )
     add(
         "--limit",

@@ -11,29 +11,29 @@ from rich.console import Console
 from onsight_explain.errors import ExplainError
 from onsight_explain.files import check_output
 
-SECONDS = 60.0  # for the whole command, about
+SECONDS = 60.0  # for the whole command, approximately
 QUICK_SECONDS = 30.0
 LIMIT_SECONDS = 120.0
 _NOTEBOOK = ".ipynb"
 
-F = TypeVar("F")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Explained(Generic[F]):
-    """What was found out, in full in `found`."""
+class Explained(Generic[R]):
+    """An explanation in full as `result`, with the ways to present it."""
 
-    found: F
-    to_facts: Callable[[F], dict[str, Any]]
-    print_to: Callable[[F, Console], None]
+    result: R
+    to_facts: Callable[[R], dict[str, Any]]
+    print_to: Callable[[R, Console], None]
 
     def facts(self) -> dict[str, Any]:
-        """Plain values; at least `verdict`."""
-        return self.to_facts(self.found)
+        """Return plain values, including at least `verdict`."""
+        return self.to_facts(self.result)
 
     def show(self, console: Console | None = None) -> None:
         """Print it as `onsight-explain` does."""
-        self.print_to(self.found, console or Console(highlight=False, markup=False))
+        self.print_to(self.result, console or Console(highlight=False, markup=False))
 
 
 def explain(
@@ -43,26 +43,26 @@ def explain(
     what_ifs: bool = True,
     seconds: float = SECONDS,
     limit_seconds: float = LIMIT_SECONDS,
-    on_twin: bool = False,
+    simulate_gpu: bool = False,
     write: Path | None = None,
     trace_file: Path | None = None,
 ) -> Explained[Any]:
     """Find out what slows down a training script, and what would help.
 
     Args:
-        script: A Python file; it is run unchanged and takes `script_args`.
+        script: A Python file, which is run unchanged.
         script_args: Arguments of the script.
-        what_ifs: Try out changes and time each of them.
-        seconds: For all of it, about.
+        what_ifs: Try changes and time each of them.
+        seconds: How long all of it may take, approximately.
         limit_seconds: The longest time from the script's start to its first training steps.
-        on_twin: Run the script on a GPU simulated on the CPU, without timing anything.
-        write: Where to write the script with the changes that won.
+        simulate_gpu: Run the script on a GPU simulated on the CPU, without timing anything.
+        write: Where to write the script with the changes that helped most.
         trace_file: Where to write a timeline of the measured steps.
 
     Raises:
         ExplainError: For what the caller can fix.
     """
-    begun, script = time.monotonic(), Path(script)
+    began, script = time.monotonic(), Path(script)
     if seconds <= 0:
         raise ExplainError("--seconds must be more than 0")
     if script.suffix == _NOTEBOOK:
@@ -72,42 +72,49 @@ def explain(
         )
     if script.suffix != ".py":
         raise ExplainError(f"{script} is not a Python file")
-    if write and (on_twin or not what_ifs):
-        raise ExplainError("--write needs changes to try out: without --twin and --no-what-ifs")
-    if trace_file and on_twin:
-        raise ExplainError("--trace is a timeline of measured steps: without --twin")
+    if write and (simulate_gpu or not what_ifs):
+        raise ExplainError(
+            "--write needs changes to try out: leave out --simulate-gpu and --no-what-ifs"
+        )
+    if trace_file and simulate_gpu:
+        raise ExplainError("--trace is a timeline of measured steps: leave out --simulate-gpu")
     if trace_file and trace_file.suffix == ".py":
         raise ExplainError(f"--trace writes JSON, and {trace_file} is a script; name another file")
     if trace_file:
         arguments = [word.rpartition("=")[2] for word in script_args]
         trace_file = check_output(trace_file, "--trace", [script, *arguments])
-    if on_twin:
-        return _explain_on_twin(script, list(script_args), limit_seconds)
-    from onsight_explain.delivery.target import check_target
+    if simulate_gpu:
+        return _explain_on_simulated_gpu(script, list(script_args), limit_seconds)
+    from onsight_explain.delivery.delivery import check_target
     from onsight_explain.diagnosis.explain import explain_script
     from onsight_explain.diagnosis.show import facts, print_explanation
 
     target = check_target(script, write) if write else None
-    left = max(seconds / 2, seconds - (time.monotonic() - begun))  # torch was loaded meanwhile
-    found = explain_script(
+    remaining = max(seconds / 2, seconds - (time.monotonic() - began))  # after loading torch
+    explanation = explain_script(
         script,
         list(script_args),
-        left,
+        remaining,
         what_ifs,
         limit_seconds,
         write=target,
         trace_file=trace_file,
     )
-    return Explained(found, facts, print_explanation)
+    return Explained(explanation, facts, print_explanation)
 
 
 def is_script(name: str) -> bool:
-    """Whether a name is that of a script, or of a notebook, which the error about it explains."""
+    """Return whether a name is that of a script, or of a notebook, which `explain` refuses."""
     return name.endswith((".py", _NOTEBOOK))
 
 
-def _explain_on_twin(script: Path, args: list[str], limit_seconds: float) -> Explained[Any]:
-    from onsight_explain.on_twin.explain import explain_on_twin
-    from onsight_explain.on_twin.show import facts, print_on_twin
+def _explain_on_simulated_gpu(
+    script: Path, args: list[str], limit_seconds: float
+) -> Explained[Any]:
+    from onsight_explain.on_simulated_gpu.explain import (
+        facts,
+        print_simulation,
+        run_on_simulated_gpu,
+    )
 
-    return Explained(explain_on_twin(script, args, limit_seconds), facts, print_on_twin)
+    return Explained(run_on_simulated_gpu(script, args, limit_seconds), facts, print_simulation)

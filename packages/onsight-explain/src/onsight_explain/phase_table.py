@@ -6,15 +6,16 @@ from onsight_explain.ceilings import Ceilings
 from onsight_explain.text import flops_words, percent, rate_words, step_times
 from onsight_explain.tracing.clock import PHASES
 
-_BAR = 16  # characters of a full bar
+_BAR_WIDTH = 16  # characters
+_MIN_SHARE = 0.0005  # of the time, for a phase to be listed
 
 
 def phase_table(
     phases: dict[str, float], steps: int, device_phases: dict[str, float] | None = None
 ) -> Table:
-    """A row for each phase, the largest first: its share of the time and its time per step.
+    """Return a row for each phase, the largest first: its share of the time and time per step.
 
-    phases: in seconds; device_phases: the same on the accelerator's own timeline, if there is one.
+    The phases are in seconds; `device_phases` are those on the accelerator's own timeline.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("where the time goes")
@@ -26,26 +27,30 @@ def phase_table(
     total = sum(phases.values()) or 1.0
     device_total = sum((device_phases or {}).values()) or 1.0
     ranked = sorted(phases.items(), key=lambda item: -item[1])
-    shown = [(name, seconds) for name, seconds in ranked if seconds >= 0.0005 * total]
-    times = step_times(*(seconds / max(1, steps) for _, seconds in shown))
-    for (name, seconds), each in zip(shown, times, strict=True):
-        cells = [PHASES[name], percent(seconds / total), each]
+    listed = [(name, seconds) for name, seconds in ranked if seconds >= _MIN_SHARE * total]
+    times = step_times(*(seconds / max(1, steps) for _, seconds in listed))
+    for (name, seconds), step_time in zip(listed, times, strict=True):
+        cells = [PHASES[name], percent(seconds / total), step_time]
         if device_phases:
             cells.append(percent(device_phases.get(name, 0.0) / device_total))
-        table.add_row(*cells, "█" * round(_BAR * seconds / total))
+        table.add_row(*cells, "█" * round(_BAR_WIDTH * seconds / total))
     return table
 
 
-def reached(
-    flops_a_step: int, bytes_a_step: int, step_seconds: float, precision: str, ceilings: Ceilings
+def describe_utilization(
+    flops_per_step: int,
+    bytes_per_step: int,
+    step_seconds: float,
+    precision: str,
+    ceilings: Ceilings,
 ) -> str:
-    """How much of the device's ceilings a step reaches, in one line."""
-    flops = flops_a_step / step_seconds
-    moved = bytes_a_step / step_seconds
-    name, most = ceilings.peak(precision) or ("fp32", ceilings.flops_per_second["fp32"])
+    """Return how much of the device's ceilings a step reaches, in one line."""
+    flops = flops_per_step / step_seconds
+    traffic = bytes_per_step / step_seconds
+    name, peak = ceilings.peak(precision) or ("fp32", ceilings.flops_per_second["fp32"])
     return (
-        f"arithmetic: {flops_words(flops)}, {percent(flops / most)} of the {flops_words(most)} of "
+        f"arithmetic: {flops_words(flops)}, {percent(flops / peak)} of the {flops_words(peak)} of "
         f"a large {name} matrix product here; memory traffic of the operations: "
-        f"{rate_words(moved)}, {percent(moved / ceilings.copy_bytes_per_second)} of the "
+        f"{rate_words(traffic)}, {percent(traffic / ceilings.copy_bytes_per_second)} of the "
         f"{rate_words(ceilings.copy_bytes_per_second)} of a large copy (over 100% thanks to caches)"
     )

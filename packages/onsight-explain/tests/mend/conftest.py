@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from onsight_explain.delivery.mended import mend_script, mends_of
+from onsight_explain.delivery.fixed_script import fix_script, fixes_for
 from onsight_explain.script.trace import ItemFacts, LoaderFacts, OptimizerFacts, Reads, Trace
 from onsight_explain.tracing.sites import Site
 from onsight_explain.what_ifs.table import what_ifs_from
@@ -29,7 +29,7 @@ class Written:
 
     def mended(self, trace, **changes):
         """With these what-ifs mended; it is Python then."""
-        found = mend_script(self.path, mends_of(what_ifs_from(changes), trace))
+        found = fix_script(self.path, fixes_for(what_ifs_from(changes), trace))
         ast.parse(found.after)
         return found
 

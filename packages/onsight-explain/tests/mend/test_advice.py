@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from onsight_explain.delivery.mended import mend_script, mends_of
+from onsight_explain.delivery.fixed_script import fix_script, fixes_for
 from onsight_explain.script.trace import LoaderFacts, OptimizerFacts, Reads, Trace
 from onsight_explain.tracing.sites import Site
 from onsight_explain.what_ifs.table import what_ifs_from
@@ -54,7 +54,7 @@ def lines(tmp_path):
     )
 
     def lines(**changes):
-        return mend_script(path, mends_of(what_ifs_from(changes), trace)).lines
+        return fix_script(path, fixes_for(what_ifs_from(changes), trace)).lines
 
     return lines
 

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 from rich.console import Console
 
-from onsight_explain.delivery.delivery import deliver
-from onsight_explain.delivery.show import delivery_words, print_delivery
-from onsight_explain.delivery.target import check_target
+from onsight_explain.delivery.delivery import check_target, deliver
+from onsight_explain.diagnosis.show import describe_delivery, print_delivery
 from onsight_explain.errors import ExplainError
 from onsight_explain.search.tried import Untried
 from onsight_explain.what_ifs.table import what_ifs_from
@@ -81,24 +80,24 @@ def test_the_file_that_ran_is_the_one_that_is_written(deliver_as, capsys):
 
 def test_small_gains_are_not_headlined(deliver_as):
     found, _ = deliver_as(FakeTrial(107.0))
-    assert "no gain was shown" in delivery_words(found)
+    assert "no gain was shown" in describe_delivery(found)
     assert found.target.exists()
 
 
 @pytest.mark.parametrize(
     ("trial", "words"),
     [
-        (FakeTrial("NameError: name 'x' is not defined"), "the mended script failed: NameError"),
-        (FakeTrial(500.0, losses=(9.0, 9.0, 9.0)), "the losses of the first steps are other ones"),
-        (FakeTrial(500.0, losses=(2.3, float("nan"), 2.1)), "are other ones"),
+        (FakeTrial("NameError: name 'x' is not defined"), "the fixed script failed: NameError"),
+        (FakeTrial(500.0, losses=(9.0, 9.0, 9.0)), "the losses of the first steps differ"),
+        (FakeTrial(500.0, losses=(2.3, float("nan"), 2.1)), "first steps differ"),
     ],
 )
 def test_a_wrong_one_is_not_kept(deliver_as, trial, words):
     found, _ = deliver_as(trial)
     assert not found.is_sound
     assert not found.target.exists()
-    assert words in delivery_words(found)
-    assert "was not written" in delivery_words(found)
+    assert words in describe_delivery(found)
+    assert "was not written" in describe_delivery(found)
     assert found.facts()["file"] is None
 
 
@@ -112,7 +111,7 @@ def test_losses_of_other_batches_are_compared_by_their_mean(deliver_as):
 def test_what_must_be_done_at_the_start_runs_with_it_and_is_said(deliver_as):
     found, bench = deliver_as(FakeTrial(200.0), {"short_spin": True})
     assert bench.asked[1].environment == {"GOMP_SPINCOUNT": "2000"}
-    assert delivery_words(found).endswith("Start it with GOMP_SPINCOUNT=2000 set.")
+    assert describe_delivery(found).endswith("Start it with GOMP_SPINCOUNT=2000 set.")
     assert b"# start it with GOMP_SPINCOUNT=2000 set" in found.target.read_bytes()
 
 
@@ -123,7 +122,7 @@ def test_comments_alone_are_not_run(script, traced, tmp_path):
     changes = what_ifs_from({"workers": 1})
     found = deliver(written.path, trace, changes, target, None, None, 1.0)
     assert found.proof is None
-    assert "its comments say what to change" in delivery_words(found)
+    assert "its comments list what to change" in describe_delivery(found)
     assert "# To do: DataLoader(..., num_workers=1)" in target.read_text()
 
 
@@ -145,9 +144,9 @@ def test_no_file_of_the_users_is_replaced(tmp_path):
     other.write_text(SCRIPT)
     with pytest.raises(ExplainError, match="--write would replace"):
         check_target(script, tmp_path / "." / "train.py")
-    with pytest.raises(ExplainError, match="is not a mended script: delete it"):
+    with pytest.raises(ExplainError, match="was not written by Onsight: delete it"):
         check_target(script, other)
-    other.write_text("# Mended by Onsight from train.py.\n")
+    other.write_text("# Fixed by Onsight from train.py.\n")
     assert check_target(script, other) == other
     with pytest.raises(ExplainError, match="is a folder"):
         check_target(script, tmp_path)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onsight_explain.delivery.mended import mend_script, mends_of
+from onsight_explain.delivery.fixed_script import fix_script, fixes_for
 from onsight_explain.script.trace import LoaderFacts, OptimizerFacts, Trace
 from onsight_explain.tracing.sites import Site
 from onsight_explain.what_ifs.batch import LargerBatch
@@ -103,7 +103,7 @@ def test_the_setting_is_written_into_the_script(
     script = tmp_path / "train.py"
     script.write_text(text)
     trace = traced(script, maker, trainer, *lines)
-    after = mend_script(script, mends_of(what_ifs, trace)).after.decode().splitlines()
+    after = fix_script(script, fixes_for(what_ifs, trace)).after.decode().splitlines()
     before = text.splitlines()
     new = [row for row in after if row not in before and not row.startswith("#")]
     assert sorted(new) == sorted(expected)
@@ -113,7 +113,7 @@ def test_settings_that_come_from_elsewhere_are_told(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("args, = parser.parse_args_into_dataclasses()\ntrainer.train()\n")
     trace = traced(script, "transformers", "transformers", 2, 2)
-    (line,) = mend_script(script, mends_of([Workers(2)], trace)).lines
+    (line,) = fix_script(script, fixes_for([Workers(2)], trace)).lines
     assert "TrainingArguments(..., dataloader_num_workers=2)" in line.text
     assert line.left
 
@@ -130,6 +130,6 @@ def test_what_happens_inside_a_library_is_told_and_not_written(tmp_path, what_if
     script = tmp_path / "train.py"
     script.write_text(FASTAI)
     trace = traced(script, "fastai", "fastai", 1, 3)
-    (line,) = mend_script(script, mends_of([what_if], trace)).lines
+    (line,) = fix_script(script, fixes_for([what_if], trace)).lines
     assert words in line.text
     assert line.left

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from onsight_explain.delivery.mended import mend_script
+from onsight_explain.delivery.fixed_script import fix_script
 from onsight_explain.mend.kept import augmented_batches, kept_batches
 from onsight_explain.process.items import examine_items
 from onsight_explain.script.trace import LoaderFacts, Trace
@@ -54,7 +54,7 @@ def ran(tmp_path):
         )
         item = examine_items(plain["data"])
         trace = Trace(ended="window", startup_seconds=0, loader=facts, item=item)
-        mended = mend_script(path, mends(trace))
+        mended = fix_script(path, mends(trace))
         assert [line.left for line in mended.lines] == [""] * len(mended.lines)
         after: dict = {}
         exec(mended.after.decode(), after)

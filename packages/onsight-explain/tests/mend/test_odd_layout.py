@@ -6,7 +6,7 @@ import pytest
 
 NETWORK = {"bf16": True, "channels_last": True}
 LOADER = {"workers": 0, "batch_factor": 16}
-HEAD = "# Mended by Onsight from train.py.\n"
+HEAD = "# Fixed by Onsight from train.py.\n"
 
 CASES = {
     "two statements in a line": (

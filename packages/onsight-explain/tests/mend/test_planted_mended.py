@@ -178,7 +178,7 @@ def test_the_changed_lines(mended, name):
         [row.strip() for row in raw.decode().splitlines()] for raw in (found.before, found.after)
     )
     new = [row for row in after if row not in before and row not in _of_definitions(after)]
-    assert new == ["# Mended by Onsight from train.py.", *expected]
+    assert new == ["# Fixed by Onsight from train.py.", *expected]
     assert not any(one.left for one in found.lines)
 
 

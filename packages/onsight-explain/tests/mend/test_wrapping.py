@@ -66,7 +66,7 @@ def test_a_line_that_was_long_before_stays(script, traced):
     written = script(source)
     found = written.mended(traced(written.call("DataLoader")), workers=1)
     assert code(found) == source.replace("a, 4", "a, 4, num_workers=1").replace(
-        "import torch", "# Mended by Onsight from train.py.\nimport torch"
+        "import torch", "# Fixed by Onsight from train.py.\nimport torch"
     )
 
 

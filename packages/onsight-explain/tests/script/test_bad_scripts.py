@@ -10,7 +10,7 @@ import pytest
 from onsight_explain.cli import main
 from onsight_explain.diagnosis.explain import explain_script
 from onsight_explain.errors import ExplainError, ScriptFailed
-from onsight_explain.process.failure import failure_words, nothing_seen
+from onsight_explain.process.failure import describe_failure, describe_no_training
 from onsight_explain.process.processes import Processes
 
 LIMIT_SECONDS = 4
@@ -44,7 +44,10 @@ time.sleep(600)
 """
 BAD = {  # what it does: the script, and words that its message holds
     "leaves a daemon": (DAEMON, ["Traceback", "RuntimeError: planted"]),
-    "ignores signals": (SIGNALS, [f"no training step was seen in {LIMIT_SECONDS} s", "--limit"]),
+    "ignores signals": (
+        SIGNALS,
+        [f"no training step was observed in {LIMIT_SECONDS} s", "--limit"],
+    ),
     "waits for input": ("input('Name? ')", ["EOFError", "waits for input"]),
     "measures its terminal": (
         "import os; height, width = os.popen('stty size').read().split(); 1 / 0",
@@ -61,7 +64,7 @@ BAD = {  # what it does: the script, and words that its message holds
 NOT_RUN = {
     "has a syntax error": ("x = 1\ndef f(:\n", ["bad.py, line 2", "invalid syntax"]),
     "is Python 2": ("print 'x'\n", ["bad.py, line 1", "Python 2"]),
-    "is empty": ("# nothing\n", ["holds no code"]),
+    "is empty": ("# nothing\n", ["contains no code"]),
 }
 
 
@@ -94,7 +97,7 @@ def explained(processes, folder, name):
         message = str(error)
     else:
         assert not trace.images
-        message = nothing_seen(trace.ended, processes.limit_seconds, trace.last_words)
+        message = describe_no_training(trace.ended, processes.limit_seconds, trace.last_output)
     return message, before == digests(folder)
 
 
@@ -150,16 +153,16 @@ def test_what_cannot_run_is_not_started(tmp_path, name, monkeypatch):
     [
         ("ModuleNotFoundError: No module named 'PIL'", 3, "pip install pillow"),
         ("ModuleNotFoundError: No module named 'timm.layers'", 3, "pip install timm"),
-        ("ModuleNotFoundError: No module named 'my_tools'", 3, "No package is known for my_tools"),
+        ("ModuleNotFoundError: No module named 'my_tools'", 3, "provides my_tools is not known"),
         ("Usage: train.py [OPTIONS]\nError: Missing option '--data'.", 3, "after --"),
         ("", -11, "SIGSEGV"),
-        ("", None, "killed at its limit"),
+        ("", None, "killed at its time limit"),
         ("MemoryError", 3, "MemoryError"),
         ("no such data", 3, "no such data"),
     ],
 )
-def test_a_failure_says_what_to_do(said, code, words):
-    assert words in failure_words(said, code, "train.py")
+def test_a_failure_message_contains_what_to_do(said, code, words):
+    assert words in describe_failure(said, code, "train.py")
 
 
 def test_a_failed_script_is_reported_by_the_command(tmp_path, capsys):

@@ -5,6 +5,7 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
+from onsight_explain.script.augment_batches import batch_version
 from onsight_explain.script.batched import (
     color_jitter,
     gaussian_blur,
@@ -13,7 +14,6 @@ from onsight_explain.script.batched import (
     random_flip,
     random_resized_crop,
 )
-from onsight_explain.script.batching import of_batches
 
 SIDE = 24
 
@@ -48,7 +48,7 @@ STEPS = [
 @pytest.mark.parametrize(("ops", "name", "arguments"), STEPS)
 @pytest.mark.parametrize("is_float", [False, True])
 def test_every_image_is_transformed_by_itself(images, ops, name, arguments, is_float):
-    step = of_batches(getattr(ops, name)(**arguments))
+    step = batch_version(getattr(ops, name)(**arguments))
     one = images[:1].expand(64, -1, -1, -1)
     one = one.float() / 255 if is_float else one
     out = step(one)
@@ -70,7 +70,7 @@ def test_every_image_is_transformed_by_itself(images, ops, name, arguments, is_f
     ],
 )
 def test_what_it_would_do_otherwise_is_left_to_torchvision(step):
-    assert of_batches(step) is None
+    assert batch_version(step) is None
 
 
 def test_windows_of_a_crop_are_those_of_the_padded_image(images):

@@ -66,14 +66,14 @@ def test_noise_does_not_flip_the_cause():
     assert find_cause(trace(**COMPUTES), [lucky, sure], None, cores=2).name == "small-batch"
 
 
-def test_what_ifs_that_cannot_be_told_apart_count_together():
+def test_what_ifs_that_cannot_be_distinguished_count_together():
     one, two = tried(2.0, low=1.95, threads=1), tried(2.0, low=1.9, short_spin=True)
     other = tried(2.1, low=2.0, bf16=True)
     assert find_cause(trace(**COMPUTES), [other, one, two], None, cores=2).name == "threads"
     assert find_cause(trace(**COMPUTES), [other, one], None, cores=2).name == "precision"
 
 
-def test_a_mistake_that_surely_costs_time_comes_before_faster_arithmetic():
+def test_a_mistake_that_certainly_costs_time_comes_before_faster_arithmetic():
     """But not one whose gain is not shown, nor before what waits for images."""
     arithmetic = tried(2.0, low=1.8, bf16=True)
     sure, unsure = tried(1.3, low=1.15, no_grad=True), tried(1.3, low=1.05, no_grad=True)
@@ -137,7 +137,7 @@ def test_if_nothing_helped_the_largest_phase_is_the_cause(facts, cause):
     assert find_cause(trace(**facts), [tried(1.01, bf16=True)], None, cores=2).name == cause
 
 
-def test_without_a_gain_or_a_part_of_half_the_time_all_parts_are_told():
+def test_without_a_gain_or_a_part_of_half_the_time_all_parts_are_listed():
     seen = trace(data=0.4, other=0.31, forward=0.1, backward=0.1, optimizer=0.09)
     cause = find_cause(seen, [tried(1.01, bf16=True)], None, cores=2)
     assert cause.name == "spread"
@@ -189,7 +189,7 @@ HOST_WAITS = {"sync": 0.9, "forward": 0.05, "other": 0.05}  # for an accelerator
         ({"other": 0.9, "forward": 0.1}, {}, "other"),  # nothing was marked
     ],
 )
-def test_an_accelerators_own_phases_say_what_a_waiting_host_waits_for(host, device, cause):
+def test_an_accelerators_own_phases_show_what_a_waiting_host_waits_for(host, device, cause):
     seen = replace(trace(item=item(), **host), device_phases=device)
     assert find_cause(seen, [], None, cores=2).name == cause
 

@@ -25,6 +25,6 @@ def test_losses_of_different_batches_are_not_compared():
 
 
 @pytest.mark.parametrize("what_ifs", [{"threads": 1}, {"batch_factor": 4}])
-def test_a_loss_that_is_no_number_any_more_is_another_one(what_ifs):
+def test_a_loss_that_becomes_nan_differs(what_ifs):
     changed = [*LOSSES[:-1], float("nan")]
     assert compare_losses(LOSSES, changed, what_ifs_from(what_ifs), []) == "other"

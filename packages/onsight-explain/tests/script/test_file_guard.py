@@ -1,4 +1,4 @@
-"""What a script does to files that were there before happens to copies; it sees no difference.
+"""What a script does to existing files is done to copies; it observes no difference.
 
 Each case runs twice on the same files: freely, the oracle of all that it sees, and guarded.
 """
@@ -25,8 +25,8 @@ import safetensors.torch
 import torch
 from PIL import Image
 
-from onsight_explain.process.file_guard import FileGuard, kept_files, remove_copies
-from onsight_explain.process.guarding import guard_process
+from onsight_explain.process.file_guard import FileGuard, remove_copies, unchanged_files
+from onsight_explain.process.guarded_functions import guard_process
 from onsight_explain.tracing.patches import Patches
 
 TENSORS = {"weight": torch.arange(6.0)}
@@ -427,7 +427,7 @@ def guarded(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_files_are_kept_and_the_script_sees_no_difference(tmp_path, request, case):
+def test_files_stay_unchanged_and_the_script_observes_no_difference(tmp_path, request, case):
     free, kept = tmp_path / "free", tmp_path / "kept"
     for folder in (free, kept):
         folder.mkdir()
@@ -440,21 +440,21 @@ def test_files_are_kept_and_the_script_sees_no_difference(tmp_path, request, cas
     assert found == expected
     after = state(kept)
     assert {name: after.get(name) for name in before} == before
-    noted = {path.relative_to(kept) for path in kept_files(tmp_path / "ours", time.time())}
+    noted = {path.relative_to(kept) for path in unchanged_files(tmp_path / "ours", time.time())}
     after_freely = state(free)
     changed = [Path(name) for name, facts in freely.items() if after_freely.get(name) != facts]
     assert all({path, *path.parents} & noted for path in changed), (changed, noted)
     assert {str(path) for path in noted} <= before.keys()
 
 
-def test_a_file_that_another_program_removes_is_still_named(tmp_path, request):
+def test_a_file_that_another_program_removes_is_still_reported(tmp_path, request):
     path = tmp_path / "log.txt"
     path.write_text("the user's")
     end_guard = request.getfixturevalue("guarded")
     path.write_text("new")
     end_guard()
     path.unlink()
-    assert kept_files(tmp_path / "ours", time.time()) == [path]
+    assert unchanged_files(tmp_path / "ours", time.time()) == [path]
 
 
 def test_new_files_are_where_the_script_puts_them(tmp_path, guarded):
@@ -463,7 +463,7 @@ def test_new_files_are_where_the_script_puts_them(tmp_path, guarded):
     torch.save(TENSORS, new)
     guarded()
     assert torch.load(new)["weight"].tolist() == TENSORS["weight"].tolist()
-    assert kept_files(tmp_path / "ours", time.time()) == []
+    assert unchanged_files(tmp_path / "ours", time.time()) == []
 
 
 CV2 = """
@@ -501,7 +501,7 @@ def test_what_another_process_of_the_script_has_made_is_not_reported(tmp_path, g
     with guard.open(tmp_path / "of-another", "w") as file:
         file.write("mine")
     assert (tmp_path / "of-another").read_text() == "not empty"
-    assert kept_files(tmp_path / "ours", begun) == []
+    assert unchanged_files(tmp_path / "ours", begun) == []
     remove_copies(tmp_path / "ours", os.getpid())
     assert list((tmp_path / "ours" / "copies").iterdir()) == []
 

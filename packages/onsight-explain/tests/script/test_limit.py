@@ -1,4 +1,4 @@
-"""A script that is started once more, because it does not like to be forked, has one limit."""
+"""A script that is started again, because it fails when it is forked, has one time limit."""
 
 import pytest
 

@@ -30,7 +30,7 @@ class Counted(Dataset):
         return (self.transform(value) if self.transform else value), index
 
 
-def test_kept_items_are_those_of_the_set_and_made_once():
+def test_kept_items_are_those_of_the_dataset_and_made_once():
     dataset = Counted()
     kept = KeptItems(Subset(dataset, [3, 5, 7]))
     for _ in range(3):
@@ -72,7 +72,7 @@ def test_a_file_is_decoded_once_and_every_caller_gets_its_own_image(tmp_path):
     assert len(decoded) == 1
 
 
-def test_the_data_set_with_the_transform_is_found_inside_subsets():
+def test_the_dataset_with_the_transform_is_found_inside_subsets():
     inner = Counted(transform=lambda x: x)
     assert base_dataset(Subset(Subset(inner, range(5)), range(3))) is inner
 
@@ -104,5 +104,5 @@ def test_the_shares_of_transforms_and_of_waiting_are_measured():
     assert examine_items(Counted(transform=work)).waiting_share == 0.0
 
 
-def test_a_data_set_without_numbered_items_is_not_examined():
+def test_a_dataset_without_numbered_items_is_not_examined():
     assert examine_items(iter([1, 2])) is None

@@ -131,12 +131,12 @@ def test_a_script_is_forked_before_a_thread_that_lasts_and_after_one_that_ends(
 
 
 @pytest.mark.soak
-def test_a_script_that_fails_beside_a_thread_is_told_with_its_own_words(processes):
+def test_the_message_of_a_script_that_fails_beside_a_thread_is_its_own(processes):
     with pytest.raises(ScriptFailed, match="ZeroDivisionError"):
         processes("import threading; threading.Timer(99, print).start(); 1 / 0")
 
 
-def test_a_script_that_fails_is_told_with_its_own_words(processes):
+def test_the_message_of_a_script_that_fails_is_its_own(processes):
     with pytest.raises(ScriptFailed, match="ZeroDivisionError"):
         processes("1 / 0")
     late = processes(after="1 / 0").start(seconds=0.1)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from onsight_explain.process.saved_timings import SavedTimings, read_saved_timings
+from onsight_explain.process.bench import SavedTimings, read_saved_timings
 from onsight_explain.script.trace import Reads, Trace
 
 PHASES = {"data": 0.75, "forward": 0.25}

@@ -9,9 +9,9 @@ import torch
 from onsight_explain.process.processes import Processes
 from onsight_explain.script.thread_settings import (
     follow_affinity,
+    read_settings,
+    read_variables,
     settings_in,
-    settings_of,
-    variables_of,
     without_settings,
 )
 from onsight_explain.tracing.patches import Patches
@@ -49,10 +49,10 @@ def test_what_is_set_before_torch_is_found_with_its_lines(script):
 
 def test_the_environment_is_named_unless_the_script_replaces_it(script, monkeypatch):
     environment = {"GOMP_SPINCOUNT": "7", "KMP_BLOCKTIME": "1", "PATH": "/bin"}
-    rest = [(one.name, one.value) for one in settings_of(script, environment) if not one.site]
+    rest = [(one.name, one.value) for one in read_settings(script, environment) if not one.site]
     assert rest == [("KMP_BLOCKTIME", "1")]
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")  # what setdefault leaves
-    assert variables_of(script) == {"GOMP_SPINCOUNT": "0", "GOMP_CPU_AFFINITY": "0"}
+    assert read_variables(script) == {"GOMP_SPINCOUNT": "0", "GOMP_CPU_AFFINITY": "0"}
 
 
 def test_without_them_a_script_sets_nothing(script):
@@ -63,7 +63,7 @@ def test_without_them_a_script_sets_nothing(script):
 
 def test_a_script_with_a_syntax_error_sets_nothing(script):
     script.write_text("os.environ[", encoding="utf-8")
-    assert variables_of(script) == {}
+    assert read_variables(script) == {}
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")

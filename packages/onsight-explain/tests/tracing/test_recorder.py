@@ -171,7 +171,7 @@ def test_an_evaluation_that_builds_graphs_is_reported_with_its_line(recorder):
     assert site.line == inspect.getsourcelines(judge)[1] + 2
     assert recorder.forwards.graphs_kept[site] in (7, 8)  # a backward may still follow the last one
     assert recorder.forwards.images == 2 * 64
-    assert recorder.look().phases["evaluation"] > 0
+    assert recorder.read_progress().phases["evaluation"] > 0
 
 
 def test_an_evaluation_without_graphs_is_not_reported(recorder):
@@ -192,9 +192,9 @@ def test_a_functional_loss_counts_as_forward(recorder):
         return nn.functional.cross_entropy(logits, labels)
 
     loader = DataLoader(Slow(0.0), batch_size=8)
-    before = recorder.look().phases["forward"]
+    before = recorder.read_progress().phases["forward"]
     quick(recorder, lambda: loader, criterion=slow)
-    assert recorder.look().phases["forward"] > before
+    assert recorder.read_progress().phases["forward"] > before
 
 
 def test_the_second_optimizer_of_a_step_does_not_count_as_a_step(recorder):

@@ -113,8 +113,8 @@ def test_reads_name_their_line(tmp_path):
     assert read["args"] == {"line": "train.py:1"}
 
 
-def test_only_so_much_is_kept_and_that_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MOST_CHANGES", 30)
+def test_only_the_last_changes_are_kept_and_the_line_reports_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MAX_CHANGES", 30)
     clock = PhaseClock()
     recorder = TimelineRecorder(clock, Sites(tmp_path))
     first = time.perf_counter()

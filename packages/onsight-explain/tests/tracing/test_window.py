@@ -3,7 +3,7 @@
 import pytest
 
 from onsight_explain.tracing import window as windows
-from onsight_explain.tracing.window import Epoch, Snapshot, Window
+from onsight_explain.tracing.window import Epoch, MeasurementWindow, Progress
 
 
 class Training:
@@ -13,10 +13,10 @@ class Training:
         self.now, self.steps, self.length = 0.0, 0, length
         monkeypatch.setattr(windows.time, "perf_counter", lambda: self.now)
         fields = {"seconds": 10.0, "steps": 1000, "warm_up_steps": 3} | kwargs
-        self.window = Window(look=self.look, **fields)
+        self.window = MeasurementWindow(read_progress=self.read_progress, **fields)
 
-    def look(self):
-        return Snapshot(self.now, self.steps, 4 * self.steps, 0, {"other": self.now})
+    def read_progress(self):
+        return Progress(self.now, self.steps, 4 * self.steps, 0, {"other": self.now})
 
     def run(self):
         while not self.window.is_over:
@@ -76,7 +76,7 @@ def test_the_number_of_steps_is_limited(monkeypatch):
     assert last.steps - first.steps == 5
 
 
-def test_there_is_no_stretch_before_enough_was_seen(monkeypatch):
+def test_there_is_no_stretch_before_enough_was_measured(monkeypatch):
     training = Training(monkeypatch, length=1000)
     for done in range(1, 4):
         training.window.step(done)

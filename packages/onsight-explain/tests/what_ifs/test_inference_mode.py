@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from onsight_explain.delivery.mended import mend_script
+from onsight_explain.delivery.fixed_script import fix_script
 from onsight_explain.what_ifs.inference_mode import InferenceMode
 
 SCRIPT = """import torch
@@ -42,7 +42,7 @@ def test_only_evaluation_makes_inference_tensors_of_the_same_values(apply):
 def test_the_script_evaluates_so_and_smooths_its_weights_as_before(seen, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    after = mend_script(script, InferenceMode(True).lines(seen().trace)).after.decode()
+    after = fix_script(script, InferenceMode(True).lines(seen().trace)).after.decode()
     assert "@torch.inference_mode()\ndef evaluate" in after
     assert "with torch.no_grad():\n        for one" in after
     assert Path(script).read_text(encoding="utf-8") == SCRIPT

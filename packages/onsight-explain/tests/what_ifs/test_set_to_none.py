@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from onsight_explain.delivery.mended import mend_script
+from onsight_explain.delivery.fixed_script import fix_script
 from onsight_explain.what_ifs.set_to_none import SetToNone
 
 SCRIPT = """import torch
@@ -53,7 +53,7 @@ def test_the_weights_are_the_same(apply, seen, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
     trace = seen(script=str(script)).trace
-    text = mend_script(script, SetToNone((3, 8)).lines(trace)).after.decode()
+    text = fix_script(script, SetToNone((3, 8)).lines(trace)).after.decode()
     assert "optimizer.zero_grad()\n" in text
     assert "p.grad = None\n" in text
     assert torch.equal(train(ast.parse(text))[0], plain)

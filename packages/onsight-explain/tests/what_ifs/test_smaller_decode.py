@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 from torchvision.transforms import Compose, RandomResizedCrop, Resize, ToTensor
 
-from onsight_explain.delivery.mended import mend_script
+from onsight_explain.delivery.fixed_script import fix_script
 from onsight_explain.process.items import examine_items
 from onsight_explain.what_ifs.smaller_decode import SmallerDecode
 
@@ -67,7 +67,7 @@ def test_the_script_gets_a_loader_of_its_own(seen, tmp_path):
     Image.linear_gradient("L").resize((400, 320)).save(tmp_path / "a.jpg")
     script = tmp_path / "train.py"
     script.write_text("import torch\n\ndata = ImageFolder(root)\n", encoding="utf-8")
-    text = mend_script(script, SmallerDecode(60).lines(seen().trace)).after.decode()
+    text = fix_script(script, SmallerDecode(60).lines(seen().trace)).after.decode()
     names = {"ImageFolder": lambda root, loader: loader, "root": ""}
     exec(text, names)
     assert names["data"](tmp_path / "a.jpg").size == (100, 80)

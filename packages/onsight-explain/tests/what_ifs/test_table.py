@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader
 
 from onsight_explain import what_ifs
 from onsight_explain.json_dataclasses import from_json, to_json
-from onsight_explain.script.trace import Request, ThreadSetting
+from onsight_explain.script.trace import RunRequest, ThreadSetting
 from onsight_explain.tracing.clock import PHASES
 from onsight_explain.what_ifs.table import all_kinds, what_ifs_for, what_ifs_from
 
@@ -41,10 +41,10 @@ def test_a_new_file_is_all_it_takes(tmp_path, monkeypatch):
 
 def test_names_and_values_survive_json():
     changes = {"rare_reads": (3, 9), "cache": "items", "bf16": True, "workers": 1}
-    request = Request(
+    request = RunRequest(
         script="train.py", args=[], seconds=1, steps=1, limit_seconds=1, out="out", changes=changes
     )
-    read = from_json(Request, to_json(request))
+    read = from_json(RunRequest, to_json(request))
     assert what_ifs_from(read.changes) == what_ifs_from(changes)
     assert type(read.changes["workers"]) is int
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onsight_explain.delivery.mended import merged
+from onsight_explain.delivery.fixed_script import suggested_changes
 from onsight_explain.script.thread_settings import UNSET
 from onsight_explain.script.trace import ThreadSetting
 from onsight_explain.tracing.sites import Site
@@ -44,6 +44,6 @@ def test_cause_and_lines_name_where_they_are_set(seen, settings):
     assert cause.name == "threads"
     assert "GOMP_SPINCOUNT=0, at train.py:2 and OMP_WAIT_POLICY=active, in" in cause.sentence
     script = settings[0].site.file
-    lines = merged(what_if.lines(trace), Path(script))
+    lines = suggested_changes(what_if.lines(trace), Path(script))
     assert lines[0].text.startswith("remove this line, which sets GOMP_SPINCOUNT=0")
     assert lines[1].text == "start it without OMP_WAIT_POLICY=active: unset OMP_WAIT_POLICY"

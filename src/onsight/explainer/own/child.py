@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from onsight.config import Config
-from onsight_explain.process.channel import Channel, Closed
+from onsight_explain.process.supervised import Channel, Closed
 from onsight_explain.spinning import choose_spinning
 
 

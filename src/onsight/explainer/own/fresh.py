@@ -10,7 +10,7 @@ from pathlib import Path
 from onsight.config import Config
 from onsight.explainer.own.changes import FlagChange, Unset
 from onsight_explain.child_command import child_command
-from onsight_explain.process.channel import Channel, Closed
+from onsight_explain.process.supervised import Channel, Closed
 from onsight_explain.search.tried import Untried
 
 _CHILD = "onsight.explainer.own.child"

@@ -10,9 +10,8 @@ from onsight.training.autotune.trial import Trial
 from onsight.training.step.ema import MovingAverage
 from onsight_explain.accelerator import has_streams
 from onsight_explain.tracing.clock import PhaseClock
-from onsight_explain.tracing.counting import StepCounter
-from onsight_explain.tracing.devicetime import DeviceTime, judged_phases
-from onsight_explain.tracing.recorder import Recorder
+from onsight_explain.tracing.device_time import DeviceTime, effective_phases
+from onsight_explain.tracing.recorder import Recorder, StepCounter
 from onsight_explain.tracing.sites import Sites
 from onsight_explain.tracing.timeline import Timeline, TimelineRecorder
 
@@ -50,7 +49,7 @@ class StepRecord:
 
     def share(self, *phases: str) -> float:
         """Their share of the time; on an accelerator, of its own."""
-        judged = judged_phases(self.phases, self.device_phases)
+        judged = effective_phases(self.phases, self.device_phases)
         return sum(judged.get(name, 0.0) for name in phases) / self.seconds
 
 

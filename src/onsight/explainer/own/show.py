@@ -11,7 +11,7 @@ from onsight.explainer.own.explain import OwnExplanation
 from onsight.explainer.own.record import StepRecord
 from onsight.explainer.own.words import cause, verdict, with_words
 from onsight.words import plural
-from onsight_explain.phase_table import phase_table, reached
+from onsight_explain.phase_table import describe_utilization, phase_table
 from onsight_explain.search.show import best_ratio, how_measured, tried_facts, tried_table
 from onsight_explain.search.tried import Tried
 
@@ -26,7 +26,7 @@ def print_explained_run(found: OwnExplanation, console: Console) -> None:
         f"{plural(config.threads, 'thread')}; {before.steps:,} steps in {before.seconds:.1f} s)\n"
     )
     console.print(phase_table(before.phases, before.steps, before.device_phases))
-    line = reached(
+    line = describe_utilization(
         before.flops, before.bytes, before.step_seconds, config.precision, found.ceilings
     )
     console.print(f"\n{line}", style="dim")

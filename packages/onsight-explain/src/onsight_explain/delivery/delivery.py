@@ -1,48 +1,85 @@
-"""Writes a script's mended text into a file of its own, once it was run and found sound."""
+"""Runs a fixed script against the original, and writes it if it is faster or at least sound."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from onsight_explain.console import StderrMessages
-from onsight_explain.delivery.mended import Mended, mend_script, mends_of
-from onsight_explain.delivery.proof import Proof, prove
-from onsight_explain.files import write_atomically
-from onsight_explain.process.bench import ScriptBench, ScriptTrial
+from onsight_explain.delivery.fixed_script import MARK, FixedScript, fix_script, fixes_for
+from onsight_explain.errors import ExplainError
+from onsight_explain.files import check_output, write_atomically
+from onsight_explain.interleave import FEWEST_ROUNDS, Rounds
+from onsight_explain.process.bench import ScriptBench, ScriptTrial, compare_losses
 from onsight_explain.script.trace import Trace
+from onsight_explain.search.tried import Losses, Untried
+from onsight_explain.what_ifs.as_mended import AsMended
 from onsight_explain.what_ifs.what_if import WhatIf
+
+# Rounds end after a maximum, or when the interval is narrow or the time is over.
+_MAX_ROUNDS, _NARROW_RATIO, _MAX_SECONDS = 8, 1.15, 8.0
+_ALIKE = 0.1  # relative difference of the mean first losses, where batches hold other images
+
+
+@dataclass(frozen=True)
+class FixProof:
+    """The result of running a fixed script against the original."""
+
+    rounds: Rounds = field(default_factory=Rounds)
+    losses: Losses = "not comparable"
+    problem: str = ""  # why there are no rounds, or ""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the fixed script ran, and trained as the original does."""
+        return not self.problem and self.losses != "other"
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """A mended script; proof: None if there was nothing to run; is_written: whether it is kept."""
+    """A fixed script and the file for it, which is written only if the script is sound."""
 
     target: Path
-    mended: Mended
-    proof: Proof | None
+    fixed: FixedScript
+    proof: FixProof | None  # None if there was nothing to run
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing speaks against using it."""
+        """Whether the fixed script may be used."""
         return self.proof is None or self.proof.is_sound
 
     def facts(self) -> dict[str, Any]:
-        """Plain values: rates in images/s, one of each round; the ratio's interval."""
-        found: dict[str, Any] = {
+        """Return plain values: rates in images/s, one for each round; the ratio's interval."""
+        facts: dict[str, Any] = {
             "file": str(self.target) if self.is_sound else None,
-            "diff": self.mended.diff(self.target.name),
-            "left": [f"{one.site}: {one.text}" for one in self.mended.lines if one.left],
+            "diff": self.fixed.diff(self.target.name),
+            "to_do": [f"{line.site}: {line.text}" for line in self.fixed.lines if line.left],
         }
         if self.proof:
             rounds = self.proof.rounds
-            found |= {
+            facts |= {
                 "images_per_second": {"before": rounds.plain, "after": rounds.changed},
                 "ratio": rounds.interval.facts() if rounds.changed else None,
                 "losses": self.proof.losses,
                 "problem": self.proof.problem or None,
             }
-        return found
+        return facts
+
+
+def check_target(script: Path, target: Path) -> Path:
+    """Return the path to write to.
+
+    Raises ExplainError if that would replace anything but a file that we have written.
+    """
+    path = check_output(target, "--write", [script])
+    if path.exists() and MARK not in _first_lines(path):
+        raise ExplainError(
+            f"{target} exists and was not written by Onsight: delete it, or name another file"
+        )
+    return path
 
 
 def deliver(
@@ -54,16 +91,79 @@ def deliver(
     plain: ScriptTrial,
     window_seconds: float,
 ) -> Delivery:
-    """Mend a script, run the mended text beside the original, and write it if it is sound.
+    """Make the what-ifs in a script's text, run it against the original, write it if it is sound.
 
-    what_ifs: those to make in the text; target: checked before; plain: the original, which
-    runs already. Raises DiskError.
+    The target has been checked before, and `plain` is a trial of the original that already runs.
+    Raises DiskError.
     """
-    mended, proof = mend_script(script, mends_of(what_ifs, trace)), None
-    if mended.is_changed or mended.outside:
-        StderrMessages().say(f"running {target.name} and {script.name} in turns")
-        proof = prove(mended, what_ifs, bench, plain, window_seconds)
-    found = Delivery(target, mended, proof)
-    if found.is_sound:
-        write_atomically(target, mended.after)
-    return found
+    fixed, proof = fix_script(script, fixes_for(what_ifs, trace)), None
+    if fixed.is_changed or fixed.outside:
+        StderrMessages().say(f"running {target.name} and {script.name} alternately")
+        proof = prove(fixed, what_ifs, bench, plain, window_seconds)
+    delivery = Delivery(target, fixed, proof)
+    if delivery.is_sound:
+        write_atomically(target, fixed.after)
+    return delivery
+
+
+def prove(
+    fixed: FixedScript,
+    what_ifs: Sequence[WhatIf],
+    bench: ScriptBench,
+    plain: ScriptTrial,
+    window_seconds: float,
+) -> FixProof:
+    """Run a script with these what-ifs in its text and the original alternately."""
+    with tempfile.TemporaryDirectory(prefix="onsight-fixed-") as folder:
+        path = Path(folder) / fixed.script.name
+        path.write_bytes(fixed.after)
+        outside = [what_if for what_if in what_ifs if what_if.environment]
+        trial = bench.open((AsMended(str(path)), *outside))
+
+        def measure_fixed() -> float:
+            try:
+                return trial.measure(window_seconds)
+            except Untried as error:
+                raise _FixedScriptFailed(str(error)) from None
+
+        try:
+            rounds = _measure_rounds(lambda: plain.measure(window_seconds), measure_fixed)
+        except _FixedScriptFailed as failure:
+            return FixProof(problem=f"the fixed script failed: {failure}")
+        except Untried as error:
+            return FixProof(problem=f"{fixed.script.name} could not be measured again: {error}")
+        finally:
+            trial.close()
+    assert trial.first
+    return FixProof(rounds, _compare_losses(bench.losses, trial.first.losses, tuple(what_ifs)))
+
+
+class _FixedScriptFailed(Exception):
+    """The fixed script failed, rather than the original."""
+
+
+def _measure_rounds(plain: Callable[[], float], fixed: Callable[[], float]) -> Rounds:
+    """Measure the fewest rounds, and more of them while their ratios differ much."""
+    rounds, began = Rounds(), time.monotonic()
+    while len(rounds.plain) < _MAX_ROUNDS:
+        if len(rounds.plain) >= FEWEST_ROUNDS:
+            is_narrow = rounds.interval.high < _NARROW_RATIO * rounds.interval.low
+            if is_narrow or time.monotonic() - began > _MAX_SECONDS:
+                break
+        rounds.add(plain, fixed)
+    return rounds
+
+
+def _compare_losses(plain: list[float], fixed: list[float], what_ifs: tuple[WhatIf, ...]) -> Losses:
+    """Compare losses step by step; for batches of other images, only their means."""
+    losses = compare_losses(plain, fixed, what_ifs, [])
+    pairs = list(zip(plain, fixed, strict=False))
+    if losses != "not comparable" or not pairs:
+        return losses
+    before, after = (statistics.mean(values) for values in zip(*pairs, strict=True))
+    return "alike" if abs(before - after) <= _ALIKE * abs(before) else losses
+
+
+def _first_lines(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(1000).decode("utf-8", "replace")

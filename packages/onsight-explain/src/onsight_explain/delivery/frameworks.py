@@ -1,4 +1,4 @@
-"""Settings of training frameworks, for what a user's own loop would say in its lines."""
+"""Settings of training frameworks that correspond to changes in a user's own loop."""
 
 import ast
 from collections.abc import Mapping
@@ -18,17 +18,17 @@ from onsight_explain.what_ifs.what_if import WhatIf
 
 @dataclass(frozen=True)
 class Framework:
-    """call: what the user gives settings to; loader, training: settings, by what-if.
+    """Where a framework has its settings, and their names and values by what-if.
 
-    A setting is an argument and its value as source code; {} stands for the what-if's own. Those
-    of loaders go to the call that makes the loader, if `call` is empty. said: changes in words, for
-    which there is no such setting.
+    A setting is an argument and its value as source code, in which {} stands for the what-if's.
     """
 
+    # The call that takes the settings; "": the call that creates the loader.
     call: str = ""
     loader: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     training: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    said: dict[str, str] = field(default_factory=dict)
+    # Changes in words, for which there is no such setting.
+    advice: dict[str, str] = field(default_factory=dict)
 
 
 _LOADERS = {
@@ -47,76 +47,82 @@ FRAMEWORKS = {
             "batch_factor": ("per_device_train_batch_size", "{}"),
         },
         training={"bf16": ("bf16", "True"), "fused": ("optim", '"adamw_torch_fused"')},
-        said={"cache": "train_dataset = list(train_dataset)  # before the Trainer is made"},
+        advice={"cache": "train_dataset = list(train_dataset)  # before the Trainer is created"},
     ),
     "lightning": _LIGHTNING,
     "pytorch_lightning": _LIGHTNING,
     "fastai": Framework(
         loader=_LOADERS | {"batch_factor": ("bs", "{}")},
-        said={"bf16": "learn.to_bf16()  # before the training"},
+        advice={"bf16": "learn.to_bf16()  # before the training"},
     ),
     "webdataset": Framework(loader=_LOADERS | {"batch_factor": ("batch_size", "{}")}),
     "timm": Framework(loader=_LOADERS | {"batch_factor": ("batch_size", "{}")}),
 }
+_ADVICE = {"channels_last": "model.to(memory_format=torch.channels_last)  # before the training"}
 
-_SAID = {"channels_last": "model.to(memory_format=torch.channels_last)  # before the training"}
 
+def framework_fixes(what_if: WhatIf, trace: Trace) -> list[Mend]:
+    """Return the change as a setting of the framework that would otherwise override it.
 
-def framework_mends(what_if: WhatIf, trace: Trace) -> list[Mend]:
-    """The change as a setting of the framework that would otherwise overrule it, if it has one."""
+    Empty if no framework does.
+    """
     loader = trace.loader
-    found = FRAMEWORKS.get(loader.maker) if loader else None
-    if found and loader and what_if.name in found.loader:
-        name, value = found.loader[what_if.name]
-        site = _call(found.call, loader.site) if found.call else loader.site
-        return [_keywords(site, found.call or _name(site), name, value, what_if)]
-    found = FRAMEWORKS.get(trace.trainer)
-    if found and what_if.name in found.training:
-        name, value = found.training[what_if.name]
-        site = _call(found.call, trace.trainer_site)
-        return [_keywords(site, found.call, name, value, what_if)]
-    return _said(what_if, trace)
+    framework = FRAMEWORKS.get(loader.maker) if loader else None
+    if framework and loader and what_if.name in framework.loader:
+        site = _find_call(framework.call, loader.site) if framework.call else loader.site
+        call = framework.call or _called_at(site)
+        return [_setting(site, call, framework.loader[what_if.name], what_if)]
+    framework = FRAMEWORKS.get(trace.trainer)
+    if framework and what_if.name in framework.training:
+        site = _find_call(framework.call, trace.trainer_site)
+        return [_setting(site, framework.call, framework.training[what_if.name], what_if)]
+    return _advice(what_if, trace)
 
 
-def _said(what_if: WhatIf, trace: Trace) -> list[Mend]:
-    """The change in words, if its lines would be inside a library."""
+def _advice(what_if: WhatIf, trace: Trace) -> list[Mend]:
+    """Return the change in words, if its lines would be inside a library."""
     site: Site | None
     if trace.loader and trace.loader.maker and what_if.group in LOADING:
         site, package = trace.loader.site, trace.loader.maker
-    elif trace.trainer and trace.forward_site == trace.trainer_site and _is_inside(what_if, trace):
+    elif (
+        trace.trainer
+        and trace.forward_site == trace.trainer_site
+        and _is_at_forward(what_if, trace)
+    ):
         site, package = trace.trainer_site, trace.trainer
     else:
         return []
-    known = FRAMEWORKS.get(package, Framework()).said | _SAID
-    return [Advice(site, known.get(what_if.name, f"{what_if.label}: a setting of {package}"))]
+    advice = FRAMEWORKS.get(package, Framework()).advice | _ADVICE
+    return [Advice(site, advice.get(what_if.name, f"{what_if.label}: a setting of {package}"))]
 
 
-def _is_inside(what_if: WhatIf, trace: Trace) -> bool:
-    """Whether one of its lines would be at the call of the network."""
-    return any(one.site == trace.forward_site for one in what_if.lines(trace))
+def _is_at_forward(what_if: WhatIf, trace: Trace) -> bool:
+    """Return whether one of its lines would be at the call of the network."""
+    return any(fix.site == trace.forward_site for fix in what_if.lines(trace))
 
 
-def _keywords(site: Site | None, call: str, name: str, value: str, what_if: WhatIf) -> Keywords:
-    given = what_if.size if isinstance(what_if, LargerBatch) else what_if.value
-    return Keywords(site, call, values={name: value.format(given)})
+def _setting(site: Site | None, call: str, setting: tuple[str, str], what_if: WhatIf) -> Keywords:
+    name, code = setting
+    value = what_if.size if isinstance(what_if, LargerBatch) else what_if.value
+    return Keywords(site, call, values={name: code.format(value)})
 
 
-def _call(name: str, near: Site | None) -> Site | None:
-    """The only call of this name in the file of another site."""
-    found = [one for one in _calls(near) if called(one) == name]
-    if near is None or len(found) != 1:
+def _find_call(name: str, near: Site | None) -> Site | None:
+    """Return the only call of this name in the file of another site."""
+    calls = [call for call in _calls(near) if called(call) == name]
+    if near is None or len(calls) != 1:
         return None
-    (call,) = found
+    (call,) = calls
     end = (call.end_lineno or call.lineno, call.end_col_offset or 0)
     return Site(file=near.file, line=call.lineno, end=end)
 
 
-def _name(site: Site | None) -> str:
-    """What is called at a site."""
-    ends = {(one.end_lineno, one.end_col_offset): called(one) for one in _calls(site)}
-    return ends.get(site.end or (None, None), "") if site else ""
+def _called_at(site: Site | None) -> str:
+    """Return the name of what is called at a site."""
+    names = {(call.end_lineno, call.end_col_offset): called(call) for call in _calls(site)}
+    return names.get(site.end or (None, None), "") if site else ""
 
 
 def _calls(site: Site | None) -> list[ast.Call]:
     tree = ast.parse(Path(site.file).read_bytes()) if site else ast.Module([], [])
-    return [one for one in ast.walk(tree) if isinstance(one, ast.Call)]
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Call)]

@@ -1,4 +1,4 @@
-"""What holds a script back: the cause whose removal is shown to gain most, with the evidence."""
+"""What holds a script back: the cause whose removal was shown to gain most, with the evidence."""
 
 from onsight_explain.script.trace import Trace
 from onsight_explain.search.gain import GAIN
@@ -14,72 +14,86 @@ from onsight_explain.what_ifs.what_if import Cause, WhatIf
 from onsight_explain.what_ifs.workers import Workers
 
 _HALF = 0.5  # of the time, for a part of it to be the cause if no change helps
-_TIE = 0.9  # times the best lower end: as good, on a machine that is never quiet
-_MISTAKES = (NoGrad, ThreadSettings)  # remove what nobody wants, where it was seen
+_TIE = 0.9  # of the best lower bound counts as equally good, on a machine that is never quiet
+_MISTAKES = (NoGrad, ThreadSettings)  # remove what nobody wants, where it was observed
 _ARITHMETIC = {"precision", "memory_format", "matmul_precision", "compiling", "optimizer"}
 
 
 def find_cause(
     trace: Trace, tried: list[Tried[WhatIf]], best: Tried[WhatIf] | None, cores: int
 ) -> Cause:
-    """The cause that the what-ifs which surely gained most stand for; without, the largest phase.
+    """Return the cause behind the what-ifs that certainly gained most, or the largest phase.
 
-    best: proven in rounds of its own. What-ifs that cannot be told apart count together: the cause
-    of most of them is taken. A mistake that surely costs time comes before other ways to compute
-    the same, which gain beside it too.
+    What-ifs that cannot be distinguished count together: the cause of most of them is returned. A
+    mistake that certainly costs time comes before other ways to compute the same result, which
+    also help where there is no mistake. `best` was confirmed in rounds of its own.
     """
-    sure = _sure(tried, best)
-    if not sure:
-        return _by_phases(trace)
-    level = _TIE * max(one.low for one in sure)
-    most = sorted((one for one in sure if one.low >= level), key=lambda one: -one.low)
-    if all(one.changes[0].group in _ARITHMETIC for one in most):
-        most = [one for one in sure if isinstance(one.changes[0], _MISTAKES)] or most
-    faster = [one for one in tried if one.ratio >= GAIN]
-    causes = [_cause_of(one, trace, faster, cores) for one in most]
+    certain = _certain(tried, best)
+    if not certain:
+        return _largest_phase(trace)
+    threshold = _TIE * max(result.low for result in certain)
+    ranked = sorted(
+        (result for result in certain if result.low >= threshold), key=lambda result: -result.low
+    )
+    if all(result.changes[0].group in _ARITHMETIC for result in ranked):
+        mistakes = [result for result in certain if isinstance(result.changes[0], _MISTAKES)]
+        ranked = mistakes or ranked
+    faster = [result for result in tried if result.ratio >= GAIN]
+    causes = [_cause_of(result, trace, faster, cores) for result in ranked]
     names = [cause.name for cause in causes]
     return max(causes, key=lambda cause: names.count(cause.name))  # of equals, the first
 
 
-def _sure(tried: list[Tried[WhatIf]], best: Tried[WhatIf] | None) -> list[Tried[WhatIf]]:
-    """Those shown to gain; the winner by its own rounds, if it is one change or else unknown."""
-    sure = [one for one in tried if _is_sure(one)]
-    if best is None or not _is_sure(best):
-        return sure
-    others = [one for one in sure if one.changes != best.changes[:1]]
-    is_known = len(others) < len(sure)
-    return sure if is_known and len(best.changes) > 1 else [*others, best]
+def verdict(trace: Trace, cause: Cause, best: Tried[WhatIf] | None, tried: int) -> str:
+    """Return the cause and what removing it gained at least, of `tried` changes, in a sentence."""
+    start = f"{cause.sentence[0].upper()}{cause.sentence[1:]}"
+    return f"{start}{_gain_words(best, tried)}.{_memory_mistake(trace, cause)}"
 
 
-def _is_sure(one: Tried[WhatIf]) -> bool:
-    return one.interval is not None and one.interval.is_shown
+def _certain(tried: list[Tried[WhatIf]], best: Tried[WhatIf] | None) -> list[Tried[WhatIf]]:
+    """Return the results that were shown to gain.
+
+    The winner counts by its own rounds if it is a single change, or one that is not among the rest.
+    """
+    certain = [result for result in tried if _is_certain(result)]
+    if best is None or not _is_certain(best):
+        return certain
+    others = [result for result in certain if result.changes != best.changes[:1]]
+    is_among_them = len(others) < len(certain)
+    return certain if is_among_them and len(best.changes) > 1 else [*others, best]
 
 
-def _cause_of(one: Tried[WhatIf], trace: Trace, faster: list[Tried[WhatIf]], cores: int) -> Cause:
-    what_if = one.changes[0]
-    if isinstance(what_if, LargerBatch) and what_if.fixed_share(one.low) < _HALF:
-        return _by_phases(trace)
-    if what_if.group in LOADING and _workers_crowd(trace, faster, cores):
+def _is_certain(result: Tried[WhatIf]) -> bool:
+    return result.interval is not None and result.interval.is_shown
+
+
+def _cause_of(
+    result: Tried[WhatIf], trace: Trace, faster: list[Tried[WhatIf]], cores: int
+) -> Cause:
+    what_if = result.changes[0]
+    if isinstance(what_if, LargerBatch) and what_if.fixed_share(result.low) < _HALF:
+        return _largest_phase(trace)
+    if what_if.group in LOADING and _are_workers_crowded(trace, faster, cores):
         assert trace.loader
         return Cause(
             "oversubscribed",
             f"{trace.loader.workers} loader workers and {trace.threads} compute threads share "
-            f"{plural(cores, 'core')} and get in each other's way",
+            f"{plural(cores, 'core')} and slow each other down",
         )
     return what_if.cause(trace)
 
 
-def _workers_crowd(trace: Trace, faster: list[Tried[WhatIf]], cores: int) -> bool:
-    """Whether there are more processes and threads than cores, and fewer workers were faster."""
+def _are_workers_crowded(trace: Trace, faster: list[Tried[WhatIf]], cores: int) -> bool:
+    """Return whether processes and threads outnumber the cores, and fewer workers were faster."""
     if trace.loader is None or not is_crowded(trace, cores):
         return False
-    most = trace.loader.workers
-    changes = (change for one in faster for change in one.changes)
-    return any(isinstance(change, Workers) and change.value < most for change in changes)
+    workers = trace.loader.workers
+    changes = (change for result in faster for change in result.changes)
+    return any(isinstance(change, Workers) and change.value < workers for change in changes)
 
 
-def _by_phases(trace: Trace) -> Cause:
-    """Where the time goes, if nothing was tried or nothing helped."""
+def _largest_phase(trace: Trace) -> Cause:
+    """Return where the time goes, if nothing was tried or nothing helped."""
     other = trace.share("other")
     evaluation = trace.share("evaluation")
     if evaluation > _HALF:
@@ -107,13 +121,7 @@ def _by_phases(trace: Trace) -> Cause:
     )
 
 
-def verdict(trace: Trace, cause: Cause, best: Tried[WhatIf] | None, tried: int) -> str:
-    """One sentence: the cause, and what removing it gained at least. tried: how many changes."""
-    start = f"{cause.sentence[0].upper()}{cause.sentence[1:]}"
-    return f"{start}{_gained(best, tried)}.{_besides(trace, cause)}"
-
-
-def _gained(best: Tried[WhatIf] | None, count: int) -> str:
+def _gain_words(best: Tried[WhatIf] | None, count: int) -> str:
     if best is None or best.interval is None:
         return f"; none of {count} changes made it {GAIN - 1:.0%} faster" if count else ""
     if not best.interval.is_shown:
@@ -124,8 +132,8 @@ def _gained(best: Tried[WhatIf] | None, count: int) -> str:
     return f"; with {best.name} it is {best.interval}"
 
 
-def _besides(trace: Trace, cause: Cause) -> str:
-    """A mistake that costs memory even if it costs little time."""
+def _memory_mistake(trace: Trace, cause: Cause) -> str:
+    """Return a mistake that costs memory even if it costs little time."""
     if not trace.graphs_kept or cause.name == "no-grad":
         return ""
     share = percent(trace.share("evaluation"))

@@ -1,4 +1,4 @@
-"""Why a user's training script is slow, and what would make it faster, all of it measured."""
+"""Measures why a user's training script is slow, and what would make it faster."""
 
 import os
 import statistics
@@ -9,21 +9,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from onsight_explain.busy import warn_if_busy
 from onsight_explain.ceilings import Ceilings, measure_ceilings
 from onsight_explain.console import Messages, StderrMessages
 from onsight_explain.cores import usable_cores
 from onsight_explain.delivery.delivery import Delivery, deliver
-from onsight_explain.delivery.mended import Line, mends_of, merged
+from onsight_explain.delivery.fixed_script import SuggestedChange, fixes_for, suggested_changes
 from onsight_explain.diagnosis.causes import find_cause, verdict
 from onsight_explain.errors import ExplainError, ScriptFailed
 from onsight_explain.interleave import FEWEST_ROUNDS
 from onsight_explain.json_dataclasses import from_json
 from onsight_explain.process.bench import ScriptBench, ScriptTrial
-from onsight_explain.process.failure import nothing_seen
+from onsight_explain.process.failure import describe_no_training
 from onsight_explain.process.processes import Processes
-from onsight_explain.script.reading import check_is_file, find_mistakes, parse_script
-from onsight_explain.script.thread_settings import settings_of
+from onsight_explain.script.source import check_is_file, find_mistakes, parse_script
+from onsight_explain.script.thread_settings import read_settings
 from onsight_explain.script.trace import Trace
 from onsight_explain.search.gain import GAIN
 from onsight_explain.search.race import Found, Race
@@ -33,42 +35,37 @@ from onsight_explain.tracing.window import Epoch
 from onsight_explain.what_ifs.what_if import Cause, WhatIf
 from onsight_lint.rule import Finding
 
-_STEPS = 2_000  # at most; more would add nothing
-_WATCHED = 0.08  # of the time, in which the script is watched as it is; it should see an epoch
-_PROOF_SECONDS = 8.0  # kept for the mended script at least, beside the time that its start takes
-_CEILINGS_SECONDS = 7.0  # kept for the device's ceilings, at the end
+_MAX_STEPS = 2_000  # more would add nothing
+_WATCH_SHARE = 0.08  # of the time is for the unchanged script, which should include an epoch
+_PROOF_SECONDS = 8.0  # reserved for the fixed script at least, besides the time of its start
+_CEILINGS_SECONDS = 7.0  # reserved for the device's ceilings, at the end
 _WINDOW_SECONDS, _WINDOW_STEPS = 0.4, 4  # of one measurement, at least
-_MATTERS = 0.05  # of the time in evaluation, for windows to be whole epochs
-_LONGEST_EPOCH = 0.12  # of the time, to be measured as a whole
+_EVALUATION_SHARE = 0.05  # of the time, for windows to be whole epochs
+_MAX_EPOCH_SHARE = 0.12  # of the time, for an epoch to be measured as a whole
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Everything found out about a script.
-
-    rates: images/s of the script as it is, first over the whole stretch that was watched, then
-    beside each change; left_out: changes that there was no time for; delivery: the mended script,
-    if one was asked for and something made it faster; kept: files that the script would have
-    changed or deleted.
-    """
+    """Everything measured and read about a script."""
 
     script: Path
     trace: Trace
     ceilings: Ceilings | None
+    # images/s of the unchanged script: first over the whole stretch, then beside each change.
     rates: list[float]
     tried: list[Tried[WhatIf]]
     best: Tried[WhatIf] | None
-    left_out: list[WhatIf]
-    lines: list[Line]
+    skipped: list[WhatIf]  # there was no time for these
+    lines: list[SuggestedChange]
     cause: Cause
     findings: list[Finding]
     seconds: float
-    delivery: Delivery | None = None
-    kept: list[Path] = field(default_factory=list)
+    delivery: Delivery | None = None  # if it was requested and something made the script faster
+    unchanged: list[Path] = field(default_factory=list)  # files that the script tried to change
 
     @property
     def rate(self) -> float:
-        """images/s of the script as it is: the median of its windows."""
+        """images/s of the unchanged script: the median of its windows."""
         return statistics.median(self.rates)
 
     @property
@@ -87,112 +84,113 @@ def explain_script(
     write: Path | None = None,
     trace_file: Path | None = None,
 ) -> Explanation:
-    """Watch a script's training for a moment, unchanged, and then with changes.
+    """Measure a script's training for a moment, unchanged and then with changes.
 
-    seconds: for all of it, about; more if one start of the script takes longer. limit_seconds: from
-    a start to its first steps; write: where the mended script goes, checked before; trace_file: to
-    write the timeline of the unchanged script into. Raises ExplainError if there is no such script,
-    ScriptFailed with the script's own output.
+    It takes about `seconds`, or more if one start of the script takes longer; `limit_seconds` is
+    from a start to the first steps. The fixed script is written to `write`, which has been checked,
+    and the timeline of the unchanged script to `trace_file`.
+
+    Raises ExplainError if there is no such script, ScriptFailed with the script's own output.
     """
-    begun, messages = time.monotonic(), StderrMessages()
+    began, messages = time.monotonic(), StderrMessages()
     check_is_file(script)
     findings = find_mistakes(script)
     if not parse_script(script).body:
-        raise ExplainError(f"{script} holds no code")
+        raise ExplainError(f"{script} contains no code")
     warn_if_busy(messages)
-    with Processes(script, args, _STEPS, limit_seconds) as processes:
-        watched = max(0.3, _WATCHED * seconds)
-        messages.say(f"running {script.name} unchanged, to watch {watched:.0f} s of its training")
+    with Processes(script, args, _MAX_STEPS, limit_seconds) as processes:
+        watch_seconds = max(0.3, _WATCH_SHARE * seconds)
+        messages.say(
+            f"running {script.name} unchanged, to measure {watch_seconds:.0f} s of its training"
+        )
         bench = ScriptBench(processes)
-        watch = partial(bench.watch, watched)
-        trace, plain = _with_timeline(watch, trace_file, script.name, messages)
+        watch = partial(bench.watch, watch_seconds)
+        trace, plain = _watch_with_timeline(watch, trace_file, script.name, messages)
         if not trace.images:
-            raise ScriptFailed(nothing_seen(trace.ended, limit_seconds, trace.last_words))
+            raise ScriptFailed(describe_no_training(trace.ended, limit_seconds, trace.last_output))
         trace.script = str(script.resolve())
-        trace.thread_settings = settings_of(script, os.environ)
-        wanted = bench.worth(plain) if try_changes else []
+        trace.thread_settings = read_settings(script, os.environ)
+        candidates = bench.worth(plain) if try_changes else []
         found: Found[WhatIf] = Found([], None, [], [])
-        if wanted:
-            kept = _proof_seconds(trace) if write else 0.0
-            left = seconds - _CEILINGS_SECONDS - (time.monotonic() - begun)
-            messages.say(f"trying {len(wanted)} changes, for about {max(0, left):.0f} s")
-            bench.epoch, bench.until = _epoch(trace, left), begun + seconds
-            race = Race[WhatIf](bench, plain, left, _window_seconds(trace), messages, kept)
-            found = race.run(wanted)
+        if candidates:
+            reserved = _proof_seconds(trace) if write else 0.0
+            remaining = seconds - _CEILINGS_SECONDS - (time.monotonic() - began)
+            messages.say(f"trying {len(candidates)} changes, for about {max(0, remaining):.0f} s")
+            bench.epoch, bench.until = _epoch(trace, remaining), began + seconds
+            race = Race[WhatIf](bench, plain, remaining, _window_seconds(trace), messages, reserved)
+            found = race.run(candidates)
         best = found.best if found.best and found.best.ratio >= GAIN else None
         delivery = None
         if best and write:
-            plain_window = plain, _window_seconds(trace)
-            delivery = deliver(script, trace, best.changes, write, bench, *plain_window)
+            window_seconds = _window_seconds(trace)
+            delivery = deliver(script, trace, best.changes, write, bench, plain, window_seconds)
         elif write:
             messages.warn(f"{write} was not written: no change was shown to help")
-        kept_files = processes.kept_files()
+        unchanged = processes.unchanged_files()
     return Explanation(
-        script,
-        trace,
-        _ceilings(trace),
-        [trace.images_per_second, *found.rates],
-        found.tried,
-        best,
-        found.left_out,
-        merged(mends_of(best.changes, trace), script) if best else [],
-        find_cause(trace, found.tried, best, usable_cores()),
-        findings,
-        time.monotonic() - begun,
-        delivery,
-        kept_files,
+        script=script,
+        trace=trace,
+        ceilings=_ceilings(trace),
+        rates=[trace.images_per_second, *found.rates],
+        tried=found.tried,
+        best=best,
+        skipped=found.left_out,
+        lines=suggested_changes(fixes_for(best.changes, trace), script) if best else [],
+        cause=find_cause(trace, found.tried, best, usable_cores()),
+        findings=findings,
+        seconds=time.monotonic() - began,
+        delivery=delivery,
+        unchanged=unchanged,
     )
 
 
 def _window_seconds(trace: Trace) -> float:
-    """Long enough for some steps."""
+    """Return the length of a window that contains several steps."""
     return max(_WINDOW_SECONDS, _WINDOW_STEPS * trace.seconds / trace.steps)
 
 
 def _proof_seconds(trace: Trace) -> float:
-    """To start the mended script from its beginning and measure both in the fewest rounds."""
+    """Return the time to start the fixed script and measure both in the fewest rounds."""
     rounds = FEWEST_ROUNDS * 2 * _window_seconds(trace)
     return trace.startup_seconds + max(_PROOF_SECONDS, rounds)
 
 
 def _epoch(trace: Trace, seconds: float) -> Epoch | None:
-    """An epoch, if evaluation or the start of workers is a part of it and it is short enough.
+    """Return an epoch to measure as a whole, of all trials that take `seconds` together.
 
-    seconds: for all that is tried.
+    None if neither evaluation nor the start of workers is a part of it, or if it is too long.
     """
     loader = trace.loader
     workers = loader.workers if loader else 0
     if trace.epochs:
-        is_evaluated = trace.share("evaluation") >= _MATTERS
+        is_evaluated = trace.share("evaluation") >= _EVALUATION_SHARE
         if not workers and not is_evaluated:
             return None
-        found = Epoch(trace.images // trace.epochs, trace.seconds / trace.epochs, is_evaluated)
+        epoch = Epoch(trace.images // trace.epochs, trace.seconds / trace.epochs, is_evaluated)
     elif loader and workers and loader.items:
-        found = Epoch(loader.items, loader.items / trace.images * trace.seconds)
+        epoch = Epoch(loader.items, loader.items / trace.images * trace.seconds)
     else:
         return None
-    return found if found.seconds <= _LONGEST_EPOCH * seconds else None
+    return epoch if epoch.seconds <= _MAX_EPOCH_SHARE * seconds else None
 
 
-def _with_timeline(
+def _watch_with_timeline(
     watch: Callable[..., tuple[Trace, ScriptTrial]],
     file: Path | None,
     name: str,
     messages: Messages,
 ) -> tuple[Trace, ScriptTrial]:
-    """Watch the script of this name, and write its timeline into a file, if one is wanted."""
+    """Watch the script of this name, and write its timeline to a file if one is given."""
     if file is None:
         return watch()
     with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
         path = Path(folder) / "timeline.json"
-        seen = watch(timeline=path)
+        result = watch(timeline=path)
         if path.exists():
             timeline = from_json(Timeline, path.read_bytes())
             messages.say(write_timeline(file, name, timeline))
-    return seen
+    return result
 
 
 def _ceilings(trace: Trace) -> Ceilings | None:
-    import torch
-
     return measure_ceilings(torch.device(trace.device), trace.threads) if trace.flops else None

@@ -10,7 +10,7 @@ from onsight_explain.mend.calls import appended, loader_dataset, no_workers
 from onsight_explain.mend.draft import CannotMend, Draft, called
 from onsight_explain.mend.mend import Mend, Together
 from onsight_explain.mend.whole import Advice, Definition
-from onsight_explain.script.augmenting import is_random
+from onsight_explain.script.augment_batches import is_random
 from onsight_explain.script.trace import Trace
 
 _KEPT = '''

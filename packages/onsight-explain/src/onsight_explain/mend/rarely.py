@@ -8,7 +8,7 @@ from onsight_explain.mend.draft import CannotMend, Change, Draft, called
 from onsight_explain.mend.layout import block_under, span
 from onsight_explain.mend.mend import Mend
 from onsight_explain.mend.names import free_name, loop_around
-from onsight_explain.script.rewriting import gated_statement
+from onsight_explain.script.source import gated_statement
 
 
 @dataclass(frozen=True)

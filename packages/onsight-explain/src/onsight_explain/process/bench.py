@@ -1,9 +1,11 @@
 """The bench for scripts: each trial is a process that runs the script with some what-ifs."""
 
+import dataclasses
 import math
+import os
 import statistics
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -11,18 +13,21 @@ import torch
 
 from onsight_explain.cores import usable_cores
 from onsight_explain.errors import ScriptFailed
-from onsight_explain.process.processes import Processes
-from onsight_explain.process.running import ScriptProcess
-from onsight_explain.process.saved_timings import read_saved_timings
-from onsight_explain.script.reading import parse_script
+from onsight_explain.json_dataclasses import from_json
+from onsight_explain.process.processes import Processes, ScriptProcess
+from onsight_explain.script.source import parse_script
 from onsight_explain.script.trace import ItemFacts, Trace
 from onsight_explain.search.tried import Losses, Untried
 from onsight_explain.tracing.window import Epoch
 from onsight_explain.what_ifs.table import what_ifs_for
 from onsight_explain.what_ifs.what_if import Seen, WhatIf
 
-_LEAST_SECONDS = 2.0  # beside its window, for a script that took long to start
+_MIN_SECONDS = 2.0  # beside its window, for a script that took long to start
 _SAME, _CLOSE, _ALIKE = 1e-3, 0.02, 0.1  # relative differences of losses
+
+_TIMINGS_VARIABLE = "ONSIGHT_SAVED_TIMINGS"
+_SAVED_STEPS = 100
+_SAVED_LOSSES = 16
 
 WhatIfs = tuple[WhatIf, ...]
 
@@ -36,35 +41,35 @@ class ScriptTrial:
         self.first: Trace | None = None
 
     def begin(self, process: ScriptProcess) -> Trace:
-        """Go on with this process, and keep what is seen first. Raises ScriptFailed."""
+        """Continue with this process, and keep its first trace. Raises ScriptFailed."""
         self.process = process
         trace = self._with_saved_timings(process.trace())
         self.first = self.first or trace
         return trace
 
     def measure(self, seconds: float) -> float:
-        """Images per second over about so long. Raises Untried."""
+        """Return images per second over about this time. Raises Untried."""
         try:
             trace = self._window(seconds)
             if trace.ended == "script" and not trace.images:
                 trace = self._window(seconds)  # it was nearly at its end: once more from the start
         except ScriptFailed as error:
-            raise Untried(_problem(self.what_ifs, str(error))) from None
+            raise Untried(_failure_line(self.what_ifs, str(error))) from None
         if not trace.images:
             raise Untried("no training step in time")
-        if self.first and not all(one.shows(self.first) for one in self.what_ifs):
-            raise Untried("it changed nothing: the training sets this itself, or has no use for it")
+        if self.first and not all(what_if.shows(self.first) for what_if in self.what_ifs):
+            raise Untried("it changed nothing: the training sets this itself, or does not use it")
         return trace.images_per_second
 
     def losses(self) -> Losses:
-        """How its first losses compare with those of the unchanged script."""
+        """Compare its first losses with those of the unchanged script."""
         first = self.first
         if first is None:
             return "not comparable"
         return compare_losses(self.bench.losses, first.losses, self.what_ifs, first.notes)
 
     def notes(self) -> list[str]:
-        """What was not possible, or not completely."""
+        """Return what was impossible or incomplete."""
         return self.first.notes if self.first else []
 
     def close(self) -> None:
@@ -87,37 +92,36 @@ class ScriptTrial:
 
 
 class ScriptBench:
-    """Runs one script with what-ifs. processes: already entered.
-
-    losses, rate: the first losses and the images/s of the script as it is, known after `watch`;
-    epoch: measured as a whole from then on, where more than its steps takes time; until: the moment
-    by which all is to be over: a trial that has no step in half of the time left is given up.
-    """
+    """Runs one script with what-ifs, in processes whose context has been entered."""
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
         self.tree = parse_script(processes.script)
         self.timings = read_saved_timings()
+        # Of the unchanged script, known after `watch`.
         self.losses: list[float] = []
-        self.rate = 0.0
+        self.rate = 0.0  # images/s
         self.item: ItemFacts | None = None
-        self.epoch: Epoch | None = None
-        self.until = math.inf
         self.startup_seconds = 0.0
+        # Measured as a whole, if the time of an epoch is not only that of its steps.
+        self.epoch: Epoch | None = None
+        # When everything should be finished: a trial without a step in half of the time left is
+        # given up.
+        self.until = math.inf
 
     def watch(self, seconds: float, timeline: Path | None = None) -> tuple[Trace, ScriptTrial]:
-        """Run the script as it is for so long; its trace, and the trial that can go on.
+        """Measure the unchanged script; return its trace and the trial, which can continue.
 
-        timeline: a file for it. Raises ScriptFailed.
+        timeline: a file to write it to. Raises ScriptFailed.
         """
-        until = time.monotonic() + self.processes.limit_seconds  # also if it is started twice
+        until = time.monotonic() + self.processes.limit_seconds  # even if it is started twice
         self.processes.prepare(is_late=not torch.accelerator.is_available())
         plain, trace = ScriptTrial(self, ()), None
 
         def start() -> ScriptProcess:
-            left = max(seconds + _LEAST_SECONDS, until - time.monotonic())
+            remaining = max(seconds + _MIN_SECONDS, until - time.monotonic())
             return self.processes.start(
-                seconds=seconds, is_full=True, timeline=timeline, first_limit_seconds=left
+                seconds=seconds, is_full=True, timeline=timeline, first_limit_seconds=remaining
             )
 
         try:
@@ -125,54 +129,105 @@ class ScriptBench:
         except ScriptFailed:
             if time.monotonic() > until or not self.processes.forget_servers():
                 raise
-        if trace is None:  # perhaps it only dislikes being forked
+        if trace is None:  # perhaps it only fails when it is forked
             trace = plain.begin(start())
         self.item = trace.item
-        if trace.loader and not trace.loader.is_shuffled:  # it cannot be told by its arguments
+        if trace.loader and not trace.loader.is_shuffled:  # its arguments do not identify it
             self.processes.training = trace.loader.site
         self.losses, self.rate = trace.losses, trace.images_per_second
         self.startup_seconds = trace.startup_seconds
         return trace, plain
 
     def first_limit(self, seconds: float) -> float:
-        """In seconds, until the first window of a trial is over, which is to last so many."""
+        """Return the time limit for a trial's first window, which is to last `seconds`."""
         if self.epoch:
             seconds = max(seconds, 2 * self.epoch.seconds)  # one of them is a warm-up
-        least = 2 * self.startup_seconds + seconds + _LEAST_SECONDS
-        left = (self.until - time.monotonic()) / 2
-        return min(self.processes.limit_seconds, max(least, left))
+        needed = 2 * self.startup_seconds + seconds + _MIN_SECONDS
+        half_of_rest = (self.until - time.monotonic()) / 2
+        return min(self.processes.limit_seconds, max(needed, half_of_rest))
 
     def worth(self, trial: ScriptTrial) -> list[WhatIf]:
-        """The what-ifs that could make this trial faster, by where its own time goes."""
+        """Return the what-ifs that could make this trial faster, by where its time goes."""
         if trial.first is None:
             return []
-        trace = replace(trial.first, item=self.item)
+        trace = dataclasses.replace(trial.first, item=self.item)
         return what_ifs_for(Seen(trace, self.tree, usable_cores()))
 
     def open(self, changes: WhatIfs) -> ScriptTrial:
-        """A trial with these changes."""
+        """Return a trial with these changes."""
         return ScriptTrial(self, changes)
-
-
-def _problem(what_ifs: WhatIfs, said: str) -> str:
-    """Why a script failed, in one line."""
-    reasons = (one.failure(said) for one in what_ifs)
-    return next((reason for reason in reasons if reason), said.splitlines()[-1])
 
 
 def compare_losses(
     plain: list[float], changed: list[float], what_ifs: WhatIfs, notes: list[str]
 ) -> Losses:
-    """Whether the first losses are the same numbers, or at least show the same training."""
-    pairs = [one for one in zip(plain, changed, strict=False) if math.isfinite(one[0])]
+    """Return whether the first losses are the same numbers, or at least show the same training."""
+    pairs = [pair for pair in zip(plain, changed, strict=False) if math.isfinite(pair[0])]
     if not all(math.isfinite(loss) for _, loss in pairs):
         return "other"
-    if notes or not pairs or not all(one.keeps_batches for one in what_ifs):
+    if notes or not pairs or not all(what_if.keeps_batches for what_if in what_ifs):
         return "not comparable"
-    worst = max(abs(one - other) / max(abs(one), 1e-6) for one, other in pairs)
+    worst = max(abs(before - after) / max(abs(before), 1e-6) for before, after in pairs)
     if worst <= _SAME:
         return "same"
     if worst <= _CLOSE:
         return "close"
     means = [statistics.mean(values) for values in zip(*pairs, strict=True)]
     return "alike" if abs(means[0] - means[1]) <= _ALIKE * abs(means[0]) else "other"
+
+
+def _failure_line(what_ifs: WhatIfs, message: str) -> str:
+    """Return why a script failed, in one line."""
+    reasons = (what_if.failure(message) for what_if in what_ifs)
+    return next((reason for reason in reasons if reason), message.splitlines()[-1])
+
+
+@dataclass(frozen=True)
+class SavedTimings:
+    """Timings that replace measured ones, so that two versions of `explain` can be compared.
+
+    The scripts still run, with and without each change, but every figure that depends on a clock
+    comes from the JSON file that ONSIGHT_SAVED_TIMINGS names.
+    """
+
+    step_seconds: float
+    phases: dict[str, float]  # shares of the time
+    item_seconds: float = 0.0  # to make one item of the dataset
+    # How many times as fast a change makes the steps, by its name in --json; 1 for all others.
+    speedups: dict[str, float] = field(default_factory=dict)
+
+    def replace(self, trace: Trace, changes: list[str]) -> Trace:
+        """Return the trace of a window as if it had taken the saved time, with these changes."""
+        if not trace.images:
+            return trace
+        seconds = _SAVED_STEPS * self.step_seconds
+        for name in changes:
+            seconds /= self.speedups.get(name, 1.0)
+        batch_size = round(trace.images / trace.steps)
+        item = trace.item and dataclasses.replace(
+            trace.item, seconds=self.item_seconds, waiting_share=0.0, transform_share=0.9
+        )
+        return dataclasses.replace(
+            trace,
+            startup_seconds=1.0,
+            seconds=seconds,
+            steps=_SAVED_STEPS,
+            images=_SAVED_STEPS * batch_size,
+            evaluated=0,
+            epochs=0,
+            phases={name: share * seconds for name, share in self.phases.items()},
+            item=item,
+            losses=trace.losses[:_SAVED_LOSSES],
+            reads=[
+                dataclasses.replace(reads, per_step=round(reads.per_step, 0))
+                for reads in trace.reads
+            ],
+            graphs_kept=min(trace.graphs_kept, 1),
+            bytes=round(trace.bytes, -4),  # the count varies by some bytes
+        )
+
+
+def read_saved_timings() -> SavedTimings | None:
+    """Read the file that the environment names, if it names one."""
+    path = os.environ.get(_TIMINGS_VARIABLE)
+    return from_json(SavedTimings, Path(path).read_bytes()) if path else None

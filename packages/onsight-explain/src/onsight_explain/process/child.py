@@ -1,53 +1,60 @@
-"""The process that runs a user's script, whose files stay unchanged, and reports what it saw."""
+"""The process that runs a user's script, keeps its files unchanged, and reports its training."""
 
 import ast
+import itertools
 import os
+import select
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from onsight_explain.files import write_atomically
 from onsight_explain.json_dataclasses import from_json, to_json
-from onsight_explain.process.channel import Channel, Closed
-from onsight_explain.process.ending import (
-    FAILED,
-    exit_words,
+from onsight_explain.process.execution import (
+    execute,
     flush_output,
     leave,
-    say,
-    tell_failure,
+    prepare,
+    print_error,
+    print_traceback,
 )
-from onsight_explain.process.executing import execute, prepare
-from onsight_explain.process.leash import Leash, end_with_children
-from onsight_explain.process.observed import add_stretch, complete
-from onsight_explain.process.spawned import watch_processes
-from onsight_explain.process.work import StepWork
+from onsight_explain.process.failure import FAILED, describe_sys_exit
+from onsight_explain.process.observe import add_stretch, describe_training
+from onsight_explain.process.supervised import Channel, Closed
 from onsight_explain.script.hooks import Hooks
 from onsight_explain.script.thread_settings import follow_affinity
-from onsight_explain.script.trace import Ended, Request, Trace
+from onsight_explain.script.trace import Ended, RunRequest, Trace
 from onsight_explain.tracing.clock import PhaseClock
-from onsight_explain.tracing.devicetime import DeviceTime, followed
-from onsight_explain.tracing.recorder import Recorder
+from onsight_explain.tracing.device_time import DeviceTime, follow_device
+from onsight_explain.tracing.patches import Patches
+from onsight_explain.tracing.recorder import Recorder, StepWork
 from onsight_explain.tracing.sites import Sites
 from onsight_explain.tracing.timeline import TimelineRecorder
-from onsight_explain.tracing.window import Epoch, Snapshot, Window
+from onsight_explain.tracing.window import Epoch, MeasurementWindow, Progress
 from onsight_explain.uptime import seconds_since_start
 from onsight_explain.what_ifs.table import what_ifs_from
 
-_WARM_UP_STEPS = 2  # after the first, which allocates memory and chooses kernels
+_WARM_UP_STEPS = 2  # after the first one, which allocates memory and chooses kernels
 _WARM_UP_SECONDS = 0.25
-_AGAIN_STEPS, _AGAIN_SECONDS = 2, 0.05  # of warming up, if the process was warm already
-_HOPELESS = 0.4  # times the script's own rate: slower changes are not measured to the end
+_REWARM_STEPS, _REWARM_SECONDS = 2, 0.05  # if the process has been measured before
+_HOPELESS_RATIO = 0.4  # of the unchanged script's rate: slower changes are given up early
 _HOPELESS_SECONDS = 0.5
-_LOOK_SECONDS = 0.05  # between two looks at what processes of the script have reported
+_REPORT_POLL_SECONDS = 0.05  # for reports of processes that the script started
+_WATCHDOG_POLL_SECONDS = 0.5
+# Modules whose processes serve others, such as a loader's workers.
+_HELPER_MODULES = ("torch.utils.data.", "multiprocessing.", "concurrent.")
+
+Runner = Callable[[Callable[..., Any]], Any]
 
 
 class ScriptRun:
-    """One run of a script in this process, from `begin`; it trains only while it is measured."""
+    """One run of a script in this process; from `begin` on it trains only while it is measured."""
 
     current: ClassVar["ScriptRun | None"] = None
 
@@ -55,18 +62,21 @@ class ScriptRun:
         ScriptRun.current = self
         self.script = script
         self.process = os.getpid()
-        self.request: Request | None = None
+        self.request: RunRequest | None = None
         self.channel = channel
         self.hooks: Hooks | None = None
-        self.is_part = False  # one of the processes that a script starts itself
+        self.is_subprocess = False  # started by the script itself
 
-    def begin(self, request: Request, channel: Channel | None = None, earlier: float = 0.0) -> None:
+    def begin(
+        self, request: RunRequest, channel: Channel | None = None, earlier_seconds: float = 0.0
+    ) -> None:
         """Follow the training from here on, with the changes of the request.
 
-        channel: where to ask what to do after the first window; without one, the process ends
-        then. earlier: seconds that the script had run for before this process was forked.
+        After the first window the run waits for requests on the channel; without one it ends.
+        earlier_seconds: how long the script had run before this process was forked.
         """
-        self.request, self.channel, self.earlier = request, channel, earlier
+        self.request, self.channel = request, channel
+        self.earlier_seconds = earlier_seconds
         self.process = os.getpid()
         self.device_time: DeviceTime | None = None
         self.clock = PhaseClock()
@@ -79,7 +89,7 @@ class ScriptRun:
             self._after_step,
         )
         self.recorder.window.warm_up_seconds = _WARM_UP_SECONDS
-        self.recorder.window.known = request.epoch
+        self.recorder.window.known_epoch = request.epoch
         self.recorder.window.warm_up_epochs = bool(request.epoch and request.epoch.has_evaluation)
         self.timeline: TimelineRecorder | None = None
         if request.timeline:
@@ -89,44 +99,44 @@ class ScriptRun:
             self.clock.is_elsewhere,
             lambda: self.recorder.forwards.is_evaluating,
             self.clock,
-            self._is_training_loader,
+            self._is_training_line,
         )
         self.work = StepWork()
         self.first_step_seconds = 0.0
-        self.first: Snapshot | None = None
+        self.first: Progress | None = None
         self.is_described = False
         for what_if in what_ifs_from(request.changes):
             what_if.install(self.hooks)
         self.hooks.install()
         self.recorder.install()
         watch_processes(
-            self.recorder.patches, partial(run_function, request), self._process_started
+            self.recorder.patches, partial(run_function, request), self._await_subprocess
         )
         if channel:
-            os.register_at_fork(after_in_child=channel.close)  # or our end would seem to live on
-        self.leash = Leash(channel, lambda: self.finish("limit"))
-        self.leash.lengthen(request.first_limit_seconds or request.limit_seconds)
+            os.register_at_fork(after_in_child=channel.close)  # or our end would stay open there
+        self.watchdog = Watchdog(channel, lambda: self.finish("limit"))
+        self.watchdog.allow(request.first_limit_seconds or request.limit_seconds)
 
     def execute(self) -> NoReturn:
         """Run the script until the process ends."""
         try:
             execute(self.script, self._rewrite)
-        except SystemExit as ended:
-            if ended.code and not self.has_measured:  # as of wrong arguments
-                self._fail(partial(say, exit_words(ended.code)))
+        except SystemExit as exit_request:
+            if exit_request.code and not self.has_measured:  # such as for wrong arguments
+                self._fail(partial(print_error, describe_sys_exit(exit_request.code)))
         except BaseException as error:
-            self._fail(partial(tell_failure, error, self.script))
+            self._fail(partial(print_traceback, error, self.script))
         if self.request is None:  # it has no training that could be followed
             leave(0)
         self.finish("script")
 
     def finish(self, ended: Ended) -> NoReturn:
-        """Report what was seen and end the process at once, before the script can save anything."""
+        """Report and end the process at once, before the script can save anything."""
         if os.getpid() == self.process:  # and not in a copy of it
             flush_output()
-            if not self.is_part or self._is_first_part():
+            if not self.is_subprocess or self._claim_report():
                 self._report(ended)
-            if self.is_part:  # to be ended with the script, which would otherwise go on and save
+            if self.is_subprocess:  # wait to be killed with the script, or it would go on and save
                 threading.Event().wait()
         leave(0)
 
@@ -135,19 +145,19 @@ class ScriptRun:
         """Whether there is something to report."""
         return self.request is not None and self.recorder.window.stretch() is not None
 
-    def _fail(self, tell: Callable[[], None]) -> NoReturn:
-        tell()
+    def _fail(self, print_reason: Callable[[], None]) -> NoReturn:
+        print_reason()
         if self.channel and os.getpid() == self.process:
             self.channel.send({"ended": "failed"})
         leave(FAILED)
 
-    def _is_training_loader(self) -> bool:
-        """Whether a loader is made at the line of the one that the unchanged script trains from."""
-        known = self.request.training if self.request else None
-        return known is not None and self.recorder.sites.made().site == known
+    def _is_training_line(self) -> bool:
+        """Return whether the unchanged script trains from the loader created at this line."""
+        training = self.request.training if self.request else None
+        return training is not None and self.recorder.sites.origin().site == training
 
     def _rewrite(self, tree: ast.Module) -> dict[str, object]:
-        """What what-ifs change in the text, once they are there; the names that it needs then."""
+        """Apply what-ifs that change the source; return the names that it then needs."""
         if self.hooks is None:
             return {}
         names = self.hooks.rewrite(tree)
@@ -157,9 +167,9 @@ class ScriptRun:
     def _after_step(self, recorder: Recorder) -> None:
         assert self.request
         if not self.first_step_seconds:
-            self.first_step_seconds = self.earlier + seconds_since_start()
-            self.first = recorder.look()
-            self.device_time = followed(recorder.forwards.network, self.clock)
+            self.first_step_seconds = self.earlier_seconds + seconds_since_start()
+            self.first = recorder.read_progress()
+            self.device_time = follow_device(recorder.forwards.network, self.clock)
         if self.device_time:
             self.device_time.step(recorder.steps, self.clock.phase)
         if self.timeline:
@@ -172,48 +182,52 @@ class ScriptRun:
             self._pause("window")
 
     def _pause(self, ended: Ended) -> None:
-        """Report, then wait to be asked for another window, which begins with the next step."""
+        """Report, then wait for a request for another window, which begins with the next step."""
         assert self.request
         if not self.channel:
             self.finish(ended)
-        self.leash.lengthen(float("inf"))
+        self.watchdog.allow(float("inf"))
         self._report(ended)
         try:
-            asked, _ = self.channel.receive()
+            message, _ = self.channel.receive()
         except Closed:
-            end_with_children()
-        self.leash.lengthen(self.request.limit_seconds)
-        done, look = self.recorder.steps, self.recorder.look
-        epoch = Epoch(**asked["epoch"]) if asked["epoch"] else None
-        self.recorder.window = Window(
-            asked["seconds"], self.request.steps, done + _AGAIN_STEPS, look, _AGAIN_SECONDS, epoch
+            kill_own_group()
+        self.watchdog.allow(self.request.limit_seconds)
+        recorder = self.recorder
+        recorder.window = MeasurementWindow(
+            message["seconds"],
+            self.request.steps,
+            recorder.steps + _REWARM_STEPS,
+            recorder.read_progress,
+            _REWARM_SECONDS,
+            Epoch(**message["epoch"]) if message["epoch"] else None,
         )
 
     def _report(self, ended: Ended) -> None:
-        """Write down what was seen, and tell the other end that it is there."""
+        """Write the trace and notify the other end of the channel."""
         assert self.request
         trace = Trace(ended=ended, startup_seconds=self.first_step_seconds)
-        with self.clock.within("data"):  # what is looked at now is not the training
+        with self.clock.within("data"):  # what the report examines is not the training
             stretch = self.recorder.window.stretch()
             if stretch is None and ended == "slow" and self.first:
-                stretch = self.first, self.recorder.look(), 0
+                stretch = self.first, self.recorder.read_progress(), 0
             if stretch:
                 add_stretch(trace, *stretch)
                 self._describe(trace)
-        if trace.steps or not self.request.out.exists():  # a process of the script may have written
+        if trace.steps or not self.request.out.exists():  # a subprocess may have written it
             write_atomically(self.request.out, to_json(trace).encode())
         if self.channel:
             self.channel.send({"ended": ended})
 
     def _describe(self, trace: Trace) -> None:
-        """Add what does not change from one window to the next, in the first of them."""
+        """Add to the first window what does not change from one to the next."""
         assert self.request
         assert self.hooks
         if self.is_described:
             return
         self.is_described = True
         is_full = self.request.is_full and trace.ended != "limit"
-        complete(trace, self.recorder, is_full)
+        describe_training(trace, self.recorder, is_full)
         trace.flops, trace.bytes = self.work.counted
         trace.notes += self.hooks.notes
         if self.device_time:
@@ -221,62 +235,123 @@ class ScriptRun:
         stretch = self.recorder.window.stretch()
         if self.timeline and self.request.timeline and stretch:
             first, last, _ = stretch
-            found = self.timeline.timeline(first.moment, last.moment, self.device_time)
-            write_atomically(self.request.timeline, to_json(found).encode())
+            timeline = self.timeline.timeline(first.moment, last.moment, self.device_time)
+            write_atomically(self.request.timeline, to_json(timeline).encode())
 
-    def _process_started(self) -> None:
-        """End this process as soon as one of those that it started has reported."""
+    def _await_subprocess(self) -> None:
+        """End this process as soon as a process that the script started has reported."""
         assert self.request
-        files = self.request.out, self._claim
+        files = self.request.out, self._claim_file
 
         def wait() -> None:
             while not all(file.exists() for file in files):
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_REPORT_POLL_SECONDS)
             self.finish("script")
 
         threading.Thread(target=wait, name="onsight-processes", daemon=True).start()
 
-    def _is_first_part(self) -> bool:
-        """Whether no other process that the script started reports; several may train together."""
+    def _claim_report(self) -> bool:
+        """Return whether this is the first of the script's own processes to report."""
         try:
-            self._claim.touch(exist_ok=False)
+            self._claim_file.touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
 
     @property
-    def _claim(self) -> Path:
-        """The file by which a process that the script started claims the report for itself."""
+    def _claim_file(self) -> Path:
         assert self.request
         return self.request.out.with_suffix(".claimed")
 
     def _is_hopeless(self, recorder: Recorder) -> bool:
-        """Whether the first steps were so slow that more of them would show nothing else."""
+        """Return whether the first steps were so slow that measuring more is pointless."""
         assert self.request
         assert self.first
-        if self.request.epoch and self.request.epoch.has_evaluation:  # slow only after one
+        if self.request.epoch and self.request.epoch.has_evaluation:  # it may only be slow later
             return False
         elapsed = self.clock.now - self.first.moment
         images = recorder.forwards.images - self.first.images
-        return elapsed > _HOPELESS_SECONDS and images < _HOPELESS * self.request.rate * elapsed
+        return (
+            elapsed > _HOPELESS_SECONDS and images < _HOPELESS_RATIO * self.request.rate * elapsed
+        )
 
 
-def run_function(request: Request, function: Callable[[], Any]) -> Any:
+class Watchdog:
+    """A thread that ends the process at its time limit, or once nobody waits for it any more."""
+
+    def __init__(self, channel: Channel | None, at_limit: Callable[[], NoReturn]) -> None:
+        self.channel = channel
+        self.at_limit = at_limit  # called in the thread
+        self._deadline = float("inf")
+        threading.Thread(target=self._watch, name="onsight-watchdog", daemon=True).start()
+
+    def allow(self, seconds: float) -> None:
+        """Set the time limit, from now; infinity while the process is paused."""
+        self._deadline = time.monotonic() + seconds
+
+    def _watch(self) -> None:
+        poll = select.poll()
+        if self.channel:
+            poll.register(self.channel.end, 0)  # only reports that the other end is closed
+        while True:
+            if poll.poll(_WATCHDOG_POLL_SECONDS * 1000):
+                kill_own_group()
+            if time.monotonic() > self._deadline:
+                self.at_limit()
+
+
+def kill_own_group() -> NoReturn:
+    """End this process and, if it leads a group, the others in it, such as its workers."""
+    if os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def watch_processes(patches: Patches, run: Runner, on_first: Callable[[], None]) -> None:
+    """Make every process that multiprocessing starts from now on call `run(its function)`.
+
+    `run` must be picklable, because processes may be spawned; `on_first` is called here when the
+    first one starts.
+    """
+    original = BaseProcess.start
+    count = itertools.count()
+
+    @wraps(original)
+    def start(process: BaseProcess) -> None:
+        target = vars(process).get("_target")
+        if target is not None and not _is_helper(target):
+            vars(process)["_target"] = partial(_run_target, run, target)
+            if not next(count):
+                on_first()
+        original(process)
+
+    patches.put(BaseProcess, "start", start)
+
+
+def run_function(request: RunRequest, function: Callable[[], Any]) -> Any:
     """Watch a function of the script, in a process that the script has started."""
     if ScriptRun.current and ScriptRun.current.request:  # from which this one was forked
         ScriptRun.current.recorder.undo()
     run = ScriptRun(request.script)
-    run.is_part = True
+    run.is_subprocess = True
     run.begin(request)
-    returned = function()
+    result = function()
     if run.has_measured:
         run.finish("script")
-    return returned
+    return result
+
+
+def _run_target(run: Runner, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return run(partial(target, *args, **kwargs))
+
+
+def _is_helper(target: Any) -> bool:
+    return str(getattr(target, "__module__", "")).startswith(_HELPER_MODULES)
 
 
 def main() -> NoReturn:
-    """Run the request in the file named on the command line; a second word is the channel."""
-    request = from_json(Request, Path(sys.argv[1]).read_bytes())
+    """Run the request in the file named on the command line; a channel may follow it."""
+    request = from_json(RunRequest, Path(sys.argv[1]).read_bytes())
     channel = Channel.inherited(int(sys.argv[2])) if len(sys.argv) > 2 else None
     prepare(request.script, request.args, request.out.parent)
     run = ScriptRun(request.script)
@@ -285,6 +360,7 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    from onsight_explain.process import child  # under its name, so that it can be pickled
+    # Under its name: `run_function` is pickled, and `Sites.origin` must recognize our frames.
+    from onsight_explain.process import child
 
     child.main()

@@ -1,4 +1,4 @@
-"""What a script does to files that it did not make happens to copies of them, or not at all."""
+"""Redirects a script's changes of existing files to copies of them, or only records them."""
 
 import errno
 import os
@@ -14,10 +14,10 @@ from onsight_explain.text import plural
 Named = str | bytes | os.PathLike[Any]
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-_NOTES, _COPIES = "kept", "copies"
-_NAMED = 3  # of the files that were kept
+_LOG, _COPIES = "unchanged", "copies"  # names in the guard's folder
+_NAMED = 3  # files in the message; the others are counted
 
-# As they are without a guard.
+# The originals, which the guard replaces in os, builtins and shutil.
 _OPEN: Any = open
 _OS_OPEN, _LSTAT, _STAT = os.open, os.lstat, os.stat
 _REMOVE, _RENAME, _SYMLINK = os.remove, os.rename, os.symlink
@@ -25,28 +25,28 @@ _MKDIR, _RMDIR, _RMTREE = os.mkdir, os.rmdir, shutil.rmtree
 
 
 class FileGuard:
-    """Keeps the files that were there before a script as they are.
+    """Keeps files that existed before the script unchanged.
 
-    The first time that the script opens one for writing or puts another in its place, its name
-    begins to mean a copy in a folder of ours, for this process and those that it forks. Deleting a
-    file or folder is only noted. Files that are new stay where the script puts them.
-
-    folder: for copies and notes; nothing in it is a file of the user's.
+    The first time the script opens such a file for writing or replaces it, the file's name is
+    redirected to a copy in a folder of ours, in this process and those forked from it. Deleting a
+    file or folder is only recorded. New files stay where the script puts them.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = os.path.realpath(folder)
-        self.copies: dict[str, str] = {}  # what a name means now
-        self.made: set[str] = set()  # by the script: files and folders, with all that is in them
+        self.folder = os.path.realpath(folder)  # for copies and the log; no user's files are in it
+        self.copies: dict[str, str] = {}  # where a name is redirected to
+        # What the script has created: files, and folders with everything in them.
+        self.created: set[str] = set()
         self.deleted: set[str] = set()
-        self.last_parts: set[str] = set()  # of names of which more must be known
-        self._noted: set[str] = set()
+        # The last parts of all names in `copies` and `deleted`, so that others are decided fast.
+        self.last_parts: set[str] = set()
+        self._logged: set[str] = set()
         self._count = 0
 
     def open(
         self, file: Any, mode: str = "r", *args: Any, opener: Any = None, **settings: Any
     ) -> Any:
-        """Like the builtin."""
+        """Like the builtin `open`."""
         if opener is None and not isinstance(file, int):  # an opener calls os.open
             if "x" in mode:
                 if self._is_deleted(file):
@@ -57,7 +57,7 @@ class FileGuard:
             if is_read:
                 file = self.reading(file)
             if not is_read or "+" in mode:
-                file = self.writing(file, keeps="w" not in mode)
+                file = self.writing(file, keeps_content="w" not in mode)
         return _OPEN(file, mode, *args, opener=opener, **settings)
 
     def os_open(
@@ -76,11 +76,11 @@ class FileGuard:
         if not creates:
             full = self.reading(full)
         if flags & _WRITES:
-            full = self.writing(full, keeps=not flags & os.O_TRUNC, creates=creates)
+            full = self.writing(full, keeps_content=not flags & os.O_TRUNC, creates=creates)
         return _OS_OPEN(full, flags, mode)
 
     def reading(self, path: Named) -> Named:
-        """Where to read what the script means by this name. Raises FileNotFoundError."""
+        """Return where to read a file: its copy if there is one. Raises FileNotFoundError."""
         if not self.last_parts or not isinstance(path, str | bytes | os.PathLike):
             return path
         last = os.path.basename(os.fsdecode(path))
@@ -92,23 +92,27 @@ class FileGuard:
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return path
 
-    def writing(self, path: Named, keeps: bool, creates: bool = True) -> Named:
-        """Where to write instead. keeps: its content is kept; creates: if there is no such file."""
+    def writing(self, path: Named, keeps_content: bool, creates: bool = True) -> Named:
+        """Return where to write a file: to a copy if it existed before the script.
+
+        keeps_content: whether writing begins with the file's content; creates: whether the caller
+        creates a file that does not exist.
+        """
         is_deleted = self._is_deleted(path)
         place = path if is_deleted else self.reading(path)
         name = os.path.realpath(os.fsdecode(place))
         if not self._is_users_file(name):
             if creates and not _exists(name):
-                self.made.add(name)
+                self.created.add(name)
             return place
-        self._note(name)
+        self._log(name)
         copy = self._new_copy(name)
-        if keeps and not is_deleted:
+        if keeps_content and not is_deleted:
             shutil.copy2(name, copy)
         else:
             _OPEN(copy, "wb").close()
             os.chmod(copy, stat.S_IMODE(_LSTAT(name).st_mode))
-        self._let_mean(path, name, copy)
+        self._redirect(path, name, copy)
         return copy
 
     def rename(
@@ -131,13 +135,13 @@ class FileGuard:
         if os.path.islink(content) and replaces_users and not is_users:
             self._replace_by_link(content, dst)
             return
-        if _is_folder(content) and (is_users or target in self.deleted):  # too much to copy
+        if _is_folder(content) and (is_users or target in self.deleted):  # a folder is not copied
             self._delete(source)
             self.deleted.discard(target)
         elif _is_folder(content) or not (is_users or replaces_users or content != source):
             _RENAME(src, dst)
-            self.made.discard(source)
-            self.made.add(target)
+            self.created.discard(source)
+            self.created.add(target)
         else:
             place = self._new_copy(target) if replaces_users else target
             if is_users:
@@ -145,21 +149,21 @@ class FileGuard:
             else:
                 _move(content, place)
             if replaces_users:
-                self._note(target)
-                self._let_mean(dst, target, place)
+                self._log(target)
+                self._redirect(dst, target, place)
             else:
-                self.made.add(target)
+                self.created.add(target)
             if is_users or content != source:
                 self._delete(source)
 
     def _replace_by_link(self, link: str, dst: Named) -> None:
-        """Let a name mean what a link means, which would lead elsewhere in the folder of copies."""
+        """Redirect a name to a link's target: a relative link would break among the copies."""
         target = _full(dst)
-        self._note(target)
+        self._log(target)
         place = os.path.join(os.path.dirname(link), os.readlink(link))
-        self._let_mean(dst, target, os.fsdecode(self.reading(place)))
+        self._redirect(dst, target, os.fsdecode(self.reading(place)))
         _REMOVE(link)
-        self.made.discard(link)
+        self.created.discard(link)
 
     def remove(self, path: Named, *, dir_fd: int | None = None) -> None:
         """Like os.remove and os.unlink."""
@@ -171,7 +175,7 @@ class FileGuard:
             self._delete(name)
         else:
             _REMOVE(path)
-            self.made.discard(name)
+            self.created.discard(name)
 
     def rmdir(self, path: Named, *, dir_fd: int | None = None) -> None:
         """Like os.rmdir."""
@@ -181,7 +185,7 @@ class FileGuard:
             self._delete(name)
         else:
             _RMDIR(path)
-            self.made.discard(name)
+            self.created.discard(name)
 
     def rmtree(self, path: Named, *args: Any, **settings: Any) -> None:
         """Like shutil.rmtree."""
@@ -199,7 +203,7 @@ class FileGuard:
             self.deleted.discard(name)
         else:
             _MKDIR(path, mode)
-            self.made.add(name)
+            self.created.add(name)
 
     def symlink(
         self,
@@ -214,10 +218,10 @@ class FileGuard:
         name = _full(dst)
         if name in self.deleted:
             target = os.path.join(os.path.dirname(name), os.fsdecode(src))
-            self._let_mean(dst, name, target)
+            self._redirect(dst, name, target)
         else:
             _SYMLINK(src, dst, target_is_directory)
-            self.made.add(name)
+            self.created.add(name)
 
     def stat(
         self, path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True
@@ -227,19 +231,19 @@ class FileGuard:
             path = self.reading(path)
         return _STAT(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
 
-    def keeps(self, path: Named) -> bool:
-        """Whether the script must not change this file, which it is about to."""
+    def protects(self, path: Named) -> bool:
+        """Return whether the script must not change this file, and record that it tried to."""
         name = os.path.realpath(os.fsdecode(self.reading(path)))
-        is_kept = self._is_users_file(name)
-        if is_kept:
-            self._note(name)
-        return is_kept
+        is_protected = self._is_users_file(name)
+        if is_protected:
+            self._log(name)
+        return is_protected
 
     def _is_users(self, name: str) -> bool:
-        """Whether there is something with this full name that the script has not made."""
+        """Return whether something with this full name exists that the script has not created."""
         if not _exists(name) or self._is_ours(name):
             return False
-        while name not in self.made:
+        while name not in self.created:
             name, within = os.path.dirname(name), name
             if name == within:
                 return True
@@ -249,34 +253,34 @@ class FileGuard:
         return name.startswith(self.folder + os.sep)
 
     def _is_users_file(self, name: str) -> bool:
-        """Whether it is a file with content to keep. An empty .lock is there to be shared."""
+        """Return whether it is a file with content to protect; an empty .lock is to be shared."""
         if not self._is_users(name):
             return False
-        found = _LSTAT(name)
-        return stat.S_ISREG(found.st_mode) and (found.st_size > 0 or not name.endswith(".lock"))
+        status = _LSTAT(name)
+        return stat.S_ISREG(status.st_mode) and (status.st_size > 0 or not name.endswith(".lock"))
 
     def _is_deleted(self, path: Named) -> bool:
         return bool(self.deleted) and _full(path) in self.deleted
 
     def _delete(self, name: str) -> None:
-        self._note(name)
-        within = (
-            os.path.join(folder, each)
+        self._log(name)
+        contents = (
+            os.path.join(folder, entry)
             for folder, folders, files in os.walk(name)
-            for each in (*folders, *files)
+            for entry in (*folders, *files)
         )
-        for gone in (name, *within):
-            self.copies.pop(gone, None)
-            self.deleted.add(gone)
-            self.last_parts.add(os.path.basename(gone))
+        for deleted in (name, *contents):
+            self.copies.pop(deleted, None)
+            self.deleted.add(deleted)
+            self.last_parts.add(os.path.basename(deleted))
 
-    def _let_mean(self, path: Named, name: str, place: str) -> None:
+    def _redirect(self, path: Named, name: str, place: str) -> None:
         self.deleted -= {name, _full(path)}
         self.copies[name] = place
         self.last_parts |= {os.path.basename(name), os.path.basename(os.fsdecode(path))}
 
     def _new_copy(self, name: str) -> str:
-        """A path for a copy, with the same suffix."""
+        """Return a path for a copy, with the same suffix."""
         self._count += 1
         folder = os.path.join(self.folder, _COPIES)
         if not _exists(folder):
@@ -284,57 +288,58 @@ class FileGuard:
         suffix = os.path.splitext(name)[1]
         return os.path.join(folder, f"{os.getpid()}-{self._count}{suffix}")
 
-    def _note(self, name: str) -> None:
-        if name not in self._noted:
-            self._noted.add(name)
-            with _OPEN(os.path.join(self.folder, _NOTES), "ab", 0) as file:  # by many processes
+    def _log(self, name: str) -> None:
+        if name not in self._logged:
+            self._logged.add(name)
+            # Unbuffered, because several processes append to it.
+            with _OPEN(os.path.join(self.folder, _LOG), "ab", 0) as file:
                 file.write(os.fsencode(name) + b"\0")
 
 
-def kept_files(folder: Path, begun: float) -> list[Path]:
-    """The files and folders that guards with this folder have kept, in order.
+def unchanged_files(folder: Path, began: float) -> list[Path]:
+    """Return the files and folders that guards with this folder have protected, sorted.
 
-    begun: when the first of them did, in seconds of the epoch: what is newer was left by another
-    process of the script. One that is gone was removed by a program that nothing guards.
+    Files that were created after `began` (in seconds of the epoch) are left out: another process of
+    the script made them. One that no longer exists was removed by a program without a guard.
     """
-    notes = folder / _NOTES
-    names = notes.read_bytes().split(b"\0") if notes.exists() else []
+    log = folder / _LOG
+    names = log.read_bytes().split(b"\0") if log.exists() else []
     paths = sorted({Path(os.fsdecode(name)) for name in names if name})
-    return [path for path in paths if not _exists(path) or path.lstat().st_ctime < begun]
+    return [path for path in paths if not _exists(path) or path.lstat().st_ctime < began]
 
 
-def kept_words(script: str, kept: Sequence[Path]) -> str:
-    """A line about the files that were kept."""
-    names = ", ".join(path.name for path in kept[:_NAMED])
-    more = f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else ""
+def describe_unchanged(script: str, files: Sequence[Path]) -> str:
+    """Return a sentence about the files that were protected."""
+    names = ", ".join(path.name for path in files[:_NAMED])
+    more = f" and {len(files) - _NAMED} more" if len(files) > _NAMED else ""
     return (
-        f"Unchanged: {plural(len(kept), 'file')} that {script} overwrites, moves or deletes "
+        f"Unchanged: {plural(len(files), 'file')} that {script} overwrites, moves or deletes "
         f"({names}{more}). It worked on copies in a temporary folder."
     )
 
 
 def remove_copies(folder: Path, process: int) -> None:
-    """Remove the copies that a process made, which has ended."""
+    """Remove the copies that a process made, once it has ended."""
     for copy in (folder / _COPIES).glob(f"{process}-*"):
         copy.unlink(missing_ok=True)
 
 
 def _joined(path: Named, dir_fd: int | None) -> Named:
-    """A path that means the same without the descriptor of a folder."""
+    """Return a path relative to the descriptor of a folder as one that needs no descriptor."""
     if dir_fd is None:
         return path
     if sys.platform == "darwin":
         import fcntl
 
-        found = fcntl.fcntl(dir_fd, fcntl.F_GETPATH, bytes(1024))
-        folder = os.fsdecode(found.rstrip(b"\0"))
+        path_bytes = fcntl.fcntl(dir_fd, fcntl.F_GETPATH, bytes(1024))
+        folder = os.fsdecode(path_bytes.rstrip(b"\0"))
     else:
         folder = os.readlink(f"/proc/self/fd/{dir_fd}")
     return os.path.join(folder, os.fsdecode(path))
 
 
 def _full(path: Named) -> str:
-    """The full name of a file, or of a link itself: without links among its folders."""
+    """Return the full name of a file, or of a link itself; links in its folders are resolved."""
     folder, last = os.path.split(os.fsdecode(path).rstrip(os.sep))
     if last in ("", os.curdir, os.pardir):
         return os.path.realpath(os.fsdecode(path))
@@ -357,7 +362,7 @@ def _is_folder(name: str) -> bool:
 
 
 def _move(source: str, place: str) -> None:
-    """Move a file, also to another disk."""
+    """Move a file, even to another disk."""
     try:
         _RENAME(source, place)
     except OSError as error:

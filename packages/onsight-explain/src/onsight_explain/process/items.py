@@ -1,69 +1,80 @@
-"""What making one item of a data set costs, and whether items are random."""
+"""Measures what it costs to make one item of a dataset, with or without numbered items."""
 
+import copy
+import itertools
 import random
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import default_collate
+from torch.utils.data._utils import worker
 
-from onsight_explain.script.augmenting import moved_steps, transforms_of
+from onsight_explain.process.execution import seed_everything
+from onsight_explain.script.augment_batches import moved_steps, transforms_of
 from onsight_explain.script.memory import (
     OpenImage,
     base_dataset,
     change_image_open,
     item_bytes,
     timed_transform,
+    undisturbed,
 )
-from onsight_explain.script.seeding import seed_everything
 from onsight_explain.script.trace import ItemFacts
+from onsight_explain.text import plural
+from onsight_explain.tracing.loaders import batch_length
 from onsight_explain.tracing.patches import Patches
 
-_SECONDS, _ITEMS = 1.5, 256
-_SLEEPS = 0.5  # per item, at least, if it waits for a disk or a network
+_SECONDS, _ITEMS = 1.5, 256  # to spend, and to make, at most
+_SLEEPS_PER_ITEM = 0.5  # at least, if it waits for a disk or a network
+_STREAM_TIMEOUT_SECONDS = 3.0  # for a dataset that waits for something
 
 
 def examine_items(dataset: Any) -> ItemFacts | None:
-    """Make some items in this thread and time them; None if the data set has no numbered items."""
+    """Make some items in this thread and time them; None if the dataset has no numbered items."""
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         return None
     order = random.Random(0).sample(range(len(dataset)), min(_ITEMS, len(dataset)))
     with timed_transform(dataset) as transform_seconds, _jpeg_sides() as sides:
-        begun, worked, slept, count = time.perf_counter(), time.thread_time(), sleeps(), 0
-        while count < len(order) and time.perf_counter() - begun < _SECONDS:
+        began, cpu_began, sleeps_before = time.perf_counter(), time.thread_time(), count_sleeps()
+        count = 0
+        while count < len(order) and time.perf_counter() - began < _SECONDS:
             item = dataset[order[count]]
             count += 1
-        seconds = time.perf_counter() - begun
-        waited = seconds - (time.thread_time() - worked)
-        transformed = transform_seconds()
+        seconds = time.perf_counter() - began
+        waiting_seconds = seconds - (time.thread_time() - cpu_began)
+        transforming_seconds = transform_seconds()
     # On a busy machine a thread also waits for a core, but it does not give one up by itself.
-    is_asleep = has_slept(sleeps() - slept, count)
+    is_asleep = has_slept(count_sleeps() - sleeps_before, count)
+    base = base_dataset(dataset)
     return ItemFacts(
         seconds=seconds / count,
-        waiting_share=max(0.0, waited / seconds) if is_asleep else 0.0,
-        transform_share=transformed / seconds,
-        is_random=_differs(dataset, order[0]),
+        waiting_share=max(0.0, waiting_seconds / seconds) if is_asleep else 0.0,
+        transform_share=transforming_seconds / seconds,
+        is_random=_is_random(dataset, order[0]),
         item_bytes=item_bytes(item),
-        transforms=[type(one).__name__ for one in transforms_of(base_dataset(dataset))],
-        moved=moved_steps(base_dataset(dataset)),
-        stacks=_stacks([dataset[place] for place in order[:2]]),
+        transforms=[type(transform).__name__ for transform in transforms_of(base)],
+        moved=moved_steps(base),
+        stacks=_stacks([dataset[index] for index in order[:2]]),
         jpeg_side=min(sides, default=0),
-        resized_side=_resized_side(base_dataset(dataset)),
+        resized_side=_resized_side(base),
     )
 
 
 def has_slept(times: int, items: int) -> bool:
-    """Whether making so many items waited for something else than a core."""
-    return times >= _SLEEPS * items
+    """Return whether making these items waited for something other than a core."""
+    return times >= _SLEEPS_PER_ITEM * items
 
 
-def sleeps() -> int:
-    """How often this thread has waited for something other than a core; 0 if unknown."""
+def count_sleeps() -> int:
+    """Return how often this thread has waited for something other than a core; 0 if unknown."""
     try:
         import resource  # not on Windows
     except ImportError:
@@ -71,21 +82,132 @@ def sleeps() -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
+@dataclass
+class StreamFacts:
+    """What iterating over a copy of a dataset without numbered items showed."""
+
+    item: ItemFacts | None = None
+    shards: int | None = None  # files that workers share, if known
+    # Whether it queries which worker it is in; None if it could not be iterated over.
+    queries_worker: bool | None = None
+
+    @property
+    def most_workers(self) -> int | None:
+        """The largest useful number of workers; None if there is no limit.
+
+        More would have no work, or would all read the same.
+        """
+        return self.shards or (1 if self.queries_worker is False else None)
+
+    def remarks(self, batch_size: int | None, workers: int) -> list[str]:
+        """Return what cannot be tried, and why."""
+        remarks = ["its dataset has no numbered items, so keeping them in memory was not tried"]
+        if self.item is None:
+            remarks.append("its dataset could not be iterated over again, so no item was timed")
+        if self.shards:
+            remarks.append(f"{plural(self.shards, 'shard')}: more workers than that have no work")
+        elif self.queries_worker is False:
+            effect = "so several workers would all read everything: they were not tried"
+            if workers > 1:
+                effect = (
+                    f"so each of the {workers} workers reads everything: every item occurs "
+                    f"{workers} times"
+                )
+            remarks.append(
+                "its dataset never queries which worker it is in "
+                f"(torch.utils.data.get_worker_info), {effect}"
+            )
+        if not batch_size:
+            remarks.append("its dataset makes the batches, so larger ones were not tried")
+        return remarks
+
+
+def examine_stream(dataset: Any) -> StreamFacts:
+    """Iterate over a copy of a dataset for a moment, in a thread, since it may never yield."""
+    stream = StreamFacts(shards=count_shards(dataset))
+
+    def iterate() -> None:
+        with undisturbed(), _as_only_worker() as worker_info:
+            stream.item = _time_stream(copy.copy(dataset))
+        stream.queries_worker = worker_info.is_queried
+
+    thread = threading.Thread(target=iterate, daemon=True)
+    thread.start()
+    thread.join(_STREAM_TIMEOUT_SECONDS)
+    return stream
+
+
+def count_shards(dataset: Any) -> int | None:
+    """Return how many files a WebDataset reads, which its workers share."""
+    first = next(iter(getattr(dataset, "pipeline", ())), None)
+    files = getattr(first, "urls", None)
+    return len(files) if isinstance(files, list | tuple) else None
+
+
+class _WorkerInfo:
+    """The info of a loader's only worker, which records whether it is read."""
+
+    def __init__(self) -> None:
+        self.is_queried = False
+
+    def __getattr__(self, name: str) -> int:
+        self.is_queried = True
+        return {"id": 0, "num_workers": 1, "seed": 0}[name]
+
+
+@contextmanager
+def _as_only_worker() -> Iterator[_WorkerInfo]:
+    """Make datasets run as in the only worker of a loader."""
+    original, info = worker._worker_info, _WorkerInfo()
+    worker._worker_info = info  # type: ignore[assignment]
+    try:
+        yield info
+    finally:
+        worker._worker_info = original
+
+
+def _time_stream(dataset: Any) -> ItemFacts | None:
+    """Return what an item costs; one that is a whole batch counts as its images."""
+    began, cpu_began, sleeps_before = time.perf_counter(), time.thread_time(), count_sleeps()
+    count, item = 0, None
+    for item in itertools.islice(iter(dataset), _ITEMS):
+        count += max(1, _count_images(item))
+        if time.perf_counter() - began > _SECONDS:
+            break
+    if not count:
+        return None
+    seconds = time.perf_counter() - began
+    waiting_share = max(0.0, 1 - (time.thread_time() - cpu_began) / seconds)
+    return ItemFacts(
+        seconds=seconds / count,
+        waiting_share=waiting_share if has_slept(count_sleeps() - sleeps_before, count) else 0.0,
+        transform_share=0.0,
+        is_random=False,
+        item_bytes=item_bytes(item),
+    )
+
+
+def _count_images(item: Any) -> int:
+    """Return how many images are in an item: more than one if the dataset makes batches."""
+    first = item[0] if isinstance(item, tuple | list) and item else item
+    return batch_length(item) if getattr(first, "ndim", 0) == 4 else 1
+
+
 @contextmanager
 def _jpeg_sides() -> Iterator[list[int]]:
-    """The shorter sides of the JPEG files that are opened meanwhile."""
+    """Collect the shorter sides of the JPEG files opened in the `with` block."""
     sides, patches = list[int](), Patches()
 
-    def watched(original: OpenImage) -> OpenImage:
-        def opened(*args: Any, **kwargs: Any) -> Any:
+    def watch(original: OpenImage) -> OpenImage:
+        def open_image(*args: Any, **kwargs: Any) -> Any:
             image = original(*args, **kwargs)
             if image.format == "JPEG":
                 sides.append(min(image.size))
             return image
 
-        return opened
+        return open_image
 
-    change_image_open(watched, patches)
+    change_image_open(watch, patches)
     try:
         yield sides
     finally:
@@ -93,9 +215,9 @@ def _jpeg_sides() -> Iterator[list[int]]:
 
 
 def _resized_side(dataset: Any) -> int:
-    """The longer side that the first transform resizes images to; 0 if it does something else.
+    """Return the longer side that the first transform resizes images to; 0 if it does not.
 
-    Twice that for random crops, which show a part of the image only.
+    Twice that for random crops, which show only a part of the image.
     """
     first = next(iter(transforms_of(dataset)), None)
     size = getattr(first, "size", 0)
@@ -105,7 +227,7 @@ def _resized_side(dataset: Any) -> int:
 
 
 def _stacks(items: list[Any]) -> bool:
-    """Whether `default_collate` makes one list of tensors of the items."""
+    """Return whether `default_collate` makes one list of tensors of the items."""
     try:
         parts = default_collate(items)
     except (RuntimeError, TypeError, KeyError):
@@ -113,18 +235,19 @@ def _stacks(items: list[Any]) -> bool:
     return type(parts) is list and all(isinstance(part, Tensor) for part in parts)
 
 
-def _differs(dataset: Any, index: int) -> bool:
-    """Whether an item changes with the random seed."""
-    made = []
+def _is_random(dataset: Any, index: int) -> bool:
+    """Return whether an item changes with the random seed."""
+    versions = []
     for seed in range(4):  # several, because two coin flips may agree
         seed_everything(seed)
-        made.append(tree_leaves(dataset[index]))
-    pairs = [pair for other in made[1:] for pair in zip(made[0], other, strict=True)]
-    return not all(_is_equal(*pair) for pair in pairs)
+        versions.append(tree_leaves(dataset[index]))
+    first, *others = versions
+    pairs = [pair for other in others for pair in zip(first, other, strict=True)]
+    return not all(_are_equal(*pair) for pair in pairs)
 
 
-def _is_equal(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return torch.equal(one, other)
-    numpy = sys.modules.get("numpy")  # nothing of NumPy's is here if it is not loaded
-    return bool(numpy.array_equal(one, other) if numpy else one == other)
+def _are_equal(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return torch.equal(first, second)
+    numpy = sys.modules.get("numpy")  # without it, neither is a NumPy array
+    return bool(numpy.array_equal(first, second) if numpy else first == second)

@@ -1,29 +1,36 @@
-"""The processes that run a script: forked from one that has torch loaded where that is possible."""
+"""The processes that run a script: forked from one that has torch loaded, where possible."""
 
-import subprocess
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from onsight_explain.child_command import child_command
 from onsight_explain.errors import ScriptFailed
-from onsight_explain.json_dataclasses import to_json
-from onsight_explain.process.channel import Channel, Closed
-from onsight_explain.process.ending import FAILED
-from onsight_explain.process.failure import failure_words, nothing_seen
-from onsight_explain.process.file_guard import kept_files
-from onsight_explain.process.launch import GRACE_SECONDS, environment_for, last_words
-from onsight_explain.process.leftovers import end_group, end_marked, new_mark
-from onsight_explain.process.running import ScriptProcess
-from onsight_explain.process.terminal import unattended_terminal
-from onsight_explain.script.thread_settings import variables_of
-from onsight_explain.script.trace import Request, Trace
+from onsight_explain.json_dataclasses import from_json, to_json
+from onsight_explain.process.failure import (
+    FAILED,
+    describe_failure,
+    describe_no_training,
+    read_last_output,
+)
+from onsight_explain.process.file_guard import remove_copies, unchanged_files
+from onsight_explain.process.supervised import (
+    GRACE_SECONDS,
+    Channel,
+    Closed,
+    SupervisedChild,
+    kill_marked,
+    new_mark,
+    signal_group,
+)
+from onsight_explain.script.thread_settings import read_variables, script_environment
+from onsight_explain.script.trace import RunRequest, Trace
 from onsight_explain.tracing.sites import Site
 from onsight_explain.tracing.window import Epoch
 from onsight_explain.what_ifs.what_if import WhatIf
@@ -31,36 +38,31 @@ from onsight_explain.what_ifs.what_if import WhatIf
 _CHILD = "onsight_explain.process.child"
 _SERVER = "onsight_explain.process.server"
 
-Start = Literal["late", "early", "fresh"]  # forked in the script's course, at its start, or not
+ServerKind = Literal["early", "late"]  # forks at the script's start, or where what-ifs matter
 
 
 class Processes:
-    """Starts a script again and again, in the cheapest way there is; a context that ends them all.
-
-    limit_seconds: for each process until it reports, at first from its start; training: where the
-    training loader is made, once that is known.
-    """
+    """Starts a script repeatedly, in the cheapest way possible; a context that ends all runs."""
 
     def __init__(self, script: Path, args: list[str], steps: int, limit_seconds: float) -> None:
         self.script, self.args = script.resolve(), args
-        self.steps, self.limit_seconds = steps, limit_seconds
+        self.steps = steps
+        self.limit_seconds = limit_seconds  # for each process until it reports
+        self.training: Site | None = None  # where the training loader is created, once known
         self._mark = new_mark()
         self._folder = tempfile.TemporaryDirectory(prefix="onsight-explain-")
-        self._begun = time.time()
-        self._inputs = ExitStack()
-        self._popened: list[subprocess.Popen[bytes]] = []
-        self._leaders: list[int] = []  # of the servers
-        self._running: list[ScriptProcess] = []
-        self._servers: dict[Start, Channel] = {}
-        self._controls: list[Channel] = []
+        self._began = time.time()
+        self._children: list[SupervisedChild] = []
+        self._forked_servers: list[int] = []
+        self._runs: list[ScriptProcess] = []
+        self._servers: dict[ServerKind, Channel] = {}  # that can be used
+        self._controls: list[Channel] = []  # of all servers
         self._count = 0
-        self.training: Site | None = None
 
     def __enter__(self) -> "Processes":
         if sys.platform == "linux":
             ours, theirs = Channel.pair()
-            leader = self._popen(_SERVER, [], theirs, {}, self._path("server.txt"))
-            self._leaders.append(leader)
+            self._start_child(_SERVER, [], theirs, {}, self._path("server.txt"))
             self._servers["early"] = ours
             self._controls.append(ours)
         return self
@@ -69,36 +71,35 @@ class Processes:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        where: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
-        for running in self._running:
-            running.close()
-        for leader in self._leaders:
-            end_group(leader)
+        for run in self._runs:
+            run.close()
+        for leader in self._forked_servers:
+            signal_group(leader)
+        for child in self._children:
+            child.kill()
         for control in self._controls:
             control.close()
-        end_marked(self._mark)
-        for process in self._popened:
-            process.wait()
-        self._inputs.close()
+        kill_marked(self._mark)
         self._folder.cleanup()
 
     def prepare(self, is_late: bool) -> None:
-        """Load torch once for all runs; is_late: and run the script until what-ifs matter.
+        """Load torch once for all runs; if `is_late`, also run the script until what-ifs matter.
 
-        Where a fork is not possible, `start` uses the next way. Raises ScriptFailed if the script
-        itself fails before it trains.
+        Where a fork is not possible, `start` falls back to the next way. Raises ScriptFailed if the
+        script itself fails before it trains.
         """
         early = self._servers.get("early")
         if early is None or not self._is_ready(early):
             self._servers.pop("early", None)
             return
         if is_late:
-            said = self._path("late.txt")
-            late, leader = self._fork(early, self._request(), said, is_late=True)
-            self._leaders.append(leader)
+            output = self._path("late.txt")
+            late, leader = self._fork(early, self._request(), output, is_late=True)
+            self._forked_servers.append(leader)
             self._controls.append(late)
-            if self._is_ready(late, said):
+            if self._is_ready(late, output):
                 self._servers["late"] = late
 
     def start(
@@ -110,70 +111,70 @@ class Processes:
         timeline: Path | None = None,
         epoch: Epoch | None = None,
         first_limit_seconds: float = 0.0,
-    ) -> ScriptProcess:
-        """Begin to run the script with these changes; `trace` gives the first window.
+    ) -> "ScriptProcess":
+        """Start the script with these changes; `trace` then waits for the first window.
 
-        timeline: a file for it; epoch: to be measured as a whole; first_limit_seconds: until that
-        window is over, if less than for later ones.
+        The other parameters are those of `RunRequest`.
         """
         request = replace(
             self._request(),
             seconds=seconds,
             first_limit_seconds=first_limit_seconds,
-            changes={one.name: one.value for one in what_ifs},
+            changes={what_if.name: what_if.value for what_if in what_ifs},
             is_full=is_full,
             rate=rate,
             epoch=epoch,
             timeline=timeline,
         )
-        process = self._start(request, what_ifs)
-        self._running.append(process)
-        return process
+        run = self._start(request, what_ifs)
+        self._runs.append(run)
+        return run
 
     def run(
-        self,
-        what_ifs: Sequence[WhatIf] = (),
-        seconds: float = 1.0,
-        is_full: bool = False,
+        self, what_ifs: Sequence[WhatIf] = (), seconds: float = 1.0, is_full: bool = False
     ) -> Trace:
-        """The trace of one window of the script with these changes. Raises ScriptFailed."""
-        process = self.start(what_ifs, seconds, is_full=is_full)
+        """Return the trace of one window of the script with these changes. Raises ScriptFailed."""
+        run = self.start(what_ifs, seconds, is_full=is_full)
         try:
-            return process.trace()
+            return run.trace()
         finally:
-            process.close()
+            run.close()
 
-    def _start(self, request: Request, what_ifs: Sequence[WhatIf]) -> ScriptProcess:
-        said = request.out.with_suffix(".txt")
-        environment = {name: value for one in what_ifs for name, value in one.environment.items()}
-        server = None if environment else self._server(any(one.rewrites for one in what_ifs))
-        if server:
-            channel, leader = self._fork(server, request, said, is_late=False)
-            return ScriptProcess(request, channel, leader, said, lambda: _code(server, leader))
-        asked = request.out.with_suffix(".request")
-        asked.write_text(to_json(request))
-        channel, theirs = Channel.pair()
-        leader = self._popen(_CHILD, [str(asked)], theirs, environment, said)
-        popened = self._popened[-1]
-        return ScriptProcess(request, channel, leader, said, lambda: popened.wait(GRACE_SECONDS))
-
-    def kept_files(self) -> list[Path]:
-        """The user's files and folders that the script would have changed or deleted so far."""
-        return kept_files(Path(self._folder.name), self._begun)
+    def unchanged_files(self) -> list[Path]:
+        """Return the user's files and folders that the script tried to change or delete."""
+        return unchanged_files(Path(self._folder.name), self._began)
 
     def forget_servers(self) -> bool:
-        """Start fresh processes from now on; False if that was so before."""
-        had = bool(self._servers)
+        """Start fresh processes from now on; return False if that was already so."""
+        had_servers = bool(self._servers)
         self._servers.clear()
-        return had
+        return had_servers
+
+    def _start(self, request: RunRequest, what_ifs: Sequence[WhatIf]) -> "ScriptProcess":
+        output = request.out.with_suffix(".txt")
+        environment = {
+            name: value for what_if in what_ifs for name, value in what_if.environment.items()
+        }
+        rewrites = any(what_if.rewrites for what_if in what_ifs)
+        server = None if environment else self._server(rewrites)
+        if server:
+            channel, leader = self._fork(server, request, output, is_late=False)
+            return ScriptProcess(
+                request, channel, leader, output, lambda: _exit_code(server, leader)
+            )
+        request_file = request.out.with_suffix(".request")
+        request_file.write_text(to_json(request))
+        channel, theirs = Channel.pair()
+        child = self._start_child(_CHILD, [str(request_file)], theirs, environment, output)
+        return ScriptProcess(request, channel, child.pid, output, lambda: child.wait(GRACE_SECONDS))
 
     def _server(self, rewrites: bool) -> Channel | None:
         late = None if rewrites else self._servers.get("late")
         return late or self._servers.get("early")
 
-    def _request(self) -> Request:
+    def _request(self) -> RunRequest:
         self._count += 1
-        return Request(
+        return RunRequest(
             script=self.script,
             args=self.args,
             steps=self.steps,
@@ -183,10 +184,10 @@ class Processes:
         )
 
     def _fork(
-        self, server: Channel, request: Request, said: Path, is_late: bool
+        self, server: Channel, request: RunRequest, output: Path, is_late: bool
     ) -> tuple[Channel, int]:
         ours, theirs = Channel.pair()
-        message = {"request": to_json(request), "said": str(said), "late": is_late}
+        message = {"request": to_json(request), "output": str(output), "is_late": is_late}
         try:
             server.send(message, [theirs.end.fileno()])
             answer, _ = server.receive(GRACE_SECONDS)
@@ -194,50 +195,120 @@ class Processes:
             theirs.close()
         return ours, answer["pid"]
 
-    def _popen(
+    def _start_child(
         self,
         module: str,
-        words: list[str],
-        theirs: Channel,
+        args: list[str],
+        channel: Channel,
         environment: dict[str, str],
-        said: Path,
-    ) -> int:
-        descriptor = theirs.end.fileno()
-        with said.open("wb") as out:
-            process = subprocess.Popen(
-                [*child_command(module), *words, str(descriptor)],
-                env=environment_for(variables_of(self.script) | environment | self._mark),
-                stdin=self._inputs.enter_context(unattended_terminal()),
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                pass_fds=[descriptor],
-                start_new_session=True,  # so that all its children can be ended with it
-            )
-        theirs.close()
-        self._popened.append(process)
-        return process.pid
+        output: Path,
+    ) -> SupervisedChild:
+        child = SupervisedChild(
+            module,
+            args,
+            output=output,
+            environment=script_environment(read_variables(self.script) | environment),
+            channel=channel,
+            mark=self._mark,
+            has_terminal=True,
+        )
+        self._children.append(child)
+        return child
 
-    def _is_ready(self, server: Channel, said: Path | None = None) -> bool:
-        """Whether a server can be asked to fork. said: by the script that it runs, if it does."""
+    def _is_ready(self, server: Channel, output: Path | None = None) -> bool:
+        """Return whether a server can fork; `output` is that of the script it runs, if it does."""
         try:
             message, _ = server.receive(self.limit_seconds)
         except Closed:
             return False
         except TimeoutError:
-            if said:
-                words = nothing_seen("limit", self.limit_seconds, last_words(said))
-                raise ScriptFailed(words) from None
+            if output:
+                last_output = read_last_output(output)
+                problem = describe_no_training("limit", self.limit_seconds, last_output)
+                raise ScriptFailed(problem) from None
             return False
-        if message.get("ended") == "failed" and said:
-            raise ScriptFailed(failure_words(last_words(said), FAILED, self.script.name))
+        if message.get("ended") == "failed" and output:
+            raise ScriptFailed(describe_failure(read_last_output(output), FAILED, self.script.name))
         return bool(message.get("ready"))
 
     def _path(self, name: str) -> Path:
         return Path(self._folder.name) / name
 
 
-def _code(server: Channel, pid: int) -> int | None:
-    """The exit code of a process that a server has forked."""
+class ScriptProcess:
+    """The process of one run, which is suspended whenever it is not measured."""
+
+    def __init__(
+        self,
+        request: RunRequest,
+        channel: Channel,
+        leader: int,
+        output: Path,
+        wait_for_exit: Callable[[], int | None],
+    ) -> None:
+        self.request, self.channel = request, channel
+        self.leader = leader  # the process, and its group
+        self.output = output
+        self.wait_for_exit = wait_for_exit  # returns its exit code
+        self._limit_seconds = request.first_limit_seconds or request.limit_seconds
+        self.is_over = False
+
+    def trace(self) -> Trace:
+        """Return the trace of the current window once it has ended. Raises ScriptFailed."""
+        try:
+            ended = self._wait_for_report()
+        except ScriptFailed:
+            self.close()
+            raise
+        self._limit_seconds = self.request.limit_seconds
+        if ended in ("window", "slow"):
+            signal_group(self.leader, signal.SIGSTOP)
+        else:
+            self.close()
+        trace = from_json(Trace, self.request.out.read_bytes())
+        if not trace.images:
+            trace.last_output = read_last_output(self.output)
+        return trace
+
+    def measure(self, seconds: float, epoch: Epoch | None = None) -> Trace:
+        """Resume training and measure another window, of whole epochs if one is given.
+
+        Raises ScriptFailed.
+        """
+        signal_group(self.leader, signal.SIGCONT)
+        with suppress(Closed):  # `trace` reports why
+            self.channel.send({"seconds": seconds, "epoch": epoch and asdict(epoch)})
+        return self.trace()
+
+    def close(self) -> None:
+        """End the process with everything that it started."""
+        if self.is_over:
+            return
+        self.is_over = True
+        signal_group(self.leader)
+        self.channel.close()
+        remove_copies(self.request.out.parent, self.leader)
+
+    def _wait_for_report(self) -> str:
+        """Return what ended the current window. Raises ScriptFailed."""
+        try:
+            message, _ = self.channel.receive(self._limit_seconds + GRACE_SECONDS)
+        except TimeoutError:
+            raise self._failure(None) from None
+        except Closed:
+            raise self._failure(self.wait_for_exit()) from None
+        ended: str = message["ended"]
+        if ended == "failed":
+            raise self._failure(FAILED)
+        return ended
+
+    def _failure(self, code: int | None) -> ScriptFailed:
+        output = read_last_output(self.output)
+        return ScriptFailed(describe_failure(output, code, self.request.script.name))
+
+
+def _exit_code(server: Channel, pid: int) -> int | None:
+    """Return the exit code of a process that a server has forked; None if it is unknown."""
     try:
         server.send({"code": pid})
         answer, _ = server.receive(GRACE_SECONDS)

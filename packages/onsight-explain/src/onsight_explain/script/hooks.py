@@ -1,4 +1,4 @@
-"""Where what-ifs reach into a script's run, in the process that runs it."""
+"""The points at which what-ifs change a script, in the process that runs it."""
 
 import ast
 import inspect
@@ -9,14 +9,13 @@ from typing import Any, TypedDict
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from onsight_explain.tracing.calls import Around, RootCalls, kind_of
 from onsight_explain.tracing.clock import PhaseClock
-from onsight_explain.tracing.imports import when_imported
-from onsight_explain.tracing.patches import Patches
+from onsight_explain.tracing.forwards import Around, RootCalls, kind_of
+from onsight_explain.tracing.patches import Patches, when_imported
 
 
 class LoaderArguments(TypedDict):
-    """The arguments that a script gives a DataLoader, its defaults included."""
+    """The arguments that a script passes to DataLoader, including defaults."""
 
     dataset: Any
     batch_size: int | None
@@ -37,13 +36,7 @@ OnSource = Callable[[ast.Module], dict[str, object]]
 
 
 class Hooks:
-    """What-ifs register their changes here; `install` makes them.
-
-    is_skipped: whether a call of a module now is not one of the training loop; is_evaluating:
-    whether no update follows the network's forward that is under way; clock: what the script's time
-    is measured by; is_known: whether a loader that is made now is known to be for training, though
-    it may draw nothing; notes: changes that were not possible, or not completely.
-    """
+    """Collects the changes of what-ifs; `install` puts them into effect."""
 
     def __init__(
         self,
@@ -51,106 +44,111 @@ class Hooks:
         is_skipped: Callable[[], bool],
         is_evaluating: Callable[[], bool],
         clock: PhaseClock | None = None,
-        is_known: Callable[[], bool] = lambda: False,
+        is_training_line: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.patches, self.is_skipped, self.is_evaluating = patches, is_skipped, is_evaluating
-        self.clock, self.is_known = clock or PhaseClock(), is_known
-        self.notes: list[str] = []
-        self._loaders: list[OnLoader] = []
-        self._networks: list[Around] = []
-        self._sources: list[OnSource] = []
-        self._changed: list[Any] = []  # batch samplers of loaders that were made
-        self._resized: list[tuple[Any, int | None]] = []  # data sets, with their new batch size
+        self.patches = patches
+        self.is_skipped = is_skipped  # whether a module is being called outside the training loop
+        self.is_evaluating = is_evaluating  # whether no update follows the current forward
+        self.clock = clock or PhaseClock()  # that measures the script's time
+        # Whether the line that creates a loader now is known to create the training loader, which
+        # may not draw at random.
+        self.is_training_line = is_training_line
+        self.notes: list[str] = []  # changes that were impossible or incomplete
+        self._loader_changes: list[OnLoader] = []
+        self._network_changes: list[Around] = []
+        self._source_changes: list[OnSource] = []
+        self._batch_samplers: list[Any] = []  # of the loaders created so far
+        self._resized: list[tuple[Any, int | None]] = []  # datasets, with their new batch size
 
     def on_loader(self, change: OnLoader) -> None:
-        """Change the arguments of every DataLoader before it is made."""
-        self._loaders.append(change)
+        """Change the arguments of every DataLoader before it is created."""
+        self._loader_changes.append(change)
 
     def around_network(self, around: Around) -> None:
         """Route calls of the network through this; the first one registered is the outermost."""
-        self._networks.append(around)
+        self._network_changes.append(around)
 
     def on_source(self, rewrite: OnSource) -> None:
-        """Rewrite the script's syntax tree; returns names that the script then needs."""
-        self._sources.append(rewrite)
+        """Rewrite the script's syntax tree; `rewrite` returns names that the script then needs."""
+        self._source_changes.append(rewrite)
 
     def install(self) -> None:
-        """Make the changes."""
-        if self._loaders:
-            self.patches.put(DataLoader, "__init__", self._make_loader(DataLoader.__init__))
+        """Put the changes into effect."""
+        if self._loader_changes:
+            self.patches.put(DataLoader, "__init__", self._create_loader(DataLoader.__init__))
             when_imported("fastai.data.load", self._change_fastai, self.patches)
-        if self._networks:
+        if self._network_changes:
             RootCalls(self._around, self.is_skipped).install(self.patches)
 
     def is_for_training(self, arguments: LoaderArguments) -> bool:
-        """Whether the loader draws its items in random order, or is known to be for training."""
-        is_stream = isinstance(arguments["dataset"], IterableDataset)  # which draws them itself
-        is_drawn = is_stream or bool(arguments["shuffle"]) or arguments["sampler"] is not None
-        return is_drawn or self.is_known()
+        """Return whether the loader draws items at random or is known to be for training."""
+        is_stream = isinstance(arguments["dataset"], IterableDataset)  # it chooses its own order
+        is_random = is_stream or bool(arguments["shuffle"]) or arguments["sampler"] is not None
+        return is_random or self.is_training_line()
 
     def rewrite(self, tree: ast.Module) -> dict[str, object]:
-        """Rewrite the script's syntax tree in place; returns the names that it then needs."""
+        """Rewrite the script's syntax tree in place; return the names that it then needs."""
         names: dict[str, object] = {}
-        for rewrite in self._sources:
+        for rewrite in self._source_changes:
             names |= rewrite(tree)
         return names
 
-    def _make_loader(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _create_loader(self, original: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(original)
 
-        @wraps(original)  # Lightning reads its signature, to make the loader anew
-        def make(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
+        @wraps(original)  # Lightning reads the signature to create the loader again
+        def create(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
             bound = signature.bind(loader, *args, **kwargs)
             bound.apply_defaults()
             arguments: Any = {name: bound.arguments[name] for name in bound.arguments}
             del arguments["self"]
             if not self._is_copy(arguments):
-                self._change(loader, arguments)
+                self._change_loader(loader, arguments)
             original(loader, **arguments)
-            if arguments["batch_sampler"] is None:  # it has made its own, which a copy is given
-                self._changed.append(loader.batch_sampler)
+            if arguments["batch_sampler"] is None:  # it has created one, which copies are given
+                self._batch_samplers.append(loader.batch_sampler)
 
-        return make
+        return create
 
     def _is_copy(self, arguments: LoaderArguments) -> bool:
-        """Whether a library makes a loader anew from one that has been changed already."""
+        """Return whether a library creates this loader from one that was already changed."""
         sampler, dataset = arguments["batch_sampler"], arguments["dataset"]
         if sampler is not None:
-            return any(sampler is one for one in self._changed)
+            return any(sampler is known for known in self._batch_samplers)
         size = arguments["batch_size"]
-        return any(dataset is one and size == new for one, new in self._resized)
+        return any(dataset is known and size == new_size for known, new_size in self._resized)
 
-    def _change(self, loader: Any, arguments: LoaderArguments) -> None:
+    def _change_loader(self, loader: Any, arguments: LoaderArguments) -> None:
         size = arguments["batch_size"]
-        for change in self._loaders:
+        for change in self._loader_changes:
             change(loader, arguments)
         if arguments["batch_size"] != size:
             self._resized.append((arguments["dataset"], arguments["batch_size"]))
 
     def _change_fastai(self, module: Any) -> None:
-        """The same changes for fastai's loaders, which are not torch's."""
+        """Make the changes in fastai's loaders, which are not torch's."""
         original = module.DataLoader.__init__
 
-        def make(loader: Any, dataset: Any = None, **kwargs: Any) -> None:
+        def create(loader: Any, dataset: Any = None, **kwargs: Any) -> None:
             arguments = fastai_arguments(dataset, kwargs)
-            self._change(loader, arguments)
+            self._change_loader(loader, arguments)
             original(loader, dataset, **fastai_keywords(arguments, kwargs))
 
-        self.patches.put(module.DataLoader, "__init__", make)
+        self.patches.put(module.DataLoader, "__init__", create)
 
     def _around(self, module: nn.Module, args: tuple[Any, ...], proceed: Callable[..., Any]) -> Any:
         if kind_of(module) == "network":
-            for around in reversed(self._networks):
-                proceed = partial(_through, around, module, proceed)
+            for around in reversed(self._network_changes):
+                proceed = partial(_call_around, around, module, proceed)
         return proceed(*args)
 
 
-def _through(around: Around, module: nn.Module, proceed: Callable[..., Any], *args: Any) -> Any:
+def _call_around(around: Around, module: nn.Module, proceed: Callable[..., Any], *args: Any) -> Any:
     return around(module, args, proceed)
 
 
 def set_workers(arguments: LoaderArguments, workers: int) -> None:
-    """Change num_workers; for 0, also the arguments that DataLoader would then refuse."""
+    """Change num_workers; for 0, also reset the arguments that DataLoader would then reject."""
     arguments["num_workers"] = workers
     if workers == 0:
         arguments |= {"prefetch_factor": None, "persistent_workers": False, "timeout": 0}
@@ -158,7 +156,7 @@ def set_workers(arguments: LoaderArguments, workers: int) -> None:
 
 
 def fastai_arguments(dataset: Any, keywords: dict[str, Any]) -> LoaderArguments:
-    """What a fastai loader is given, in torch's words."""
+    """Translate the keywords of a fastai loader into torch's arguments."""
     size = keywords.get("batch_size")
     return {
         "dataset": dataset,
@@ -177,8 +175,8 @@ def fastai_arguments(dataset: Any, keywords: dict[str, Any]) -> LoaderArguments:
 
 
 def fastai_keywords(arguments: LoaderArguments, keywords: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of a fastai loader after changes."""
+    """Return the keywords of a fastai loader after changes to torch's arguments."""
     names = ("num_workers", "pin_memory", "timeout", "persistent_workers")
     changed = {name: arguments[name] for name in names}  # type: ignore[literal-required]
-    kept = {name: value for name, value in keywords.items() if name != "batch_size"}
-    return kept | changed | {"bs": arguments["batch_size"]}
+    rest = {name: value for name, value in keywords.items() if name != "batch_size"}
+    return rest | changed | {"bs": arguments["batch_size"]}

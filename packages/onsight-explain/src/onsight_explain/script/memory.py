@@ -1,5 +1,6 @@
-"""Keeps in memory the items of a data set, or the files that they are made from."""
+"""Keeps the items of a dataset, or the files they are made from, in memory."""
 
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,26 +14,24 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset, default_collate
 
 from onsight_explain.devices import free_memory_bytes
-from onsight_explain.script.seeding import undisturbed
-from onsight_explain.tracing.imports import when_imported
-from onsight_explain.tracing.patches import Patches
+from onsight_explain.tracing.patches import Patches, when_imported
 
-OpenImage = Callable[..., Any]  # PIL.Image.open: PIL is loaded only if the script uses it
+OpenImage = Callable[..., Any]  # PIL.Image.open; PIL is imported only if the script uses it
 
 _CPU = torch.device("cpu")
 _FILL_SECONDS = 20.0
-_MEMORY_SHARE = 0.3  # of what is free; stacking the items needs twice that for a moment
+_MEMORY_SHARE = 0.3  # of free memory; stacking the items needs twice that for a moment
 
 
 class KeptItems(Dataset[Any]):
-    """Items made once, before training; if that takes too long, a random part of them.
+    """Items made once before training, or a random part of them if that takes too long.
 
-    Other attributes are those of the original data set. finish: applied to the first part of an
-    item, the image, whenever the item is asked for.
+    Other attributes are those of the original dataset.
     """
 
     def __init__(self, dataset: Any, finish: Callable[[Any], Any] | None = None) -> None:
-        self.dataset, self.finish = dataset, finish
+        self.dataset = dataset
+        self.finish = finish  # applied to an item's first part, the image, at every access
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
         self.items = dict(_fill(dataset, order))
         self.is_whole = len(self.items) == len(dataset)
@@ -49,7 +48,7 @@ class KeptItems(Dataset[Any]):
         return (self.finish(item[0]), *item[1:]) if is_pair else self.finish(item)
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
-        """Several items at once, as loaders ask for them if a data set has this method."""
+        """Return several items; loaders call this if a dataset has it."""
         return [self[index] for index in indices]
 
     def __getattr__(self, name: str) -> Any:
@@ -58,7 +57,7 @@ class KeptItems(Dataset[Any]):
         return getattr(self.dataset, name)
 
     def stacked(self) -> "GatheredItems | None":
-        """The same items as one tensor for each of their parts; None if they differ in shape."""
+        """Stack the items into one tensor for each part; None if their shapes differ."""
         if self.finish:
             return None
         try:
@@ -73,7 +72,7 @@ class KeptItems(Dataset[Any]):
 class GatheredItems(Dataset[Any]):
     """Items stacked by `default_collate` into one tensor for each part; whole batches by index.
 
-    A loader gets what that function would make of the items, and must not collate it again.
+    A loader receives what that function would make of the items and must not collate it again.
     """
 
     def __init__(self, dataset: Any, parts: Any, is_whole: bool) -> None:
@@ -86,7 +85,7 @@ class GatheredItems(Dataset[Any]):
         return tree_map(lambda part: part[index], self.parts)
 
     def __getitems__(self, indices: list[int]) -> Any:
-        """The batch of these items."""
+        """Return the batch of these items."""
         places = torch.tensor(indices, device=tree_leaves(self.parts)[0].device)
         return tree_map(lambda part: part.index_select(0, places), self.parts)
 
@@ -96,20 +95,20 @@ class GatheredItems(Dataset[Any]):
         return getattr(self.dataset, name)
 
     def to(self, device: torch.device) -> "GatheredItems":
-        """The same on another device."""
+        """Return the items on another device."""
         return GatheredItems(
             self.dataset, tree_map(lambda part: part.to(device), self.parts), self.is_whole
         )
 
 
 class KeptFiles:
-    """Images decoded by PIL, kept by the names of their files."""
+    """Images decoded by PIL, kept by file name."""
 
     def __init__(self) -> None:
         self.images: dict[str, Any] = {}
 
     def keeping(self, original: OpenImage) -> OpenImage:
-        """`Image.open` that decodes each file only the first time, and gives copies."""
+        """Return an `Image.open` that decodes each file only once and returns copies."""
 
         def open_kept(file: Any, *args: Any, **kwargs: Any) -> Any:
             name = str(file if isinstance(file, str | Path) else getattr(file, "name", ""))
@@ -124,25 +123,25 @@ class KeptFiles:
         return open_kept
 
     def fill(self, dataset: Any) -> None:
-        """Decode as many files as there is time for, before training."""
+        """Decode as many files as time allows before training."""
         for _ in _fill(dataset, range(len(dataset))):
             pass
 
 
 def change_image_open(change: Callable[[OpenImage], OpenImage], patches: Patches) -> None:
-    """Replace `PIL.Image.open`, as soon as PIL is loaded."""
+    """Replace `PIL.Image.open` as soon as PIL is imported."""
     when_imported(
         "PIL.Image", lambda module: patches.put(module, "open", change(module.open)), patches
     )
 
 
 def fits(items: int, seconds: float, size: int) -> bool:
-    """Whether so many items of so many seconds and bytes each can all be kept."""
-    return items * seconds <= _FILL_SECONDS and items * size <= _room()
+    """Return whether items that take these seconds and bytes each can all be kept."""
+    return items * seconds <= _FILL_SECONDS and items * size <= _usable_bytes()
 
 
 def item_bytes(item: Any) -> int:
-    """The size of an item's tensors and images."""
+    """Return the size of an item's tensors and images."""
     total, pillow = 0, sys.modules.get("PIL.Image")
     for leaf in tree_leaves(item):
         if pillow and isinstance(leaf, pillow.Image):
@@ -152,7 +151,7 @@ def item_bytes(item: Any) -> int:
 
 
 def base_dataset(dataset: Any) -> Any:
-    """The data set inside subsets and the like: the first with a transform, or the innermost."""
+    """Return the first dataset with a transform inside subsets and the like, or the innermost."""
     while getattr(dataset, "transform", None) is None and hasattr(dataset, "dataset"):
         dataset = dataset.dataset
     return dataset
@@ -160,38 +159,53 @@ def base_dataset(dataset: Any) -> Any:
 
 @contextmanager
 def timed_transform(dataset: Any) -> Iterator[Callable[[], float]]:
-    """Time a data set's transform; yields a function for the seconds that it has taken so far."""
+    """Time a dataset's transform; yield a function that returns the seconds spent so far."""
     base = base_dataset(dataset)
-    former = getattr(base, "transform", None)
+    original = getattr(base, "transform", None)
     seconds = 0.0
 
     def timed(*args: Any) -> Any:
         nonlocal seconds
-        begun = time.perf_counter()
+        began = time.perf_counter()
         try:
-            return former(*args)  # type: ignore[misc]
+            return original(*args)  # type: ignore[misc]
         finally:
-            seconds += time.perf_counter() - begun
+            seconds += time.perf_counter() - began
 
-    if callable(former):
+    if callable(original):
         base.transform = timed
     try:
         yield lambda: seconds
     finally:
-        if callable(former):
-            base.transform = former
+        if callable(original):
+            base.transform = original
 
 
-def _room() -> float:
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Restore the states of all random generators at the end of the `with` block."""
+    numpy = sys.modules.get("numpy")
+    states = random.getstate(), torch.get_rng_state(), numpy and numpy.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        torch.set_rng_state(states[1])
+        if numpy:
+            numpy.random.set_state(states[2])
+
+
+def _usable_bytes() -> float:
     return _MEMORY_SHARE * free_memory_bytes(_CPU)
 
 
 def _fill(dataset: Any, order: Any) -> Iterator[tuple[int, Any]]:
-    begun, size, room = time.perf_counter(), 0, _room()
+    """Yield items until time or memory runs out."""
+    began, size, usable = time.perf_counter(), 0, _usable_bytes()
     with undisturbed():
         for index in order:
             item = dataset[index]
             yield index, item
             size += item_bytes(item)
-            if size > room or time.perf_counter() - begun > _FILL_SECONDS:
+            if size > usable or time.perf_counter() - began > _FILL_SECONDS:
                 return

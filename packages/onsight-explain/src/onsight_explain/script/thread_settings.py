@@ -1,4 +1,4 @@
-"""Settings of OpenMP's threads, which a script or its environment makes before torch is loaded."""
+"""OpenMP thread settings that a script or its environment makes before torch is loaded."""
 
 import ast
 import os
@@ -9,13 +9,14 @@ from typing import Any, TypeGuard
 import torch
 
 from onsight_explain.errors import ExplainError
-from onsight_explain.script.reading import parse_script
+from onsight_explain.script.source import parse_script
 from onsight_explain.script.trace import ThreadSetting
+from onsight_explain.spinning import SHORT_SPIN, SPIN_VARIABLE
 from onsight_explain.thread_variables import VARIABLES, set_by_user
 from onsight_explain.tracing.patches import Patches
 from onsight_explain.tracing.sites import Site
 
-UNSET = "\0"  # a value that no variable can have: it is to be taken out of the environment
+UNSET = "\0"  # a value that no variable can have: remove the variable from the environment
 AFFINITY = "os.sched_setaffinity"
 
 # Importing one of these loads torch, and with it OpenMP, which then reads its variables.
@@ -33,10 +34,10 @@ _LOADS_TORCH = {
 }
 
 
-def settings_of(script: Path, environment: Mapping[str, str]) -> list[ThreadSetting]:
-    """What a script sets itself in time, in order of its lines, and then its environment."""
+def read_settings(script: Path, environment: Mapping[str, str]) -> list[ThreadSetting]:
+    """Return the script's own settings in order of line, then those of its environment."""
     own = settings_in(parse_script(script), script)
-    names = {one.name for one in own}
+    names = {setting.name for setting in own}
     return own + [
         ThreadSetting(name=name, value=value, site=None)
         for name, value in set_by_user(environment).items()
@@ -45,53 +46,63 @@ def settings_of(script: Path, environment: Mapping[str, str]) -> list[ThreadSett
 
 
 def settings_in(tree: ast.Module, script: Path) -> list[ThreadSetting]:
-    """Constants that a script puts into os.environ before torch, and cores it binds itself to."""
-    nodes = [one for one in ast.walk(tree) if isinstance(one, ast.Assign | ast.Call)]
-    until = _torch_line(tree)
+    """Return constants put into os.environ before torch is imported, and bindings to cores."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.Call)]
+    torch_line = _torch_line(tree)
     return [
         ThreadSetting(name=name, value=value, site=Site(file=str(script), line=node.lineno))
-        for node in sorted(nodes, key=lambda one: one.lineno)
-        for name, value in _made(node)
-        if name == AFFINITY or (name in VARIABLES and node.lineno < until)
+        for node in sorted(nodes, key=lambda node: node.lineno)
+        for name, value in _settings(node)
+        if name == AFFINITY or (name in VARIABLES and node.lineno < torch_line)
     ]
 
 
-def variables_of(script: Path) -> dict[str, str]:
-    """The variables that torch must find if it is loaded before the script sets them itself."""
+def read_variables(script: Path) -> dict[str, str]:
+    """Return the variables that the script sets, for a process that loads torch before it does."""
     try:
         tree = parse_script(script)
-    except ExplainError:  # the script fails by itself, and says so
+    except ExplainError:  # running the script reports this
         return {}
-    found = settings_in(tree, script)
-    return {one.name: one.value for one in found if one.name != AFFINITY}
+    settings = settings_in(tree, script)
+    return {setting.name: setting.value for setting in settings if setting.name != AFFINITY}
+
+
+def script_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return our environment with these variables, for a process that runs the script.
+
+    What Onsight's own command line has set is left out, and so are variables that are UNSET.
+    """
+    environment = dict(os.environ)
+    if environment.get(SPIN_VARIABLE) == SHORT_SPIN:
+        del environment[SPIN_VARIABLE]
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # write nothing into the script's folder
+    environment |= variables
+    return {name: value for name, value in environment.items() if value != UNSET}
 
 
 def without_settings(tree: ast.Module) -> dict[str, object]:
-    """Take the statements that set variables out of a script's tree; it needs no names for that."""
+    """Remove the statements that set variables from a script's tree; no names are needed."""
 
-    class Drop(ast.NodeTransformer):
+    class RemoveSettings(ast.NodeTransformer):
         def visit_Assign(self, node: ast.Assign) -> ast.stmt:
-            return ast.copy_location(ast.Pass(), node) if _sets(node) else node
+            return ast.copy_location(ast.Pass(), node) if _sets_variable(node) else node
 
         def visit_Expr(self, node: ast.Expr) -> ast.stmt:
             call = node.value
-            is_setting = isinstance(call, ast.Call) and _sets(call)
+            is_setting = isinstance(call, ast.Call) and _sets_variable(call)
             return ast.copy_location(ast.Pass(), node) if is_setting else node
 
-    Drop().visit(tree)
+    RemoveSettings().visit(tree)
     return {}
 
 
-def _sets(node: ast.Assign | ast.Call) -> bool:
-    return any(name in VARIABLES for name, _ in _made(node))
-
-
 def follow_affinity(tree: ast.Module, patches: Patches) -> None:
-    """Let torch have no more threads than the cores that a script binds itself to before torch.
+    """Limit torch's threads to the cores that a script binds itself to before importing torch.
 
     OpenMP counts the cores when it is loaded, which here is before the script runs.
     """
-    bindings = [one.site for one in settings_in(tree, Path()) if one.name == AFFINITY]
+    settings = settings_in(tree, Path())
+    bindings = [setting.site for setting in settings if setting.name == AFFINITY]
     if not any(site and site.line < _torch_line(tree) for site in bindings):
         return
     original: Callable[..., None] = os.sched_setaffinity
@@ -104,38 +115,42 @@ def follow_affinity(tree: ast.Module, patches: Patches) -> None:
     patches.put(os, "sched_setaffinity", bind)
 
 
+def _sets_variable(node: ast.Assign | ast.Call) -> bool:
+    return any(name in VARIABLES for name, _ in _settings(node))
+
+
 def _torch_line(tree: ast.Module) -> int:
-    """The first line that loads torch; 0 if there is none."""
-    return min((one.lineno for one in ast.walk(tree) if _loads_torch(one)), default=0)
+    """Return the first line that loads torch; 0 if there is none."""
+    return min((node.lineno for node in ast.walk(tree) if _loads_torch(node)), default=0)
 
 
 def _loads_torch(node: ast.AST) -> TypeGuard[ast.Import | ast.ImportFrom]:
     match node:
-        case ast.Import(names=names):
-            return any(one.name.partition(".")[0] in _LOADS_TORCH for one in names)
+        case ast.Import(names=aliases):
+            return any(alias.name.partition(".")[0] in _LOADS_TORCH for alias in aliases)
         case ast.ImportFrom(module=str(module), level=0):
             return module.partition(".")[0] in _LOADS_TORCH
     return False
 
 
-def _made(node: ast.Assign | ast.Call) -> Iterator[tuple[str, str]]:
-    """Names and values that a statement or call sets."""
+def _settings(node: ast.Assign | ast.Call) -> Iterator[tuple[str, str]]:
+    """Yield the names and values that a statement or call sets."""
     match node:
         case ast.Assign(
-            targets=[ast.Subscript(value=where, slice=ast.Constant(value=str(name)))],
+            targets=[ast.Subscript(value=owner, slice=ast.Constant(value=str(name)))],
             value=ast.Constant(value=str(value)),
-        ) if _is_environ(where):
+        ) if _is_environ(owner):
             yield name, value
         case ast.Call(
-            func=ast.Attribute(value=where, attr="setdefault"),
+            func=ast.Attribute(value=owner, attr="setdefault"),
             args=[ast.Constant(value=str(name)), ast.Constant(value=str(value))],
-        ) if _is_environ(where) and name not in os.environ:
+        ) if _is_environ(owner) and name not in os.environ:
             yield name, value
         case ast.Call(
-            func=ast.Attribute(value=where, attr="update"), args=[ast.Dict() as pairs]
-        ) if _is_environ(where):
-            for key, one in zip(pairs.keys, pairs.values, strict=True):
-                match key, one:
+            func=ast.Attribute(value=owner, attr="update"), args=[ast.Dict() as pairs]
+        ) if _is_environ(owner):
+            for key_node, value_node in zip(pairs.keys, pairs.values, strict=True):
+                match key_node, value_node:
                     case ast.Constant(value=str(name)), ast.Constant(value=str(value)):
                         yield name, value
         case ast.Call(func=ast.Attribute(attr="sched_setaffinity"), args=[_, cores]):

@@ -1,10 +1,10 @@
-"""The messages between two processes: how to run a script, and what was seen of its training."""
+"""The messages between processes: how to run a script, and what was observed of its training."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from onsight_explain.tracing.devicetime import judged_phases
+from onsight_explain.tracing.device_time import effective_phases
 from onsight_explain.tracing.sites import Site
 from onsight_explain.tracing.window import Epoch
 
@@ -13,83 +13,66 @@ Plain = bool | int | str | tuple[int, ...]  # what survives JSON unchanged
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """One run of a script: what to run, for how long, with which changes.
-
-    seconds, steps: to measure, at most; limit_seconds: for the whole run, from its start; out:
-    where to write the trace; first_limit_seconds: for its first window, if less is left of the
-    limit (0: as much); changes: what-ifs by name, with their values; is_full: also examine
-    the data set and count the work of a step; rate: images/s of the script as it is, far below
-    which the run ends early (0: never); epoch: measured as a whole, if given; timeline: a file for
-    it, if it is wanted; training: where the loader is made that the unchanged script trains from.
-    """
+class RunRequest:
+    """One run of a script: what to run, for how long, and with which changes."""
 
     script: Path
     args: list[str]
-    seconds: float = 0.0
-    steps: int
-    limit_seconds: float
-    out: Path
-    first_limit_seconds: float = 0.0
-    changes: dict[str, Plain] = field(default_factory=dict)
-    is_full: bool = False
-    rate: float = 0.0
-    epoch: Epoch | None = None
-    timeline: Path | None = None
-    training: Site | None = None
+    seconds: float = 0.0  # to measure, at most
+    steps: int  # to measure, at most
+    limit_seconds: float  # for the whole run, from its start
+    out: Path  # where to write the trace
+    first_limit_seconds: float = (
+        0.0  # for the first window, if less than limit_seconds; 0: the same
+    )
+    changes: dict[str, Plain] = field(default_factory=dict)  # values of what-ifs, by name
+    is_full: bool = False  # also examine the dataset and count the work of a step
+    rate: float = 0.0  # images/s of the unchanged script; a run far below ends early (0: never)
+    epoch: Epoch | None = None  # to measure as a whole
+    timeline: Path | None = None  # where to write it, if it is wanted
+    training: Site | None = None  # where the unchanged script creates its training loader
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderFacts:
-    """A DataLoader as the script creates it.
-
-    maker: the package that makes it, called from the site; "" if the script does; has_items:
-    whether it has numbered items that can be replaced; most_workers: that can share the work.
-    """
+    """A DataLoader as the script creates it."""
 
     site: Site | None
-    maker: str = ""
+    maker: str = ""  # the package that creates it, called from the site; "" if the script does
     batch_size: int | None
     workers: int
     is_pinned: bool
     is_persistent: bool
     is_shuffled: bool
     items: int | None
-    has_items: bool = True
-    most_workers: int | None = None
+    has_items: bool = True  # numbered ones, which can be replaced
+    most_workers: int | None = None  # more cannot share the work
     is_collated: bool = True
 
 
 @dataclass(frozen=True)
 class MovedSteps:
-    """A Compose taken apart. kept: places of the transforms that make the kept items; conversions:
-    code of what follows them there; changes: code of what becomes of `images`, a batch of them."""
+    """A Compose split into what is done to the kept items and what is done to batches."""
 
-    kept: list[int]
-    conversions: list[str]
-    changes: list[str]
+    kept: list[int]  # indices of the transforms that make the kept items
+    conversions: list[str]  # code of the transforms that follow them there
+    changes: list[str]  # code of what is done to `images`, a batch of the kept items
 
 
 @dataclass(frozen=True)
 class ItemFacts:
-    """What making one item of the data set costs, measured in one process.
-
-    waiting_share: of the time, spent without using the CPU; transform_share: of the time, spent in
-    the data set's `transform`; transforms: names of those in its Compose; moved: how to take the
-    random ones out of it; stacks: whether items make one list of tensors; jpeg_side: the shorter
-    side of its JPEG files; resized_side: of the images after a first transform that resizes them.
-    """
+    """What it costs to make one item of the dataset, measured in one process."""
 
     seconds: float
-    waiting_share: float
-    transform_share: float
+    waiting_share: float  # of the time, spent without using the CPU
+    transform_share: float  # of the time, spent in the dataset's `transform`
     is_random: bool
     item_bytes: int
-    transforms: list[str] = field(default_factory=list)
-    moved: MovedSteps | None = None
-    stacks: bool = False
-    jpeg_side: int = 0
-    resized_side: int = 0
+    transforms: list[str] = field(default_factory=list)  # names of those in its Compose
+    moved: MovedSteps | None = None  # how to take the random ones out of it
+    stacks: bool = False  # whether `default_collate` makes one list of tensors of the items
+    jpeg_side: int = 0  # the shorter side of its JPEG files
+    resized_side: int = 0  # of the images after a first transform that resizes them
 
 
 @dataclass(frozen=True)
@@ -103,40 +86,36 @@ class OptimizerFacts:
 
 @dataclass(frozen=True)
 class ThreadSetting:
-    """A variable of OpenMP, or a binding to cores. site: in the script; None: its environment."""
+    """A variable of OpenMP, or a binding to cores."""
 
     name: str
     value: str
-    site: Site | None
+    site: Site | None  # in the script; None: in its environment
 
 
 @dataclass(frozen=True)
 class Reads:
-    """Values that Python waited for at one place. sites: the user's lines, innermost first."""
+    """Values that Python waited for at one place."""
 
-    sites: list[Site]
+    sites: list[Site]  # the user's lines, innermost first
     per_step: float
 
 
 @dataclass
 class Trace:
-    """What was seen of a script's training; filled step by step by the process that runs it.
+    """What was observed of a script's training, filled in by the process that runs it.
 
-    ended: by what (slow: far below the script as it is); trainer: the package whose training loop
-    runs, called from trainer_site, "" for the script's own; seconds: the length of the measured
-    stretch, to which the phases add up; images: trained on in it; evaluated: images evaluated in
-    it; epochs: whole ones in it, 0 if it is a part of one; remarks: sentences on what could not
-    be tried, or was not seen; last_words: of a script that did not train.
+    The measured stretch is `seconds` long, and the phases add up to it.
     """
 
-    ended: Ended
+    ended: Ended  # slow: far below the unchanged script
     startup_seconds: float
     script: str = ""
     seconds: float = 0.0
     steps: int = 0
-    images: int = 0
-    evaluated: int = 0
-    epochs: int = 0
+    images: int = 0  # trained on
+    evaluated: int = 0  # images evaluated
+    epochs: int = 0  # whole ones; 0 for a part of one
     phases: dict[str, float] = field(default_factory=dict)
     device_phases: dict[str, float] | None = None
     losses: list[float] = field(default_factory=list)
@@ -148,8 +127,8 @@ class Trace:
     graphs_kept: int = 0
     graphs_site: Site | None = None
     forward_site: Site | None = None
-    trainer: str = ""
-    trainer_site: Site | None = None
+    trainer: str = ""  # the package whose training loop runs; "" for the script's own
+    trainer_site: Site | None = None  # where the script calls it
     pageable_bytes_per_step: int = 0
     batch_size: int = 0
     shape: list[int] = field(default_factory=list)
@@ -165,8 +144,8 @@ class Trace:
     placement: str = ""
     misplaced: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-    last_words: str = ""
+    remarks: list[str] = field(default_factory=list)  # what could not be tried or observed
+    last_output: str = ""  # the end of what a script printed that did not train
 
     @property
     def images_per_second(self) -> float:
@@ -174,6 +153,49 @@ class Trace:
         return self.images / self.seconds if self.seconds else 0.0
 
     def share(self, *phases: str) -> float:
-        """Their share of the time; on an accelerator, of its own."""
-        judged = judged_phases(self.phases, self.device_phases)
-        return sum(judged.get(one, 0.0) for one in phases) / (self.seconds or 1.0)
+        """Return the phases' share of the time; on an accelerator, of its own time."""
+        effective = effective_phases(self.phases, self.device_phases)
+        return sum(effective.get(phase, 0.0) for phase in phases) / (self.seconds or 1.0)
+
+
+@dataclass(frozen=True)
+class SimulationRequest:
+    """One run of a script on the simulated GPU."""
+
+    script: Path
+    args: list[str]
+    steps: int  # after the warm-up
+    limit_seconds: float
+    out: Path  # where to write the trace
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Waits of the host at one line, for one reason."""
+
+    site: Site | None
+    cause: str
+    per_step: float
+
+
+@dataclass(frozen=True)
+class DeviceFailure:
+    """The exception that a script would raise on a GPU, and the user's line."""
+
+    site: Site | None
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class SimulationTrace:
+    """What was observed of a script's training on the simulated GPU."""
+
+    ended: Literal["steps", "script", "limit", "error"]
+    steps: int = 0
+    launches_before: int = 0  # until the measured steps began
+    launches_per_step: float = 0.0
+    waits: list[Waits] = field(default_factory=list)
+    # Uses of memory that a GPU may have reused or not yet filled.
+    faults: list[str] = field(default_factory=list)
+    failure: DeviceFailure | None = None

@@ -1,9 +1,10 @@
-"""Where a thread's time goes: every moment belongs to one phase, so the phases add up."""
+"""Assigns every moment of a thread to one phase, so that the phases add up to the elapsed time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from time import perf_counter
+from typing import Any
 
 PHASES = {
     "data": "waiting for data",
@@ -17,29 +18,29 @@ PHASES = {
     "sync": "reading values (host sync)",
     "other": "other Python",
 }
-_ELSEWHERE = -1
+_OTHER_THREAD = -1
 
 
 class PhaseClock:
-    """Adds up the seconds of each phase in the thread that created it; phases can be nested.
+    """Sums the seconds of each phase in the thread that created the clock.
 
-    The time of a nested phase is not counted for the outer one, except within `data`: whatever
-    happens while the next batch is made belongs to it. on_phase: called with the new phase at
-    every change, which happened at `since`. It is fast, because it is called many times a step.
+    Phases nest, and the time of an inner phase is not counted for the outer one. The exception is
+    `data`: everything that happens while the next batch is prepared counts as `data`. The methods
+    are fast because they run many times per step.
     """
 
     def __init__(self, *on_phase: Callable[[str], None]) -> None:
-        self.on_phase = list(on_phase)
+        self.on_phase = list(on_phase)  # called with the new phase at every change
         self._seconds = dict.fromkeys(PHASES, 0.0)
         self._stack = ["other"]
         self._thread = get_ident()
-        self.since = perf_counter()
-        self.paused_seconds = 0.0  # in all
-        self._before: tuple[float, dict[str, float]] | None = None
+        self.since = perf_counter()  # when the current phase began
+        self.paused_seconds = 0.0  # in total
+        self._before_pause: tuple[float, dict[str, float]] | None = None
 
     @property
     def now(self) -> float:
-        """A moment, in seconds, which stands still while the clock is paused."""
+        """The time in seconds, which stands still while the clock is paused."""
         return perf_counter() - self.paused_seconds
 
     @property
@@ -48,17 +49,17 @@ class PhaseClock:
         return self._stack[-1]
 
     def is_in(self, phase: str) -> bool:
-        """Whether this phase is the current one or an outer one."""
+        """Return whether this phase is the current one or encloses it."""
         return phase in self._stack
 
     def is_elsewhere(self) -> bool:
-        """Whether a call now is none of the training loop's: in another thread, or in `data`."""
+        """Return whether the caller is outside the training loop: in `data` or another thread."""
         return self._stack[-1] == "data" or get_ident() != self._thread
 
     def enter(self, phase: str) -> int:
-        """Begin a phase; `leave` takes the number returned."""
+        """Begin a phase and return the token that `leave` needs."""
         if get_ident() != self._thread:
-            return _ELSEWHERE
+            return _OTHER_THREAD
         stack, now = self._stack, perf_counter()
         outer = stack[-1]
         self._seconds[outer] += now - self.since
@@ -67,50 +68,68 @@ class PhaseClock:
             phase = outer
         stack.append(phase)
         if self.on_phase and phase != outer:
-            self._tell(phase)
+            self._notify(phase)
         return len(stack) - 1
 
-    def leave(self, depth: int) -> None:
-        """End the phase, and any inside it that an error left open."""
+    def leave(self, token: int) -> None:
+        """End the phase, and any inner ones that an exception left open."""
         stack, now = self._stack, perf_counter()
-        if depth == _ELSEWHERE or depth >= len(stack):
+        if token == _OTHER_THREAD or token >= len(stack):
             return
         inner = stack[-1]
         self._seconds[inner] += now - self.since
         self.since = now
-        del stack[depth:]
+        del stack[token:]
         if self.on_phase and stack[-1] != inner:
-            self._tell(stack[-1])
+            self._notify(stack[-1])
 
     @contextmanager
     def within(self, phase: str) -> Iterator[None]:
-        """Count the time inside for this phase."""
-        depth = self.enter(phase)
+        """Count the time of the `with` block for this phase."""
+        token = self.enter(phase)
         try:
             yield
         finally:
-            self.leave(depth)
+            self.leave(token)
 
     def read(self) -> dict[str, float]:
-        """Seconds by phase, up to now."""
+        """Return the seconds of each phase so far."""
         now = perf_counter()
         self._seconds[self._stack[-1]] += now - self.since
         self.since = now
         return dict(self._seconds)
 
     def pause(self) -> None:
-        """Count nothing from here to `resume`, such as what is done only once."""
-        self._before = perf_counter(), self.read()
+        """Stop counting until `resume`, for work that happens only once."""
+        self._before_pause = perf_counter(), self.read()
 
     def resume(self) -> float:
-        """Count again; the seconds that were left out."""
-        if self._before is None:
+        """Continue counting and return the length of the pause in seconds."""
+        if self._before_pause is None:
             return 0.0
-        begun, self._seconds = self._before
-        self._before, self.since = None, perf_counter()
-        self.paused_seconds += self.since - begun
-        return self.since - begun
+        began, self._seconds = self._before_pause
+        self._before_pause, self.since = None, perf_counter()
+        self.paused_seconds += self.since - began
+        return self.since - began
 
-    def _tell(self, phase: str) -> None:
-        for told in self.on_phase:
-            told(phase)
+    def _notify(self, phase: str) -> None:
+        for callback in self.on_phase:
+            callback(phase)
+
+
+def timed(
+    original: Callable[..., Any], clock: PhaseClock, phase: str | Callable[[], str]
+) -> Callable[..., Any]:
+    """Wrap a function so that its time counts for a phase, which may be determined at each call."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        current = phase if isinstance(phase, str) else phase()
+        if clock.phase == current:  # nested in a call that is already being timed
+            return original(*args, **kwargs)
+        token = clock.enter(current)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            clock.leave(token)
+
+    return call

@@ -1,4 +1,4 @@
-"""Watches forward passes: for training or for evaluation, of how many images, in which phase."""
+"""Watches forward passes: training or evaluation, of how many images, in which precision."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -8,87 +8,127 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onsight_explain.tracing.calls import RootCalls, kind_of
-from onsight_explain.tracing.clock import PhaseClock
-from onsight_explain.tracing.imports import when_imported
-from onsight_explain.tracing.loaders import Loaders
-from onsight_explain.tracing.patches import Patches
+from onsight_explain.tracing.clock import PhaseClock, timed
+from onsight_explain.tracing.loaders import LoaderWatch
+from onsight_explain.tracing.patches import Patches, when_imported
 from onsight_explain.tracing.sites import Site, Sites
-from onsight_explain.tracing.timing import timed
 
-_FIRST = 3  # forwards in which the precision is looked at; it stays the same
-_LOSSES = (
+# Called with a module, its arguments, and a function that makes the call with new arguments.
+Around = Callable[[nn.Module, tuple[Any, ...], Callable[..., Any]], Any]
+
+_PRECISION_CHECKS = 3  # forwards whose precision is read; it does not change later
+_AUGMENTATIONS = ("torchvision.transforms", "kornia.")
+_LOSS_FUNCTIONS = (
     "cross_entropy",
     "nll_loss",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "mse_loss",
 )
-_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+_PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
-class Forwards:
-    """Follows the outermost calls of modules: the network, its loss, metrics, augmentation.
+class RootCalls:
+    """Routes every outermost call of a module through `around(module, arguments, proceed)`.
 
-    images, evaluated: how many images were trained on and evaluated; graphs_kept: evaluations
-    that build graphs, by line; site: the user's line of the first forward; phase: of the last
-    one, forward or evaluation. on_forward: called before the network's forwards.
+    The arguments are the positional ones followed by the values of the keyword ones. `proceed`
+    makes the call with arguments in the same order.
     """
+
+    def __init__(self, around: Around, is_skipped: Callable[[], bool]) -> None:
+        self.around = around
+        self.is_skipped = is_skipped  # whether to leave a call alone, as inside a dataset
+        self._inside = False
+
+    def install(self, patches: Patches) -> None:
+        """Start routing calls."""
+        original = nn.Module.__call__
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self._inside or self.is_skipped():
+                return original(module, *args, **kwargs)
+            self._inside = True
+            try:
+                if not kwargs:
+                    return self.around(module, args, lambda *new: original(module, *new))
+                return self._around_keywords(original, module, args, kwargs)
+            finally:
+                self._inside = False
+
+        patches.put(nn.Module, "__call__", call)
+
+    def _around_keywords(
+        self,
+        original: Callable[..., Any],
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        count = len(args)
+
+        def proceed(*new: Any) -> Any:
+            keywords = dict(zip(kwargs, new[count:], strict=True))
+            return original(module, *new[:count], **keywords)
+
+        return self.around(module, (*args, *kwargs.values()), proceed)
+
+
+def kind_of(module: nn.Module) -> str:
+    """Return network, loss, metrics or augment, by the class and whether it has parameters."""
+    package = type(module).__module__
+    if package.startswith("torchmetrics"):
+        return "metrics"
+    if package.startswith(_AUGMENTATIONS):
+        return "augment"
+    return "network" if next(module.parameters(), None) is not None else "loss"
+
+
+class ForwardWatch:
+    """Follows the outermost calls of modules: the network, its loss, metrics and augmentation."""
 
     def __init__(
         self,
         clock: PhaseClock,
         sites: Sites,
-        loaders: Loaders,
+        loaders: LoaderWatch,
         on_forward: Callable[[nn.Module], None],
     ) -> None:
         self.clock, self.sites, self.loaders = clock, sites, loaders
-        self.on_forward = on_forward
-        self.images = self.evaluated = 0
-        self.graphs_kept: Counter[Site] = Counter()
-        self.phase = "forward"
-        self.site: Site | None = None
+        self.on_forward = on_forward  # called before each forward of the network
+        self.images = self.evaluated = 0  # images trained on and evaluated
+        self.graphs_kept: Counter[Site] = Counter()  # evaluations that build graphs, by line
+        self.phase = "forward"  # of the last forward: forward or evaluation
+        self.site: Site | None = None  # the user's line of the first forward
         self.precision = "fp32"
         self.network: nn.Module | None = None
         self.loss: nn.Module | None = None
         self.batch: Tensor | None = None
-        self._seen = 0
+        self._precision_checks = 0
         self._fed = 0  # updates that a loader's batch is known to reach: its own and the next
-        self._is_counted = False  # whether this update's images are
+        self._is_counted = False  # whether the images of this update are counted
         self._pending: tuple[int, Site | None] | None = None  # a backward may still follow
         self._kinds: dict[int, tuple[nn.Module, str]] = {}  # by id, kept alive
 
     def install(self, patches: Patches) -> None:
         """Start watching."""
         RootCalls(self._around, self.clock.is_elsewhere).install(patches)
-        for name in _LOSSES:
+        for name in _LOSS_FUNCTIONS:
             loss = timed(getattr(nn.functional, name), self.clock, lambda: self.phase)
             patches.put(nn.functional, name, loss)
         when_imported("fasttransform.transform", partial(self._time_pipelines, patches), patches)
 
-    def _time_pipelines(self, patches: Patches, module: Any) -> None:
-        """fastai's transforms of whole batches."""
-        pipeline = module.Pipeline
-        patches.put(pipeline, "__call__", timed(pipeline.__call__, self.clock, "augment"))
-
     @property
     def is_evaluating(self) -> bool:
-        """Whether no update will follow the network's forward that is under way."""
+        """Whether the current forward of the network is an evaluation, without an update."""
         return self.phase == "evaluation"
 
-    def _is_evaluation(self, module: nn.Module) -> bool:
-        """Whether no update will follow a forward of the network that begins now."""
-        if not module.training or not torch.is_grad_enabled():
-            return True
-        return self.loaders.is_of_evaluation()
-
     def note_update(self) -> None:
-        """An update has been made."""
+        """Note that an update has been made."""
         self._fed = max(0, self._fed - 1)
         self._is_counted = False
 
     def settle(self, is_backward: bool = False) -> None:
-        """A forward that looked like an evaluation was one if no backward followed it."""
+        """Decide whether a forward that looked like an evaluation was one: no backward followed."""
         if self._pending is None:
             return
         count, site = self._pending
@@ -101,37 +141,48 @@ class Forwards:
         if site:
             self.graphs_kept[site] += 1
 
+    def _time_pipelines(self, patches: Patches, module: Any) -> None:
+        """Time fastai's transforms of whole batches."""
+        pipeline = module.Pipeline
+        patches.put(pipeline, "__call__", timed(pipeline.__call__, self.clock, "augment"))
+
     def _around(self, module: nn.Module, args: tuple[Any, ...], proceed: Callable[..., Any]) -> Any:
         phase = self._kind_of(module)
         if phase == "network":
-            evaluating = self._is_evaluation(module)
-            phase = self.phase = "evaluation" if evaluating else "forward"
-            self._note(module, args, evaluating)
+            is_evaluation = self._is_evaluation(module)
+            phase = self.phase = "evaluation" if is_evaluation else "forward"
+            self._note_forward(module, args, is_evaluation)
         elif phase == "loss":
             self.loss, phase = module, self.phase
-        depth = self.clock.enter(phase)
+        token = self.clock.enter(phase)
         try:
             return proceed(*args)
         finally:
-            self.clock.leave(depth)
+            self.clock.leave(token)
 
     def _kind_of(self, module: nn.Module) -> str:
         if id(module) not in self._kinds:
             self._kinds[id(module)] = module, kind_of(module)
         return self._kinds[id(module)][1]
 
-    def _note(self, module: nn.Module, args: tuple[Any, ...], evaluating: bool) -> None:
-        batch = next((one for one in args if isinstance(one, Tensor) and one.ndim), None)
+    def _is_evaluation(self, module: nn.Module) -> bool:
+        """Return whether no update will follow the forward of the network that begins now."""
+        if not module.training or not torch.is_grad_enabled():
+            return True
+        return self.loaders.is_evaluation_batch()
+
+    def _note_forward(self, module: nn.Module, args: tuple[Any, ...], is_evaluation: bool) -> None:
+        batch = next((value for value in args if isinstance(value, Tensor) and value.ndim), None)
         count = 0 if batch is None else len(batch)
         self.settle()
         self.on_forward(module)
-        if not evaluating:
+        if not is_evaluation:
             self.images += self._new_images(count)
             self.network, self.batch = module, batch
-            if self._seen < _FIRST:
-                self._seen += 1
+            if self._precision_checks < _PRECISION_CHECKS:
+                self._precision_checks += 1
                 self.site = self.site or next(iter(self.sites.here()), None)
-                self._look_inside(module)
+                self._read_precision(module)
             return
         self.loaders.note_evaluation()
         if torch.is_grad_enabled():
@@ -140,11 +191,11 @@ class Forwards:
             self.evaluated += count
 
     def _new_images(self, count: int) -> int:
-        """Images that no forward was given before this one, of a batch of so many.
+        """Return how many images of a batch were not counted at an earlier forward.
 
-        A batch from a loader counts once, however often and in however many parts the network
-        sees it; a batch from elsewhere counts whenever the network is given it, but once in an
-        optimizer's step that evaluates the network again and again.
+        A batch from a loader counts once, however often and in however many parts the network is
+        given it. A batch from elsewhere counts at every forward, but only once in an optimizer
+        step that evaluates the network repeatedly.
         """
         drawn = self.loaders.take()
         if drawn:
@@ -154,30 +205,34 @@ class Forwards:
         self._is_counted = True
         return drawn
 
-    def _look_inside(self, network: nn.Module) -> None:
-        """Learn how its last layer computes: a framework may set autocast inside the network."""
+    def _read_precision(self, network: nn.Module) -> None:
+        """Read the precision of the last layer, as a framework may set autocast in the network."""
         self.precision = _precision(network)
-        layers = [one for one in network.modules() if next(one.parameters(False), None) is not None]
-        if not layers or _is_translated(network):
+        layers = [
+            layer
+            for layer in network.modules()
+            if next(layer.parameters(recurse=False), None) is not None
+        ]
+        if not layers or _is_compiled(network):
             return
 
-        def look(layer: nn.Module, _: Any) -> None:
+        def read(layer: nn.Module, _: Any) -> None:
             handle.remove()
             self.precision = _precision(layer)
 
-        handle = layers[-1].register_forward_pre_hook(look)
+        handle = layers[-1].register_forward_pre_hook(read)
 
 
-def _is_translated(network: nn.Module) -> bool:
-    """Whether a compiler has made something else of it, in which hooks would have no place."""
+def _is_compiled(network: nn.Module) -> bool:
+    """Return whether a compiler has replaced the network, so that hooks would not run."""
     is_compiled = network._compiled_call_impl is not None or hasattr(network, "_orig_mod")
     return is_compiled or isinstance(network, torch.jit.ScriptModule)
 
 
 def _precision(network: nn.Module) -> str:
-    """The precision that the network computes in."""
-    first = next(network.parameters())
-    kind = first.device.type
-    if torch.is_autocast_enabled(kind):
-        return _NAMES.get(torch.get_autocast_dtype(kind), "other")
-    return _NAMES.get(first.dtype, "other")
+    """Return the precision that a network computes in."""
+    parameter = next(network.parameters())
+    device_type = parameter.device.type
+    if torch.is_autocast_enabled(device_type):
+        return _PRECISIONS.get(torch.get_autocast_dtype(device_type), "other")
+    return _PRECISIONS.get(parameter.dtype, "other")

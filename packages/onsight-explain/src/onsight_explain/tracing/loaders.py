@@ -1,4 +1,4 @@
-"""Watches loaders: the time to wait for a batch, the images in it, and which loader trains."""
+"""Watches loaders: the time to wait for each batch, its images, and which loader trains."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -8,66 +8,60 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, dataloader
 
-from onsight_explain.tracing.clock import PhaseClock
-from onsight_explain.tracing.imports import when_imported
-from onsight_explain.tracing.patches import Patches
-from onsight_explain.tracing.sites import Made, Sites
-from onsight_explain.tracing.timing import timed
+from onsight_explain.tracing.clock import PhaseClock, timed
+from onsight_explain.tracing.patches import Patches, when_imported
+from onsight_explain.tracing.sites import Origin, Sites
 
-# Every loader of torch iterates by one of these, and so do those of other libraries.
-_ANY = dataloader._BaseDataLoaderIter
-_WITH_WORKERS = dataloader._MultiProcessingDataLoaderIter
+# Every loader of torch iterates with one of these, and so do those of other libraries.
+_ANY_ITERATOR = dataloader._BaseDataLoaderIter
+_WORKER_ITERATOR = dataloader._MultiProcessingDataLoaderIter
 
 
-class Loaders:
-    """Follows every loader's batches.
+class LoaderWatch:
+    """Follows the batches of every loader.
 
-    on_epoch: called when a loader begins that has been trained from before. A library may draw
-    the next batch before it trains on one, and evaluate in between, so each loader's batches wait
-    by themselves to be taken.
+    A library may draw the next batch before it trains on the current one, and evaluate in between.
+    Therefore the images drawn are counted for each loader separately, until `take`.
     """
 
     def __init__(self, clock: PhaseClock, sites: Sites, on_epoch: Callable[[], None]) -> None:
-        self.clock, self.sites, self.on_epoch = clock, sites, on_epoch
+        self.clock, self.sites = clock, sites
+        self.on_epoch = on_epoch  # called when a loader that has been trained from starts again
         self.is_used = False
         self.evaluation: Any = None  # the loader of the last evaluation
         self._current: Any = None  # the loader drawn from last
-        self._waiting: dict[int, tuple[Any, int]] = {}  # loaders by id, and images drawn
+        self._waiting: dict[int, tuple[Any, int]] = {}  # loader and images drawn, by its id
         self._evaluated = set[int]()  # loaders whose last batch was evaluated
         self._sources: list[Any] = []  # loaders of the batch trained on last
-        self._loaders: dict[int, Any] = {}  # those trained from, by id, kept alive
+        self._trained: dict[int, Any] = {}  # loaders trained from, by id, kept alive
         self._updates: Counter[int] = Counter()  # of each of them
-        self._made: dict[int, Made] = {}  # by id, also of the batch samplers and data sets
+        self._origins: dict[int, Origin] = {}  # by id, also of batch samplers and datasets
 
     def install(self, patches: Patches) -> None:
         """Start watching."""
-        self._watch_making(patches, DataLoader)
+        self._watch_creation(patches, DataLoader)
         when_imported(
             "fastai.data.load",
-            lambda module: self._watch_making(patches, module.DataLoader),
+            lambda module: self._watch_creation(patches, module.DataLoader),
             patches,
         )
-        patches.put(_ANY, "__init__", self._begin(_ANY.__init__))
-        patches.put(_ANY, "__next__", self._draw(_ANY.__next__))
-        patches.put(_WITH_WORKERS, "_reset", self._begin_again(_WITH_WORKERS._reset))
-        patches.put(_WITH_WORKERS, "__init__", self._begin_workers(_WITH_WORKERS.__init__))
-
-    def _watch_making(self, patches: Patches, kind: type) -> None:
-        """Remember where loaders of this class are made."""
-        patches.put(kind, "__init__", self._make(kind.__init__))  # type: ignore[misc]
+        patches.put(_ANY_ITERATOR, "__init__", self._begin(_ANY_ITERATOR.__init__))
+        patches.put(_ANY_ITERATOR, "__next__", self._draw(_ANY_ITERATOR.__next__))
+        patches.put(_WORKER_ITERATOR, "_reset", self._restart(_WORKER_ITERATOR._reset))
+        patches.put(_WORKER_ITERATOR, "__init__", self._start_workers(_WORKER_ITERATOR.__init__))
 
     @property
     def training(self) -> Any:
         """The loader that most updates followed; None if there is none."""
-        return self._loaders[self._updates.most_common(1)[0][0]] if self._updates else None
+        return self._trained[self._updates.most_common(1)[0][0]] if self._updates else None
 
-    def made(self, loader: Any) -> Made:
-        """Where a loader was made; for a copy that a library makes, where the first one was."""
-        return self._made.get(id(loader)) or Made()
+    def origin(self, loader: Any) -> Origin:
+        """Return where a loader was created; for a copy that a library makes, its original."""
+        return self._origins.get(id(loader)) or Origin()
 
     def take(self) -> int:
-        """How many images have been drawn to train on since this was last asked for."""
-        taken = [key for key in self._waiting if self._is_to_train_on(key)]
+        """Return how many images have been drawn for training since the last call."""
+        taken = [key for key in self._waiting if self._is_for_training(key)]
         if taken:
             self._sources = [self._waiting[key][0] for key in taken]
         count = sum(self._waiting[key][1] for key in taken)
@@ -75,90 +69,94 @@ class Loaders:
         return count
 
     def note_update(self) -> None:
-        """An update followed the batch taken last."""
+        """Attribute an update to the loaders of the batch taken last."""
         for loader in self._sources:
-            self._loaders[id(loader)] = loader
+            self._trained[id(loader)] = loader
             self._updates[id(loader)] += 1
 
     def note_evaluation(self) -> None:
-        """The batch drawn last is evaluated, though it may also be trained on afterwards."""
+        """Note that the batch drawn last is evaluated; it may still be trained on afterwards."""
         if self._current is None:
             return
         self._evaluated.add(id(self._current))
-        if self._loaders and id(self._current) not in self._loaders:
+        if self._trained and id(self._current) not in self._trained:
             self.evaluation = self._current
 
     def note_training(self) -> None:
-        """What looked like an evaluation was followed by a backward pass."""
+        """Note that a backward pass followed what looked like an evaluation."""
         self._evaluated.discard(id(self._current))
 
-    def is_of_evaluation(self) -> bool:
-        """Whether what was drawn last is from a loader that no update has followed so far."""
+    def is_evaluation_batch(self) -> bool:
+        """Return whether the batch drawn last is from a loader that no update has followed yet."""
         key = id(self._current)
-        if not self._loaders or self._current is None or key in self._loaders:
+        if not self._trained or self._current is None or key in self._trained:
             return False
-        # Its batch is done with, or one to train on waits: both happen where batches are drawn
-        # ahead.
-        return key not in self._evaluated and not any(one in self._loaders for one in self._waiting)
+        # Where batches are drawn ahead, either this batch is finished or one for training waits.
+        is_finished = key in self._evaluated
+        return not is_finished and not any(key in self._trained for key in self._waiting)
 
-    def _is_to_train_on(self, key: int) -> bool:
-        if key in self._loaders or key not in self._evaluated:
+    def _is_for_training(self, key: int) -> bool:
+        if key in self._trained or key not in self._evaluated:
             return True
-        return not self._loaders and key == id(self._current)
+        return not self._trained and key == id(self._current)
 
-    def _make(self, original: Callable[..., None]) -> Callable[..., None]:
-        @wraps(original)  # Lightning reads its signature, to make the loader anew
-        def make(loader: Any, *args: Any, **kwargs: Any) -> None:
-            made = self.sites.made()
+    def _watch_creation(self, patches: Patches, kind: type) -> None:
+        patches.put(kind, "__init__", self._create(kind.__init__))  # type: ignore[misc]
+
+    def _create(self, original: Callable[..., None]) -> Callable[..., None]:
+        @wraps(original)  # Lightning reads the signature to create the loader again
+        def create(loader: Any, *args: Any, **kwargs: Any) -> None:
+            origin = self.sites.origin()
             original(loader, *args, **kwargs)
             parts = [getattr(loader, name, None) for name in ("batch_sampler", "dataset")]
-            parts = [one for one in parts if one is not None]
-            if made.maker:
-                made = next((self._made[id(one)] for one in parts if id(one) in self._made), made)
-            for one in (loader, *parts):
-                self._made[id(one)] = made
+            parts = [part for part in parts if part is not None]
+            if origin.maker:
+                known = (self._origins[id(part)] for part in parts if id(part) in self._origins)
+                origin = next(known, origin)
+            for owner in (loader, *parts):
+                self._origins[id(owner)] = origin
 
-        return make
+        return create
 
     def _begin(self, original: Callable[..., None]) -> Callable[..., None]:
         def begin(batches: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-            of = getattr(loader, "d", loader)  # fastai's loaders show torch a stand-in
-            batches.watched_loader = of
-            self._note_epoch(of)
+            watched = getattr(loader, "d", loader)  # fastai passes torch a stand-in
+            batches.watched_loader = watched
+            self._note_epoch(watched)
             original(batches, loader, *args, **kwargs)
 
         return begin
 
-    def _begin_workers(self, original: Callable[..., None]) -> Callable[..., None]:
-        starting = timed(original, self.clock, "data")
+    def _start_workers(self, original: Callable[..., None]) -> Callable[..., None]:
+        timed_original = timed(original, self.clock, "data")
 
-        def begin_workers(batches: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-            self._note_epoch(getattr(loader, "d", loader))  # before `_begin`, which is inside
-            starting(batches, loader, *args, **kwargs)
+        def start_workers(batches: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            self._note_epoch(getattr(loader, "d", loader))  # before `begin`, which runs inside
+            timed_original(batches, loader, *args, **kwargs)
 
-        return begin_workers
+        return start_workers
 
-    def _begin_again(self, original: Callable[..., None]) -> Callable[..., None]:
-        def begin_again(batches: Any, loader: Any, first_iter: bool = False) -> None:
+    def _restart(self, original: Callable[..., None]) -> Callable[..., None]:
+        def restart(batches: Any, loader: Any, first_iter: bool = False) -> None:
             if not first_iter:
                 self._note_epoch(loader)
             with self.clock.within("data"):
                 original(batches, loader, first_iter)
 
-        return begin_again
+        return restart
 
     def _note_epoch(self, loader: Any) -> None:
-        if id(loader) in self._loaders and not self.clock.is_elsewhere():
+        if id(loader) in self._trained and not self.clock.is_elsewhere():
             self.on_epoch()
 
     def _draw(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def draw(batches: Any) -> Any:
-            is_inner = self.clock.phase == "data"  # a loader inside a data set
-            depth = self.clock.enter("data")
+            is_inner = self.clock.phase == "data"  # a loader inside a dataset
+            token = self.clock.enter("data")
             try:
                 batch = original(batches)
             finally:
-                self.clock.leave(depth)
+                self.clock.leave(token)
             if not is_inner:
                 self._note_batch(getattr(batches, "watched_loader", None), batch)
             return batch
@@ -174,7 +172,7 @@ class Loaders:
 
 
 def batch_length(batch: Any, is_part: bool = False) -> int:
-    """How many images a batch holds, by its first part: a tensor, or a list of images."""
+    """Return how many images a batch holds, by its first part: a tensor, or a list of images."""
     if isinstance(batch, Tensor):
         return len(batch) if batch.ndim else 1
     if isinstance(batch, Mapping):
@@ -183,7 +181,7 @@ def batch_length(batch: Any, is_part: bool = False) -> int:
         return 0
     first = batch[0]
     if isinstance(first, Tensor):
-        is_image = is_part and first.ndim <= 3  # one of a list, as for detection
+        is_image = is_part and first.ndim <= 3  # in a list of images, as for detection
     else:
         is_image = not isinstance(first, Mapping | list | tuple)
     return len(batch) if is_image else batch_length(first, True)

@@ -1,27 +1,33 @@
-"""Records a training loop as it runs in this process, by watching torch's own calls."""
+"""Records a training loop while it runs in this process, by watching torch's own calls."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
 
-from onsight_explain.tracing.clock import PhaseClock
-from onsight_explain.tracing.forwards import Forwards
-from onsight_explain.tracing.loaders import Loaders
+from onsight_explain.accelerator import has_streams
+from onsight_explain.tracing.clock import PhaseClock, timed
+from onsight_explain.tracing.forwards import ForwardWatch
+from onsight_explain.tracing.loaders import LoaderWatch
 from onsight_explain.tracing.patches import Patches
-from onsight_explain.tracing.sites import Sites
-from onsight_explain.tracing.slices import Slices
-from onsight_explain.tracing.timing import timed
-from onsight_explain.tracing.transfers import Transfers
-from onsight_explain.tracing.updates import Updates
-from onsight_explain.tracing.window import Snapshot, Window
+from onsight_explain.tracing.sites import Caller, Sites
+from onsight_explain.tracing.updates import UpdateWatch
+from onsight_explain.tracing.window import MeasurementWindow, Progress
+
+# Calls that make Python wait until a value is known.
+_READS = ("item", "tolist", "numpy", "cpu", "__float__", "__int__", "__bool__")
+_COPIES = ("to", "cuda")
+_SLICES = ("__getitem__", "index_select")
+_WORK_ATTEMPTS = 3  # to count a step without an evaluation in it
 
 
 class Recorder:
-    """Follows a training loop from `install` to `undo`; each of its parts watches some calls.
-
-    on_step: called with this recorder after every update.
-    """
+    """Follows a training loop from `install` to `undo`; each of its parts watches some calls."""
 
     def __init__(
         self,
@@ -32,20 +38,21 @@ class Recorder:
         warm_up_steps: int,
         on_step: Callable[["Recorder"], None],
     ) -> None:
-        self.clock, self.sites, self.on_step = clock, sites, on_step
-        self.window = Window(seconds, steps, warm_up_steps, self.look)
+        self.clock, self.sites = clock, sites
+        self.on_step = on_step  # called with this recorder after every update
+        self.window = MeasurementWindow(seconds, steps, warm_up_steps, self.read_progress)
         self.patches = Patches()
         self.steps = 0
-        self.loaders = Loaders(clock, sites, lambda: self.window.epoch())
-        self.forwards = Forwards(clock, sites, self.loaders, self._before_forward)
-        self.updates = Updates(clock, sites, self._before_backward, self._after_update)
-        self.transfers = Transfers(clock, sites)
-        self.slices = Slices(clock)
+        self.loaders = LoaderWatch(clock, sites, lambda: self.window.epoch())
+        self.forwards = ForwardWatch(clock, sites, self.loaders, self._before_forward)
+        self.updates = UpdateWatch(clock, sites, self._before_backward, self._after_update)
+        self.transfers = TransferWatch(clock, sites)
+        self.slices = SliceWatch(clock)
 
     def install(self) -> None:
         """Start following torch's calls."""
-        for part in (self.forwards, self.loaders, self.updates, self.transfers):
-            part.install(self.patches)
+        for watch in (self.forwards, self.loaders, self.updates, self.transfers):
+            watch.install(self.patches)
 
     def undo(self) -> None:
         """Restore torch as it was."""
@@ -55,9 +62,9 @@ class Recorder:
         """Count a function's time for a phase."""
         self.patches.put(owner, name, timed(getattr(owner, name), self.clock, phase))
 
-    def look(self) -> Snapshot:
-        """How far the training is."""
-        return Snapshot(
+    def read_progress(self) -> Progress:
+        """Return how far the training is."""
+        return Progress(
             self.clock.now,
             self.steps,
             self.forwards.images,
@@ -66,7 +73,7 @@ class Recorder:
         )
 
     def _before_forward(self, network: nn.Module) -> None:
-        self.updates.look_for_one(network)
+        self.updates.check_manual_update(network)
 
     def _before_backward(self) -> None:
         self.forwards.settle(is_backward=True)
@@ -79,3 +86,132 @@ class Recorder:
         if self.steps == 1 and not self.loaders.is_used:
             self.slices.install(self.patches)
         self.on_step(self)
+
+
+class TransferWatch:
+    """Counts reads of values by their callers, and the bytes copied from pageable memory."""
+
+    def __init__(self, clock: PhaseClock, sites: Sites) -> None:
+        self.clock, self.sites = clock, sites
+        self.reads: Counter[Caller] = Counter()
+        self.pageable_bytes = 0
+
+    def install(self, patches: Patches) -> None:
+        """Start watching."""
+        for name in _READS:
+            patches.put(Tensor, name, self._read(getattr(Tensor, name)))
+        for name in _COPIES:
+            patches.put(Tensor, name, self._copy(getattr(Tensor, name)))
+        for owner in (torch.accelerator, torch.cuda, torch.xpu, torch.mps):
+            patches.put(owner, "synchronize", timed(owner.synchronize, self.clock, "sync"))
+
+    def _read(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if self.clock.is_elsewhere():
+                return original(tensor, *args, **kwargs)
+            token = self.clock.enter("sync")  # not `within`: some scripts read very many values
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                self.clock.leave(token)
+                self.reads[self.sites.caller()] += 1
+
+        return read
+
+    def _copy(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def copy(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            token = self.clock.enter("copy")
+            try:
+                moved = original(tensor, *args, **kwargs)
+            finally:
+                self.clock.leave(token)
+            if tensor.device.type == "cpu" and has_streams(moved.device):
+                self.pageable_bytes += 0 if tensor.is_pinned() else tensor.nbytes
+            return moved
+
+        return copy
+
+
+class SliceWatch:
+    """Counts the indexing of tensors as `data`, in loops that slice batches from a large tensor."""
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self.clock = clock
+
+    def install(self, patches: Patches) -> None:
+        """Start watching."""
+        for name in _SLICES:
+            patches.put(Tensor, name, self._slice(getattr(Tensor, name)))
+
+    def _slice(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def take(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            if self.clock.phase != "other":
+                return original(tensor, *args, **kwargs)
+            token = self.clock.enter("data")
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                self.clock.leave(token)
+
+        return take
+
+
+class StepCounter:
+    """Counts the work of what runs between `open` and `close`.
+
+    Counting is slow, so never time a counted step.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = _ByteCounter()
+        self._flops = FlopCounterMode(display=False)
+
+    def open(self) -> None:
+        """Start counting."""
+        self._bytes.__enter__()  # type: ignore[no-untyped-call]
+        self._flops.__enter__()
+
+    def close(self) -> tuple[int, int]:
+        """Return the FLOPs (a multiply-add is two) and the bytes that operations moved."""
+        self._flops.__exit__(None, None, None)
+        self._bytes.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        return self._flops.get_total_flops(), self._bytes.bytes
+
+
+class StepWork:
+    """Counts the work of the steps after a window until one of them contains no evaluation."""
+
+    def __init__(self) -> None:
+        self.counted = (0, 0)  # FLOPs and bytes; zeros until known
+        self._counter: StepCounter | None = None
+        self._attempts = self._evaluated = 0
+
+    def is_known(self, recorder: Recorder) -> bool:
+        """Return, after a step, whether counting is finished; otherwise count the next step."""
+        if self._counter:
+            counted, self._counter = self._counter.close(), None
+            if recorder.forwards.evaluated == self._evaluated:
+                self.counted = counted
+        if self.counted[0] or self._attempts >= _WORK_ATTEMPTS:
+            return True
+        self._counter, self._evaluated = StepCounter(), recorder.forwards.evaluated
+        self._attempts += 1
+        self._counter.open()
+        return False
+
+
+class _ByteCounter(TorchDispatchMode):
+    """Sums the sizes of what operations read and write; views read and write nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            leaves = tree_leaves((args, kwargs, out))
+            self.bytes += sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
+        return out

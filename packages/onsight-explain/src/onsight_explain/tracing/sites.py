@@ -1,4 +1,4 @@
-"""The lines of the user's own files that a call came from."""
+"""Finds the lines of the user's own files that led to a call."""
 
 import os
 import sys
@@ -7,20 +7,20 @@ from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 
-_DEPTH = 100  # frames to look at, at most: those of frameworks are many
-_OWN = f"{Path(__file__).parents[1]}{os.sep}"  # a checkout may lie in the user's folder
-_UNNAMED = {"onsight_explain", "torch"}  # packages that are no maker
+_MAX_FRAMES = 100  # to search: frameworks nest deeply
+_OWN_FOLDER = f"{Path(__file__).parents[1]}{os.sep}"  # a checkout may be inside the user's folder
+_NEVER_MAKERS = {"onsight_explain", "torch"}
+
+Caller = tuple[tuple[CodeType, int], ...]  # the lines of the calling functions, innermost first
 
 
 @dataclass(frozen=True)
 class Site:
-    """A line of a user's file.
-
-    end: line and column (in bytes, as in `ast`) where the call that was seen ends, if known.
-    """
+    """A line of a user's file."""
 
     file: str
     line: int
+    # Line and column (in bytes, as in `ast`) where the observed call ends, if known.
     end: tuple[int, int] | None = None
 
     def __str__(self) -> str:
@@ -28,79 +28,73 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Made:
-    """Where an object was made: the user's line, and what was called there.
+class Origin:
+    """Where an object was created."""
 
-    maker: the package that made it, called from that line; "" if the line itself did.
-    """
-
-    site: Site | None = None
-    maker: str = ""
-
-
-Caller = tuple[tuple[CodeType, int], ...]  # the lines of the calling functions, innermost first
+    site: Site | None = None  # the user's line
+    maker: str = ""  # the package called from that line that created it; "" if the line itself did
 
 
 class Sites:
-    """Finds lines of files in a folder, but not of this package or of packages installed in it."""
+    """Finds lines of the files in a folder, ignoring this package and packages installed there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = f"{folder.resolve()}/"
         self._is_own: dict[str, bool] = {}
 
-    def here(self, most: int = 1) -> tuple[Site, ...]:
-        """At most so many of the user's lines that led to this call, the innermost first."""
-        found: list[Site] = []
+    def here(self, limit: int = 1) -> tuple[Site, ...]:
+        """Return up to `limit` of the user's lines that led to this call, innermost first."""
+        sites: list[Site] = []
         frame: FrameType | None = sys._getframe(1)
-        for _ in range(_DEPTH):
-            if frame is None or len(found) == most:
+        for _ in range(_MAX_FRAMES):
+            if frame is None or len(sites) == limit:
                 break
             if self._owns(frame.f_code):
-                found.append(_site_of(frame))
+                sites.append(_site_of(frame))
             frame = frame.f_back
-        return tuple(found)
+        return tuple(sites)
 
-    def made(self) -> Made:
-        """Where the object is made whose constructor called this."""
+    def origin(self) -> Origin:
+        """Return where the object is being created whose constructor calls this."""
         maker = ""
         frame: FrameType | None = sys._getframe(1)
-        for _ in range(_DEPTH):
+        for _ in range(_MAX_FRAMES):
             if frame is None:
                 break
             if self._owns(frame.f_code):
-                return Made(_site_of(frame), maker)
+                return Origin(_site_of(frame), maker)
             package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-            maker = maker if package in _UNNAMED else package
+            maker = maker if package in _NEVER_MAKERS else package
             frame = frame.f_back
-        return Made(maker=maker)
+        return Origin(maker=maker)
 
     def caller(self) -> Caller:
-        """The two innermost calling lines, for `of` to look at later: fast, for frequent calls."""
+        """Return the two innermost calling lines, cheaply; `of` converts them to sites later."""
         inner = sys._getframe(2)
         outer = inner.f_back
         first = inner.f_code, inner.f_lineno
         return (first, (outer.f_code, outer.f_lineno)) if outer else (first,)
 
     def of(self, caller: Caller) -> tuple[Site, ...]:
-        """The user's lines among those of a caller, the innermost first."""
+        """Return the user's lines among those of a caller, innermost first."""
         return tuple(
             Site(file=code.co_filename, line=line) for code, line in caller if self._owns(code)
         )
 
     def _owns(self, code: CodeType) -> bool:
-        name = code.co_filename  # code objects of two files may be equal
+        name = code.co_filename  # not the code object: those of two files may be equal
         if name not in self._is_own:
             self._is_own[name] = name.startswith(self.folder) and not is_package(name)
         return self._is_own[name]
 
 
 def is_package(file: str) -> bool:
-    """Whether a file belongs to a package, installed or Onsight itself, and is not the user's."""
-    return "site-packages" in file or file.startswith(_OWN)
+    """Return whether a file belongs to an installed package or to Onsight, not to the user."""
+    return "site-packages" in file or file.startswith(_OWN_FOLDER)
 
 
 def _site_of(frame: FrameType) -> Site:
-    """The call that a frame is making, with its end."""
+    """Return the call that a frame is making, with its end."""
     positions = islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
     _, line, _, column = next(positions, (None, None, None, None))
     end = None if line is None or column is None else (line, column)

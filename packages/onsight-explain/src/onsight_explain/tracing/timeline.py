@@ -10,61 +10,62 @@ from typing import Any, NamedTuple
 
 from onsight_explain.files import write_atomically
 from onsight_explain.tracing.clock import PHASES, PhaseClock
-from onsight_explain.tracing.devicetime import DeviceTime
+from onsight_explain.tracing.device_time import DeviceTime
 from onsight_explain.tracing.sites import Site, Sites
 
-MOST_CHANGES = 100_000  # of phases, which are kept: about 20 MB of JSON
-_PROCESS = 1  # 0 has a meaning of its own in Perfetto
+MAX_CHANGES = 100_000  # of phase, that are kept: about 20 MB of JSON
+_PROCESS = 1  # 0 has a special meaning in Perfetto
 _HOST, _DEVICE = 1, 2  # tracks
 _TRACKS = {_HOST: "training thread", _DEVICE: "device, every 4th step"}
 
 
 class Slice(NamedTuple):
-    """A stretch of time on a track, in nanoseconds of the host's clock; phase "": a whole step."""
+    """A stretch of time on a track."""
 
     track: int
     name: str
-    phase: str
-    begin: int
+    phase: str  # "" for a whole step
+    begin: int  # nanoseconds of the host's clock
     end: int
     site: str = ""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """The slices of one process within its measured window; cut: its beginning was not kept."""
+    """The slices of one process within its measured window."""
 
     slices: list[Slice]
-    is_cut: bool
+    is_cut: bool  # whether the beginning was dropped because there were too many
 
 
 class TimelineRecorder:
-    """Collects the changes of a clock's phases, the last 100,000, and the ends of steps."""
+    """Collects the last 100,000 changes of phase and the ends of steps."""
 
     def __init__(self, clock: PhaseClock, sites: Sites) -> None:
         self._clock, self._sites = clock, sites
-        self._changes: deque[tuple[float, str, Site | None]] = deque(maxlen=MOST_CHANGES)
-        self._steps: deque[tuple[float, int]] = deque(maxlen=MOST_CHANGES)
+        self._changes: deque[tuple[float, str, Site | None]] = deque(maxlen=MAX_CHANGES)
+        self._steps: deque[tuple[float, int]] = deque(maxlen=MAX_CHANGES)
         self._changes.append((clock.since, clock.phase, None))
         clock.on_phase.append(self._on_phase)
 
     def step(self, done: int) -> None:
-        """A step has ended. done: how many so far."""
+        """Note that a step has ended, `done` in total."""
         self._steps.append((perf_counter(), done))
 
     def timeline(self, first: float, last: float, device: DeviceTime | None) -> Timeline:
-        """The slices between two moments of the host's clock."""
+        """Return the slices between two moments of the host's clock."""
         changes = list(self._changes)
-        begun = changes[0][0] if changes else last
-        is_cut = len(changes) == MOST_CHANGES and begun > first
-        first = max(first, begun) if is_cut else first
-        steps = list(_steps(list(self._steps), first, last))
-        slices = [*steps, *_phases(changes, [step.end for step in steps], first, last)]
+        oldest = changes[0][0] if changes else last
+        is_cut = len(changes) == MAX_CHANGES and oldest > first
+        first = max(first, oldest) if is_cut else first
+        steps = list(_step_slices(list(self._steps), first, last))
+        slices = [*steps, *_phase_slices(changes, [step.end for step in steps], first, last)]
         if device:
-            marked = (
-                (phase, max(first, one), min(last, two)) for phase, one, two in device.slices()
-            )
-            slices += [_slice(_DEVICE, *each) for each in marked if each[1] < each[2]]
+            for phase, begin, end in device.slices():
+                begin, end = max(first, begin), min(last, end)
+                if begin < end:
+                    times = _nanoseconds(begin), _nanoseconds(end)
+                    slices.append(Slice(_DEVICE, PHASES[phase], phase, *times))
         return Timeline(slices=slices, is_cut=is_cut)
 
     def _on_phase(self, phase: str) -> None:
@@ -73,80 +74,75 @@ class TimelineRecorder:
 
 
 def write_timeline(path: Path, name: str, timeline: Timeline) -> str:
-    """Write a timeline into a file, atomically, and tell what it holds and where.
+    """Write a timeline of what has this name, atomically, and describe the file in a line.
 
-    name: of what was trained. Raises DiskError.
+    Raises DiskError.
     """
-    origin = min((one.begin for one in timeline.slices), default=0)
+    origin = min((time_slice.begin for time_slice in timeline.slices), default=0)
     events = list(_metadata(name, timeline))
-    events += (_event(one, origin) for one in timeline.slices)
+    events += (_event(time_slice, origin) for time_slice in timeline.slices)
     count = len(timeline.slices)
-    said = f"{count:,} slices of the measured window"
+    contents = f"{count:,} slices of the measured window"
     if timeline.is_cut:
-        said = f"the last {count:,} slices; the window's beginning is left out"
-    content = {
+        contents = f"the last {count:,} slices; the window's beginning is left out"
+    document = {
         "traceEvents": events,
         "displayTimeUnit": "ms",
-        "otherData": {"of": name, "holds": said},
+        "otherData": {"of": name, "holds": contents},
     }
-    write_atomically(path, json.dumps(content, separators=(",", ":")).encode())
-    return f"{path}: {said}; open it at ui.perfetto.dev or in chrome://tracing"
+    write_atomically(path, json.dumps(document, separators=(",", ":")).encode())
+    return f"{path}: {contents}; open it at ui.perfetto.dev or in chrome://tracing"
 
 
-def _steps(ends: list[tuple[float, int]], first: float, last: float) -> Iterator[Slice]:
-    """Whole steps, and parts at both ends, so that every phase lies inside a step."""
+def _step_slices(ends: list[tuple[float, int]], first: float, last: float) -> Iterator[Slice]:
+    """Yield whole steps, and partial ones at both ends, so that every phase lies in a step."""
     begin = first
     for moment, done in ends:
         if begin < moment <= last:
             yield Slice(_HOST, f"step {done}", "", _nanoseconds(begin), _nanoseconds(moment))
             begin = moment
     if begin < last:
-        yield Slice(_HOST, "begun step", "", _nanoseconds(begin), _nanoseconds(last))
+        yield Slice(_HOST, "unfinished step", "", _nanoseconds(begin), _nanoseconds(last))
 
 
-def _phases(
-    changes: list[tuple[float, str, Site | None]], cuts: list[int], first: float, last: float
+def _phase_slices(
+    changes: list[tuple[float, str, Site | None]], step_ends: list[int], first: float, last: float
 ) -> Iterator[Slice]:
-    """The phases, cut at the ends of steps. cuts: these ends, in order."""
+    """Yield the phases, cut at the ends of steps, which are in order."""
     ends = [moment for moment, _, _ in changes[1:]] + [last]
     place = 0
-    for (begun, phase, site), ended in zip(changes, ends, strict=False):
-        begin, end = _nanoseconds(max(begun, first)), _nanoseconds(min(ended, last))
+    for (began, phase, site), ended in zip(changes, ends, strict=False):
+        begin, end = _nanoseconds(max(began, first)), _nanoseconds(min(ended, last))
         while begin < end:
-            while place < len(cuts) and cuts[place] <= begin:
+            while place < len(step_ends) and step_ends[place] <= begin:
                 place += 1
-            until = min(end, cuts[place]) if place < len(cuts) else end
-            where = str(site) if site else ""
-            yield Slice(_HOST, PHASES[phase], phase, begin, until, where)
+            until = min(end, step_ends[place]) if place < len(step_ends) else end
+            yield Slice(_HOST, PHASES[phase], phase, begin, until, str(site) if site else "")
             begin = until
-
-
-def _slice(track: int, phase: str, begin: float, end: float) -> Slice:
-    return Slice(track, PHASES[phase], phase, _nanoseconds(begin), _nanoseconds(end))
 
 
 def _nanoseconds(moment: float) -> int:
     return round(moment * 1e9)
 
 
-def _event(one: Slice, origin: int) -> dict[str, Any]:
+def _event(time_slice: Slice, origin: int) -> dict[str, Any]:
     event = {
         "ph": "X",
-        "name": one.name,
-        "cat": one.phase or "step",
+        "name": time_slice.name,
+        "cat": time_slice.phase or "step",
         "pid": _PROCESS,
-        "tid": one.track,
-        "ts": (one.begin - origin) / 1000,  # microseconds
-        "dur": (one.end - one.begin) / 1000,
+        "tid": time_slice.track,
+        "ts": (time_slice.begin - origin) / 1000,  # microseconds
+        "dur": (time_slice.end - time_slice.begin) / 1000,
     }
-    return event | {"args": {"line": one.site}} if one.site else event
+    return event | {"args": {"line": time_slice.site}} if time_slice.site else event
 
 
 def _metadata(name: str, timeline: Timeline) -> Iterator[dict[str, Any]]:
-    yield _named("process_name", 0, name)
-    for track in sorted({one.track for one in timeline.slices}):
-        yield _named("thread_name", track, _TRACKS[track])
+    yield _name_event("process_name", 0, name)
+    for track in sorted({time_slice.track for time_slice in timeline.slices}):
+        yield _name_event("thread_name", track, _TRACKS[track])
 
 
-def _named(kind: str, track: int, name: str) -> dict[str, Any]:
+def _name_event(kind: str, track: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": track, "args": {"name": name}}

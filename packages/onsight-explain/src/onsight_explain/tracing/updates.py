@@ -1,6 +1,7 @@
-"""Watches backward passes and optimizers: losses, and when an update has been made."""
+"""Watches backward passes and optimizers: the losses, and when an update has been made."""
 
 from collections.abc import Callable
+from inspect import getattr_static
 from typing import Any
 
 import torch
@@ -11,21 +12,15 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from onsight_explain.tracing.by_hand import ByHand, other_optimizers
-from onsight_explain.tracing.clock import PhaseClock
+from onsight_explain.tracing.clock import PhaseClock, timed
 from onsight_explain.tracing.patches import Patches
-from onsight_explain.tracing.sites import Made, Sites
-from onsight_explain.tracing.timing import timed
+from onsight_explain.tracing.sites import Origin, Sites
 
 KEPT_LOSSES = 40  # of the first steps: enough to compare, few enough to keep
 
 
-class Updates:
-    """Follows every optimizer; one that another one calls is a part of its step.
-
-    on_backward: called before every backward pass; on_update: called after every update.
-    trainer: the package whose training loop runs, and the user's line that calls it.
-    """
+class UpdateWatch:
+    """Follows every optimizer; one that is called by another is part of the outer one's step."""
 
     def __init__(
         self,
@@ -35,94 +30,141 @@ class Updates:
         on_update: Callable[[], None],
     ) -> None:
         self.clock, self.sites = clock, sites
-        self.on_backward, self.on_update = on_backward, on_update
+        self.on_backward = on_backward  # called before every backward pass
+        self.on_update = on_update  # called after every update
         self.losses: list[Tensor] = []
         self.optimizer: Optimizer | None = None
-        self.trainer = Made()
-        self._made: dict[int, Made] = {}  # by id
-        self._open: list[int] = []
-        self._by_hand = ByHand()
+        self.trainer = Origin()  # the package whose training loop runs, and the line calling it
+        self._origins: dict[int, Origin] = {}  # of optimizers, by id
+        self._tokens: list[int] = []  # of steps that have begun
+        self._manual = _ManualUpdates()
         self._other: object = None  # the first optimizer that is not torch's
         self._patches: Patches | None = None  # until the first backward pass
 
     def install(self, patches: Patches) -> None:
         """Start watching."""
         self._patches = patches
-        patches.put(Optimizer, "__init__", self._make(Optimizer.__init__))
+        patches.put(Optimizer, "__init__", self._create(Optimizer.__init__))
         patches.put(torch.autograd, "backward", self._backward(torch.autograd.backward))
         for owner, name in ((Optimizer, "zero_grad"), (nn.utils, "clip_grad_norm_")):
             patches.put(owner, name, timed(getattr(owner, name), self.clock, "optimizer"))
-        patches.when_undone(register_optimizer_step_pre_hook(self._begin).remove)
-        patches.when_undone(register_optimizer_step_post_hook(self._end).remove)
+        patches.when_undone(register_optimizer_step_pre_hook(self._begin_step).remove)
+        patches.when_undone(register_optimizer_step_post_hook(self._end_step).remove)
 
-    def made(self, optimizer: Optimizer) -> Made:
-        """Where an optimizer was made."""
-        return self._made.get(id(optimizer)) or Made()
+    def origin(self, optimizer: Optimizer) -> Origin:
+        """Return where an optimizer was created."""
+        return self._origins.get(id(optimizer)) or Origin()
 
-    def look_for_one(self, network: nn.Module) -> None:
-        """A forward of the network begins: notice an update that no optimizer has made."""
+    def check_manual_update(self, network: nn.Module) -> None:
+        """Detect, at the start of a forward, an update that was made without an optimizer."""
         if self.optimizer or self._other or self.clock.is_in("optimizer"):
             return
-        if self._by_hand.is_made():
+        if self._manual.is_made():
             self.on_update()
-        self._by_hand.network = network
+        self._manual.network = network
 
-    def _make(self, original: Callable[..., None]) -> Callable[..., None]:
-        def make(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            self._made[id(optimizer)] = self.sites.made()
+    def _create(self, original: Callable[..., None]) -> Callable[..., None]:
+        def create(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            self._origins[id(optimizer)] = self.sites.origin()
             original(optimizer, *args, **kwargs)
 
-        return make
+        return create
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
             self.on_backward()
             if self._patches:
-                self._begin_watching(self._patches)
+                self._watch_other_optimizers(self._patches)
             if len(self.losses) < KEPT_LOSSES and isinstance(loss, Tensor) and loss.numel() == 1:
                 self.losses.append(loss.detach().clone())
-            depth = self.clock.enter("backward")
+            token = self.clock.enter("backward")
             try:
                 return original(loss, *args, **kwargs)
             finally:
-                self.clock.leave(depth)
+                self.clock.leave(token)
                 if not self.optimizer and not self._other:
-                    self._by_hand.begin()
+                    self._manual.begin()
 
         return backward
 
-    def _begin_watching(self, patches: Patches) -> None:
-        """The first backward pass: everything that trains has been imported by now."""
-        self._patches, self.trainer = None, self.sites.made()
-        for kind in other_optimizers():
-            patches.put(kind, "step", self._step(vars(kind)["step"]))
+    def _watch_other_optimizers(self, patches: Patches) -> None:
+        """Start at the first backward pass, when everything that trains has been imported."""
+        self._patches, self.trainer = None, self.sites.origin()
+        for optimizer_class in find_other_optimizers():
+            step = vars(optimizer_class)["step"]
+            patches.put(optimizer_class, "step", self._other_step(step))
 
-    def _step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _other_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(optimizer: object, *args: Any, **kwargs: Any) -> Any:
             with self.clock.within("optimizer"):
-                done = original(optimizer, *args, **kwargs)
-            if self.optimizer is None and not self.clock.is_in("optimizer"):  # torch's count
+                result = original(optimizer, *args, **kwargs)
+            if self.optimizer is None and not self.clock.is_in(
+                "optimizer"
+            ):  # torch's take priority
                 self._other = self._other or optimizer
                 if optimizer is self._other:
                     self.on_update()
-            return done
+            return result
 
         return step
 
-    def _begin(
+    def _begin_step(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        self._open.append(self.clock.enter("optimizer"))
+        self._tokens.append(self.clock.enter("optimizer"))
         # What a closure does besides forward and backward is not the optimizer's work.
-        closure = [timed(one, self.clock, "other") if callable(one) else one for one in args[1:]]
+        rest = [timed(arg, self.clock, "other") if callable(arg) else arg for arg in args[1:]]
         if callable(kwargs.get("closure")):
             kwargs = kwargs | {"closure": timed(kwargs["closure"], self.clock, "other")}
-        return (*args[:1], *closure), kwargs
+        return (*args[:1], *rest), kwargs
 
-    def _end(self, optimizer: Optimizer, *_: Any) -> None:
-        self.clock.leave(self._open.pop())
-        if self._open:  # of a base class, or of an optimizer inside another
+    def _end_step(self, optimizer: Optimizer, *_: Any) -> None:
+        self.clock.leave(self._tokens.pop())
+        if self._tokens:  # the step of a base class, or of an optimizer inside another
             return
         self.optimizer = self.optimizer or optimizer
         if optimizer is self.optimizer:  # a second optimizer updates within the same step
             self.on_update()
+
+
+class _ManualUpdates:
+    """Detects that weights or gradients have been written since the last backward pass."""
+
+    def __init__(self) -> None:
+        self.network: nn.Module | None = None
+        self._weight: Tensor | None = None
+        self._version: tuple[object, ...] = ()
+
+    def begin(self) -> None:
+        """Remember the state of a weight after a backward pass of the network."""
+        weights = self.network.parameters() if self.network is not None else iter(())
+        self._weight = next((weight for weight in weights if weight.grad is not None), None)
+        if self._weight is not None:
+            self._version = _version(self._weight)
+
+    def is_made(self) -> bool:
+        """Return whether an update has been made since then; True only once."""
+        if self._weight is None or _version(self._weight) == self._version:
+            return False
+        self._weight = None
+        return True
+
+
+def _version(weight: Tensor) -> tuple[object, ...]:
+    """Return a value that changes whenever the weight or its gradient is written."""
+    gradient = weight.grad
+    return weight._version, id(gradient), 0 if gradient is None else gradient._version
+
+
+def find_other_optimizers() -> list[type]:
+    """Return every class outside of torch with its own `step` and a `zero_grad`."""
+    optimizers, seen, pending = [], set[type](), [object]
+    while pending:
+        for kind in type.__subclasses__(pending.pop()):
+            if kind in seen:
+                continue
+            seen.add(kind)
+            pending.append(kind)
+            if "step" in vars(kind) and getattr_static(kind, "zero_grad", None) is not None:
+                optimizers.append(kind)
+    return [kind for kind in optimizers if not issubclass(kind, (Optimizer, nn.Module))]

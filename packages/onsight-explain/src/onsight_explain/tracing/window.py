@@ -1,28 +1,25 @@
-"""Which stretch of a training is measured: after the warm-up, in whole epochs if possible."""
+"""Chooses which stretch of a training is measured: after warm-up, in whole epochs if possible."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_PAUSE_SECONDS = 0.02  # between two snapshots
-_PATIENCE = 2.0  # times the seconds asked for, at most, to wait for the end of an epoch
-_SLOWEST = 3.0  # times as long as expected, at most, for the images of an epoch
+_SNAPSHOT_SECONDS = 0.02  # between two snapshots
+_PATIENCE = 2.0  # wait at most this many times the requested seconds for the end of an epoch
+_SLOWEST = 3.0  # give up an epoch that takes this many times as long as expected
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """As many images as are trained on in whole epochs, and how long that takes, about.
-
-    has_evaluation: whether an evaluation follows each, of which the first is a warm-up too.
-    """
+    """How many images whole epochs train on, and roughly how long they take."""
 
     images: int
     seconds: float
-    has_evaluation: bool = False
+    has_evaluation: bool = False  # after each epoch; the first one is a warm-up as well
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class Progress:
     """How far a training was at one moment."""
 
     moment: float
@@ -32,12 +29,12 @@ class Snapshot:
     phases: dict[str, float]
 
 
-class Window:
-    """Opens after the warm-up and lasts so many seconds, or so many steps if that is shorter.
+class MeasurementWindow:
+    """Opens after the warm-up and lasts for some seconds or steps, whichever is shorter.
 
-    If a whole epoch falls into it, only whole epochs are measured, so that the evaluation
-    between them has its true share of the time. If it is known how many images make an epoch, that
-    many are measured, or a multiple, from wherever the training is.
+    If it contains a whole epoch, only whole epochs are measured, so that the evaluation between
+    them has its true share of the time. If the size of an epoch is known in advance, that many
+    images or a multiple are measured, starting anywhere.
     """
 
     def __init__(
@@ -45,67 +42,70 @@ class Window:
         seconds: float,
         steps: int,
         warm_up_steps: int,
-        look: Callable[[], Snapshot],
+        read_progress: Callable[[], Progress],
         warm_up_seconds: float = 0.5,
         epoch: Epoch | None = None,
     ) -> None:
-        self.seconds, self.steps, self.known = seconds, steps, epoch
+        self.seconds, self.steps, self.known_epoch = seconds, steps, epoch
         self.warm_up_epochs = 0
         self.warm_up_steps, self.warm_up_seconds = warm_up_steps, warm_up_seconds
-        self._look = look
+        self._read_progress = read_progress
         self._opened: float | None = None
-        self._first: Snapshot | None = None
-        self._last: Snapshot | None = None
-        self._epochs: list[Snapshot] = []
-        self._begun = 0  # epochs, since the first step
+        self._first: Progress | None = None
+        self._last: Progress | None = None
+        self._epoch_starts: list[Progress] = []
+        self._epochs_begun = 0  # since the first step
         self._is_multiple = False  # whether the last snapshot is the first after a whole epoch
 
     def step(self, done: int) -> None:
-        """A step has ended. done: how many steps so far."""
+        """Note that a step has ended, `done` in total."""
         if self.is_over:  # later steps are examined in slower ways
             return
         now = time.perf_counter()
         self._opened = self._opened or now
         if self._first is None:
             warm = done >= self.warm_up_steps and now - self._opened >= self.warm_up_seconds
-            warm &= self._begun >= self.warm_up_epochs
-            self._first = self._look() if warm else None
+            warm &= self._epochs_begun >= self.warm_up_epochs
+            self._first = self._read_progress() if warm else None
             return
-        if self._last is None or self.known or now - self._last.moment >= _PAUSE_SECONDS:
-            before, self._last = self._whole_epochs(), self._look()
+        if self._last is None or self.known_epoch or now - self._last.moment >= _SNAPSHOT_SECONDS:
+            before, self._last = self._whole_epochs(), self._read_progress()
             self._is_multiple = self._whole_epochs() > before
 
     def epoch(self) -> None:
-        """An epoch begins."""
-        self._begun += self._opened is not None
+        """Note that an epoch begins."""
+        self._epochs_begun += self._opened is not None
         if self._first is not None and not self.is_over:
-            self._epochs.append(self._look())
+            self._epoch_starts.append(self._read_progress())
 
     @property
     def is_over(self) -> bool:
-        """Whether enough has been seen."""
+        """Whether enough has been measured."""
         if self._first is None or self._last is None:
             return False
         elapsed = self._last.moment - self._first.moment
-        if self.known:
-            if elapsed >= _SLOWEST * max(self.seconds, self.known.seconds):
+        if self.known_epoch:
+            if elapsed >= _SLOWEST * max(self.seconds, self.known_epoch.seconds):
                 return True
             return elapsed >= self.seconds and self._is_multiple
         if self._last.steps - self._first.steps >= self.steps:
             return True
-        waits = len(self._epochs) == 1  # until the first whole epoch ends
-        return elapsed >= self.seconds * (_PATIENCE if waits else 1.0)
+        awaits_epoch_end = len(self._epoch_starts) == 1
+        return elapsed >= self.seconds * (_PATIENCE if awaits_epoch_end else 1.0)
 
-    def stretch(self) -> tuple[Snapshot, Snapshot, int] | None:
-        """Its first and last snapshot and its whole epochs (0: a part of one); None before that."""
-        if len(self._epochs) > 1 and not self.known:
-            return self._epochs[0], self._epochs[-1], len(self._epochs) - 1
+    def stretch(self) -> tuple[Progress, Progress, int] | None:
+        """Return its first and last snapshot and the number of whole epochs between them.
+
+        The number is 0 for a part of an epoch; None if there are no two snapshots yet.
+        """
+        if len(self._epoch_starts) > 1 and not self.known_epoch:
+            return self._epoch_starts[0], self._epoch_starts[-1], len(self._epoch_starts) - 1
         if self._first is None or self._last is None:
             return None
         return self._first, self._last, self._whole_epochs()
 
     def _whole_epochs(self) -> int:
-        """Of the known one, so far."""
-        if self.known is None or self._first is None or self._last is None:
+        """Return how often the known epoch fits into what was measured; 0 without one."""
+        if self.known_epoch is None or self._first is None or self._last is None:
             return 0
-        return (self._last.images - self._first.images) // self.known.images
+        return (self._last.images - self._first.images) // self.known_epoch.images

@@ -10,7 +10,7 @@ from onsight_explain.accelerator import has_streams
 from onsight_explain.mend.kept import augmented_batches
 from onsight_explain.mend.mend import Mend
 from onsight_explain.mend.whole import Advice
-from onsight_explain.script.augmenting import Moved, can_move, move_to_batches
+from onsight_explain.script.augment_batches import BatchTransform, can_move, move_to_batches
 from onsight_explain.script.hooks import Hooks, LoaderArguments
 from onsight_explain.script.memory import base_dataset
 from onsight_explain.script.trace import Trace
@@ -41,8 +41,8 @@ class AugmentBatches(WhatIf):
         return [cls(_place(seen.trace))] if can_move(item.transforms) else []
 
     def install(self, hooks: Hooks) -> None:
-        moved: dict[int, Moved] = {}  # by loader
-        by_dataset: dict[int, Moved | None] = {}
+        moved: dict[int, BatchTransform] = {}  # by loader
+        by_dataset: dict[int, BatchTransform | None] = {}
         keeper = Keeper(hooks, None if self.value == "cpu" else torch.device(self.value))
 
         def change(loader: DataLoader[Any], arguments: LoaderArguments) -> None:

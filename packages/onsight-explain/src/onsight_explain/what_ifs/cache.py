@@ -7,7 +7,7 @@ from onsight_explain.mend.calls import no_workers
 from onsight_explain.mend.datasets import FixedOnce, OpenOnce
 from onsight_explain.mend.kept import kept_batches
 from onsight_explain.mend.mend import Mend
-from onsight_explain.script.augmenting import leave_fixed
+from onsight_explain.script.augment_batches import leave_fixed
 from onsight_explain.script.hooks import Hooks, LoaderArguments
 from onsight_explain.script.memory import KeptFiles, base_dataset, change_image_open
 from onsight_explain.script.trace import LoaderFacts, Trace

@@ -3,7 +3,7 @@
 from onsight_explain.mend.mend import Mend
 from onsight_explain.mend.rarely import Rarely
 from onsight_explain.script.hooks import Hooks
-from onsight_explain.script.rewriting import EVERY_STEPS, gate_reads, gated_statement
+from onsight_explain.script.source import EVERY_STEPS, gate_reads, gated_statement
 from onsight_explain.script.trace import Trace
 from onsight_explain.tracing.sites import Site
 from onsight_explain.what_ifs.what_if import Cause, Seen, WhatIf

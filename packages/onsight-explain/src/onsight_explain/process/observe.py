@@ -1,0 +1,177 @@
+"""Converts what a recorder has observed of a training into the plain facts of a trace."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.data import IterableDataset, RandomSampler, default_collate
+
+from onsight_explain.placement.placement import placement
+from onsight_explain.process.items import count_shards, examine_items, examine_stream
+from onsight_explain.script.trace import ItemFacts, LoaderFacts, OptimizerFacts, Reads, Trace
+from onsight_explain.tracing.recorder import Recorder
+from onsight_explain.tracing.sites import Origin, Site
+from onsight_explain.tracing.window import Progress
+
+_MIN_READS = 0.5  # per step, to be mentioned
+
+
+def add_stretch(trace: Trace, first: Progress, last: Progress, epochs: int) -> None:
+    """Add what happened between two moments; `epochs` is the number of whole ones."""
+    trace.epochs = epochs
+    trace.seconds = last.moment - first.moment
+    trace.steps = last.steps - first.steps
+    trace.images = last.images - first.images
+    trace.evaluated = last.evaluated - first.evaluated
+    trace.phases = {name: last.phases[name] - first.phases[name] for name in last.phases}
+
+
+def describe_training(trace: Trace, recorder: Recorder, with_items: bool) -> None:
+    """Add everything else that was recorded; `with_items` also measures what an item costs."""
+    forwards, updates = recorder.forwards, recorder.updates
+    trace.losses = [float(loss) for loss in updates.losses]
+    trace.reads = _reads(recorder)
+    trace.graphs_kept = forwards.graphs_kept.total()
+    trace.graphs_site = next((site for site, _ in forwards.graphs_kept.most_common(1)), None)
+    trace.forward_site = forwards.site
+    trace.trainer, trace.trainer_site = updates.trainer.maker, updates.trainer.site
+    trace.pageable_bytes_per_step = recorder.transfers.pageable_bytes // recorder.steps
+    trace.precision = forwards.precision
+    trace.threads = torch.get_num_threads()
+    _add_network(trace, recorder)
+    if updates.optimizer is not None:
+        trace.optimizer = _optimizer_facts(updates.optimizer, recorder)
+    loader = recorder.loaders.training
+    if loader is not None:
+        origin = recorder.loaders.origin(loader)
+        trace.loader, trace.item, trace.remarks = examine_loader(loader, origin, with_items)
+    evaluation_loader = recorder.loaders.evaluation
+    if evaluation_loader is not None:
+        origin = recorder.loaders.origin(evaluation_loader)
+        trace.evaluation_loader, _, _ = examine_loader(evaluation_loader, origin, with_items=False)
+    if (count := _count_ranks()) > 1:
+        trace.remarks.append(f"{count} processes train together; the figures are those of one")
+
+
+def examine_loader(
+    loader: Any, origin: Origin, with_items: bool
+) -> tuple[LoaderFacts, ItemFacts | None, list[str]]:
+    """Return a loader's facts, what an item costs if requested, and what cannot be tried."""
+    if origin.maker == "fastai":
+        items = FastaiItems(loader)
+        return _fastai_facts(loader, origin), examine_items(items) if with_items else None, []
+    dataset = loader.dataset
+    facts = LoaderFacts(
+        site=origin.site,
+        maker=origin.maker,
+        batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
+        workers=loader.num_workers,
+        is_pinned=bool(loader.pin_memory),
+        is_persistent=bool(loader.persistent_workers),
+        is_shuffled=isinstance(_sampler(loader), RandomSampler),
+        items=_length(dataset),
+        is_collated=loader.collate_fn is default_collate,
+    )
+    if not isinstance(dataset, IterableDataset):
+        return facts, examine_items(dataset) if with_items else None, []
+    if not with_items:
+        most_workers = count_shards(dataset) or max(1, facts.workers)
+        return replace(facts, has_items=False, most_workers=most_workers), None, []
+    stream = examine_stream(dataset)
+    facts = replace(facts, has_items=False, most_workers=stream.most_workers)
+    return facts, stream.item, stream.remarks(facts.batch_size, facts.workers)
+
+
+class FastaiItems:
+    """The items of a fastai loader, with the transforms that it applies to each."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __len__(self) -> int:
+        return len(self.loader.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.loader.do_item(index)
+
+
+def _fastai_facts(loader: Any, origin: Origin) -> LoaderFacts:
+    torch_loader = loader.fake_l
+    return LoaderFacts(
+        site=origin.site,
+        maker=origin.maker,
+        batch_size=loader.bs,
+        workers=torch_loader.num_workers,
+        is_pinned=bool(loader.pin_memory),
+        is_persistent=bool(torch_loader.persistent_workers),
+        is_shuffled=bool(loader.shuffle),
+        items=loader.n,
+        has_items=False,  # its transforms belong to the loader, not to the dataset
+    )
+
+
+def _sampler(loader: Any) -> Any:
+    """Return what chooses the items; a loader with a batch sampler keeps it inside that."""
+    return getattr(loader.batch_sampler, "sampler", loader.sampler)
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _count_ranks() -> int:
+    is_distributed = dist.is_available() and dist.is_initialized()
+    return dist.get_world_size() if is_distributed else 1
+
+
+def _add_network(trace: Trace, recorder: Recorder) -> None:
+    network, batch = recorder.forwards.network, recorder.forwards.batch
+    if network is not None:
+        table = placement(
+            model=network,
+            loss=recorder.forwards.loss,
+            optimizer=recorder.updates.optimizer,
+            batch=batch,
+        )
+        trace.placement = table.verdict
+        trace.misplaced = [str(problem) for problem in table.problems]
+        trace.parameters = sum(parameter.numel() for parameter in network.parameters())
+        trace.device = str(next(network.parameters()).device)
+        trace.has_channels_last_weights = any(map(_is_channels_last, network.parameters()))
+    if batch is not None:
+        trace.batch_size, trace.shape = len(batch), list(batch.shape[1:])
+        trace.is_channels_last = _is_channels_last(batch)
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    """Decide by the strides: with one channel, or one pixel, both formats are contiguous."""
+    is_last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+    return is_last and tensor.stride() != torch.empty(tensor.shape, device="meta").stride()
+
+
+def _reads(recorder: Recorder) -> list[Reads]:
+    """Return where values are read, the most frequent places first."""
+    counts: Counter[tuple[Site, ...]] = Counter()
+    for caller, count in recorder.transfers.reads.items():
+        counts[recorder.sites.of(caller)] += count
+    del counts[()]  # not from the user's lines
+    steps = max(1, recorder.steps)
+    per_step = ((sites, count / steps) for sites, count in counts.most_common())
+    return [
+        Reads(sites=list(sites), per_step=each) for sites, each in per_step if each >= _MIN_READS
+    ]
+
+
+def _optimizer_facts(optimizer: Optimizer, recorder: Recorder) -> OptimizerFacts:
+    return OptimizerFacts(
+        name=type(optimizer).__name__,
+        site=recorder.updates.origin(optimizer).site,
+        is_fused=bool(optimizer.defaults.get("fused")),
+    )

@@ -1,0 +1,139 @@
+"""What iterating over a copy of a dataset without numbered items shows."""
+
+import threading
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from onsight_explain.process import items
+from onsight_explain.process.items import examine_stream
+from onsight_explain.process.observe import examine_loader
+from onsight_explain.tracing.sites import Origin
+
+
+class Numbers(IterableDataset):
+    def __init__(self, seconds=0.0, batch=None, asks=False):
+        self.seconds, self.batch, self.asks = seconds, batch, asks
+        self.passes = 0
+
+    def __len__(self):
+        return 50
+
+    def __iter__(self):
+        self.passes += 1
+        worker = get_worker_info() if self.asks else None
+        for number in range(worker.id if worker else 0, 50, worker.num_workers if worker else 1):
+            time.sleep(self.seconds)
+            shape = (3, 2, 2) if self.batch is None else (self.batch, 3, 2, 2)
+            yield torch.full(shape, float(number)), number
+
+
+class Shards(Numbers):
+    """Like a WebDataset: a pipeline whose first stage lists files."""
+
+    class First:
+        urls = ("a.tar", "b.tar", "c.tar")
+
+    pipeline = (First(),)
+
+
+def test_an_item_is_timed_on_a_copy():
+    dataset = Numbers(seconds=0.002)
+    item = examine_stream(dataset).item
+    assert item.seconds >= 0.002
+    assert item.waiting_share > 0.5
+    assert item.item_bytes == 3 * 2 * 2 * 4
+    assert dataset.passes == 0
+
+
+def test_a_batch_counts_as_many_items(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.append(now.pop() + seconds))
+    stream = examine_stream(Numbers(seconds=0.004, batch=4))
+    assert stream.item.seconds == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "most"),
+    [(Numbers(), 1), (Numbers(asks=True), None), (Shards(asks=True), 3)],
+    ids=["all read the same", "any number", "shards"],
+)
+def test_the_workers_that_can_share_it(dataset, most):
+    stream = examine_stream(dataset)
+    assert stream.most_workers == most
+    told = " ".join(stream.remarks(8, 0))
+    assert ("get_worker_info" in told) == (most == 1)
+    assert ("3 shards" in told) == (most == 3)
+    assert get_worker_info() is None
+
+
+def test_workers_that_would_all_read_the_same_are_reported():
+    told = examine_stream(Numbers()).remarks(8, workers=4)
+    assert "every item occurs 4 times" in " ".join(told)
+
+
+class Blocked(Numbers):
+    """Waits for something."""
+
+    release = threading.Event()
+
+    def __iter__(self):
+        self.release.wait()
+        return iter(())
+
+
+@pytest.fixture
+def blocked():
+    yield Blocked()
+    Blocked.release.set()
+    while get_worker_info():  # the thread that was left alone puts it back
+        time.sleep(0.01)
+
+
+def test_a_stream_that_never_yields_is_given_up(monkeypatch, blocked):
+    monkeypatch.setattr(items, "_STREAM_TIMEOUT_SECONDS", 0.05)
+    stream = examine_stream(blocked)
+    assert stream.item is None
+    assert stream.most_workers is None
+    assert "could not be iterated" in " ".join(stream.remarks(8, 0))
+
+
+def test_the_facts_of_a_loader_over_a_stream():
+    loader = DataLoader(Numbers(), batch_size=8)
+    facts, item, remarks = examine_loader(loader, Origin(), with_items=True)
+    assert (facts.batch_size, facts.items, facts.has_items, facts.most_workers) == (8, 50, False, 1)
+    assert item is not None
+    assert remarks
+    facts, item, remarks = examine_loader(loader, Origin(), with_items=False)
+    assert (facts.most_workers, item, remarks) == (1, None, [])
+
+
+def test_a_loader_around_batches_of_numbers_has_their_size_and_order():
+    first = DataLoader(list(range(64)), batch_size=16, shuffle=True)
+    copied = DataLoader(first.dataset, batch_sampler=first.batch_sampler)
+    facts, _, _ = examine_loader(copied, Origin(), with_items=False)
+    assert (facts.batch_size, facts.is_shuffled, facts.items) == (16, True, 64)
+
+
+class StandIn:
+    num_workers, persistent_workers = 2, False
+
+
+class LikeFastai:
+    """Says what it is in fastai's words."""
+
+    bs, pin_memory, shuffle, n, fake_l = 16, False, True, 3, StandIn()
+    dataset = ("a", "b", "c")
+
+    def do_item(self, index):
+        return torch.full((2,), float(index))
+
+
+def test_the_facts_of_a_loader_of_fastai():
+    facts, item, _ = examine_loader(LikeFastai(), Origin(maker="fastai"), with_items=True)
+    assert (facts.batch_size, facts.workers, facts.is_shuffled, facts.items) == (16, 2, True, 3)
+    assert not facts.has_items
+    assert item.item_bytes == 8

@@ -1,0 +1,156 @@
+"""A script run in its own process: observed, limited, unchanged, and reported when it fails."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from onsight_explain.errors import ScriptFailed
+from onsight_explain.process.processes import Processes
+
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import neighbour
+
+def main():
+    data = TensorDataset(torch.randn(256, 3), torch.zeros(256, dtype=torch.long))
+    loader = DataLoader(data, batch_size=8, shuffle=True)
+    net = neighbour.make()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for epoch in range(int(sys.argv[1])):
+        for images, labels in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(net(images), labels)
+            loss.backward()
+            optimizer.step()
+    print("the end", flush=True)
+    open("result.txt", "w").write("saved")
+
+if __name__ == "__main__":
+    main()
+"""
+NEIGHBOUR = "from torch import nn\ndef make(): return nn.Linear(3, 2)\n"
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # on a busy machine, two threads can be far slower
+    path = tmp_path / "project" / "train.py"
+    path.parent.mkdir()
+    path.write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
+    (path.parent / "neighbour.py").write_text(NEIGHBOUR, encoding="utf-8")
+    return path
+
+
+@contextmanager
+def started(script, *args, limit=60.0):
+    with Processes(script, list(args), 10**9, limit) as processes:
+        processes.prepare(is_late=False)
+        yield processes
+
+
+def run(script, *args, seconds=0.3, limit=60.0, is_full=False):
+    with started(script, *args, limit=limit) as processes:
+        return processes.run(seconds=seconds, is_full=is_full)
+
+
+def test_a_script_is_observed_and_killed_before_it_can_save(script, monkeypatch):
+    monkeypatch.chdir(script.parent)
+    trace = run(script, "1000000", is_full=True)
+    assert trace.ended == "window"
+    assert trace.images == 8 * trace.steps > 0
+    assert sum(trace.phases.values()) == pytest.approx(trace.seconds, rel=1e-3)
+    assert trace.flops == 3 * 2 * 8 * 3 * 2 - 2 * 8 * 3 * 2  # no gradient for the images
+    assert (trace.loader.batch_size, trace.loader.items, trace.loader.site.line) == (8, 256, 10)
+    assert (trace.optimizer.name, trace.optimizer.site.line) == ("SGD", 12)
+    assert trace.forward_site.line == 16
+    assert sorted(path.name for path in script.parent.iterdir()) == ["neighbour.py", "train.py"]
+
+
+def test_a_script_that_ends_early_is_reported_up_to_its_end(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    epochs = "for epoch in range(int(sys.argv[1])):"
+    text = SCRIPT.replace(epochs, "while time.monotonic() < begun[0] + 0.5:")
+    text = text.replace("import sys\n", "import time\nbegun = [float('inf')]\n")
+    first = "optimizer.step()\n            begun[0] = min(begun[0], time.monotonic())\n"
+    script.write_text(text.replace("optimizer.step()\n", first), encoding="utf-8")
+    trace = run(script, seconds=100.0)
+    assert trace.ended == "script"
+    assert trace.steps > 20
+
+
+def test_a_failing_script_shows_its_own_traceback(script):
+    with pytest.raises(ScriptFailed) as failure:
+        run(script, "many")
+    words = str(failure.value)
+    assert words.startswith("Traceback (most recent call last):")
+    assert words.endswith("ValueError: invalid literal for int() with base 10: 'many'")
+    assert str(script) in words
+    assert "onsight" not in words.replace(str(script.parent), "")
+
+
+def test_a_script_that_never_trains_is_ended_in_time(script):
+    script.write_text("import time\ntime.sleep(600)\n", encoding="utf-8")
+    begun = time.monotonic()
+    trace = run(script, limit=3.0)
+    assert (trace.ended, trace.images) == ("limit", 0)
+    assert time.monotonic() - begun < 60
+
+
+def test_processes_started_by_the_script_end_with_it(script, tmp_path):
+    told = tmp_path / "child"
+    script.write_text(
+        f"import subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
+        f"open({str(told)!r}, 'w').write(str(child.pid))\nraise SystemExit(1)\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(ScriptFailed, match="sys.exit"):
+        run(script)
+    assert _is_gone(int(told.read_text()))
+
+
+def test_an_interrupt_ends_the_script(script, tmp_path):
+    told = tmp_path / "pid"
+    script.write_text(
+        f"import os, time\nopen({str(told)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n",
+        encoding="utf-8",
+    )
+    code = (
+        "import signal\n"
+        "from pathlib import Path\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # some shells ignore it
+        "from onsight_explain.process.processes import Processes\n"
+        f"with Processes(Path({str(script)!r}), [], 9, 500.0) as processes:\n"
+        "    processes.prepare(is_late=False)\n"
+        "    processes.run()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    limit = time.monotonic() + 60
+    while not (told.exists() and told.read_text()):
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) != 0
+    assert _is_gone(int(told.read_text()))
+
+
+def _is_gone(pid):
+    limit = time.monotonic() + 10
+    while time.monotonic() < limit:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.05)
+    return False
