@@ -136,10 +136,10 @@ def test_training_goes_on_after_a_node_is_killed(
     training.finish()
     lost, again = (
         training.when(") was lost: "),  # either rank may be on the node
-        training.when("going on with 1 rank from"),
+        training.when("continuing with 1 rank from"),
     )
     print(f"named {lost - killed:.1f} s after the kill, going on {again - killed:.1f} s after it")
-    assert training.when("going on with 1 rank from the last checkpoint")
+    assert training.when("continuing with 1 rank from the last checkpoint")
     assert len((there / "metrics.jsonl").read_text().splitlines()) == EPOCHS
     expected, found = (load_file(run / "model.safetensors") for run in (here, there))
     assert found.keys() == expected.keys()
@@ -160,11 +160,11 @@ def test_a_node_that_returns_is_used_and_the_run_can_be_stopped_and_resumed(
     training = Command(words, out=run, cluster=cluster.address)
     training.wait_for("epoch 2/2000")
     cluster.remove_node(node, allow_graceful=False)
-    training.wait_for("going on with 1 rank from the last checkpoint")
+    training.wait_for("continuing with 1 rank from the last checkpoint")
     node = add_node(cluster)
     added = time.monotonic() - training.began
-    training.wait_for("going on with 2 ranks from the last checkpoint")
-    began = training.when("going on with 2 ranks")
+    training.wait_for("continuing with 2 ranks from the last checkpoint")
+    began = training.when("continuing with 2 ranks")
     print(f"two ranks again {began - added:.1f} s after the node was added")
     while not any(at > began and "/2000: loss" in line for at, line in training.lines):
         time.sleep(0.1)

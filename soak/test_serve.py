@@ -23,7 +23,7 @@ sys.path.insert(0, str(TESTS))
 
 from serve_stub import FORM, form, image, running, until  # noqa: E402
 
-from onsight.serve.settings import Access  # noqa: E402
+from onsight.serve.access import Access  # noqa: E402
 
 POST = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
 MIB = 2**20

@@ -100,14 +100,14 @@ def test_the_server_answers_on_ray_serve_as_the_model_does(
     import ray
     from ray import serve
 
-    from onsight.serve.on_ray import Wanted, app
+    from onsight.serve.on_ray import DeploymentOptions, app
 
     out, facts = swept
     model = out / facts["winner"]
     ray.init(address="auto", log_to_driver=False)
     try:
         serve.start(http_options={"host": "127.0.0.1", "port": 18765})
-        serve.run(app(Wanted.model_validate({"model": str(model), "device": "cpu"})))
+        serve.run(app(DeploymentOptions.model_validate({"model": str(model), "device": "cpu"})))
         image = images / "across" / "000.png"
         status, said = _ask("/predict", image.read_bytes(), **{"Content-Type": "image/png"})
         (expected,) = onsight.load(model, device="cpu").predict_proba([image])

@@ -206,11 +206,13 @@ def test_heat_maps_do_not_become_inputs(here, capsys):
 def test_what_the_user_did_not_name_is_replaced_only_if_it_is_ours(here, capsys):
     pytest.importorskip("onnx")
     Path("model.onnx").write_text("mine")
-    assert "model.onnx is not of an earlier export" in refuse(["export", "model"], capsys, here)
+    assert "model.onnx was not written by an earlier export" in refuse(
+        ["export", "model"], capsys, here
+    )
     Path("model.onnx").rename("named.onnx")
     Path("named.onnx.proof.json").write_text('["mine"]')
     said = refuse(["export", "model", "--out", "named.onnx"], capsys, here)
-    assert "named.onnx.proof.json is not of an earlier export" in said
+    assert "named.onnx.proof.json was not written by an earlier export" in said
     Path("named.onnx.proof.json").write_text('{"file": "named.onnx"}')  # as an export says
     said = refuse(["export", "model", "--out", "named.onnx"], capsys, here)
     assert "model" in said

@@ -60,8 +60,11 @@ def card(stub: Stub, name: str) -> dict[str, Any]:
         "per_class": [row | {"n": 100} for row in recalls],
         "data": "demo: 7,000 images of garments",
         "date": "2026-01-31",
-        "limits": ["'coat' and 'shirt' are hardly told apart.", "It knows only these 7 classes."],
-        "can": stub.can,
+        "limitations": [
+            "'coat' and 'shirt' are hardly told apart.",
+            "It knows only these 7 classes.",
+        ],
+        "capabilities": stub.can,
     }
 
 
@@ -139,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
         if url.path == "/" or url.path.startswith("/static/"):
             self._send(*self._file(url.path))
         elif self._refused():
-            self._send(401, {"error": "a token is needed: Authorization: Bearer TOKEN"}, {})
+            self._send(401, {"error": "a token is required: Authorization: Bearer TOKEN"}, {})
         elif url.path == "/models":
             names = self.stub.names
             self._send(
@@ -157,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         if self._refused():
-            self._send(401, {"error": "a token is needed: Authorization: Bearer TOKEN"}, {})
+            self._send(401, {"error": "a token is required: Authorization: Bearer TOKEN"}, {})
         elif url.path == "/explain":
             heat = np.zeros((28, 28, 3), np.uint8)
             heat[4:20, 8:24] = (220, 60, 20)

@@ -87,7 +87,7 @@ def test_all_classes_are_shown_on_request_and_hidden_again(page, image) -> None:
     page.get_by_role("button", name="All 7 classes").click()
     expect(page.locator(".chart tbody tr")).to_have_count(7)
     expect(page.locator(".chart")).to_contain_text("trouser & <b>belt</b>")
-    page.get_by_role("button", name="The first 5 only").click()
+    page.get_by_role("button", name="Only the first 5").click()
     expect(page.locator(".chart tbody tr")).to_have_count(5)
 
 
@@ -95,10 +95,10 @@ def test_a_broken_file_is_told_in_the_words_of_the_server(page, image, tmp_path)
     (tmp_path / "broken.jpg").write_bytes(b"no image")
     page.set_input_files("#files", [image("a.png"), tmp_path / "broken.jpg"])
     broken = page.get_by_role("article").filter(has_text="broken.jpg")
-    expect(broken).to_contain_text("No answer")
+    expect(broken).to_contain_text("No result")
     expect(broken).to_contain_text("Not an image of a format that is read.")
     expect(broken).to_contain_text("no preview")
-    expect(state(page)).to_contain_text("1 has no answer")
+    expect(state(page)).to_contain_text("1 failed")
 
 
 def test_only_broken_files_are_an_answer_too(page, tmp_path) -> None:
@@ -111,7 +111,7 @@ def test_a_file_too_large_is_not_sent(new_page, stub, image) -> None:
     stub.max_bytes = 2000
     page = new_page(stub.address)
     page.set_input_files("#files", image("a.png"))
-    expect(page.get_by_role("article")).to_contain_text("this server takes 1 kB at most")
+    expect(page.get_by_role("article")).to_contain_text("this server accepts 1 kB at most")
     assert stub.batches == []
 
 
@@ -142,7 +142,7 @@ def test_stopping_leaves_the_rest_unsent(page, stub) -> None:
     stub.seconds = 0.2
     page.evaluate(DROPPED, [encoded(f"{i}.png", image_bytes(i, (8, 8))) for i in range(60)])
     page.get_by_role("button", name="Stop").click()
-    expect(page.get_by_role("article").last).to_contain_text("It was not sent: you stopped.")
+    expect(page.get_by_role("article").last).to_contain_text("Not sent: you stopped.")
     expect(page.get_by_role("button", name="Clear")).to_be_visible()
     assert sum(stub.batches) <= 16
 
@@ -184,7 +184,7 @@ def test_a_busy_server_is_asked_again_when_it_said(page, stub, image) -> None:
 def test_a_server_that_went_away_is_told_and_asked_again(new_page, image) -> None:
     with serving(Stub()) as stub:
         page = new_page(stub.address, expected="Failed to load resource")
-        expect(page.locator("#knows")).to_contain_text("It knows: bag")
+        expect(page.locator("#class-names")).to_contain_text("Recognises bag")
         port = int(stub.address.rstrip("/").rsplit(":", 1)[1])
     page.set_input_files("#files", image("a.png"))
     expect(state(page)).to_have_text("The server cannot be reached. Is it still running?")
@@ -201,7 +201,7 @@ def test_the_token_is_asked_for_and_kept_for_the_tab_only(new_page, stub, image)
     expect(page.locator("#token")).to_be_focused()
     page.keyboard.type("wrong")
     page.keyboard.press("Enter")
-    expect(dialog).to_contain_text("That token was refused.")
+    expect(dialog).to_contain_text("That token is wrong.")
     page.locator("#token").fill("open sesame")
     page.keyboard.press("Enter")
     expect(dialog).to_be_hidden()
@@ -217,7 +217,7 @@ def test_without_a_token_the_page_waits_and_can_ask_again(new_page, stub) -> Non
     page = new_page(stub.address)
     expect(page.locator("#token")).to_be_focused()
     page.keyboard.press("Escape")
-    expect(state(page)).to_have_text("This server asks for its token.")
+    expect(state(page)).to_have_text("This server requires a token.")
     page.get_by_role("button", name="Try again").click()
     expect(page.locator("#token")).to_be_focused()
 
@@ -234,7 +234,7 @@ def test_a_heat_map_is_laid_over_the_image_and_fades(page, image) -> None:
     expect(laid).to_have_css("opacity", "0.4")
     second = page.locator(".chart tbody th").nth(1).text_content()
     page.locator(".dials select").select_option(second)
-    expect(laid).to_have_attribute("alt", f"The heat map: where the image speaks for {second}")
+    expect(laid).to_have_attribute("alt", f"Heat map of the regions that support {second}")
     switch.uncheck()
     expect(laid).to_be_hidden()
 
@@ -260,13 +260,13 @@ def test_what_goes_wrong_beside_the_queue_is_told_where_it_was_asked(page, stub,
     expect(page.locator(".chart tbody tr")).to_have_count(5)
     stub.busy, stub.max_bytes = 1, 1
     page.get_by_role("button", name="All 7 classes").click()
-    expect(page.locator(".chart .told")).to_have_text("The server is busy; trying again in 1 s.")
-    expect(page.locator(".chart .told")).to_have_text("The images are too large together.")
+    expect(page.locator(".chart .message")).to_have_text("The server is busy; trying again in 1 s.")
+    expect(page.locator(".chart .message")).to_have_text("The images are too large together.")
 
 
 def test_alike_training_images_are_shown_with_labels(page, image) -> None:
     page.set_input_files("#files", image("a.png"))
-    page.get_by_text("Most alike training images").click()
+    page.get_by_text("Most similar training images").click()
     expect(page.get_by_alt_text("A training image of coat")).to_have_count(5)
     expect(page.locator(".similar")).to_contain_text("coat0.93")
 
@@ -323,7 +323,7 @@ def test_several_models_are_a_choice(new_page, stub, image) -> None:
     page.get_by_label("Model", exact=True).select_option("birds")
     expect(page.get_by_role("heading", level=1)).to_contain_text("birds")
     page.set_input_files("#files", image("a.png"))
-    expect(page.locator("figcaption")).to_have_text("a.png, seen by birds")
+    expect(page.locator("figcaption")).to_have_text("a.png, classified by birds")
 
 
 def test_everything_is_reached_by_keyboard_in_the_order_of_reading(page, image) -> None:
@@ -341,14 +341,14 @@ def test_everything_is_reached_by_keyboard_in_the_order_of_reading(page, image) 
             expect(page.locator(".laid")).to_be_visible()
     expected = ["open-about", "open-code", "choose", "clear", "All 7 classes", "checkbox"]
     assert reached[:6] == expected
-    assert reached[7:] == ["range", "Most alike training images"]
+    assert reached[7:] == ["range", "Most similar training images"]
     page.keyboard.press("Enter")
     expect(page.get_by_alt_text("A training image of coat")).to_have_count(5)
 
 
 def test_the_file_chooser_opens_by_keyboard(page, image) -> None:
     page.on("filechooser", lambda chooser: None)  # Chromium is told now to leave choosing to us
-    expect(page.locator("#knows")).to_contain_text("It knows")
+    expect(page.locator("#class-names")).to_contain_text("Recognises")
     page.get_by_role("button", name="Choose images").focus()
     with page.expect_file_chooser() as chooser:
         page.keyboard.press("Enter")
@@ -365,7 +365,7 @@ def test_a_phone_offers_its_camera_and_nothing_scrolls_sideways(new_page, stub, 
     page.set_input_files("#camera", image("photo.jpg", size=(300, 400)))
     page.get_by_role("checkbox", name="Heat map").check()
     expect(page.locator(".laid")).to_be_visible()
-    page.get_by_text("Most alike training images").click()
+    page.get_by_text("Most similar training images").click()
     expect(page.get_by_alt_text("A training image of coat")).to_have_count(5)
     assert page.evaluate("() => document.documentElement.scrollWidth") == 390
     page.get_by_role("button", name="About this model").click()

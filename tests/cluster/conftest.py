@@ -28,11 +28,12 @@ def _blank_report(monkeypatch):
 
 
 @pytest.fixture
-def fake_ray(monkeypatch):
+def fake_ray(monkeypatch, tmp_path):
     """The module ray, which runs everything here; the environment is restored."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
     for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "no cluster runs here"))
     modules = make_fake_ray()
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)

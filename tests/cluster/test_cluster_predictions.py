@@ -8,8 +8,7 @@ import pytest
 from pyarrow.parquet import read_table
 
 from onsight.cli import main
-from onsight.cluster.predictions import ClusterPredictions
-from onsight.cluster.tables import from_table, to_table
+from onsight.cluster.predict import ClusterPredictions, from_table, to_table
 from onsight.errors import OnsightError
 from onsight.inference.images import file_input
 from onsight.inference.predictor import Prediction, load
@@ -68,16 +67,16 @@ def test_predictions_survive_the_journey():
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (lambda tables: tables[1:], "lost or repeated rows after the 0th"),
+        (lambda tables: tables[1:], "lost or repeated rows after the first 0"),
         (lambda tables: [tables[0], *tables], "lost or repeated rows"),
         (lambda tables: tables[:-1], "rows: nothing was kept"),
-        (lambda tables: tables[::-1], "lost or repeated rows after the 0th"),
+        (lambda tables: tables[::-1], "lost or repeated rows after the first 0"),
     ],
 )
 def test_rows_that_ray_loses_repeats_or_moves_are_an_error(
     fake_ray, trained, shared_bars, monkeypatch, fault, said
 ):
-    monkeypatch.setattr("onsight.cluster.predictions._BATCHES", 1)
+    monkeypatch.setattr("onsight.cluster.predict._BLOCK_BATCHES", 1)
     whole = fake_ray.data.from_arrow
 
     def faulty(blocks):
@@ -95,14 +94,14 @@ def test_rows_that_ray_loses_repeats_or_moves_are_an_error(
         list(mapped.batches(predictor, inputs, False))
 
 
-def test_a_image_that_only_the_command_sees_is_named(
+def test_an_image_that_only_the_command_sees_is_named(
     fake_ray, trained, bars, tmp_path, capsys, monkeypatch
 ):
-    from onsight.cluster import image_model
+    from onsight.cluster import predict
 
-    seen = image_model.os.path.exists
+    seen = predict.os.path.exists
     monkeypatch.setattr(
-        image_model.os.path, "exists", lambda path: "/bars/" not in str(path) and seen(path)
+        predict.os.path, "exists", lambda path: "/bars/" not in str(path) and seen(path)
     )
     out = tmp_path / "out.parquet"
     assert command("predict", trained.path, bars, "--parquet", out, "--cluster", "auto") == 2
@@ -127,5 +126,5 @@ def test_nothing_of_ray_is_loaded_without_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     import importlib
 
-    for name in ("train", "inference", "trainer", "rank", "predictions", "row_stream"):
+    for name in ("train", "predict", "ranks"):
         importlib.reload(importlib.import_module(f"onsight.cluster.{name}"))

@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,52 @@ def test_auto_starts_a_quiet_cluster_on_loopback_and_ends_it(fake_ray):
     assert os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"  # else it listens everywhere
     assert os.environ["RAY_AUTH_MODE"] == "token"
     assert len(os.environ["RAY_AUTH_TOKEN"]) == 64  # else Ray writes one into the home folder
+
+
+@pytest.fixture
+def started_here(tmp_path, monkeypatch):
+    """Write the file in which `ray start --head` leaves the address of its cluster."""
+
+    def write(address):
+        monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+        (tmp_path / "ray").mkdir()
+        (tmp_path / "ray" / "ray_current_cluster").write_text(address)
+
+    return write
+
+
+def test_auto_connects_to_the_cluster_that_ray_start_made_here(fake_ray, started_here):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        started_here(address)
+        with ray_cluster("auto"):
+            pass
+    assert fake_ray.calls[0][1]["address"] == address
+    assert "RAY_AUTH_TOKEN" not in os.environ
+
+
+def test_auto_starts_a_cluster_if_the_one_here_has_ended(fake_ray, started_here):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    started_here(address)
+    with ray_cluster("auto"):
+        pass
+    assert fake_ray.calls[0][1]["address"] == "local"
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owner here")
+def test_auto_trusts_no_address_that_another_user_left(fake_ray, started_here, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        started_here(f"127.0.0.1:{server.getsockname()[1]}")
+        owner = os.getuid() + 1
+        stat = Path.stat
+        monkeypatch.setattr(
+            Path, "stat", lambda path: os.stat_result([*stat(path)[:4], owner, *stat(path)[5:]])
+        )
+        with ray_cluster("auto"):
+            pass
+    assert fake_ray.calls[0][1]["address"] == "local"
 
 
 @pytest.mark.parametrize("form", ["ray://127.0.0.1:{}", "127.0.0.1:{}"])
@@ -52,7 +99,9 @@ def test_work_that_fails_ends_the_cluster_too(fake_ray):
     assert fake_ray.calls[-1][0] == "shutdown"
 
 
-@pytest.mark.parametrize("address", ["ray://", "nowhere", "host:", "ray://host:port"])
+@pytest.mark.parametrize(
+    "address", ["ray://", "nowhere", "host:", "ray://host:port", "http://host:80"]
+)
 def test_what_is_no_address_is_refused(fake_ray, address):
     with pytest.raises(ConfigError, match="is not an address: give auto, ray://HOST:PORT"):
         ray_cluster(address).__enter__()

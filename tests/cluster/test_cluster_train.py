@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 import onsight
 from onsight.cli import main
 from onsight.cluster import train as cluster_train
-from onsight.cluster.rank import run_rank
+from onsight.cluster.ranks import run_rank
 from onsight.report.console import SilentReporter
 
 WORDS = ["--cluster", "auto", "--threads", 1, "--precision", "fp32", "--folds", 1]
@@ -25,8 +25,10 @@ def on_fake(fake_ray, monkeypatch):
     """Ray Train's part played by a function that runs the one rank here."""
     monkeypatch.setattr(
         cluster_train,
-        "fit",
-        lambda job, notes, share: run_rank({"job": job, "notes": notes, "cpus": share.cpus}),
+        "run_ranks",
+        lambda job, state, allocation: run_rank(
+            {"job": job, "state": state, "cpus": allocation.cpus}
+        ),
     )
     return fake_ray
 
@@ -67,11 +69,11 @@ def test_more_ranks_than_cpus_are_refused(on_fake, shared_bars, tmp_path, capsys
     assert not (tmp_path / "run").exists()
 
 
-def test_what_the_user_can_mend_is_told_once_and_not_tried_again(
+def test_what_the_user_can_fix_is_reported_once_and_not_tried_again(
     on_fake, tmp_path, capsys, monkeypatch
 ):
     tries = []
-    once = cluster_train.fit
+    once = cluster_train.run_ranks
 
     def thrice(*given):
         for _ in range(3):
@@ -81,7 +83,7 @@ def test_what_the_user_can_mend_is_told_once_and_not_tried_again(
             except onsight.errors.DataError:
                 continue
 
-    monkeypatch.setattr(cluster_train, "fit", thrice)
+    monkeypatch.setattr(cluster_train, "run_ranks", thrice)
     (tmp_path / "empty").mkdir()
     assert command("train", tmp_path / "empty", "--out", tmp_path / "run", *WORDS) == 2
     assert capsys.readouterr().err.count("error: ") == 1
@@ -102,14 +104,14 @@ def test_a_bug_in_a_rank_shows_its_traceback(on_fake, shared_bars, tmp_path, cap
 def test_a_signal_stops_the_ranks_after_a_checkpoint(
     on_fake, shared_bars, tmp_path, capsys, monkeypatch
 ):
-    asked = cluster_train.Notes.begin
+    start = cluster_train.JobState.start
 
-    def begin(self, size, checkpoint):
-        asked(self, size, checkpoint)
+    def start_and_signal(self, size, checkpoint):
+        start(self, size, checkpoint)
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(cluster_train.Notes, "begin", begin)
-    monkeypatch.setattr("onsight.cluster.rank._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(cluster_train.JobState, "start", start_and_signal)
+    monkeypatch.setattr("onsight.cluster.ranks._POLL_SECONDS", 0.05)
     out = tmp_path / "run"
     words = ["train", shared_bars, "--epochs", 2000, "--model", "linear", "--out", out]
     assert command(*words, *WORDS) == 143

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from onsight.cluster.job import Job
+from onsight.cluster.job import TrainingJob
 from onsight.errors import DataError, OutputError
 
 FIELDS = {"model": "lenet", "precision": "auto", "threads": 2, "recipe": "lenet", "device": "cpu"}
@@ -14,36 +14,38 @@ FIELDS = {"model": "lenet", "precision": "auto", "threads": 2, "recipe": "lenet"
 def job(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "data").mkdir()
-    return Job(str(tmp_path / "data"), True, str(tmp_path / "run"), False, 0.0, dict(FIELDS))
+    return TrainingJob(
+        str(tmp_path / "data"), True, str(tmp_path / "run"), False, 0.0, dict(FIELDS)
+    )
 
 
 def test_what_a_machine_does_not_see_is_named(job, tmp_path):
-    job.refuse_unseen("n7")
+    job.check_visible("n7")
     (tmp_path / "data").rmdir()
     with pytest.raises(DataError, match=r"the machine n7 does not see .*data: put it on storage"):
-        job.refuse_unseen("n7")
-    replace(job, data="demo", is_path=False).refuse_unseen("n7")
+        job.check_visible("n7")
+    replace(job, data="demo", is_path=False).check_visible("n7")
     (tmp_path / "run").rmdir()
     with pytest.raises(OutputError, match=r"n7 does not see the run folder"):
-        replace(job, is_path=False).refuse_unseen("n7")
+        replace(job, is_path=False).check_visible("n7")
 
 
 def test_a_run_that_goes_on_by_itself_keeps_its_settings(job):
-    assert job.arguments(goes_on=False) == FIELDS
-    assert job.arguments(goes_on=True) == {"threads": 2, "device": "cpu"}
+    assert job.arguments(resume=False) == FIELDS
+    assert job.arguments(resume=True) == {"threads": 2, "device": "cpu"}
     own = replace(job, fields={"model": "package.module:Net", "epochs": 3})
-    assert own.arguments(goes_on=True) == {"model": "package.module:Net"}
-    assert replace(job, resume=True).arguments(goes_on=True) == FIELDS  # the user will be told
+    assert own.arguments(resume=True) == {"model": "package.module:Net"}
+    assert replace(job, resume=True).arguments(resume=True) == FIELDS  # the user will be told
 
 
 def test_checkpoints_are_told_apart(job, tmp_path):
-    assert (job.checkpoint, job.is_begun) == ("", False)
+    assert (job.checkpoint_version, job.is_started) == ("", False)
     (tmp_path / "run" / "config.toml").touch()
     (tmp_path / "run" / "checkpoints").mkdir()
     file = tmp_path / "run" / "checkpoints" / "last.safetensors"
     file.write_bytes(b"1")
-    first = job.checkpoint
-    assert job.is_begun
-    assert first == job.checkpoint
+    first = job.checkpoint_version
+    assert job.is_started
+    assert first == job.checkpoint_version
     file.write_bytes(b"12")
-    assert job.checkpoint != first
+    assert job.checkpoint_version != first

@@ -234,14 +234,14 @@ def test_the_service_of_the_page_is_one_that_the_deployment_takes(on_ray, tmp_pa
     assert application["args"]["host"] == inner["http_options"]["host"]
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length\n")
-    wanted = module.Wanted(**{**application["args"], "token_file": str(token)})
+    wanted = module.DeploymentOptions(**{**application["args"], "token_file": str(token)})
     assert module.app(wanted) == "application"
     assert told["num_replicas"] == 2
     assert told["ray_actor_options"] == {"num_cpus": 4, "num_gpus": 0}
     assert inspect.isfunction(told["make"])  # what Ray takes for one that makes the application
     assert not inspect.signature(told["make"]).parameters
     with pytest.raises(ConfigError, match="lets the network in"):
-        module.app(module.Wanted(model="x", host="0.0.0.0"))
+        module.app(module.DeploymentOptions(model="x", host="0.0.0.0"))
 
 
 def test_a_replica_answers_as_the_server_does(on_ray, trained, shared_bars):
@@ -250,7 +250,7 @@ def test_a_replica_answers_as_the_server_does(on_ray, trained, shared_bars):
     import onsight
 
     module, told = on_ray
-    module.app(module.Wanted(model=str(trained.path), device="cpu"))
+    module.app(module.DeploymentOptions(model=str(trained.path), device="cpu"))
     image = shared_bars / "across" / "000.png"
     with TestClient(told["make"](), base_url="http://localhost") as client:
         said = client.post("/predict", files={"images": image.read_bytes()}).json()

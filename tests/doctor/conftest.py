@@ -5,7 +5,7 @@ import subprocess
 import pytest
 import torch
 
-from onsight.doctor import gpus, smi
+from onsight.doctor import gpus, nvidia
 
 A100 = {
     "name": "NVIDIA A100",
@@ -55,9 +55,9 @@ class Smi:
 def nvidia_smi(monkeypatch, tmp_path):
     """A fake nvidia-smi without GPUs, on a machine without a driver's files."""
     fake = Smi()
-    monkeypatch.setattr(smi.subprocess, "run", fake.run)
-    monkeypatch.setattr(smi, "_PROC", tmp_path / "proc-driver-nvidia")
-    monkeypatch.setattr(smi, "_PCI", tmp_path / "pci")
+    monkeypatch.setattr(nvidia.subprocess, "run", fake.run)
+    monkeypatch.setattr(nvidia, "_PROC", tmp_path / "proc-driver-nvidia")
+    monkeypatch.setattr(nvidia, "_PCI", tmp_path / "pci")
     monkeypatch.setattr(gpus, "_CONTROL", tmp_path / "nvidiactl")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return fake

@@ -7,8 +7,8 @@ import warnings
 import pytest
 import torch
 
-from onsight.doctor import gpu_memory, gpus, smi
-from onsight.doctor.versions import install_commands, unsupported, wheel_for
+from onsight.doctor import gpus, nvidia
+from onsight.doctor.nvidia import find_build, install_commands, is_unsupported
 
 pytestmark = pytest.mark.usefixtures("published")
 
@@ -46,10 +46,10 @@ def test_a_cpu_only_torch_on_a_gpu_machine_is_a_problem_with_the_command_that_fi
     add_gpu()
     torch_sees(0, cuda=None)
     line = gpus.check_gpus()
-    assert line.state == "problem"
-    assert "NVIDIA A100" in line.said
-    assert "2.15.0+cpu" in line.said
-    assert "CPU-only" in line.said
+    assert line.status == "problem"
+    assert "NVIDIA A100" in line.message
+    assert "2.15.0+cpu" in line.message
+    assert "CPU-only" in line.message
     assert line.remedy.splitlines() == [
         "Install a torch built for this driver:",
         "pip uninstall -y torch torchvision",
@@ -67,8 +67,8 @@ def test_a_driver_is_found_by_its_files_where_nvidia_smi_is_missing(
     plant_proc(tmp_path, ["NVIDIA T4", "NVIDIA T4"])
     torch_sees(0, cuda=None)
     line = gpus.check_gpus()
-    assert line.state == "problem"
-    assert "2 GPUs (2 NVIDIA T4)" in line.said
+    assert line.status == "problem"
+    assert "2 GPUs (2 NVIDIA T4)" in line.message
     assert "580.65.06" in line.figures["driver"]
     assert f"{INSTALL}cu130" in line.remedy
 
@@ -78,10 +78,10 @@ def test_a_driver_too_old_for_torch(nvidia_smi, add_gpu, torch_sees):
     add_gpu(driver_version="535.183.01")
     torch_sees(0, cuda="13.0")
     line = gpus.check_gpus()
-    assert line.state == "problem"
-    assert "535.183.01" in line.said
-    assert "CUDA up to 12.2" in line.said
-    assert "CUDA 13.0" in line.said
+    assert line.status == "problem"
+    assert "535.183.01" in line.message
+    assert "CUDA up to 12.2" in line.message
+    assert "CUDA 13.0" in line.message
     assert f"{INSTALL}cu126" in line.remedy
     assert "newer driver" in line.remedy
 
@@ -90,7 +90,7 @@ def test_an_old_driver_does_not_matter_if_torch_works_with_it(nvidia_smi, add_gp
     nvidia_smi.banner = "CUDA Version: 12.2"
     add_gpu()
     torch_sees(1, cuda="13.0")
-    assert gpus.check_gpus().state == "ok"
+    assert gpus.check_gpus().status == "ok"
 
 
 def test_a_driver_too_old_for_any_build(nvidia_smi, add_gpu, torch_sees):
@@ -98,7 +98,7 @@ def test_a_driver_too_old_for_any_build(nvidia_smi, add_gpu, torch_sees):
     add_gpu()
     torch_sees(0, cuda=None)
     line = gpus.check_gpus()
-    assert line.state == "problem"
+    assert line.status == "problem"
     assert "newest NVIDIA driver" in line.remedy
     assert "pip install" not in line.remedy
 
@@ -118,8 +118,8 @@ def test_a_driver_that_does_not_know_compute_capabilities(nvidia_smi, add_gpu, t
     del nvidia_smi.gpus[0]["compute_cap"]
     torch_sees(0, cuda="13.0")
     line = gpus.check_gpus()
-    assert line.state == "problem"
-    assert "460.91.03 supports CUDA up to 11.2" in line.said
+    assert line.status == "problem"
+    assert "460.91.03 supports CUDA up to 11.2" in line.message
 
 
 def test_hidden_gpus(nvidia_smi, add_gpu, torch_sees, monkeypatch):
@@ -128,13 +128,13 @@ def test_hidden_gpus(nvidia_smi, add_gpu, torch_sees, monkeypatch):
     torch_sees(1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     line = gpus.check_gpus()
-    assert line.state == "note"
-    assert "CUDA_VISIBLE_DEVICES='1' hides 1 of 2 GPUs" in line.said
+    assert line.status == "note"
+    assert "CUDA_VISIBLE_DEVICES='1' hides 1 of 2 GPUs" in line.message
     torch_sees(0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     line = gpus.check_gpus()
-    assert line.state == "warning"
-    assert "hides 2 of 2 GPUs" in line.said
+    assert line.status == "warning"
+    assert "hides 2 of 2 GPUs" in line.message
     assert line.remedy.endswith("\nunset CUDA_VISIBLE_DEVICES")
 
 
@@ -148,15 +148,17 @@ def test_a_gpu_that_torch_does_not_see(nvidia_smi, add_gpu, torch_sees, monkeypa
 
     monkeypatch.setattr(torch.cuda, "is_available", is_available)
     line = gpus.check_gpus()
-    assert line.state == "problem"
-    assert "torch sees none. Torch's warning: CUDA initialization: CUDA unknown error" in line.said
+    assert line.status == "problem"
+    assert (
+        "torch finds none. Torch's warning: CUDA initialization: CUDA unknown error" in line.message
+    )
 
 
 def test_a_container_without_its_gpus(nvidia_smi, torch_sees, tmp_path):
     nvidia_smi.is_there = False
     plant_proc(tmp_path)
     line = gpus.check_gpus()
-    assert line.state == "problem"
+    assert line.status == "problem"
     assert "docker run --gpus all" in line.remedy
     (tmp_path / "nvidiactl").write_text("")  # it is reachable: something else is wrong
     assert "docker" not in gpus.check_gpus().remedy
@@ -172,12 +174,12 @@ def test_a_container_without_its_gpus(nvidia_smi, torch_sees, tmp_path):
 def test_a_driver_that_does_not_answer(nvidia_smi, torch_sees, tmp_path, said, remedy):
     nvidia_smi.failure = (9, f"\n{said}\nmore words\n")
     line = gpus.check_gpus()
-    assert line.state == "note"  # an image with NVIDIA's tools on a machine without a GPU
-    assert said in line.said
+    assert line.status == "note"  # an image with NVIDIA's tools on a machine without a GPU
+    assert said in line.message
     plant_pci(tmp_path, ("0x10de", "0x030200"))
     line = gpus.check_gpus()
-    assert line.state == "problem"
-    assert line.said.endswith(said)
+    assert line.status == "problem"
+    assert line.message.endswith(said)
     assert remedy in line.remedy
 
 
@@ -187,25 +189,25 @@ def test_nvidia_smi_that_hangs(nvidia_smi, torch_sees, tmp_path, monkeypatch):
     def hang(command, timeout, **options):
         raise subprocess.TimeoutExpired(command, timeout)
 
-    monkeypatch.setattr(smi.subprocess, "run", hang)
+    monkeypatch.setattr(nvidia.subprocess, "run", hang)
     line = gpus.check_gpus()
-    assert line.state == "problem"
-    assert "no answer within 20 s" in line.said
+    assert line.status == "problem"
+    assert "no answer within 20 s" in line.message
 
 
 def test_a_gpu_that_torch_has_no_code_for(nvidia_smi, add_gpu, torch_sees):
     add_gpu(name="NVIDIA TITAN X", compute_cap="[N/A]")
     torch_sees(1, arch_list=("sm_75", "sm_80", "sm_120", "compute_120"), capability=(6, 1))
     line = gpus.check_gpus()
-    assert line.state == "problem"
-    assert "6.1" in line.said
+    assert line.status == "problem"
+    assert "6.1" in line.message
     assert f"{INSTALL}cu126" in line.remedy
 
 
 def test_a_gpu_whose_name_contains_a_comma(nvidia_smi, add_gpu, torch_sees):
     add_gpu(name='"Tesla, T4"')
     torch_sees(1)
-    assert "Tesla, T4" in gpus.check_gpus().said
+    assert "Tesla, T4" in gpus.check_gpus().message
 
 
 MIG = {"mig.mode.current": "Enabled"}
@@ -221,9 +223,9 @@ def test_gpus_in_mig_mode_give_a_program_one_slice(
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     line = gpus.check_gpus()
-    assert line.state == "note"
-    assert "2 of 2 GPUs (2 NVIDIA A100) are cut into slices (MIG mode)" in line.said
-    assert "one slice" in line.said
+    assert line.status == "note"
+    assert "2 of 2 GPUs (2 NVIDIA A100) are cut into slices (MIG mode)" in line.message
+    assert "one slice" in line.message
     assert "CUDA_VISIBLE_DEVICES=MIG-... onsight train ..." in line.remedy
 
 
@@ -231,14 +233,14 @@ def test_mig_mode_without_a_slice_or_off(nvidia_smi, add_gpu, torch_sees, monkey
     add_gpu(**MIG)
     torch_sees(0)
     line = gpus.check_gpus()
-    assert line.state == "problem"
-    assert "no slice" in line.said
+    assert line.status == "problem"
+    assert "no slice" in line.message
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert "hides 1 of 1 GPU" in gpus.check_gpus().said
+    assert "hides 1 of 1 GPU" in gpus.check_gpus().message
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     nvidia_smi.gpus[0]["mig.mode.current"] = "Disabled"
     torch_sees(1)
-    assert gpus.check_gpus().state == "ok"
+    assert gpus.check_gpus().status == "ok"
 
 
 def test_all_is_well(nvidia_smi, add_gpu, torch_sees):
@@ -246,16 +248,16 @@ def test_all_is_well(nvidia_smi, add_gpu, torch_sees):
     add_gpu()
     torch_sees(2)
     line = gpus.check_gpus()
-    assert line.state == "ok"
+    assert line.status == "ok"
     for words in ("2 GPUs (2 NVIDIA A100)", "580.65.06", "up to 13.0", "CUDA 13.0", "cuDNN 9.10.2"):
-        assert words in line.said
+        assert words in line.message
 
 
 def test_no_gpu_is_a_note(nvidia_smi, torch_sees):
     nvidia_smi.is_there = False
     line = gpus.check_gpus()
-    assert line.state == "note"
-    assert "CPU" in line.said
+    assert line.status == "note"
+    assert "CPU" in line.message
     assert not line.remedy
 
 
@@ -264,11 +266,11 @@ def test_a_gpu_without_a_driver(nvidia_smi, torch_sees, tmp_path):
     plant_pci(
         tmp_path, ("0x10de", "0x040300"), ("0x8086", "0x030000")
     )  # a sound device; another vendor's GPU
-    assert gpus.check_gpus().state == "note"
+    assert gpus.check_gpus().status == "note"
     (tmp_path / "pci" / "0" / "class").write_text("0x030000\n")
     line = gpus.check_gpus()
-    assert line.state == "warning"
-    assert "1 NVIDIA GPU, but no NVIDIA driver" in line.said
+    assert line.status == "warning"
+    assert "1 NVIDIA GPU, but no NVIDIA driver" in line.message
     assert "install the driver" in line.remedy
 
 
@@ -276,8 +278,8 @@ def test_an_apple_gpu_needs_no_driver(nvidia_smi, torch_sees, monkeypatch):
     nvidia_smi.is_there = False
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     line = gpus.check_gpus()
-    assert line.state == "ok"
-    assert "mps" in line.said
+    assert line.status == "ok"
+    assert "mps" in line.message
 
 
 # ---------------------------------------------------------------------- wheels
@@ -301,16 +303,16 @@ def test_an_apple_gpu_needs_no_driver(nvidia_smi, torch_sees, monkeypatch):
     ],
 )
 def test_the_wheel_for_a_driver_and_its_gpus(cuda, capabilities, expected):
-    assert wheel_for(cuda, capabilities) == expected
+    assert find_build(cuda, capabilities) == expected
 
 
 def test_a_release_that_does_not_list_its_builds(monkeypatch):
     monkeypatch.delattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", raising=False)
-    assert wheel_for((13, 2), [(8, 0)]) == "cu130"
+    assert find_build((13, 2), [(8, 0)]) == "cu130"
     older = {"12.6": {80, 90}, "12.8": {90, 120}}  # not by processor
     monkeypatch.setattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", older, raising=False)
-    assert wheel_for((12, 8), [(12, 0)]) == "cu128"
-    assert wheel_for((12, 4), [(9, 0)]) == "cu126"  # the nearest that such a driver may support
+    assert find_build((12, 8), [(12, 0)]) == "cu128"
+    assert find_build((12, 4), [(9, 0)]) == "cu126"  # the nearest that such a driver may support
 
 
 @pytest.mark.parametrize(
@@ -328,7 +330,7 @@ def test_a_release_that_does_not_list_its_builds(monkeypatch):
 def test_code_runs_on_gpus_of_its_generation_and_portable_code_on_newer_ones(
     arch_list, capability, expected
 ):
-    assert unsupported(arch_list, capability) is expected
+    assert is_unsupported(arch_list, capability) is expected
 
 
 def test_only_torch_is_replaced():
@@ -340,7 +342,7 @@ def test_only_torch_is_replaced():
 
 def test_memory_of_gpus_and_what_uses_it(nvidia_smi, add_gpu, torch_sees):
     add_gpu()
-    assert gpu_memory.check_gpu_memory().state == "ok"
+    assert gpus.check_gpu_memory().status == "ok"
     add_gpu(**{"memory.used": "80000"})
     nvidia_smi.apps = [
         {"pid": "71", "process_name": "/usr/bin/python3", "used_memory": "20480"},
@@ -348,12 +350,12 @@ def test_memory_of_gpus_and_what_uses_it(nvidia_smi, add_gpu, torch_sees):
         {"pid": "73", "process_name": "trainer", "used_memory": "51200"},
         {"pid": str(os.getpid()), "process_name": "onsight", "used_memory": "999"},
     ]
-    line = gpu_memory.check_gpu_memory()
-    assert line.state == "warning"
-    assert "GPU 0 (NVIDIA A100): 79.0 GiB of 80.0 GiB free" in line.said
-    assert "GPU 1 (NVIDIA A100): 1.9 GiB of 80.0 GiB free" in line.said
+    line = gpus.check_gpu_memory()
+    assert line.status == "warning"
+    assert "GPU 0 (NVIDIA A100): 79.0 GiB of 80.0 GiB free" in line.message
+    assert "GPU 1 (NVIDIA A100): 1.9 GiB of 80.0 GiB free" in line.message
     trainer, python = "trainer (process 73) uses 50.0 GiB", "python3 (process 71) uses 20.0 GiB"
-    assert line.said.index(trainer) < line.said.index(python)
+    assert line.message.index(trainer) < line.message.index(python)
     assert line.figures["gpus"][1]["free_bytes"] == 1920 << 20
     assert [one["pid"] for one in line.figures["processes"]] == [73, 71, 72]
 
@@ -362,14 +364,14 @@ def test_memory_unknown_to_nvidia_smi_comes_from_torch(
     nvidia_smi, add_gpu, torch_sees, monkeypatch
 ):
     add_gpu(**{"memory.total": "[N/A]", "memory.used": "[N/A]"})
-    assert gpu_memory.check_gpu_memory() is None
+    assert gpus.check_gpu_memory() is None
     torch_sees(1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3 << 30, 4 << 30))
-    line = gpu_memory.check_gpu_memory()
-    assert line.state == "ok"
-    assert "cuda:0: 3.0 GiB of 4.0 GiB free" in line.said
+    line = gpus.check_gpu_memory()
+    assert line.status == "ok"
+    assert "cuda:0: 3.0 GiB of 4.0 GiB free" in line.message
 
 
 def test_without_gpus_there_is_no_line_on_their_memory(nvidia_smi, torch_sees):
     nvidia_smi.is_there = False
-    assert gpu_memory.check_gpu_memory() is None
+    assert gpus.check_gpu_memory() is None

@@ -11,15 +11,14 @@ from rich.console import Console
 from onsight.cli import main
 from onsight.doctor import examine
 from onsight.doctor.gpus import check_gpus
-from onsight.doctor.line import Line
-from onsight.doctor.show import facts, print_lines, verdict
+from onsight.doctor.report import CheckResult, facts, print_results, verdict
 
 PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
-FINE = Line("ok", "21.0 GiB of 23.0 GiB free; no swap.", "", {"free_bytes": 1})
-NOTE = Line("note", "The cache is empty.")
-SLOW = Line("warning", "1.8 of 2 cores were busy.", "Wait until it ends.")
+FINE = CheckResult("ok", "21.0 GiB of 23.0 GiB free; no swap.", "", {"free_bytes": 1})
+NOTE = CheckResult("note", "The cache is empty.")
+SLOW = CheckResult("warning", "1.8 of 2 cores were busy.", "Wait until it ends.")
 COMMAND = "pip install torch torchvision --index-url https://download.pytorch.org/whl/cu130 --long"
-BROKEN = Line("problem", "This torch is a CPU-only build.", f"Install another:\n{COMMAND}")
+BROKEN = CheckResult("problem", "This torch is a CPU-only build.", f"Install another:\n{COMMAND}")
 
 
 def by_number(*lines):
@@ -29,7 +28,7 @@ def by_number(*lines):
 
 def printed(width=80, **lines):
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    print_lines(lines, console)
+    print_results(lines, console)
     return console.file.getvalue()
 
 
@@ -64,7 +63,7 @@ def test_a_line_has_a_mark_and_a_word_and_its_remedy_below():
 
 
 def test_sentences_are_wrapped_and_commands_stay_whole():
-    long = Line("warning", "word " * 60 + "end.", f"do {'this ' * 40}\n{COMMAND}")
+    long = CheckResult("warning", "word " * 60 + "end.", f"do {'this ' * 40}\n{COMMAND}")
     text = printed(memory=long)
     assert f"\n              {COMMAND}\n" in text
     others = [line for line in text.splitlines() if COMMAND not in line]
@@ -74,12 +73,12 @@ def test_sentences_are_wrapped_and_commands_stay_whole():
 
 
 def test_brackets_in_a_message_are_not_markup():
-    assert "[red]x[/red] [N/A]" in printed(gpus=Line("ok", "[red]x[/red] [N/A]."))
+    assert "[red]x[/red] [N/A]" in printed(gpus=CheckResult("ok", "[red]x[/red] [N/A]."))
 
 
 def test_only_the_marks_are_coloured():
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
-    print_lines({"gpus": BROKEN}, console)
+    print_results({"gpus": BROKEN}, console)
     text = console.file.getvalue()
     assert text.startswith("\x1b[1;31m✗ problem  \x1b[0m\x1b[1mgpus\x1b[0m: This torch is a CPU")
 
@@ -87,7 +86,7 @@ def test_only_the_marks_are_coloured():
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ([FINE, NOTE], "All is well. To begin: onsight train demo"),
+        ([FINE, NOTE], "No problems found. To begin: onsight train demo"),
         ([FINE, SLOW], "No problems, but 1 warning:"),
         ([SLOW, BROKEN, SLOW], "1 problem and 2 warnings."),
         ([BROKEN, BROKEN], "2 problems."),
@@ -103,10 +102,10 @@ def test_facts_are_plain_values():
     lines = {"memory": FINE, "load": SLOW, "gpus": BROKEN}
     found = json.loads(json.dumps(facts(lines)))
     assert (found["problems"], found["warnings"]) == (1, 1)
-    assert found["lines"][0] == {
-        "topic": "memory",
-        "state": "ok",
-        "said": FINE.said,
+    assert found["checks"][0] == {
+        "check": "memory",
+        "status": "ok",
+        "message": FINE.message,
         "remedy": "",
         "figures": {"free_bytes": 1},
     }
@@ -121,10 +120,10 @@ def test_a_check_that_fails_is_a_warning_that_names_its_error(checks):
 
     told = []
     checks(memory=FINE, gpu_memory=fail, disk=lambda: None, gpus=BROKEN)
-    lines = examine.examine(tell=told.append)
+    lines = examine.examine(on_check=told.append)
     assert list(lines) == ["memory", "gpu_memory", "gpus"]
-    assert lines["gpu_memory"].state == "warning"
-    assert "ZeroDivisionError: no GPUs to divide by" in lines["gpu_memory"].said
+    assert lines["gpu_memory"].status == "warning"
+    assert "ZeroDivisionError: no GPUs to divide by" in lines["gpu_memory"].message
     assert told == ["memory", "gpu_memory", "disk", "gpus"]
 
 

@@ -8,14 +8,14 @@ import torch
 import torch.distributed as dist
 import torchvision
 
-from onsight.doctor import pretrained, ranks, spawn, speed, versions
+from onsight.doctor import machine, software
 from onsight.doctor.examine import CHECKS
 from onsight.models import pretrained as weights
 from onsight_explain.ceilings import Ceilings
 
 # Parameters that keep each measurement under a tenth of a second.
 BRIEFLY = {
-    "check_cache_disk": {"tried_bytes": 1 << 20, "seconds": 0.05},
+    "check_cache_disk": {"test_bytes": 1 << 20, "seconds": 0.05},
     "check_cpu_speed": {"seconds": 0.005},
     "check_gpu_speed": {"seconds": 0.005},
 }
@@ -28,9 +28,9 @@ def test_every_check_gives_a_line_or_none(check, monkeypatch, tmp_path):
     line = check(**BRIEFLY.get(check.__name__, {}))
     if line is None:
         return
-    assert line.state in ("ok", "note", "warning", "problem")
-    assert line.said.endswith((".", "--pretrained"))
-    assert line.remedy or line.state in ("ok", "note")
+    assert line.status in ("ok", "note", "warning", "problem")
+    assert line.message.endswith((".", "--pretrained"))
+    assert line.remedy or line.status in ("ok", "note")
     assert json.loads(json.dumps(line.figures)) == line.figures
     assert list(tmp_path.iterdir()) == []
 
@@ -39,9 +39,9 @@ def test_every_check_gives_a_line_or_none(check, monkeypatch, tmp_path):
 
 
 def test_the_installed_versions_fit():
-    line = versions.check_versions()
-    assert line.state == "ok", line
-    assert torch.__version__ in line.said
+    line = software.check_versions()
+    assert line.status == "ok", line
+    assert torch.__version__ in line.message
     assert line.figures["torch"] == torch.__version__
 
 
@@ -60,22 +60,22 @@ def test_a_torchvision_built_for_another_torch(monkeypatch, build, command):
 
     monkeypatch.setattr(torchvision.ops, "nms", broken)
     monkeypatch.setattr(torch, "__version__", build)
-    line = versions.check_versions()
-    assert line.state == "problem"
-    assert line.said.endswith("RuntimeError: operator torchvision::nms does not exist")
+    line = software.check_versions()
+    assert line.status == "problem"
+    assert line.message.endswith("RuntimeError: operator torchvision::nms does not exist")
     assert line.remedy.endswith(command)
 
 
 def test_a_torchvision_that_computes_wrong_results(monkeypatch):
     monkeypatch.setattr(torchvision.ops, "nms", lambda *given: torch.tensor([0, 1]))
-    assert versions.check_versions().state == "problem"
+    assert software.check_versions().status == "problem"
 
 
 def test_a_missing_library(monkeypatch):
     versions_of = {"timm": None, "simplejpeg": None}
-    monkeypatch.setattr(versions, "version_of", lambda name: versions_of.get(name, "1.0"))
-    line = versions.check_versions()
-    assert line.state == "problem"
+    monkeypatch.setattr(software, "version_of", lambda name: versions_of.get(name, "1.0"))
+    line = software.check_versions()
+    assert line.status == "problem"
     assert line.remedy.endswith("\npip install timm simplejpeg")
 
 
@@ -83,16 +83,16 @@ def test_a_missing_library(monkeypatch):
 
 
 def test_a_child_that_fails(monkeypatch):
-    monkeypatch.setattr(spawn, "__name__", "onsight.doctor.absent")
-    line = spawn.check_spawn()
-    assert line.state == "problem"
-    assert "ended with exit code 1:" in line.said
+    monkeypatch.setattr(software, "_CHILD_MODULE", "onsight.doctor.absent")
+    line = software.check_spawn()
+    assert line.status == "problem"
+    assert "ended with exit code 1:" in line.message
 
 
 def test_a_child_that_does_not_answer():
-    line = spawn.check_spawn(deadline_seconds=0)
-    assert line.state == "problem"
-    assert "gave no answer within 0 s" in line.said
+    line = software.check_spawn(deadline_seconds=0)
+    assert line.status == "problem"
+    assert "did not end within 0 s" in line.message
 
 
 def test_a_machine_that_cannot_start_more_processes(monkeypatch):
@@ -100,9 +100,9 @@ def test_a_machine_that_cannot_start_more_processes(monkeypatch):
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr("subprocess.Popen.__init__", refuse)
-    line = spawn.check_spawn()
-    assert line.state == "problem"
-    assert "could not be started: Resource temporarily unavailable" in line.said
+    line = software.check_spawn()
+    assert line.status == "problem"
+    assert "could not be started: Resource temporarily unavailable" in line.message
     assert "ulimit -u" in line.remedy
 
 
@@ -110,7 +110,7 @@ def test_the_child_needs_no_torch():
     import subprocess
     import sys
 
-    script = "import sys, onsight.doctor.spawn; assert 'torch' not in sys.modules"
+    script = "import sys, onsight.version; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
@@ -119,18 +119,18 @@ def test_the_child_needs_no_torch():
 
 def test_ranks_without_gloo(monkeypatch):
     monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
-    line = ranks.check_ranks()
-    assert line.state == "warning"
-    assert "gloo" in line.said
+    line = software.check_ranks()
+    assert line.status == "warning"
+    assert "gloo" in line.message
     monkeypatch.setattr(dist, "is_available", lambda: False)
-    assert ranks.check_ranks().figures["nccl"] is False
+    assert software.check_ranks().figures["nccl"] is False
 
 
 def test_ranks_without_loopback(monkeypatch):
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(2, "eth0")])
-    line = ranks.check_ranks()
-    assert line.state == "warning"
-    assert "loopback" in line.said
+    line = software.check_ranks()
+    assert line.status == "warning"
+    assert "loopback" in line.message
     assert line.remedy.endswith("ip link set lo up")
 
 
@@ -138,7 +138,7 @@ def test_ranks_without_loopback(monkeypatch):
 def test_several_gpus_without_nccl(monkeypatch, gpus, state):
     monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert ranks.check_ranks().state == state
+    assert software.check_ranks().status == state
 
 
 # ------------------------------------------------------------------ pretrained
@@ -147,8 +147,8 @@ def test_several_gpus_without_nccl(monkeypatch, gpus, state):
 @pytest.mark.parametrize("there", [True, False])
 def test_pretrained_weights_are_a_note(monkeypatch, there):
     monkeypatch.setattr(weights, "has_offline_weights", lambda name: there)
-    line = pretrained.check_pretrained()
-    assert line.state == "note"
+    line = software.check_pretrained()
+    assert line.status == "note"
     assert bool(line.remedy) is not there
     assert ("onsight[pretrained]" in line.remedy) is not there
     assert len(line.figures["models"]) == 3 * there
@@ -171,19 +171,19 @@ def ceilings(monkeypatch):
             asked.append((str(device), threads))
             return found
 
-        monkeypatch.setattr(speed, "measure_ceilings", measure)
+        monkeypatch.setattr(machine, "measure_ceilings", measure)
         return asked
 
     return give
 
 
 def test_the_processors_ceilings_in_words(ceilings, monkeypatch):
-    monkeypatch.setattr(speed, "usable_cores", lambda: 2)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 2)
     asked = ceilings(threads=2)
-    line = speed.check_cpu_speed()
+    line = machine.check_cpu_speed()
     assert asked == [("cpu", 2)]
-    assert line.state == "ok"
-    assert line.said == (
+    assert line.status == "ok"
+    assert line.message == (
         "2 threads: matrix products 140 GFLOP/s in fp32, 420 GFLOP/s in bf16 (3.0x); "
         "copies 15.2 GB/s."
     )
@@ -192,23 +192,23 @@ def test_the_processors_ceilings_in_words(ceilings, monkeypatch):
 
 def test_bf16_that_is_slower_is_a_note(ceilings):
     ceilings(flops={"fp32": 100e9, "bf16": 20e9}, threads=2)
-    line = speed.check_cpu_speed()
-    assert line.state == "note"
-    assert "(0.2x)" in line.said
-    assert "bf16 is slower here" in line.said
+    line = machine.check_cpu_speed()
+    assert line.status == "note"
+    assert "(0.2x)" in line.message
+    assert "bf16 is slower here" in line.message
 
 
 def test_ceilings_of_gpus(ceilings, monkeypatch):
-    monkeypatch.setattr(speed, "available_devices", lambda: ["cpu"])
-    assert speed.check_gpu_speed() is None
-    monkeypatch.setattr(speed, "available_devices", lambda: ["cuda:0", "cuda:1", "cpu"])
+    monkeypatch.setattr(machine, "available_devices", lambda: ["cpu"])
+    assert machine.check_gpu_speed() is None
+    monkeypatch.setattr(machine, "available_devices", lambda: ["cuda:0", "cuda:1", "cpu"])
     asked = ceilings(pinned_upload_bytes_per_second=25e9)
-    line = speed.check_gpu_speed()
+    line = machine.check_gpu_speed()
     assert [device for device, _ in asked] == ["cuda:0", "cuda:1"]
-    assert line.state == "ok"
-    assert "uploads 25.0 GB/s; cuda:1:" in line.said
+    assert line.status == "ok"
+    assert "uploads 25.0 GB/s; cuda:1:" in line.message
     ceilings(pinned_upload_bytes_per_second=0.8e9)
-    line = speed.check_gpu_speed()
-    assert line.state == "warning"
-    assert "uploads 800 MB/s" in line.said
-    assert "to cuda:0, cuda:1 are slow" in line.said
+    line = machine.check_gpu_speed()
+    assert line.status == "warning"
+    assert "uploads 800 MB/s" in line.message
+    assert "to cuda:0, cuda:1 are slow" in line.message

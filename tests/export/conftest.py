@@ -2,7 +2,7 @@
 
 import pytest
 
-from onsight.export.facts import facts_of
+from onsight.export.export import model_facts
 from onsight.export.to_onnx import write_onnx
 from onsight.export.whole import as_program
 from onsight.models.file import build_model, load_model_file
@@ -14,5 +14,5 @@ def onnx_file(trained, tmp_path_factory):
     path = tmp_path_factory.mktemp("onnx") / "model.onnx"
     file = load_model_file(trained.path)
     program = as_program(build_model(file), file.preprocessing, file.temperature)
-    write_onnx(program, facts_of(file), path)
+    write_onnx(program, model_facts(file), path)
     return path

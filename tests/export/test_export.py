@@ -19,17 +19,17 @@ from onsight.errors import ConfigError, DataError, DiskError, ModelError, NotPro
 from onsight.evaluation.statistics import PairedCounts, difference_interval
 from onsight.export import export as exporting
 from onsight.export import format as formats
-from onsight.export import int8, speed
+from onsight.export import int8, proof
 from onsight.export.export import export
-from onsight.export.proof import Proof, check_difference, compare
+from onsight.export.proof import ExportProof, check_difference, compare_outputs
 from onsight.models.file import load_model_file, save_model
 
 
 @pytest.fixture(autouse=True)
 def briefly(monkeypatch):
     """Speed is measured in as few rounds as possible."""
-    monkeypatch.setattr(speed, "_LEAST_SECONDS", 0)
-    monkeypatch.setattr(speed, "_LEAST_ROUNDS", 1)
+    monkeypatch.setattr(proof, "_MIN_SECONDS", 0)
+    monkeypatch.setattr(proof, "_MIN_ROUNDS", 1)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_file_that_does_something_else_is_refused(trained, tmp_path, monkeypat
     with pytest.raises(SystemExit) as stop:
         main(["export", str(trained.path), "--out", str(tmp_path / "m.onnx")])
     assert stop.value.code == 1
-    assert "is refused, and nothing was written: probabilities differ" in capsys.readouterr().err
+    assert "was rejected, and nothing was written: probabilities differ" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -98,7 +98,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(trained, tmp_path, monkeypatch):
 
 
 def test_not_a_number_is_no_agreement():
-    proof = Proof(2, 2, math.nan, PairedCounts(2, 0, 0, 0))
+    proof = ExportProof(2, 2, math.nan, PairedCounts(2, 0, 0, 0))
     with pytest.raises(NotProven, match="by up to nan"):
         check_difference(proof, "onnx")
 
@@ -115,7 +115,7 @@ def test_both_ways_are_compared_image_by_image():
         return lambda images: table[images[:, 0, 0, 0]]
 
     done = []
-    proof = compare(reading(first), reading(second), batches, done.append)
+    proof = compare_outputs(reading(first), reading(second), batches, done.append)
     assert done == [3, 2]
     assert (proof.images, proof.agree) == (5, 3)
     assert proof.largest_difference == pytest.approx(0.5)
@@ -126,8 +126,8 @@ def test_both_ways_are_compared_image_by_image():
 
 def test_speed_is_the_median_of_rounds_in_turns(monkeypatch):
     clock, calls = [0.0], []
-    monkeypatch.setattr(speed.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(speed, "_LEAST_ROUNDS", 4)
+    monkeypatch.setattr(proof.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(proof, "_MIN_ROUNDS", 4)
 
     def taking(name, seconds):
         def way(images):
@@ -138,7 +138,7 @@ def test_speed_is_the_median_of_rounds_in_turns(monkeypatch):
 
     first = taking("first", iter([9, 4, 4, 4, 40]))
     second = taking("second", iter([9, 1, 2, 2, 2]))
-    found = speed.compare_speed(first, second, np.zeros((8, 1, 1, 1), np.uint8))
+    found = proof.compare_speed(first, second, np.zeros((8, 1, 1, 1), np.uint8))
     assert calls[2:] == ["second", "first", "first", "second"] * 2
     assert found == (8, 2.0, 4.0, 3.0, 2.0, 4.0)
 
@@ -160,7 +160,7 @@ def test_int8_is_measured_on_training_images_alone(trained, tmp_path, monkeypatc
     assert found.facts["precision"] == "int8"
     assert found.proof.largest_difference > 0
     assert onsight.load(out).runner.metadata["int8"] == {"calibration_images": len(given[0])}
-    with pytest.raises(NotProven, match=r"must be shown to cost at most 0\. .*--max-loss"):
+    with pytest.raises(NotProven, match=r"must be at most 0\. .*--max-loss"):
         export(trained.path, int8=True, max_loss=0, out=tmp_path / "no.onnx")
     assert not (tmp_path / "no.onnx").exists()
 

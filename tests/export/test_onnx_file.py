@@ -128,7 +128,7 @@ def two_at_a_time(self, x):
 @pytest.mark.parametrize(
     ("forward", "said"),
     [
-        (eigenvalues, "ONNX cannot take this network, because of the operator aten.linalg_eig"),
+        (eigenvalues, "ONNX cannot export this network, because of the operator aten.linalg_eig"),
         (by_content, "if x.sum() > 0"),
         (two_at_a_time, "specialized it to be a constant"),
     ],

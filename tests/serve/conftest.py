@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from serve_stub import running
 
-from onsight.serve import logs
+from onsight.serve import monitoring
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +39,7 @@ STDERR = StderrOfTests()
 @pytest.fixture(scope="session", autouse=True)
 def no_log_among_the_dots():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logs, "sys", SimpleNamespace(stderr=STDERR))
+        patch.setattr(monitoring, "sys", SimpleNamespace(stderr=STDERR))
         yield
 
 

@@ -21,10 +21,10 @@ from onsight.data.fit import ImageFormat
 from onsight.errors import ModelError
 from onsight.inference.predictor import Predictor
 from onsight.inference.runner import Outputs
-from onsight.serve.metrics import Metrics
+from onsight.serve.access import Access, Limits
+from onsight.serve.monitoring import ServerMetrics
+from onsight.serve.registry import ModelRegistry
 from onsight.serve.server import listen, make_server, run
-from onsight.serve.settings import Access, Limits
-from onsight.serve.shelf import Shelf
 
 BOUNDARY = "frontier"
 FORM = f"multipart/form-data; boundary={BOUNDARY}"
@@ -75,10 +75,10 @@ def load_stub(path, seconds=0.0):
 class Running:
     """A server in a thread, and a client of it."""
 
-    def __init__(self, server, shelf, port):
-        self.server, self.shelf, self.port = server, shelf, port
-        self.runner = shelf.get(None).predictor.runner
-        self.batcher = shelf.get(None).batcher
+    def __init__(self, server, registry, port):
+        self.server, self.registry, self.port = server, registry, port
+        self.runner = registry.get(None).predictor.runner
+        self.batcher = registry.get(None).batcher
 
     def ask(self, method, path, body=None, **headers):
         """(status, headers, body) of a request; a JSON body is parsed."""
@@ -108,17 +108,17 @@ def running(place, load=load_stub, access=None, **limits):
     """A server of the models at a place, which is stopped at the end."""
     access = replace(access or Access(), port=0)
     limits = replace(Limits(), **limits)
-    metrics = Metrics()
+    metrics = ServerMetrics()
     with ThreadPoolExecutor(2) as decoders:
-        shelf = Shelf([Path(place)], load, decoders, limits.queued, metrics)
-        shelf.open()
-        server = make_server(shelf, access, limits, metrics)
+        registry = ModelRegistry([Path(place)], load, decoders, limits.queued, metrics)
+        registry.load_all()
+        server = make_server(registry, access, limits, metrics)
         listener = listen(replace(access, host="127.0.0.1"))  # which the server closes
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
             until(lambda: server.started)
-            yield Running(server, shelf, listener.getsockname()[1])
+            yield Running(server, registry, listener.getsockname()[1])
         finally:
             server.should_exit = True
             thread.join(20)

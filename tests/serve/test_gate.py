@@ -4,7 +4,7 @@ import pytest
 from serve_stub import image, running
 
 from onsight.errors import ConfigError
-from onsight.serve.settings import Access, read_token
+from onsight.serve.access import Access, read_token
 
 TOKEN = "correct-horse-battery"
 PAGE = {"Host": "localhost", "Content-Type": "image/png"}
@@ -206,9 +206,9 @@ def test_the_network_is_let_in_only_with_a_token_or_openly():
     for host in ("127.0.0.1", "localhost", "::1"):
         Access(host=host).check()
     wide = Access(host="0.0.0.0", open=True, hosts=("box.lan",))
-    assert wide.answers_to("192.168.1.5")
-    assert wide.answers_to("box.lan")
-    assert not wide.answers_to("evil.example")
+    assert wide.accepts_host("192.168.1.5")
+    assert wide.accepts_host("box.lan")
+    assert not wide.accepts_host("evil.example")
 
 
 def test_the_token_is_read_from_a_file_or_the_environment(tmp_path, monkeypatch):

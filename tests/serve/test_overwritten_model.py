@@ -87,6 +87,6 @@ def test_a_served_model_keeps_its_answers_when_a_copy_over_it_stops_halfway(tmp_
         path.write_bytes(other[:-100])
         assert server.predict(*IMAGES) == before
         for _ in range(2):
-            server.shelf.look()
+            server.registry.reload_changed()
         assert "new file cannot be used" in server.ask("GET", "/ready")[2]["models"]["served"]
         assert server.predict(*IMAGES) == before

@@ -1,6 +1,8 @@
 """The page's files hold nothing from outside and nothing inline, and all they refer to exists."""
 
 import re
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -49,6 +51,15 @@ def values(*names: str) -> Iterator[str]:
 @pytest.mark.parametrize("name", SOURCES)
 def test_no_file_names_an_address_outside(name) -> None:
     assert not re.search(r"(https?:)?//[\w.-]+\.\w|url\(|@import", SOURCES[name])
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_parses(name) -> None:
+    """A script that does not parse leaves the page dead; only the browser tests would see it."""
+    command = ["node", "--check", "--input-type=module"]
+    found = subprocess.run(command, input=SCRIPTS[name], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
 
 
 def test_nothing_is_inline() -> None:

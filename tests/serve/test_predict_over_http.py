@@ -13,7 +13,7 @@ from serve_stub import FORM, StubRunner, form, image, load_stub, running, until
 import onsight
 from odd_files import odd_files
 from onsight.inference.images import read_image
-from onsight.serve.settings import Access
+from onsight.serve.access import Access
 
 VALUES = (0, 40, 128, 200, 255)
 
@@ -23,7 +23,7 @@ def expected(content):
     return runner.run(read_image(content, runner.format)[None]).probabilities[0]
 
 
-def test_every_form_of_a_image_gives_the_same_answer(server):
+def test_every_form_of_an_image_gives_the_same_answer(server):
     for kind in ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"):
         content = image(90, kind=kind)
         status, (row,) = server.predict(content)
@@ -148,8 +148,8 @@ def test_metrics_count_images_and_requests(model):
         served.predict(image(1), b"x")
         served.ask("GET", "/nothing")
         text = served.ask("GET", "/metrics")[2].decode()
-    assert 'onsight_images_total{model="light",outcome="used"} 1.0' in text
-    assert 'onsight_images_total{model="light",outcome="refused"} 1.0' in text
+    assert 'onsight_images_total{model="light",outcome="predicted"} 1.0' in text
+    assert 'onsight_images_total{model="light",outcome="failed"} 1.0' in text
     assert 'onsight_requests_total{code="200",route="/predict"} 1.0' in text
     assert 'onsight_requests_total{code="404",route="(other)"} 1.0' in text
     assert 'onsight_queue_images{model="light"} 0.0' in text
@@ -180,11 +180,11 @@ def test_a_model_of_several_is_named(tmp_path):
     assert np.isclose(rows[1][0]["probability"], expected(image(255)).max())
 
 
-def test_heat_is_laid_over_a_image_for_the_class_that_is_asked_for(trained, bars):
+def test_heat_is_laid_over_an_image_for_the_class_that_is_asked_for(trained, bars):
     pytest.importorskip("captum")
     body = sorted(bars.rglob("*.png"))[3].read_bytes()
     with running(trained.path, onsight.load) as served:
-        assert served.ask("GET", "/model")[2]["can"]["explain"]
+        assert served.ask("GET", "/model")[2]["capabilities"]["explain"]
         drawn = {}
         for name in ("", "?class=across", "?class=down"):
             asked = f"/explain{name}"
@@ -199,7 +199,7 @@ def test_heat_is_laid_over_a_image_for_the_class_that_is_asked_for(trained, bars
 def test_the_training_images_that_look_most_alike_are_found(trained, bars):
     path = sorted(bars.rglob("*.png"))[7]
     with running(trained.path, onsight.load) as served:
-        assert served.ask("GET", "/model")[2]["can"]["similar"]
+        assert served.ask("GET", "/model")[2]["capabilities"]["similar"]
 
         def similar():
             body = path.read_bytes()
@@ -222,5 +222,5 @@ def test_the_training_images_that_look_most_alike_are_found(trained, bars):
         if found[0]["similarity"] > 0.9999:  # it was itself trained on
             assert np.array_equal(Image.open(io.BytesIO(content)), Image.open(path))
     with running(trained.path, onsight.load, Access(host="0.0.0.0", open=True)) as served:
-        assert not served.ask("GET", "/model")[2]["can"]["similar"]
+        assert not served.ask("GET", "/model")[2]["capabilities"]["similar"]
         assert served.ask("POST", "/similar", b"x", content_type="image/png")[0] == 501

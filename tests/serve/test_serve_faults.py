@@ -48,7 +48,7 @@ def test_a_hostile_image_among_others_changes_nothing_for_them(server):
     assert server.batcher.is_alive
 
 
-def test_a_image_that_the_network_fails_on_fails_alone(model):
+def test_an_image_that_the_network_fails_on_fails_alone(model):
     with running(model) as server:
         server.runner.fatal[FATAL] = ValueError("planted")
         contents = [image(value) for value in (1, FATAL, 250)]
@@ -112,19 +112,19 @@ def test_a_new_file_is_taken_up_without_losing_a_request_and_a_damaged_one_is_no
         for thread in threads:
             thread.start()
         try:
-            first = server.shelf.get(None)
+            first = server.registry.get(None)
             place.write_text("damaged")
-            until(lambda: "cannot be used" in server.shelf.states()["light"])
-            assert server.shelf.get(None) is first
+            until(lambda: "cannot be used" in server.registry.statuses()["light"])
+            assert server.registry.get(None) is first
             assert server.ask("GET", "/ready")[0] == 200
             place.write_text("0.0")
-            until(lambda: server.shelf.get(None) is not first)
+            until(lambda: server.registry.get(None) is not first)
             until(lambda: not first.batcher.is_alive)
             (tmp_path / "second.onnx").write_text("2.0")
-            until(lambda: server.shelf.names == ["light", "second"])
+            until(lambda: server.registry.names == ["light", "second"])
             assert server.ask("GET", "/ready")[2]["models"]["light"] == "ready"
             place.unlink()
-            server.shelf.look()
+            server.registry.reload_changed()
         finally:
             ended.set()
             for thread in threads:
@@ -152,7 +152,7 @@ def test_models_that_cannot_be_served_are_named(tmp_path):
         opened(tmp_path)
     (tmp_path / "whole.onnx").write_text("1")
     with running(tmp_path) as server:
-        assert server.shelf.names == ["whole"]
+        assert server.registry.names == ["whole"]
         status, _, answer = server.ask("GET", "/ready")
         assert (status, answer["models"]["broken"]) == (503, "cannot be loaded")
     (tmp_path / "whole.safetensors").write_text("1")

@@ -89,7 +89,7 @@ def test_parts_are_counted_while_they_come(server):
 
 
 def running_small(server):
-    return running(server.shelf.get(None).place)
+    return running(server.registry.get(None).path)
 
 
 @pytest.mark.parametrize(

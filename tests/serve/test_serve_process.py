@@ -109,7 +109,7 @@ def refused(capsys, *words):
 
 def test_what_is_wrong_at_the_start_is_said(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(signal, "signal", lambda *ignored: None)
-    assert "name a MODEL" in refused(capsys)
+    assert "no model to serve" in refused(capsys)
     assert "--token-file FILE" in refused(capsys, tmp_path, "--host", "0.0.0.0")
     monkeypatch.setenv("ONSIGHT_TOKEN", "short")
     assert "16 characters" in refused(capsys, tmp_path)

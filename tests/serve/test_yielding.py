@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from onsight.serve.yielding import yield_to_clients
+from onsight.serve.batcher import yield_to_clients
 
 
 def _niceness() -> int:

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from onsight.sweeper.choose import SweptRun, choose, read_run
-from onsight.sweeper.folder import PlannedRun
+from onsight.sweeper.plan import PlannedRun
+from onsight.sweeper.result import SweptRun, choose_winner, read_run
 
 
 def swept(name, validation, accuracy, loss=1.0):
@@ -15,12 +15,12 @@ def swept(name, validation, accuracy, loss=1.0):
 
 def test_the_test_images_choose_nothing():
     runs = [swept("a", 0.80, 0.99), swept("b", 0.81, 0.50), swept("c", None, 1.0)]
-    assert choose(runs).name == "b"
+    assert choose_winner(runs).name == "b"
 
 
 def test_equal_runs_are_told_apart_by_their_validation_loss():
     runs = [swept("a", 0.8, 0.8, 0.7), swept("b", 0.8, 0.8, 0.6), swept("c", 0.8, 0.8, None)]
-    assert choose(runs).name == "b"
+    assert choose_winner(runs).name == "b"
 
 
 def test_the_winners_test_accuracy_is_not_flattered_but_its_validation_accuracy_is():
@@ -28,7 +28,7 @@ def test_the_winners_test_accuracy_is_not_flattered_but_its_validation_accuracy_
     rng = np.random.default_rng(3)
     right = rng.binomial(500, 0.8, (2000, 2, 6)) / 500
     winners = [
-        choose([swept(str(n), *pair) for n, pair in enumerate(zip(*both, strict=True))])
+        choose_winner([swept(str(n), *pair) for n, pair in enumerate(zip(*both, strict=True))])
         for both in right.tolist()
     ]
     validated = np.mean([one.validation_accuracy for one in winners])

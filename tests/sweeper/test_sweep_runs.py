@@ -13,8 +13,8 @@ import onsight
 from onsight.cli import main
 from onsight.errors import ConfigError, Interrupted, OutputError, UserError
 from onsight.report.console import SilentReporter
-from onsight.sweeper import local, one_run
-from onsight.sweeper.folder import PlannedRun, claimed
+from onsight.sweeper import runs
+from onsight.sweeper.plan import PlannedRun, claim_sweep
 from onsight.sweeper.sweep import sweep
 
 SLIGHT = {"epochs": 1, "batch_size": 16, "threads": 1, "precision": "fp32", "plan": "default"}
@@ -35,7 +35,7 @@ def asked(monkeypatch, trained):
         os.system(f"cp -r {trained.path} '{request['out']}'")
         return {"run": request["out"]}
 
-    monkeypatch.setattr(one_run, "_ask", answer)
+    monkeypatch.setattr(runs, "_run_child", answer)
     return requests
 
 
@@ -50,7 +50,7 @@ def test_a_failing_run_is_listed_and_ends_nothing(shared_bars, tmp_path, asked):
     ]
     assert [run.name for run in found.runs] == ["2-model=compact", "3-model=lenet"]
     assert "failed: 1-model=nosuch: there is no model 'nosuch'" in str(found)
-    assert "What to expect of it" in str(found)
+    assert "expected accuracy: " in str(found)
     assert found.page == tmp_path / "s" / "compare.html"
     assert [request["fields"]["folds"] for request in asked] == ["1"] * 3
     assert asked[0]["fields"].items() >= SLIGHT.items()
@@ -96,7 +96,7 @@ def test_a_run_that_had_begun_resumes_with_its_own_config(tmp_path, asked):
     run = PlannedRun(tmp_path / "1-x", {}, {"model": "mine:Net", "epochs": 3})
     run.path.mkdir()
     (run.path / "config.toml").write_text("epochs = 3")
-    one_run.run_one(run, "demo")
+    runs.train_run(run, "demo")
     assert asked[0]["resume"] is True
     assert asked[0]["fields"] == {"model": "mine:Net"}  # code is named by the user alone
 
@@ -120,19 +120,19 @@ def test_what_makes_no_sense_is_refused_before_any_run(
 
 def test_two_sweeps_in_one_folder(tmp_path):
     with (
-        claimed(tmp_path / "s", {}, resume=False),
+        claim_sweep(tmp_path / "s", {}, resume=False),
         pytest.raises(OutputError, match="in use"),
-        claimed(tmp_path / "s", {}, resume=True),
+        claim_sweep(tmp_path / "s", {}, resume=True),
     ):
         pass
 
 
 def test_a_process_that_dies_without_a_word_is_a_failed_run(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    said = one_run._ask({})
-    assert said == {"error": "its process ended with exit code 1; its own messages are above",
+    answer = runs._run_child({})
+    assert answer == {"error": "its process ended with exit code 1; its own messages are above",
                     "exit_code": 1}  # fmt: skip
-    assert "ended by SIGKILL" in one_run._how_it_ended(-signal.SIGKILL)
+    assert "ended by SIGKILL" in runs._describe_exit(-signal.SIGKILL)
 
 
 def test_a_killed_sweep_goes_on_where_it_was(shared_bars, tmp_path, capsys, hostile_folder):
@@ -171,6 +171,6 @@ def test_run_locally_says_which_run_it_is_at(tmp_path, asked):
     said = []
     reporter = SilentReporter()
     reporter.say = said.append
-    runs = [PlannedRun(tmp_path / name, {}, {}) for name in ("a", "b")]
-    assert local.run_locally(runs, "demo", reporter) == {"a": "", "b": ""}
+    planned = [PlannedRun(tmp_path / name, {}, {}) for name in ("a", "b")]
+    assert runs.run_locally(planned, "demo", reporter) == {"a": "", "b": ""}
     assert said == ["run 1 of 2: a", "run 2 of 2: b"]

@@ -3,8 +3,7 @@
 import pytest
 
 from onsight.errors import ConfigError
-from onsight.sweeper.folder import plan_runs
-from onsight.sweeper.space import combinations, read_space
+from onsight.sweeper.plan import combinations, plan_runs, read_space
 
 
 def test_every_combination_once_with_the_fields_own_types():
@@ -28,8 +27,8 @@ def test_every_combination_once_with_the_fields_own_types():
         (["learning_rat=0.1"], "Did you mean learning_rate"),
         (["learning_rate=0.1,much"], "--learning-rate much"),
         (["learning_rate=0.1,-1"], "greater than or equal to 0"),
-        (["optimizer=sgd,,adam"], "a value beside a comma is missing"),
-        (["learning_rate=0.001,1e-3"], "1e-3 is there twice"),
+        (["optimizer=sgd,,adam"], "a value before or after a comma is missing"),
+        (["learning_rate=0.001,1e-3"], "1e-3 is listed twice"),
         (["seed=1", "seed=2"], "--try seed is given twice"),
         (["test_fraction=0.1,0.2"], "same held-out images"),
         (["folds=1,5"], "same held-out images"),

@@ -1,62 +1,150 @@
-"""The Ray cluster that work is given to: the user's, or one on this machine that ends with it."""
+"""Connect to a Ray cluster, or start one on this machine, and divide its CPUs and GPUs."""
 
 import logging
 import os
+import re
 import secrets
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from onsight.errors import ConfigError
 from onsight.version import installed_as
+from onsight.words import plural
 from onsight_explain.cores import usable_cores
 
 AUTO = "auto"
-HEAD = {"node:__internal_head__": 0.001}  # a resource that only the first machine of a cluster has
+HEAD = {"node:__internal_head__": 0.001}  # a resource that only the head of a cluster has
 
 _CLIENT = "ray://"
-_ANSWER_SECONDS = 10.0
+_ADDRESS = re.compile(rf"({_CLIENT})?[^\s/]+:\d+")
+_CONNECT_SECONDS = 10.0
 
-# Ray counts its users unless it is told not to, and what it starts listens on every interface
-# unless it believes that clusters are unsupported here. A token that is given is in no file. Lines
-# of Ray's about a lost machine would go to stdout, which is for results; ours name the loss.
+# Ray reports usage statistics unless they are disabled. Its own lines about a lost machine would
+# go to stdout, which is for results; our messages name the loss.
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}
-_OWN = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
+# Ray listens on every interface unless it is told that clusters are unsupported here. A token in
+# the environment is not written to a file.
+_OWN_CLUSTER = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
+
+Node = Mapping[str, float]
 
 
 @contextmanager
-def ray_cluster(address: str) -> Iterator[Any]:
-    """The module ray, connected to a cluster while the block runs.
+def ray_cluster(address: str, library: str = "ray", *, show_logs: bool = False) -> Iterator[Any]:
+    """Yield the module ray, connected to a cluster while the block runs.
 
-    address: auto, ray://HOST:PORT or HOST:PORT. auto is the cluster that RAY_ADDRESS names, else a
-    new one that listens on loopback alone. Raises ConfigError.
+    `auto` is the cluster that RAY_ADDRESS names, else the one that `ray start --head` started on
+    this machine, else a new one that listens on loopback only and ends with the block. library is
+    the part of Ray that the caller needs, such as ray.train; show_logs prints what processes on
+    the cluster print. Raises ConfigError.
     """
-    named = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
-    if named and named != AUTO:
-        _refuse_silence(named)
-    os.environ |= _QUIET | ({} if named else _OWN | {"RAY_AUTH_TOKEN": secrets.token_hex(32)})
-    ray = _import_ray()
+    existing = _existing_cluster() if address == AUTO else address
+    if existing:
+        _check_answers(existing)
+    os.environ |= _QUIET
+    if not existing:
+        os.environ |= _OWN_CLUSTER | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    ray = _import_ray(library)
     if ray.is_initialized():  # by the script or notebook that calls this
         yield ray
         return
-    own: dict[str, Any] = {"num_cpus": usable_cores(), "include_dashboard": False}
-    quietly = {"log_to_driver": False, "logging_level": logging.ERROR}
+    resources: dict[str, Any] = {"num_cpus": usable_cores(), "include_dashboard": False}
     try:
-        ray.init(address=named or "local", **({} if named else own), **quietly)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ConfigError(f"the Ray cluster at {named or 'this machine'}: {error}") from error
+        ray.init(
+            address=existing or "local",
+            log_to_driver=show_logs,
+            logging_level=logging.ERROR,
+            **({} if existing else resources),
+        )
+    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
+        raise ConfigError(f"the Ray cluster at {existing or 'this machine'}: {error}") from error
     try:
         yield ray
     finally:
         ray.shutdown()
 
 
-def _import_ray() -> Any:
+class Allocation(NamedTuple):
+    """The processes to start on a cluster, and what each of them gets."""
+
+    processes: int
+    cpus: int  # of each process
+    gpus: int = 0  # of each process
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What each process gets, as Ray writes it."""
+        return {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
+
+
+def live_nodes(ray: Any) -> list[Node]:
+    """Return the resources of each live machine of the cluster."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def allocate(nodes: Sequence[Node], processes: int, device: str) -> Allocation:
+    """Return the largest equal allocation for a number of processes.
+
+    0 processes: one per GPU or, if there is none, one per machine. Each process has a GPU of its
+    own if the cluster has any, unless device is cpu. Raises ConfigError if they do not all fit.
+    """
+    gpus = int(sum(node.get("GPU", 0) for node in nodes)) if device != "cpu" else 0
+    if gpus == 0 and device not in ("auto", "cpu"):
+        raise ConfigError(f"--device {device}: the Ray cluster has no GPU; leave it out")
+    wanted = processes or gpus or len([node for node in nodes if node.get("CPU", 0) >= 1])
+    most_cpus = int(max((node.get("CPU", 0) for node in nodes), default=0))
+    for cpus in range(most_cpus, 0, -1):
+        if wanted and _count_fitting(nodes, cpus, bool(gpus)) >= wanted:
+            return Allocation(wanted, cpus, int(bool(gpus)))
+    cpu_total = int(sum(node.get("CPU", 0) for node in nodes))
+    kind, available = ("GPU", gpus) if gpus else ("CPU", cpu_total)
+    fitting = _count_fitting(nodes, 1, bool(gpus))
+    fewer = f"give --ranks {fitting} or" if fitting else "let"
+    without_gpu = ", or --device cpu" if gpus else ""
+    raise ConfigError(
+        f"{plural(wanted, 'rank')} need a {kind} each, but the Ray cluster has {available} on "
+        f"{plural(len(nodes), 'machine')}: {fewer} more machines join it (ray start --address "
+        f"HOST:PORT){without_gpu}"
+    )
+
+
+def _count_fitting(nodes: Sequence[Node], cpus: int, with_gpu: bool) -> int:
+    """Return how many processes with this many CPUs each fit on the machines."""
+    return sum(
+        int(min(node.get("CPU", 0) // cpus, node.get("GPU", 0) if with_gpu else node.get("CPU", 0)))
+        for node in nodes
+    )
+
+
+def _existing_cluster() -> str:
+    """Return the address of the cluster that `auto` connects to; empty if it is to be started."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address and address != AUTO:
+        return address
+    # Ray's own search cannot be used: importing ray reads the variables that we set for a new
+    # cluster. A file that another user wrote in the shared folder is not trusted.
+    folder = os.environ.get("TMPDIR", "/tmp") if sys.platform == "linux" else "/tmp"
+    file = Path(os.environ.get("RAY_TMPDIR", folder)) / "ray" / "ray_current_cluster"
+    try:
+        if hasattr(os, "getuid") and file.stat().st_uid not in (0, os.getuid()):
+            return ""
+        address = file.read_text(encoding="utf-8").strip()
+        _check_answers(address)
+    except (OSError, ConfigError):  # there is none, or it has ended without removing the file
+        return ""
+    return address
+
+
+def _import_ray(library: str) -> Any:
     try:
         import ray
-        import ray.data
-        import ray.train
+
+        import_module(library)
     except ImportError as error:
         raise ConfigError(
             f"--cluster needs Ray: pip install '{installed_as()}[cluster]', here and on every "
@@ -65,17 +153,17 @@ def _import_ray() -> Any:
     return ray
 
 
-def _refuse_silence(address: str) -> None:
-    """Raise ConfigError unless something answers there; Ray itself would try for a minute."""
-    host, _, port = address.removeprefix(_CLIENT).rpartition(":")
-    if not host or not port.isdigit():
+def _check_answers(address: str) -> None:
+    """Raise ConfigError unless something listens there; Ray itself would try for a minute."""
+    if not _ADDRESS.fullmatch(address):
         raise ConfigError(
             f"--cluster {address} is not an address: give auto, ray://HOST:PORT or HOST:PORT"
         )
+    host, _, port = address.removeprefix(_CLIENT).rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ConfigError(
-            f"no Ray cluster answers at {address} ({error}). Start one with: ray start --head; "
-            "its own words name the address. --cluster auto starts one on this machine"
+            f"no Ray cluster answers at {address} ({error}). Start one with `ray start --head`, "
+            "which prints its address, or let --cluster auto start one on this machine"
         ) from error

@@ -1,4 +1,4 @@
-"""The same training on a Ray cluster: started, followed, and its results read."""
+"""`train --cluster`: start the ranks of a run on a Ray cluster, and follow them to the end."""
 
 import os
 import shutil
@@ -12,11 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from onsight.cluster.job import Job
-from onsight.cluster.notes import Notes, ended_by_ray, raise_failure
-from onsight.cluster.session import HEAD, ray_cluster
-from onsight.cluster.shares import Share, live_nodes, share_among
-from onsight.cluster.trainer import FOLDER, fit
+from onsight.cluster.job import JobState, TrainingJob, raise_failure, ray_failed
+from onsight.cluster.ranks import FOLDER, run_ranks
+from onsight.cluster.session import HEAD, Allocation, allocate, live_nodes, ray_cluster
 from onsight.config import config_layers, make_config
 from onsight.errors import OutputError
 from onsight.files import refuse_inside_data, user_path
@@ -26,7 +24,7 @@ from onsight.training.run_folder.folder import claim_folder, next_run_folder
 from onsight.words import plural
 
 _POLL_SECONDS = 0.5
-_WAIT_SECONDS = 30.0  # for the ranks to begin, before the user hears what they wait for
+_WAITING_SECONDS = 30.0  # until the user is told that the ranks wait for free CPUs or GPUs
 
 
 def train_on_cluster(
@@ -40,33 +38,63 @@ def train_on_cluster(
     spent_seconds: float = 0.0,
     **fields: Any,
 ) -> Run:
-    """Train as `train` does, in processes of a Ray cluster, and again when some of them are lost.
+    """Train as `train` does, in processes of a Ray cluster; lost ones are started again.
 
-    cluster: as for ray_cluster; spent_seconds: of a budget, so far. Raises UserError, and
-    ClusterFailed with the exit code of whatever ended a rank.
+    cluster is an address as for ray_cluster; spent_seconds is how much of a budget is used up.
+    Raises UserError, and ClusterFailed with the exit code of the rank that failed.
     """
-    began = time.monotonic()
+    started = time.monotonic()
     config = make_config(*config_layers(recipe, config_file, fields))
     path = _absolute(out or next_run_folder(data))
-    job = Job(*_place(data), str(path), resume, 0.0, _given(recipe, config_file, fields))
+    arguments = _absolute_arguments(recipe, config_file, fields)
+    job = TrainingJob(*_locate(data), str(path), resume, 0.0, arguments)
     refuse_inside_data(path, data, "../runs/first")
-    with ray_cluster(cluster) as ray:
-        share = share_among(live_nodes(ray), config.ranks, config.device)
+    with ray_cluster(cluster, "ray.train") as ray:
+        nodes = live_nodes(ray)
+        allocation = allocate(nodes, config.ranks, config.device)
         reporter = Reporter()
-        machines = plural(len(live_nodes(ray)), "machine")
         reporter.say(
-            f"cluster: {plural(share.processes, 'rank')} on a Ray cluster of {machines} "
-            f"({_in_words(share)} each)"
+            f"cluster: {plural(allocation.processes, 'rank')} on a Ray cluster of "
+            f"{plural(len(nodes), 'machine')} ({_describe(allocation)} each)"
         )
-        job = replace(job, spent_seconds=spent_seconds + time.monotonic() - began)
+        job = replace(job, spent_seconds=spent_seconds + time.monotonic() - started)
         with _run_folder(path, resume):
-            _follow(ray, job, share, reporter)
-    return Run(path, _results(path))
+            _follow(ray, job, allocation, reporter)
+    return Run(path, _read_results(path))
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(user_path(path)))
+
+
+def _locate(data: str) -> tuple[str, bool]:
+    """Return DATA as other machines find it, and whether it is a path rather than a name."""
+    path = _absolute(Path(data))
+    return (str(path), True) if path.exists() else (data, False)
+
+
+def _absolute_arguments(
+    recipe: str | None, config_file: Path | None, fields: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the other arguments of `train`, with absolute paths."""
+    arguments = dict(fields)
+    if recipe:
+        arguments["recipe"] = recipe
+    if config_file:
+        arguments["config_file"] = str(_absolute(config_file))
+    if arguments.get("cache_folder") not in (None, "", "none"):
+        arguments["cache_folder"] = str(_absolute(Path(arguments["cache_folder"])))
+    return arguments
+
+
+def _describe(allocation: Allocation) -> str:
+    cpus = plural(allocation.cpus, "CPU")
+    return f"{cpus} and a GPU" if allocation.gpus else cpus
 
 
 @contextmanager
 def _run_folder(path: Path, resume: bool) -> Iterator[None]:
-    """Make the run folder, which the ranks will claim; it is removed if they leave nothing there.
+    """Make the run folder, which the ranks will claim, and remove it if they leave it empty.
 
     Raises OutputError as claim_folder does.
     """
@@ -81,86 +109,64 @@ def _run_folder(path: Path, resume: bool) -> Iterator[None]:
             claim_folder(path, resume=False).release()
 
 
-def _absolute(path: Path) -> Path:
-    return Path(os.path.abspath(user_path(path)))
-
-
-def _place(data: str) -> tuple[str, bool]:
-    """DATA for other machines, and whether it is a path rather than a name."""
-    path = _absolute(Path(data))
-    return (str(path), True) if path.exists() else (data, False)
-
-
-def _given(recipe: str | None, config_file: Path | None, fields: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `train` besides DATA and the run folder, with absolute paths."""
-    given = dict(fields)
-    if recipe:
-        given["recipe"] = recipe
-    if config_file:
-        given["config_file"] = str(_absolute(config_file))
-    if given.get("cache_folder") not in (None, "", "none"):
-        given["cache_folder"] = str(_absolute(Path(given["cache_folder"])))
-    return given
-
-
-def _in_words(share: Share) -> str:
-    cpus = plural(share.cpus, "CPU")
-    return f"{cpus} and a GPU" if share.gpus else cpus
-
-
-def _follow(ray: Any, job: Job, share: Share, reporter: Reporter) -> None:
-    """Start the ranks and repeat what they say until they end. Raises what ended them."""
-    notes = ray.remote(Notes).options(num_cpus=0, resources=HEAD).remote()
+def _follow(ray: Any, job: TrainingJob, allocation: Allocation, reporter: Reporter) -> None:
+    """Start the ranks and print their lines until they end. Raises the error that ended them."""
+    state = ray.remote(JobState).options(num_cpus=0, resources=HEAD).remote()
     try:
-        with _asking_to_stop(notes):
-            ranks = ray.remote(fit).options(num_cpus=0, resources=HEAD, max_retries=0)
-            task = ranks.remote(job, notes, share)
-            _repeat_lines(ray, task, notes, share, reporter)
-        raise_failure(ray.get(notes.why_failed.remote()))
+        with _forwarding_signals(state):
+            start = ray.remote(run_ranks).options(num_cpus=0, resources=HEAD, max_retries=0)
+            task = start.remote(job, state, allocation)
+            _print_lines(ray, task, state, allocation, reporter)
+        raise_failure(ray.get(state.get_failure.remote()))
         ray.get(task)
     except ray.exceptions.RayError as error:
-        raise ended_by_ray(error) from error
+        raise ray_failed(error) from error
 
 
-def _repeat_lines(ray: Any, task: Any, notes: Any, share: Share, reporter: Reporter) -> None:
-    began, told = time.monotonic(), False
+def _print_lines(
+    ray: Any, task: Any, state: Any, allocation: Allocation, reporter: Reporter
+) -> None:
+    started, has_warned = time.monotonic(), False
     ended = False
     while not ended:
         ended = bool(ray.wait([task], timeout=_POLL_SECONDS)[0])
-        for line in ray.get(notes.take_lines.remote()):
+        for line in ray.get(state.take_lines.remote()):
             print(line, file=sys.stderr, flush=True)
-        if not told and time.monotonic() - began > _WAIT_SECONDS:
-            told = True
-            if not ray.get(notes.has_begun.remote()):
+        if not has_warned and time.monotonic() - started > _WAITING_SECONDS:
+            has_warned = True
+            if not ray.get(state.has_started.remote()):
                 reporter.say(
-                    f"waiting for {plural(share.processes, 'rank')} with {_in_words(share)} each: "
-                    "`ray status` shows what is free and who has the rest"
+                    f"waiting for {plural(allocation.processes, 'rank')} with "
+                    f"{_describe(allocation)} each: `ray status` shows what is free and in use"
                 )
 
 
 @contextmanager
-def _asking_to_stop(notes: Any) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM ask the ranks to stop; a second SIGINT ends them at once."""
-    asked = False
+def _forwarding_signals(state: Any) -> Iterator[None]:
+    """Let the first SIGINT or SIGTERM request a stop; a second SIGINT ends the ranks at once."""
+    requested = False
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked and number == signal.SIGINT:
+    def request_stop(number: int, frame: FrameType | None) -> None:
+        nonlocal requested
+        if requested and number == signal.SIGINT:
             raise KeyboardInterrupt
-        asked = True
-        notes.ask_to_stop.remote(number)
+        requested = True
+        state.request_stop.remote(number)
 
-    former = {}
+    previous = {}
     with suppress(ValueError):  # only the main thread may set handlers
-        former = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        previous = {
+            number: signal.signal(number, request_stop)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
     try:
         yield
     finally:
-        for number, handler in former.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _results(path: Path) -> Any:
+def _read_results(path: Path) -> Any:
     try:
         return read_results(path)
     except OSError as error:

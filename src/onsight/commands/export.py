@@ -73,7 +73,6 @@ def export(
 
     choose_spinning()  # before torch loads
     from onsight.export.export import export as export_model
-    from onsight.export.show import lines
     from onsight.export.to_web import export_web
     from onsight.report.console import Reporter
 
@@ -95,5 +94,5 @@ def export(
     if json_:
         print(json.dumps({**exported.facts, "out": str(exported.path), **paths}))
         return
-    for line in (*lines(exported), *(f"{name}: {path}" for name, path in paths.items())):
+    for line in (*exported.lines(), *(f"{name}: {path}" for name, path in paths.items())):
         print(line)

@@ -43,14 +43,13 @@ def doctor(*, json_: Json = False) -> None:
     from rich.console import Console
 
     from onsight.doctor.examine import examine
-    from onsight.doctor.line import count
-    from onsight.doctor.show import facts, print_lines
+    from onsight.doctor.report import count, facts, print_results
 
     with Console(stderr=True).status("checking this machine") as status:
-        lines = examine(tell=lambda topic: status.update(f"checking this machine: {topic}"))
+        results = examine(lambda name: status.update(f"checking this machine: {name}"))
     if json_:
-        print(json.dumps(facts(lines)))
+        print(json.dumps(facts(results)))
     else:
-        print_lines(lines, Console(highlight=False))
-    if count(lines, "problem"):
+        print_results(results, Console(highlight=False))
+    if count(results, "problem"):
         raise SystemExit(1)

@@ -127,7 +127,7 @@ def predict(
 
     outputs = OutputOptions(**vars(output))
     if cluster:
-        from onsight.cluster.inference import predict_on_cluster
+        from onsight.cluster.predict import predict_on_cluster
 
         predict_on_cluster(cluster, model, inputs, outputs, options.device, options.module)
         return
@@ -165,7 +165,7 @@ def embed(
 
     choose_spinning()  # before torch loads
     if cluster:
-        from onsight.cluster.inference import embed_on_cluster
+        from onsight.cluster.predict import embed_on_cluster
 
         embed_on_cluster(cluster, model, paths, out, options.device, options.module, json_)
         return

@@ -104,8 +104,8 @@ def serve(
     from onsight_explain.spinning import choose_spinning
 
     choose_spinning()  # before torch loads
+    from onsight.serve.access import Access, Limits, read_token
     from onsight.serve.server import serve as run
-    from onsight.serve.settings import Access, Limits, read_token
 
     if not models:
         raise ConfigError("no model to serve: name one, such as runs/NAME")

@@ -103,8 +103,8 @@ def sweep(
         str | None,
         Parameter(
             group=RUN,
-            help="Run with Ray Tune: ray://HOST:PORT or HOST:PORT, or auto for the cluster of this "
-            "machine. Default: one run after the other, here.",
+            help="Run with Ray Tune: ray://HOST:PORT or HOST:PORT, or auto for the one in "
+            "RAY_ADDRESS, or else one on this machine. Default: one run after the other, here.",
         ),
     ] = None,
     recipe: Recipe = None,

@@ -1,23 +1,24 @@
-"""The doctor's checks, in order; a check that itself fails becomes a warning."""
+"""Run all checks, in order; a check that itself fails becomes a warning."""
 
 from collections.abc import Callable
 
-from onsight.doctor.cores import check_cores, check_load
 from onsight.doctor.disk import check_cache, check_cache_disk, check_output_disk
-from onsight.doctor.gpu_memory import check_gpu_memory
-from onsight.doctor.gpus import check_gpus
-from onsight.doctor.limits import check_open_files, check_shared_memory
-from onsight.doctor.line import Line
-from onsight.doctor.memory import check_memory
-from onsight.doctor.pretrained import check_pretrained
-from onsight.doctor.ranks import check_ranks
-from onsight.doctor.spawn import check_spawn
-from onsight.doctor.speed import check_cpu_speed, check_gpu_speed
-from onsight.doctor.versions import check_versions
+from onsight.doctor.gpus import check_gpu_memory, check_gpus
+from onsight.doctor.machine import (
+    check_cores,
+    check_cpu_speed,
+    check_gpu_speed,
+    check_load,
+    check_memory,
+    check_open_files,
+    check_shared_memory,
+)
+from onsight.doctor.report import CheckResult
+from onsight.doctor.software import check_pretrained, check_ranks, check_spawn, check_versions
 
-Check = Callable[[], Line | None]  # None where it does not apply
+Check = Callable[[], CheckResult | None]  # None where it does not apply
 
-# Checks that need a quiet machine come before those that keep it busy.
+# Checks that need an idle machine come before those that keep it busy.
 CHECKS: dict[str, Check] = {
     "load": check_load,
     "gpus": check_gpus,
@@ -38,23 +39,23 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def examine(tell: Callable[[str], None] = lambda topic: None) -> dict[str, Line]:
-    """The line of every check that applies here, by topic; tell is given each topic beforehand."""
-    lines = {}
-    for topic, check in CHECKS.items():
-        tell(topic)
-        if line := _guarded(check):
-            lines[topic] = line
-    return lines
+def examine(on_check: Callable[[str], None] = lambda name: None) -> dict[str, CheckResult]:
+    """Return the result of every check that applies here; on_check is called before each."""
+    results = {}
+    for name, check in CHECKS.items():
+        on_check(name)
+        if result := _run(check):
+            results[name] = result
+    return results
 
 
-def _guarded(check: Check) -> Line | None:
+def _run(check: Check) -> CheckResult | None:
     try:
         return check()
-    except Exception as error:  # one failure must not hide what the other checks find
-        return Line(
+    except Exception as error:  # one failure must not hide the results of other checks
+        return CheckResult(
             "warning",
             f"This check failed: {type(error).__name__}: {error}",
-            "The other lines are not affected.",
+            "The other checks are not affected.",
             {"error": type(error).__name__},
         )

@@ -1,253 +1,303 @@
-"""The GPUs that the driver knows, those that torch can use, and why they differ."""
+"""Checks of GPUs: what the driver finds against what torch can use, and free memory."""
 
 import os
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from onsight.doctor.line import Line, State
-from onsight.doctor.smi import Driver, Version, count_on_bus, find_driver
-from onsight.doctor.versions import install_commands, unsupported, wheel_for
-from onsight.words import plural
+from onsight.doctor.nvidia import (
+    Driver,
+    SmiError,
+    Version,
+    count_on_bus,
+    find_build,
+    find_driver,
+    install_commands,
+    is_unsupported,
+    parse_mebibytes,
+    query_smi,
+)
+from onsight.doctor.report import CheckResult, Status
+from onsight.words import gib, plural
+from onsight_explain import accelerator
 from onsight_explain.devices import available_devices
 
 _CONTROL = Path("/dev/nvidiactl")  # missing in a container started without GPUs
-_HIDES = "CUDA_VISIBLE_DEVICES"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _DRIVER_PAGE = "https://www.nvidia.com/drivers"
-_ON_PROCESSOR = "training runs on the CPU"
-_TORCH_SAID_LENGTH = 200
+_ON_CPU = "training runs on the CPU"
+_WARNING_LENGTH = 200  # characters of torch's warning
+_SCARCE_RATIO = 0.5  # of a GPU's memory
+_NAMED_PROCESSES = 3  # at most
 
 
 @dataclass(frozen=True)
-class Sight:
-    """The GPUs of this machine as the NVIDIA driver and as torch see them.
-
-    seen: torch's names, such as cuda:0. torch_said: torch's own warning, if there was one.
-    """
+class GpuSurvey:
+    """The GPUs of this machine according to the NVIDIA driver and to torch."""
 
     driver: Driver
-    seen: list[str]
+    visible: list[str]  # to torch, by its names, such as cuda:0
     torch_cuda: Version | None
-    torch_said: str = ""
+    torch_warning: str = ""
     figures: dict[str, Any] = field(default_factory=dict)
 
     @property
     def gpus(self) -> str:
         """2 GPUs (NVIDIA A100, NVIDIA T4), in torch's names where the driver gives none."""
-        kinds = Counter(self.driver.gpus or self.seen)
+        kinds = Counter(self.driver.gpus or self.visible)
         names = [name if number == 1 else f"{number} {name}" for name, number in kinds.items()]
         return f"{plural(kinds.total(), 'GPU')} ({', '.join(names)})"
 
     @property
     def hidden(self) -> int:
-        """How many of the driver's GPUs torch does not see."""
-        return max(0, len(self.driver.gpus) - len(self.seen))
+        """How many of the driver's GPUs are not visible to torch."""
+        return max(0, len(self.driver.gpus) - len(self.visible))
 
-    def line(self, state: State, said: str, remedy: str = "") -> Line:
-        """A line with the figures of what was seen."""
-        return Line(state, said, remedy, self.figures)
+    def result(self, status: Status, message: str, remedy: str = "") -> CheckResult:
+        """Return a result with the figures of the survey."""
+        return CheckResult(status, message, remedy, self.figures)
 
 
-def check_gpus() -> Line:
-    """Whether torch can use every NVIDIA GPU of this machine, or another accelerator."""
+@dataclass(frozen=True)
+class GpuMemory:
+    """A GPU's memory, in bytes."""
+
+    gpu: str
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether less than half of it is free."""
+        return self.free_bytes < _SCARCE_RATIO * self.total_bytes
+
+
+def check_gpus() -> CheckResult:
+    """Check that torch can use every NVIDIA GPU of this machine, or another accelerator."""
     driver = find_driver()
-    seen, torch_said = _seen_by_torch()
+    visible, torch_warning = _visible_to_torch()
     if driver is None:
-        return _without_driver(seen)
-    cuda = [name for name in seen if name.startswith("cuda")]
-    sight = Sight(driver, cuda, _torch_cuda(), torch_said, _figures(driver, seen))
-    judged = (judge(sight) for judge in _JUDGES)
-    return next(line for line in judged if line)
+        return _without_driver(visible)
+    cuda = [name for name in visible if name.startswith("cuda")]
+    figures = _figures(driver, visible)
+    survey = GpuSurvey(driver, cuda, _torch_cuda(), torch_warning, figures)
+    results = (diagnose(survey) for diagnose in _DIAGNOSES)
+    return next(result for result in results if result)
 
 
-def _without_driver(seen: list[str]) -> Line:
-    if seen:
-        return Line("ok", f"torch can use {', '.join(seen)}.", "", {"seen": seen})
+def check_gpu_memory() -> CheckResult | None:
+    """Check the free memory of every GPU; None without GPUs.
+
+    If it is scarce, the processes that use the rest are named.
+    """
+    gpus = _memory_by_smi() or _memory_by_torch()
+    if not gpus:
+        return None
+    message = "; ".join(
+        f"{memory.gpu}: {gib(memory.free_bytes)} of {gib(memory.total_bytes)} free"
+        for memory in gpus
+    )
+    figures = {"gpus": [asdict(memory) for memory in gpus]}
+    if not any(memory.is_scarce for memory in gpus):
+        return CheckResult("ok", f"{message}.", "", figures)
+    processes = _gpu_processes()
+    return CheckResult(
+        "warning",
+        f"{message}.{_describe_processes(processes)}",
+        "Wait for the other work to end, stop it, or choose another GPU, such as --device cuda:1.",
+        figures | {"processes": processes},
+    )
+
+
+# ------------------------------------------------------------ why torch lacks a GPU
+
+
+def _without_driver(visible: list[str]) -> CheckResult:
+    if visible:
+        return CheckResult("ok", f"torch can use {', '.join(visible)}.", "", {"seen": visible})
     on_bus = count_on_bus()
     if on_bus:
-        return Line(
+        return CheckResult(
             "warning",
             f"The machine has {plural(on_bus, 'NVIDIA GPU')}, but no NVIDIA driver is loaded: "
-            f"{_ON_PROCESSOR}.",
+            f"{_ON_CPU}.",
             f"To use it, install the driver ({_DRIVER_PAGE}) and restart the machine.",
-            {"seen": seen, "gpus_on_bus": on_bus},
+            {"seen": visible, "gpus_on_bus": on_bus},
         )
-    return Line(
-        "note",
-        f"There is no GPU that torch can use: {_ON_PROCESSOR}.",
-        figures={"seen": seen},
+    return CheckResult(
+        "note", f"There is no GPU that torch can use: {_ON_CPU}.", figures={"seen": visible}
     )
 
 
-def _driver_answers(sight: Sight) -> Line | None:
-    trouble = sight.driver.trouble
-    if not trouble or sight.seen:
+def _smi_failed(survey: GpuSurvey) -> CheckResult | None:
+    error = survey.driver.smi_error
+    if not error or survey.visible:
         return None
     if not count_on_bus():
-        return sight.line(
+        return survey.result(
             "note",
-            f"NVIDIA's tools are installed, but there is no NVIDIA GPU ({trouble}): "
-            f"{_ON_PROCESSOR}.",
+            f"NVIDIA's tools are installed, but there is no NVIDIA GPU ({error}): {_ON_CPU}.",
         )
     remedy = "Install or repair the NVIDIA driver, then restart the machine."
-    if "mismatch" in trouble:
+    if "mismatch" in error:
         remedy = "The driver was updated while it was in use: restart the machine."
-    return sight.line("problem", f"The NVIDIA driver does not answer: {trouble}", remedy)
+    return survey.result("problem", f"The NVIDIA driver does not respond: {error}", remedy)
 
 
-def _driver_has_gpus(sight: Sight) -> Line | None:
-    if sight.driver.gpus or sight.seen:
+def _driver_without_gpus(survey: GpuSurvey) -> CheckResult | None:
+    if survey.driver.gpus or survey.visible:
         return None
-    return sight.line(
-        "note",
-        f"There is an NVIDIA driver ({sight.driver.version}), but no GPU: {_ON_PROCESSOR}.",
+    return survey.result(
+        "note", f"There is an NVIDIA driver ({survey.driver.version}), but no GPU: {_ON_CPU}."
     )
 
 
-def _torch_is_for_cuda(sight: Sight) -> Line | None:
-    if sight.torch_cuda:
+def _torch_without_cuda(survey: GpuSurvey) -> CheckResult | None:
+    if survey.torch_cuda:
         return None
     kind = "built for ROCm" if torch.version.hip else "a CPU-only build"
-    return sight.line(
+    return survey.result(
         "problem",
-        f"The machine has {sight.gpus}, but this torch ({torch.__version__}) is {kind}, "
+        f"The machine has {survey.gpus}, but this torch ({torch.__version__}) is {kind}, "
         "which cannot use it.",
-        _install(sight.driver),
+        _install(survey.driver),
     )
 
 
-def _container_has_gpus(sight: Sight) -> Line | None:
-    if sight.seen or sight.driver.answers or _CONTROL.exists():
+def _container_without_gpus(survey: GpuSurvey) -> CheckResult | None:
+    if survey.visible or survey.driver.has_smi or _CONTROL.exists():
         return None
-    return sight.line(
+    return survey.result(
         "problem",
-        f"The machine has {sight.gpus}, but no program here can use it ({_CONTROL} is missing), "
+        f"The machine has {survey.gpus}, but no program here can use it ({_CONTROL} is missing), "
         "as in a container started without GPUs.",
         "Start the container with GPUs; the host needs the NVIDIA Container Toolkit:\n"
         "docker run --gpus all ...",
     )
 
 
-def _driver_is_new_enough(sight: Sight) -> Line | None:
-    supported, needed = sight.driver.cuda, sight.torch_cuda
-    if sight.seen or not supported or not needed or supported[0] >= needed[0]:
+def _driver_too_old(survey: GpuSurvey) -> CheckResult | None:
+    supported, needed = survey.driver.cuda, survey.torch_cuda
+    if survey.visible or not supported or not needed or supported[0] >= needed[0]:
         return None
-    return sight.line(
+    return survey.result(
         "problem",
-        f"The NVIDIA driver {sight.driver.version} supports CUDA up to {_words(supported)}, but "
-        f"this torch is built for CUDA {_words(needed)}: {sight.gpus} cannot be used.",
+        f"The NVIDIA driver {survey.driver.version} supports CUDA up to {_dotted(supported)}, but "
+        f"this torch is built for CUDA {_dotted(needed)}: {survey.gpus} cannot be used.",
         _install(
-            sight.driver,
+            survey.driver,
             sentence=f"Install a newer driver ({_DRIVER_PAGE}), or a torch built for this one:",
         ),
     )
 
 
-def _none_is_sliced(sight: Sight) -> Line | None:
-    """CUDA gives a program one slice, and no other GPU as soon as any is in MIG mode."""
-    sliced = sight.driver.sliced
-    if not sliced or (not sight.seen and os.environ.get(_HIDES) is not None):
+def _kernels_missing(survey: GpuSurvey) -> CheckResult | None:
+    built = torch.cuda.get_arch_list()
+    capabilities = _capabilities(survey)
+    missing = [name for name, gpu in capabilities.items() if is_unsupported(built, gpu)]
+    if not missing or not built:
         return None
-    verb = "is" if sliced == 1 else "are"
-    who = f"{sliced} of {sight.gpus} {verb} cut into slices (MIG mode)"
-    if sight.seen:
-        return sight.line(
+    versions = ", ".join(_dotted(capabilities[name]) for name in missing)
+    return survey.result(
+        "problem",
+        f"This torch has no code for {', '.join(missing)}, of compute capability {versions}; "
+        f"it was built for {' '.join(built)}.",
+        _install(survey.driver, [capabilities[name] for name in missing]),
+    )
+
+
+def _in_mig_mode(survey: GpuSurvey) -> CheckResult | None:
+    """CUDA gives a program one MIG slice, and no other GPU as soon as any is in MIG mode."""
+    mig_gpus = survey.driver.mig_gpus
+    if not mig_gpus or (not survey.visible and os.environ.get(_VISIBLE) is not None):
+        return None
+    verb = "is" if mig_gpus == 1 else "are"
+    sliced = f"{mig_gpus} of {survey.gpus} {verb} cut into slices (MIG mode)"
+    if survey.visible:
+        return survey.result(
             "note",
-            f"{who}: a program gets one slice, with its share of memory and speed, and no other "
-            "GPU.",
+            f"{sliced}: a program gets one slice, with its share of memory and speed, and no "
+            "other GPU.",
             "Each run can have a slice of its own, by its name from nvidia-smi -L; to use whole "
             "GPUs, their administrator can end MIG mode:\n"
-            f"{_HIDES}=MIG-... onsight train ...\n"
+            f"{_VISIBLE}=MIG-... onsight train ...\n"
             "sudo nvidia-smi -mig 0",
         )
-    return sight.line(
+    return survey.result(
         "problem",
-        f"{who}, but torch sees no slice: {_ON_PROCESSOR}.",
+        f"{sliced}, but no slice is visible to torch: {_ON_CPU}.",
         "Ask the administrator for a slice, or end MIG mode:\nsudo nvidia-smi -mig 0",
     )
 
 
-def _none_is_hidden(sight: Sight) -> Line | None:
-    hides = os.environ.get(_HIDES)
-    if hides is None or not sight.hidden:
+def _hidden_by_variable(survey: GpuSurvey) -> CheckResult | None:
+    value = os.environ.get(_VISIBLE)
+    if value is None or not survey.hidden:
         return None
-    return sight.line(
-        "note" if sight.seen else "warning",
-        f"{_HIDES}={hides!r} hides {sight.hidden} of {sight.gpus} from torch.",
-        f"If that is not intended:\nunset {_HIDES}",
+    return survey.result(
+        "note" if survey.visible else "warning",
+        f"{_VISIBLE}={value!r} hides {survey.hidden} of {survey.gpus} from torch.",
+        f"If that is not intended:\nunset {_VISIBLE}",
     )
 
 
-def _torch_sees_all(sight: Sight) -> Line | None:
-    if not sight.hidden:
+def _missing_in_torch(survey: GpuSurvey) -> CheckResult | None:
+    if not survey.hidden:
         return None
-    said = f" Torch's warning: {sight.torch_said}" if sight.torch_said else ""
-    return sight.line(
+    warning = f" Torch's warning: {survey.torch_warning}" if survey.torch_warning else ""
+    return survey.result(
         "problem",
-        f"The driver finds {sight.gpus}, but torch sees {len(sight.seen) or 'none'}.{said}",
+        f"The driver finds {survey.gpus}, but torch finds {len(survey.visible) or 'none'}."
+        f"{warning}",
         f"Restart the machine. If that does not help, install the newest driver ({_DRIVER_PAGE}).",
     )
 
 
-def _kernels_are_there(sight: Sight) -> Line | None:
-    built = torch.cuda.get_arch_list()
-    capabilities = _capabilities(sight)
-    missing = [name for name, one in capabilities.items() if unsupported(built, one)]
-    if not missing or not built:
-        return None
-    versions = ", ".join(_words(capabilities[name]) for name in missing)
-    return sight.line(
-        "problem",
-        f"This torch has no code for {', '.join(missing)}, of compute capability {versions}; "
-        f"it was built for {' '.join(built)}.",
-        _install(sight.driver, [capabilities[name] for name in missing]),
-    )
-
-
-def _all_is_well(sight: Sight) -> Line:
-    cudnn = sight.figures["cudnn"]
-    return sight.line(
+def _all_usable(survey: GpuSurvey) -> CheckResult:
+    driver, cudnn = survey.driver, survey.figures["cudnn"]
+    return survey.result(
         "ok",
-        f"torch can use {sight.gpus}: driver {sight.driver.version}"
-        + (f" for CUDA up to {_words(sight.driver.cuda)}" if sight.driver.cuda else "")
-        + (f", torch for CUDA {_words(sight.torch_cuda)}" if sight.torch_cuda else "")
+        f"torch can use {survey.gpus}: driver {driver.version}"
+        + (f" for CUDA up to {_dotted(driver.cuda)}" if driver.cuda else "")
+        + (f", torch for CUDA {_dotted(survey.torch_cuda)}" if survey.torch_cuda else "")
         + (f" with cuDNN {cudnn}" if cudnn else "")
         + ".",
     )
 
 
-_JUDGES: tuple[Callable[[Sight], Line | None], ...] = (
-    _driver_answers,
-    _driver_has_gpus,
-    _torch_is_for_cuda,
-    _container_has_gpus,
-    _driver_is_new_enough,
-    _kernels_are_there,
-    _none_is_sliced,
-    _none_is_hidden,
-    _torch_sees_all,
-    _all_is_well,
+# The first that returns a result is reported, so causes come before their consequences.
+_DIAGNOSES: tuple[Callable[[GpuSurvey], CheckResult | None], ...] = (
+    _smi_failed,
+    _driver_without_gpus,
+    _torch_without_cuda,
+    _container_without_gpus,
+    _driver_too_old,
+    _kernels_missing,
+    _in_mig_mode,
+    _hidden_by_variable,
+    _missing_in_torch,
+    _all_usable,
 )
 
 
-def _seen_by_torch() -> tuple[list[str], str]:
-    """Torch's names of the accelerators, and the first line of its warning if there was one."""
+def _visible_to_torch() -> tuple[list[str], str]:
+    """Return torch's names of the accelerators, and the first line of its warning, if any."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         names = available_devices()[:-1]
-    said = str(caught[0].message).strip().partition("\n")[0] if caught else ""
-    return names, said[:_TORCH_SAID_LENGTH]
+    text = str(caught[0].message).strip().partition("\n")[0] if caught else ""
+    return names, text[:_WARNING_LENGTH]
 
 
-def _capabilities(sight: Sight) -> dict[str, Version]:
+def _capabilities(survey: GpuSurvey) -> dict[str, Version]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own about the same problem
-        return {name: torch.cuda.get_device_capability(name) for name in sight.seen}
+        warnings.simplefilter("ignore")  # torch warns about the problem that is diagnosed here
+        return {name: torch.cuda.get_device_capability(name) for name in survey.visible}
 
 
 def _torch_cuda() -> Version | None:
@@ -258,19 +308,19 @@ def _torch_cuda() -> Version | None:
     return int(major), int(minor)
 
 
-def _figures(driver: Driver, seen: list[str]) -> dict[str, Any]:
+def _figures(driver: Driver, visible: list[str]) -> dict[str, Any]:
     return {
         "driver": driver.version,
-        "driver_cuda": _words(driver.cuda) if driver.cuda else None,
+        "driver_cuda": _dotted(driver.cuda) if driver.cuda else None,
         "torch_cuda": torch.version.cuda,
-        "cudnn": _cudnn(),
+        "cudnn": _cudnn_version(),
         "gpus": driver.gpus,
-        "in_mig_mode": driver.sliced,
-        "seen": seen,
+        "in_mig_mode": driver.mig_gpus,
+        "seen": visible,
     }
 
 
-def _cudnn() -> str | None:
+def _cudnn_version() -> str | None:
     number = torch.backends.cudnn.version() if torch.version.cuda else None
     if not number:
         return None
@@ -283,12 +333,70 @@ def _install(
     capabilities: list[Version] | None = None,
     sentence: str = "Install a torch built for this driver:",
 ) -> str:
-    """How to install a torch that fits the driver; if there is none, what else to do."""
-    build = driver.cuda and wheel_for(driver.cuda, capabilities or driver.capabilities)
+    """Return how to install a torch that fits the driver; if there is none, what else to do."""
+    build = driver.cuda and find_build(driver.cuda, capabilities or driver.capabilities)
     if build:
         return f"{sentence}\n{install_commands(build)}"
     return f"Install the newest NVIDIA driver ({_DRIVER_PAGE}), then: onsight doctor"
 
 
-def _words(version: Version) -> str:
+def _dotted(version: Version) -> str:
     return f"{version[0]}.{version[1]}"
+
+
+# --------------------------------------------------------------------------- memory
+
+
+def _memory_by_smi() -> list[GpuMemory]:
+    try:
+        rows = query_smi("gpu", "index", "name", "memory.total", "memory.used")
+    except SmiError:
+        return []
+    memories = []
+    for row in rows:
+        total, used = parse_mebibytes(row["memory.total"]), parse_mebibytes(row["memory.used"])
+        if total is not None and used is not None:  # unknown if it is shared with the CPU
+            name = f"GPU {row['index']} ({row['name']})"
+            memories.append(GpuMemory(name, total, total - used))
+    return memories
+
+
+def _memory_by_torch() -> list[GpuMemory]:
+    memories = []
+    for name in available_devices()[:-1]:
+        device = torch.device(name)
+        if accelerator.has_streams(device):
+            free, total = accelerator.module_of(device).mem_get_info(name)
+            memories.append(GpuMemory(name, int(total), int(free)))
+    return memories
+
+
+def _gpu_processes() -> list[dict[str, str | int]]:
+    """Return other processes that use memory of a GPU, the largest first."""
+    try:
+        rows = query_smi("compute-apps", "pid", "process_name", "used_memory")
+    except SmiError:
+        return []
+    processes: list[dict[str, str | int]] = [
+        {
+            "pid": int(row["pid"]),
+            "name": row["process_name"].rpartition("/")[2],
+            "bytes": parse_mebibytes(row["used_memory"]) or 0,
+        }
+        for row in rows
+        if row["pid"].isdecimal() and int(row["pid"]) != os.getpid()
+    ]
+    return sorted(processes, key=lambda process: -int(process["bytes"]))
+
+
+def _describe_processes(processes: list[dict[str, str | int]]) -> str:
+    if not processes:
+        return (
+            " The driver does not list what uses the rest; it may be the screen or another "
+            "container."
+        )
+    texts = [
+        f"{process['name']} (process {process['pid']}) uses {gib(int(process['bytes']))}"
+        for process in processes[:_NAMED_PROCESSES]
+    ]
+    return f" {', '.join(texts)}."

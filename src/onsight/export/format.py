@@ -1,4 +1,4 @@
-"""What a format of exported files is, and the formats that there are."""
+"""The formats of exported files; each is a module with a FORMAT."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -18,27 +18,21 @@ Classify = Callable[[Pixels], NDArray[np.float32]]
 
 
 class Format(NamedTuple):
-    """How the graph of a classifier is written, and run again to be judged.
-
-    suffix: of the file; packages: that writing and running need, and install, which gets them;
-    write: of the graph and the facts (`facts.facts_of`) to a path; run: what a file of this format
-    computes, on all usable cores; detects_out_of_distribution: whether the file also gives the
-    out-of-distribution scores.
-    """
+    """How to write the graph of a classifier, and how to run the file for the proof."""
 
     suffix: str
-    packages: tuple[str, ...]
-    install: str
-    write: Callable[[ExportedProgram, dict[str, Any], Path], None]
-    run: Callable[[Path], Classify]
-    detects_out_of_distribution: bool = False
+    packages: tuple[str, ...]  # that writing and running need
+    install: str  # the argument of pip install that gets them
+    write: Callable[[ExportedProgram, dict[str, Any], Path], None]  # graph, model_facts, path
+    run: Callable[[Path], Classify]  # on all usable cores
+    detects_out_of_distribution: bool = False  # the file also computes the scores
 
 
 _HOMES = {
     "onnx": "onsight.export.to_onnx",
     "torch-export": "onsight.export.to_torch_export",
 }
-_INSTEAD = {  # of formats that are asked for
+_ALTERNATIVES = {  # to formats that users look for
     "coreml": "coremltools 9.0 takes no images as bytes, and what it writes runs on macOS only. "
     "Export to onnx, and run it there with onnxruntime's CoreML provider",
     "executorch": "export to onnx, which ONNX Runtime runs on phones",
@@ -50,18 +44,19 @@ NAMES = tuple(_HOMES)
 
 
 def find_format(name: str) -> Format:
-    """The format of this name. Raises ConfigError if it is unknown or its packages are missing."""
-    if name in _INSTEAD:
-        raise ConfigError(f"Onsight does not export to {name}: {_INSTEAD[name]}")
+    """Return a format. Raises ConfigError if it is unknown or its packages are missing."""
+    if name in _ALTERNATIVES:
+        raise ConfigError(f"Onsight does not export to {name}: {_ALTERNATIVES[name]}")
     if name not in _HOMES:
         names = (*NAMES, "web")
         raise ConfigError(
-            f"there is no format '{name}'; there are {', '.join(names)}.{did_you_mean(name, names)}"
+            f"there is no format '{name}'; the formats are {', '.join(names)}."
+            f"{did_you_mean(name, names)}"
         )
-    found: Format = import_module(_HOMES[name]).FORMAT
-    missing = [package for package in found.packages if find_spec(package) is None]
+    form: Format = import_module(_HOMES[name]).FORMAT
+    missing = [package for package in form.packages if find_spec(package) is None]
     if missing:
         raise ConfigError(
-            f"exporting to {name} needs {', '.join(missing)}: pip install {found.install}"
+            f"exporting to {name} needs {', '.join(missing)}: pip install {form.install}"
         )
-    return found
+    return form

@@ -1,7 +1,7 @@
-"""A folder for the Hugging Face Hub: one weights file that Onsight and timm both read, and a card.
+"""Write a folder for the Hugging Face Hub: weights that Onsight and timm both read, and a card.
 
-Its model.safetensors is an Onsight model file whose tensors are the network's alone, by timm's
-names; config.json says to timm how to make the network and what images it takes.
+Its model.safetensors is an Onsight model file that holds only the network's tensors, under timm's
+names; config.json describes the network and its input to timm.
 """
 
 from collections.abc import Mapping
@@ -32,53 +32,50 @@ _IMAGES, _TOLERANCE = 2, 1e-4  # of the check; of logits, relative to the larges
 
 @dataclass(frozen=True)
 class HubFolder:
-    """A folder that was written. why_not: why timm cannot load it, empty if it can.
-
-    difference: the largest between timm's logits and Onsight's, if timm can load it.
-    """
+    """A folder that was written."""
 
     path: Path
-    why_not: str = ""
-    difference: float = 0.0
+    why_not: str = ""  # why timm cannot load it; empty if it can
+    difference: float = 0.0  # the largest between timm's logits and Onsight's
 
 
 def write_hub_folder(model: Path, folder: Path, license_name: str | None = None) -> HubFolder:
     """Write config.json, model.safetensors and README.md for a run folder or model file.
 
-    timm's networks are loaded by timm from what was written, and compared. Others are for Onsight
-    alone, without config.json. Raises OutputError for a folder that holds anything else,
-    ModelError, DiskError.
+    A network of timm is loaded by timm from the folder and compared. The folder of any other
+    network has no config.json and is for Onsight alone. Raises OutputError for a folder that holds
+    other files, ModelError, DiskError.
     """
     _check_empty(folder)
     check_output("--out", folder / FILE_NAME, model=list_model_files(model))
     subject = read_subject(model)
-    file = _public(subject.file, subject.data_name)
+    file = _without_local_paths(subject.file, subject.data_name)
     why_not, difference = _why_no_timm(file), 0.0
     (folder / _CONFIG).unlink(missing_ok=True)
     if not why_not:
         scaled = _with_temperature_in_head(file)
         save_model(folder / FILE_NAME, scaled, weights_only=True)
         write_json(folder / _CONFIG, _timm_config(file))
-        why_not, difference = _compare(file, scaled, folder)
+        why_not, difference = _compare_with_timm(file, scaled, folder)
         file = scaled
     if why_not:
         (folder / _CONFIG).unlink(missing_ok=True)
         save_model(folder / FILE_NAME, file, weights_only=True)
-    said = _words(file, why_not)
-    write_card(subject, folder / _CARD, license_name, InFolder(said, timm=not why_not))
+    note = _describe(file, why_not)
+    write_card(subject, folder / _CARD, license_name, InFolder(note, timm=not why_not))
     return HubFolder(folder, why_not, difference)
 
 
 def _check_empty(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is a file; --out needs a folder")
-    own = has_mark(folder / _CARD, MARK.encode())
-    if folder.is_dir() and any(folder.iterdir()) and not own:
+    is_ours = has_mark(folder / _CARD, MARK.encode())
+    if folder.is_dir() and any(folder.iterdir()) and not is_ours:
         raise OutputError(f"{folder} holds other files; choose an empty or new folder with --out")
 
 
-def _public(file: ModelFile, data_name: str) -> ModelFile:
-    """The file without the places on the disk of whoever trained it."""
+def _without_local_paths(file: ModelFile, data_name: str) -> ModelFile:
+    """Return the file without paths on the machine that trained it."""
     config = dict(file.provenance.get("config") or {})
     for name in ("weights", "cache_folder"):
         config[name] = PurePath(str(config.get(name, ""))).name
@@ -95,24 +92,24 @@ def _why_no_timm(file: ModelFile) -> str:
 
 
 def _with_temperature_in_head(file: ModelFile) -> ModelFile:
-    """The file with its last layers divided by the temperature, which timm knows nothing of.
+    """Return the file with its last layers divided by the temperature, which timm does not have.
 
-    The file as it is if the network ends in something else.
+    A file whose network does not end in linear layers or convolutions is returned unchanged.
     """
     net = build_model(file)
     heads = heads_of(net)
     if not heads or not all(isinstance(head, nn.Linear | nn.Conv2d) for head in heads):
         return file
-    ends = {f"{name}." for name, part in net.named_modules() if any(part is one for one in heads)}
+    names = {name for name, part in net.named_modules() if any(part is head for head in heads)}
     weights = {
-        name: tensor / file.temperature if name.rpartition(".")[0] + "." in ends else tensor
+        name: tensor / file.temperature if name.rpartition(".")[0] in names else tensor
         for name, tensor in file.weights.items()
     }
     return replace(file, weights=weights, temperature=1.0)
 
 
 def _timm_config(file: ModelFile) -> dict[str, Any]:
-    """What timm's loaders read, as its own `save_for_hf` writes it."""
+    """Return the config that timm's loaders read, as its own `save_for_hf` writes it."""
     facts, shape = timm_facts(file.model), file.preprocessing.input_shape
     known: Mapping[str, Any] = vars(facts) if facts else {}
     fixed = bool(known.get("fixed_input_size"))
@@ -138,22 +135,22 @@ def _timm_config(file: ModelFile) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def _compare(file: ModelFile, written: ModelFile, folder: Path) -> tuple[str, float]:
-    """Why timm cannot load what was written, empty if it can; and how far its logits are off."""
+def _compare_with_timm(file: ModelFile, written: ModelFile, folder: Path) -> tuple[str, float]:
+    """Return why timm cannot load the folder (empty if it can), and how far its logits are off."""
     shape = (_IMAGES, *file.preprocessing.input_shape)
     inputs = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     expected = build_model(file)(inputs) * (written.temperature / file.temperature)
     try:
-        found = _load_by_timm(folder)(inputs)
+        logits = _load_with_timm(folder)(inputs)
     except Exception as error:  # as varied as timm's networks
         return f"timm cannot load it: {type(error).__name__}: {error}", 0.0
-    difference = _largest(found - expected)
-    if found.shape == expected.shape and difference <= _TOLERANCE * max(1.0, _largest(expected)):
+    difference = _largest(logits - expected)
+    if logits.shape == expected.shape and difference <= _TOLERANCE * max(1.0, _largest(expected)):
         return "", difference
     return f"timm's logits differ from Onsight's by up to {difference:.2g}", 0.0
 
 
-def _load_by_timm(folder: Path) -> nn.Module:
+def _load_with_timm(folder: Path) -> nn.Module:
     import timm
 
     with torch.random.fork_rng(devices=[]):
@@ -165,17 +162,17 @@ def _largest(values: Tensor) -> float:
     return float(values.abs().max())
 
 
-def _words(file: ModelFile, why_not: str) -> str:
-    """What the card says about the folder."""
+def _describe(file: ModelFile, why_not: str) -> str:
+    """Return the card's sentences about the folder."""
     if why_not:
         return f"timm cannot load this folder: {why_not}."
-    grey = " Turn images into grey (L) first." if file.preprocessing.channels == 1 else ""
+    grey = " Convert images to greyscale (L) first." if file.preprocessing.channels == 1 else ""
     scale = (
         ""
         if file.temperature == 1
-        else f" Divide its logits by {file.temperature:g} for probabilities to trust."
+        else f" Divide its logits by {file.temperature:g} for calibrated probabilities."
     )
     return (
-        "timm loads it as well. Its logits for the same input are the same; as it resizes "
-        f"images by other code, single images may come out slightly differently.{grey}{scale}"
+        "timm loads it as well, with the same logits for the same input; it resizes images with "
+        f"other code, so predictions for single images may differ slightly.{grey}{scale}"
     )

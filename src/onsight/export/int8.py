@@ -1,4 +1,4 @@
-"""An ONNX file whose convolutions and products are computed in whole numbers of 8 bits."""
+"""Quantize an exported ONNX file: convolutions and products in 8-bit integers."""
 
 import json
 from collections.abc import Iterator
@@ -20,40 +20,40 @@ from onsight.export.to_onnx import seal_onnx
 from onsight.export.whole import exporting
 from onsight.inference.onnx_runner import INPUT, METADATA_KEY
 
-# What lies between two convolutions is computed in 8 bits too, so that nothing is converted there.
+# Operators between two convolutions are quantized too, so that nothing is converted there.
 _QUANTIZED = ["Add", "AveragePool", "Clip", "Concat", "Conv", "Gemm", "GlobalAveragePool"]
 _QUANTIZED += ["MatMul", "MaxPool", "Mul", "Relu"]
 
 
-class _Images(CalibrationDataReader):  # type: ignore[misc]
+class _ImageReader(CalibrationDataReader):  # type: ignore[misc]
     """Images uint8 (n, H, W, C), one at a time."""
 
     def __init__(self, images: Pixels) -> None:
-        self.rest: Iterator[Pixels] = iter(images[:, None])
+        self._batches: Iterator[Pixels] = iter(images[:, None])
 
     def get_next(self) -> dict[str, Pixels] | None:
-        one = next(self.rest, None)
-        return None if one is None else {INPUT: one}
+        batch = next(self._batches, None)
+        return None if batch is None else {INPUT: batch}
 
 
 def write_int8(exported: Path, images: Pixels, path: Path) -> None:
     """Quantize an exported ONNX file with training images (n, H, W, C). Raises ModelError.
 
-    Weights have a scale for each channel and 7 bits, so that sums do not overflow on processors
-    without VNNI either: what is proven on one holds on the others. The layer that gives the
-    logits stays in fp32, since softmax would show its rounding.
+    Weights have a scale per channel and 7 bits, so that sums do not overflow on processors without
+    VNNI: a proof on one processor holds on others. The layer that computes the logits stays in
+    fp32, since softmax would amplify its rounding.
     """
-    facts = _facts(exported)
+    facts = _read_facts(exported)
     with TemporaryDirectory() as folder, exporting("onnxruntime's quantization"):
         prepared, quantized = Path(folder) / "prepared.onnx", Path(folder) / "int8.onnx"
         quant_pre_process(exported, prepared, skip_symbolic_shape=True)
         quantize_static(
             prepared,
             quantized,
-            _Images(images),
+            _ImageReader(images),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=_QUANTIZED,
-            nodes_to_exclude=_last_product(prepared),
+            nodes_to_exclude=_logits_node(prepared),
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
             per_channel=True,
@@ -63,14 +63,14 @@ def write_int8(exported: Path, images: Pixels, path: Path) -> None:
     seal_onnx(model, {**facts, "int8": {"calibration_images": len(images)}}, path)
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def _read_facts(path: Path) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads(
-        {one.key: one.value for one in onnx.load(path).metadata_props}[METADATA_KEY]
+        {entry.key: entry.value for entry in onnx.load(path).metadata_props}[METADATA_KEY]
     )
     return facts
 
 
-def _last_product(path: Path) -> list[str]:
-    """The name of the node that gives the logits."""
+def _logits_node(path: Path) -> list[str]:
+    """Return the name of the node that computes the logits."""
     nodes = onnx.load(path, load_external_data=False).graph.node
     return [node.name for node in nodes if node.op_type in ("Gemm", "MatMul", "Conv")][-1:]

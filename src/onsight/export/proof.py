@@ -1,38 +1,58 @@
-"""Whether an exported file says what the model says: all held-out images go through both."""
+"""The proof of an export: the model and the exported file on the same held-out images.
+
+B images, C channels, H height, W width.
+"""
 
 import math
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from onsight.data.loader import Batch
-from onsight.errors import NotProven
+from onsight.data.loader import Batch, Images
+from onsight.data.pillow_pixels import Pixels
+from onsight.data.sources.find import ReadOptions, find_source
+from onsight.errors import DataError, NotProven
 from onsight.evaluation.statistics import PairedCounts, difference_interval
 from onsight.export.format import Classify
-from onsight.export.speed import Speed
+from onsight.inference.held_out import HeldOutImages, open_held_out, training_source
+from onsight.inference.predictor import Predictor
+from onsight.report.console import Reporter
+from onsight.words import percent
 
-LARGEST_DIFFERENCE = 1e-3
+MAX_DIFFERENCE = 1e-3
 """Of a probability, in fp32: labels can then differ only where two classes are within twice that.
 
 Two correct runtimes add up in different orders and are about 1e-6 apart; a wrong resize, channel
 order or mean is off by far more.
 """
+CALIBRATION_IMAGES = 256
+_MIN_SECONDS, _MIN_ROUNDS, _MAX_ROUNDS = 2.0, 5, 200
+
+
+class Speed(NamedTuple):
+    """Images per second of the model (first) and the exported file (second)."""
+
+    batch: int  # images at once
+    first_per_second: float  # medians
+    second_per_second: float
+    times: float  # how many times as fast the second is: the median of the rounds' ratios
+    low: float  # their quartiles
+    high: float
 
 
 @dataclass(frozen=True)
-class Proof:
-    """The model in torch, in fp32, beside the exported file, on n held-out images.
-
-    agree: images with the same label; largest_difference: of any probability; right: images
-    that both, only torch, only the file, and neither classified right.
-    """
+class ExportProof:
+    """The model in torch, in fp32, compared with the exported file."""
 
     images: int
-    agree: int
-    largest_difference: float
-    right: PairedCounts
+    agree: int  # images with the same label
+    largest_difference: float  # of any probability
+    right: PairedCounts  # images that both, only torch, only the file, and neither got right
     speeds: tuple[Speed, ...] = ()
 
     @property
@@ -41,7 +61,7 @@ class Proof:
         return (self.right.difference, *difference_interval(self.right))
 
     def facts(self) -> dict[str, Any]:
-        """Plain values for a file."""
+        """Return plain values for the proof file."""
         counts = self.right
         loss, low, high = self.loss
         return {
@@ -57,49 +77,157 @@ class Proof:
             "speeds": [speed._asdict() for speed in self.speeds],
         }
 
+    def lines(self, threads: int) -> Iterator[str]:
+        """Yield what people should know, line by line."""
+        n = self.images
+        yield (
+            f"labels: {self.agree:,} of {n:,} held-out images have the same label as in torch "
+            f"({percent(self.agree / n)}); probabilities differ by {self.largest_difference:.1e} "
+            "at most"
+        )
+        counts, facts = self.right, self.facts()
+        loss, low, high = (100 * share for share in self.loss)
+        yield (
+            f"accuracy: {percent(facts['accuracy'])}, in torch "
+            f"{percent(facts['accuracy_in_torch'])}: {loss:.2f} points lost (95% interval "
+            f"{low:.2f} to {high:.2f}, n = {n:,}; {counts.only_first:,} correct only in torch, "
+            f"{counts.only_second:,} only in the exported file)"
+        )
+        for speed in self.speeds:
+            batch = "1 image" if speed.batch == 1 else f"{speed.batch:,} images"
+            yield (
+                f"speed, {batch} at once: {speed.second_per_second:,.0f} images/s, in torch "
+                f"{speed.first_per_second:,.0f}: {speed.times:.2f} times as fast "
+                f"({speed.low:.2f} to {speed.high:.2f}), {threads} threads"
+            )
 
-def compare(
+
+def open_proof_images(
+    predictor: Predictor,
+    on: str | None,
+    data_format: str,
+    cache: Path | None,
+    reporter: Reporter,
+) -> HeldOutImages:
+    """Open images that the model was not trained on, from `on` or the run's own DATA.
+
+    Raises DataError if there are none.
+    """
+    try:
+        if on is None:
+            source = training_source(predictor, cache)
+        else:
+            source = find_source(on, ReadOptions(data_format), cache)
+        held_out = open_held_out(predictor, source, cache, reporter)
+        if len(held_out.ids) == 0:
+            raise DataError(
+                f"the model was trained on all {len(held_out.seen):,} labelled images of "
+                f"{source.root}"
+            )
+    except DataError as error:
+        raise DataError(
+            f"there are no held-out images to prove the export on: {error}\n"
+            "Give labelled images that the model was not trained on: --on DATA"
+        ) from error
+    if on is None and len(held_out.seen) == 0:
+        raise DataError(
+            f"{source.root} has changed: it has none of the images that trained the model. "
+            "Give labelled images to prove the export on: --on DATA"
+        )
+    return held_out
+
+
+def read_calibration_images(
+    predictor: Predictor, held_out: HeldOutImages, cache: Path | None, reporter: Reporter
+) -> Pixels:
+    """Read training images (n, H, W, C), of the proof's DATA or else of the run's."""
+    if len(held_out.seen) == 0:
+        try:
+            source = training_source(predictor, cache)
+            held_out = open_held_out(predictor, source, cache, reporter)
+        except DataError as error:
+            raise DataError(f"--int8 needs the training images: {error}") from error
+    if len(held_out.seen) == 0:
+        raise DataError("--int8 needs the training images, but their DATA has changed")
+    sample = held_out.seen[:CALIBRATION_IMAGES]  # in order of digests, so the first are a sample
+    return Images.of(held_out.pack).gather(sample).images.numpy()
+
+
+def compare_outputs(
     in_torch: Classify,
     exported: Classify,
     batches: Iterable[Batch],
-    progress: Callable[[int], None],
-) -> Proof:
+    on_batch: Callable[[int], None],
+) -> ExportProof:
     """Classify every image in both ways; there must be at least one."""
-    first, second, differences, rights = [], [], [0.0], []
+    labels_in_torch, labels_exported, differences, rights = [], [], [0.0], []
     for batch in batches:
         images, labels = batch.images.numpy(), batch.labels.numpy()
-        one, other = in_torch(images), exported(images)
-        differences.append(float(np.abs(one - other).max()))
-        first.append(one.argmax(1))
-        second.append(other.argmax(1))
-        rights.append((first[-1] == labels, second[-1] == labels))
-        progress(len(labels))
-    labelled = [np.concatenate(column) for column in zip(*rights, strict=True)]
-    return Proof(
-        images=len(labelled[0]),
-        agree=int((np.concatenate(first) == np.concatenate(second)).sum()),
+        expected, actual = in_torch(images), exported(images)
+        differences.append(float(np.abs(expected - actual).max()))
+        labels_in_torch.append(expected.argmax(1))
+        labels_exported.append(actual.argmax(1))
+        rights.append((labels_in_torch[-1] == labels, labels_exported[-1] == labels))
+        on_batch(len(labels))
+    right_in_torch, right_exported = map(np.concatenate, zip(*rights, strict=True))
+    same = np.concatenate(labels_in_torch) == np.concatenate(labels_exported)
+    return ExportProof(
+        images=len(same),
+        agree=int(same.sum()),
         largest_difference=float(np.max(differences)),  # NaN if there is one
-        right=PairedCounts.of(labelled[0], labelled[1]),
+        right=PairedCounts.of(right_in_torch, right_exported),
     )
 
 
-def check_difference(proof: Proof, to: str) -> None:
-    """Raise NotProven if any probability differs by more than LARGEST_DIFFERENCE."""
-    if not proof.largest_difference <= LARGEST_DIFFERENCE:  # NaN fails too
+def check_difference(proof: ExportProof, to: str) -> None:
+    """Raise NotProven if any probability differs by more than MAX_DIFFERENCE."""
+    if not proof.largest_difference <= MAX_DIFFERENCE:  # NaN fails too
         raise NotProven(
-            f"the export to {to} is refused, and nothing was written: probabilities differ from "
-            f"torch's by up to {proof.largest_difference:.2g} (at most {LARGEST_DIFFERENCE:g} is "
+            f"the export to {to} was rejected, and nothing was written: probabilities differ from "
+            f"torch's by up to {proof.largest_difference:.2g} (at most {MAX_DIFFERENCE:g} is "
             f"allowed), and {proof.agree:,} of {proof.images:,} labels agree"
         )
 
 
-def check_loss(proof: Proof, max_loss: float) -> None:
-    """Raise NotProven if it is not shown that at most max_loss points of accuracy are lost."""
+def check_loss(proof: ExportProof, max_loss: float) -> None:
+    """Raise NotProven unless the interval shows that at most max_loss points are lost."""
     loss, low, high = (100 * share for share in proof.loss)
     if not high <= max_loss:
         raise NotProven(
-            f"the export in int8 is refused, and nothing was written: it costs {loss:.2f} points "
-            f"of accuracy (95% interval {low:.2f} to {high:.2f}, n = {proof.images:,}), and it "
-            f"must be shown to cost at most {max_loss:g}. More held-out images (--on DATA) "
-            f"narrow the interval; --max-loss {math.ceil(10 * high) / 10:g} would accept it"
+            f"the export in int8 was rejected, and nothing was written: it costs {loss:.2f} points "
+            f"of accuracy (95% interval {low:.2f} to {high:.2f}, n = {proof.images:,}), and the "
+            f"upper end must be at most {max_loss:g}. More held-out images (--on DATA) narrow the "
+            f"interval; --max-loss {math.ceil(10 * high) / 10:g} would accept it"
         )
+
+
+def compare_speed(first: Classify, second: Classify, images: Pixels) -> Speed:
+    """Time both on images uint8 (B, H, W, C), round after round, in alternating order."""
+    for classify in (first, second):
+        classify(images)  # the first call allocates
+    rounds: list[tuple[float, float]] = []
+    started = time.perf_counter()
+    while len(rounds) < _MIN_ROUNDS or (
+        time.perf_counter() - started < _MIN_SECONDS and len(rounds) < _MAX_ROUNDS
+    ):
+        if len(rounds) % 2:
+            rounds.append((_seconds(first, images), _seconds(second, images)))
+        else:
+            second_seconds = _seconds(second, images)
+            rounds.append((_seconds(first, images), second_seconds))
+    ratios = sorted(first_seconds / second_seconds for first_seconds, second_seconds in rounds)
+    quarter = len(ratios) // 4
+    return Speed(
+        batch=len(images),
+        first_per_second=len(images) / median(seconds for seconds, _ in rounds),
+        second_per_second=len(images) / median(seconds for _, seconds in rounds),
+        times=median(ratios),
+        low=ratios[quarter],
+        high=ratios[-1 - quarter],
+    )
+
+
+def _seconds(classify: Classify, images: Pixels) -> float:
+    started = time.perf_counter()
+    classify(images)
+    return time.perf_counter() - started

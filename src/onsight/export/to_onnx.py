@@ -1,4 +1,4 @@
-"""The classifier as an ONNX file, which `inference/onnx_runner` and other runtimes run."""
+"""Export to ONNX, for `inference/onnx_runner` and other runtimes."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def write_onnx(program: ExportedProgram, facts: dict[str, Any], path: Path) -> N
         )
     assert exported is not None
     proto = exported.model_proto
-    _forget_origin(proto.graph)
+    _remove_traces(proto.graph)
     seal_onnx(proto, facts, path)
 
 
@@ -33,16 +33,16 @@ def seal_onnx(proto: Any, facts: dict[str, Any], path: Path) -> None:
     entry = proto.metadata_props.add()
     entry.key, entry.value = METADATA_KEY, json.dumps({**facts, "sha256": BLANK})
     data = bytearray(proto.SerializeToString())
-    place = data.rindex(f'"sha256": "{BLANK}"'.encode()) + len('"sha256": "')
-    data[place : place + len(BLANK)] = digest_around(data, place).encode()
+    start = data.rindex(f'"sha256": "{BLANK}"'.encode()) + len('"sha256": "')
+    data[start : start + len(BLANK)] = digest_around(data, start).encode()
     write_atomically(path, data)
 
 
-def _forget_origin(graph: Any) -> None:
-    """Drop the exporter's notes on every part: stack traces with this machine's paths."""
-    parts = (graph.node, graph.value_info, graph.input, graph.output, graph.initializer)
-    for one in (one for part in parts for one in part):
-        del one.metadata_props[:]
+def _remove_traces(graph: Any) -> None:
+    """Remove the exporter's metadata: stack traces with paths of this machine."""
+    fields = (graph.node, graph.value_info, graph.input, graph.output, graph.initializer)
+    for item in (item for field in fields for item in field):
+        del item.metadata_props[:]
 
 
 def _run_onnx(path: Path) -> Classify:

@@ -1,7 +1,7 @@
-"""The classifier as torch's own exported program, a .pt2 file that needs none of our code.
+"""Export to torch's own format, a .pt2 file that runs without our code.
 
-Weights and graph in it are plain bytes and JSON, but the example input is a pickle, and
-torch.export.load may unpickle: such a file must be trusted like a program.
+Its weights and graph are plain bytes and JSON, but its example input is a pickle, and
+torch.export.load may unpickle: load only files that you trust.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""An exported model as a folder with one page, which classifies in the browser, offline.
+"""Export to a folder with a web page that classifies in the browser, offline.
 
-The page needs no server: everything it loads lies beside it as scripts, onnxruntime-web too.
+The page needs no server: everything it loads is a script beside it, including onnxruntime-web.
 """
 
 import base64
@@ -8,17 +8,16 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from onsight.errors import ConfigError, OutputError
-from onsight.export.export import Exported, default_place, export
+from onsight.export.export import Exported, default_path, export
 from onsight.files import check_output, disk_errors, sync_folder
 from onsight.inference.onnx_runner import load_onnx
 
 _PAGE = Path(__file__).parent / "web"
-_FILES = ("index.html", "style.css", "pixels.js", "classifier.js", "app.js")
+_PAGE_FILES = ("index.html", "style.css", "pixels.js", "classifier.js", "app.js")
 _PACKAGE = "onnxruntime-web"
 _SCRIPT, _LOADER, _WASM = (
     "ort.wasm.min.js",
@@ -32,19 +31,20 @@ _INSTALL = (
 
 
 def export_web(model: Path, out: Path | None = None, **options: Any) -> tuple[Exported, Path]:
-    """Export a model to ONNX, prove it, and write the folder with the page, which is returned too.
+    """Export a model to ONNX, prove it, and write the folder with the page.
 
-    out: the folder, by default RUN/export/web; options: as for `export`. Raises what it raises.
+    Returns the exported file and the folder, by default RUN/export/web. The options are those of
+    `export`, as are the errors.
     """
-    folder = out or default_place(model, "web", "")
-    _check(folder)
+    folder = out or default_path(model, "web", "")
+    _check_folder(folder)
     exported = export(model, **options)
     write_web_folder(exported.path, folder)
     return exported, folder
 
 
-def _check(folder: Path) -> None:
-    """Find what cannot work before the export. Raises ConfigError, OutputError, DiskError."""
+def _check_folder(folder: Path) -> None:
+    """Raise ConfigError, OutputError or DiskError for what cannot work, before the export."""
     find_runtime(Path.cwd())
     if folder.exists():
         raise OutputError(f"{folder} exists already; choose another folder with --out")
@@ -54,54 +54,50 @@ def _check(folder: Path) -> None:
 def write_web_folder(network: Path, folder: Path, start: Path | None = None) -> None:
     """Write the page, the exported network and the runtime into a new folder.
 
-    start: where the search for node_modules begins, upwards; None: the current folder. Raises
+    node_modules is searched from `start`, by default the current folder, upwards. Raises
     ConfigError if onnxruntime-web is not installed there; ModelError, DiskError.
     """
     runtime = find_runtime(start or Path.cwd())
-    known = load_onnx(network).metadata
+    facts = load_onnx(network).metadata
     with disk_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
-            _fill(made, runtime, known, network)
-            made.chmod(0o755)
-            made.rename(folder)
+            _fill(temporary, runtime, facts, network)
+            temporary.chmod(0o755)
+            temporary.rename(folder)
             sync_folder(folder.parent)
         except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
 
 
 def find_runtime(start: Path) -> Path:
-    """The files of onnxruntime-web in the nearest node_modules. Raises ConfigError."""
-    for place in _upwards(start.absolute()):
-        found = place / "node_modules" / _PACKAGE / "dist"
-        if all((found / name).is_file() for name in (_SCRIPT, _LOADER, _WASM)):
-            return found
+    """Return the folder of onnxruntime-web in the nearest node_modules. Raises ConfigError."""
+    start = start.absolute()
+    for parent in (start, *start.parents):
+        folder = parent / "node_modules" / _PACKAGE / "dist"
+        if all((folder / name).is_file() for name in (_SCRIPT, _LOADER, _WASM)):
+            return folder
     raise ConfigError(_INSTALL)
 
 
-def _upwards(folder: Path) -> Iterator[Path]:
-    yield folder
-    yield from folder.parents
-
-
-def _fill(folder: Path, runtime: Path, known: object, network: Path) -> None:
-    for name in _FILES:
+def _fill(folder: Path, runtime: Path, facts: object, network: Path) -> None:
+    for name in _PAGE_FILES:
         _write(folder / name, (_PAGE / name).read_bytes())
     _write(folder / "ort.js", (runtime / _SCRIPT).read_bytes())
-    loaded = {"loader": _text(runtime / _LOADER), "wasm": _text(runtime / _WASM)}
-    _write(folder / "runtime.js", _assigned("onnxruntimeFiles", loaded))
-    model = {"facts": known, "network": _text(network)}
-    _write(folder / "model.js", _assigned("onsightModel", model))
+    files = {"loader": _base64(runtime / _LOADER), "wasm": _base64(runtime / _WASM)}
+    _write(folder / "runtime.js", _assignment("onnxruntimeFiles", files))
+    model = {"facts": facts, "network": _base64(network)}
+    _write(folder / "model.js", _assignment("onsightModel", model))
 
 
-def _text(path: Path) -> str:
+def _base64(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode()
 
 
-def _assigned(name: str, value: object) -> bytes:
-    """A script that sets a variable of the page: unlike other files, it loads from a disk too."""
+def _assignment(name: str, value: object) -> bytes:
+    """Return a script that sets a global variable: unlike data files, scripts load from a disk."""
     return f"window.{name} = {json.dumps(value)};\n".encode()
 
 

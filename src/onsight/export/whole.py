@@ -1,4 +1,4 @@
-"""The whole classifier as one graph: images as bytes in, probabilities out.
+"""Trace the whole classifier as one graph: bytes of images in, probabilities out.
 
 B images, C channels, H height, K classes, W width.
 """
@@ -24,15 +24,15 @@ from onsight.models.out_of_distribution import score
 from onsight.models.preprocessing import Preprocessing
 from onsight.words import shortened
 
-_EXAMPLES = 2  # images: torch.export takes a batch of 1 for a constant
-_MOST = 200  # characters of an exporter's reason
+_EXAMPLES = 2  # images: torch.export specialises a batch of 1
+_REASON_LENGTH = 200  # characters of an exporter's message
 _OPERATOR = re.compile(r"\b((?:aten|prims|torchvision)[.:]+\w+)")
 
 
 class WholeClassifier(nn.Module):
     """Maps images uint8 (B, H, W, C), as packed, to probabilities float32 (B, K).
 
-    With a bank of training features, also to scores (B,) of how unlike them the images are. The
+    With a bank of training features it also returns out-of-distribution scores (B,). The
     operations are those of Normalization and Classifier, in fp32.
     """
 
@@ -54,13 +54,13 @@ class WholeClassifier(nn.Module):
             self.register_buffer("bank", bank.float())
 
     def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """The probabilities (B, K) of images (B, H, W, C), and their scores (B,)."""
+        """Return probabilities (B, K) and, with a bank, scores (B,) of images (B, H, W, C)."""
         inputs = self._inputs(images)
         if not self.has_bank:
             return self._probabilities(self.net(inputs))
-        with features_kept(self.net) as kept:
+        with features_kept(self.net) as features:
             probabilities = self._probabilities(self.net(inputs))
-        return probabilities, score(kept[0], self.bank)
+        return probabilities, score(features[0], self.bank)
 
     def _inputs(self, images: Tensor) -> Tensor:
         planes = images.permute(0, 3, 1, 2).float()
@@ -80,10 +80,10 @@ def as_program(
     temperature: float,
     bank: Tensor | None = None,
 ) -> ExportedProgram:
-    """The graph of the whole classifier, for any number of images.
+    """Return the graph of the whole classifier, for any number of images.
 
-    bank: as `Unlike` has it, for a second output of scores. Raises ModelError for a network whose
-    graph cannot be taken.
+    bank: as in OutOfDistributionDetector, for a second output of scores. Raises ModelError for a
+    network that cannot be exported.
     """
     whole = WholeClassifier(net, prepared, temperature, bank).eval().requires_grad_(False)
     size = prepared.format
@@ -94,38 +94,38 @@ def as_program(
 
 @contextmanager
 def exporting(tool: str) -> Iterator[None]:
-    """Turn what an exporter raises into one ModelError; what it says beside that is dropped."""
-    disabled, nowhere = logging.root.manager.disable, io.StringIO()
+    """Turn an exporter's exceptions into one ModelError, and discard what else it prints."""
+    previous_level, sink = logging.root.manager.disable, io.StringIO()
     logging.disable(logging.CRITICAL)
     try:
-        with redirect_stdout(nowhere), redirect_stderr(nowhere), warnings.catch_warnings():
+        with redirect_stdout(sink), redirect_stderr(sink), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     except OSError:  # such as a full disk
         raise
     except Exception as error:
-        raise ModelError(_explained(tool, error)) from error
+        raise ModelError(_explain(tool, error)) from error
     finally:
-        logging.disable(disabled)
+        logging.disable(previous_level)
 
 
-def _explained(tool: str, error: BaseException) -> str:
-    """Which operator, or which line of the network, cannot be exported, and why."""
-    place = _place(error)
+def _explain(tool: str, error: BaseException) -> str:
+    """Return which operator, or which line of the network, cannot be exported, and why."""
+    line = _find_line(error)
     while error.__cause__ is not None:  # the first error of the chain has the reason
         error = error.__cause__
-        place = _place(error) or place
+        line = _find_line(error) or line
     operator = _OPERATOR.search(str(error))
-    part = f"the operator {operator[1]}" if operator else place or "how it treats its input"
-    reason = shortened(str(error), _MOST)
-    return f"{tool} cannot take this network, because of {part}: {type(error).__name__}: {reason}"
+    part = f"the operator {operator[1]}" if operator else line or "how it treats its input"
+    reason = shortened(str(error), _REASON_LENGTH)
+    return f"{tool} cannot export this network, because of {part}: {type(error).__name__}: {reason}"
 
 
-def _place(error: BaseException) -> str | None:
-    """The innermost line of the network's own code on the way to an error."""
-    ours = tuple(f"{one.__path__[0]}{os.sep}" for one in (torch, onsight))
+def _find_line(error: BaseException) -> str | None:
+    """Return the innermost line of the network's own code in an error's traceback."""
+    libraries = tuple(f"{package.__path__[0]}{os.sep}" for package in (torch, onsight))
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
-        if os.path.isabs(frame.filename) and not frame.filename.startswith(ours):
+        if os.path.isabs(frame.filename) and not frame.filename.startswith(libraries):
             return f"line {frame.lineno} of {frame.filename} ({frame.line})"
     return None

@@ -9,6 +9,7 @@ from onsight.words import percent, plural
 
 _ERROR_BEFORE: Literal["expected_calibration_error_before"] = "expected_calibration_error_before"
 _UNBALANCED = 2.0  # times the held-out images
+FEW_IMAGES = 30  # of a class: with fewer, its recall is uncertain by 17 points or more
 
 
 def meaning(results: Results, classes: Sequence[ClassResult]) -> list[str]:

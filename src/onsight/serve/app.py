@@ -1,9 +1,17 @@
-"""The application: its routes, and the layers around them."""
+"""The web application: its routes and what each of them answers."""
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.resources import files
+from importlib.util import find_spec
+from urllib.parse import quote
 
+import numpy as np
+from PIL import Image
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -13,65 +21,316 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from onsight.serve.body import Held
-from onsight.serve.explain import Explain
-from onsight.serve.gate import Gate, TokenCheck, refuse
-from onsight.serve.metrics import Metrics
-from onsight.serve.observe import Observer
-from onsight.serve.page_files import page_files
-from onsight.serve.predict import Predict
-from onsight.serve.settings import Access, Limits
-from onsight.serve.shelf import Shelf
-from onsight.serve.show import Show
-from onsight.serve.similar import Similar
+from onsight.data.pillow_pixels import Pixels
+from onsight.errors import ImageError, OnsightError
+from onsight.serve.access import Access, HostCheck, Limits, TokenCheck, error_response
+from onsight.serve.batcher import InferenceFailed, QueueFull
+from onsight.serve.body import MemoryBudget, Upload, busy, read_uploads
+from onsight.serve.descriptions import model_card, openapi_document
+from onsight.serve.monitoring import METRICS_TYPE, RequestMonitor, ServerMetrics
+from onsight.serve.registry import Classification, ModelRegistry, Outcome, ServedModel
+from onsight.serve.similar import SimilarImages
 
-_REVIVE_SECONDS = 0.25
+_RESTART_SECONDS = 0.25  # between checks for dead workers
+_DEFAULT_TOP = 5
+_DEFAULT_SIMILAR, _MAX_SIMILAR = 5, 50
+_MAX_COUNT = 1000  # of any parameter that is a number
+_HEAT_MAP_SIDE = 320  # pixels of the longer side, at least
+_MEDIA_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "json": "application/json",
+    "ico": "image/x-icon",
+}
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(
-    shelf: Shelf,
+    registry: ModelRegistry,
     access: Access,
     limits: Limits,
-    metrics: Metrics,
-    is_stopping: Callable[[], bool] = lambda: False,
+    metrics: ServerMetrics,
+    is_stopping: Callable[[], bool] = lambda: False,  # True once new requests must be rejected
 ) -> ASGIApp:
-    """Everything that answers requests. is_stopping: whether new ones are to be refused."""
-    held = Held(limits.held_bytes)
+    """Return the application that answers every request."""
     is_private = access.is_local or bool(access.token)
-    similar = Similar(shelf, limits, held, is_private)
-    show = Show(shelf, similar, metrics, limits)
-    posts = {
-        "/predict": Predict(shelf, limits, held).answer,
-        "/explain": Explain(shelf, limits, held).answer,
-        "/similar": similar.answer,
-    }
+    api = Api(registry, limits, metrics, is_private)
+    posts = {"/predict": api.predict, "/explain": api.explain, "/similar": api.similar}
     gets = {
-        "/model": show.model,
-        "/models": show.models,
-        "/health": show.health,
-        "/ready": show.ready,
-        "/metrics": show.metrics,
-        "/openapi.json": show.openapi,
+        "/model": api.model,
+        "/models": api.models,
+        "/health": api.health,
+        "/ready": api.ready,
+        "/metrics": api.metrics,
+        "/openapi.json": api.openapi,
+        **_page_routes(),
     }
-    pages = _pages()
     routes = [Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()]
-    routes += [
-        Route(path, endpoint, methods=["GET"]) for path, endpoint in {**gets, **pages}.items()
-    ]
+    routes += [Route(path, endpoint, methods=["GET"]) for path, endpoint in gets.items()]
     app = Starlette(
         routes=routes,
-        exception_handlers={HTTPException: _refusal, Exception: _failure},
-        middleware=_layers(access),
-        lifespan=lambda app: _lifespan(shelf),
+        exception_handlers={HTTPException: _describe_rejection, Exception: _hide_failure},
+        middleware=_middleware(access),
+        lifespan=lambda app: _lifespan(registry),
     )
     app.router.redirect_slashes = False
-    return Observer(app, metrics, frozenset({*posts, *gets, *pages}), is_stopping)
+    return RequestMonitor(app, metrics, frozenset({*posts, *gets}), is_stopping)
 
 
-def _layers(access: Access) -> list[Middleware]:
-    layers = [Middleware(Gate, access=access)]
+class Api:
+    """The endpoints. They raise HTTPException for requests they reject."""
+
+    def __init__(
+        self, registry: ModelRegistry, limits: Limits, metrics: ServerMetrics, is_private: bool
+    ) -> None:
+        self._registry = registry
+        self._limits = limits
+        self._metrics = metrics
+        self._memory = MemoryBudget(limits.held_bytes)
+        self._similar_images = SimilarImages(registry, is_private)
+
+    async def predict(self, request: Request) -> JSONResponse:
+        """POST /predict: a prediction, or the reason there is none, for each image in order."""
+        params = query_params(request, "model", "top")
+        top = _read_count(params, "top", _DEFAULT_TOP)
+        model = self._select_model(params)
+        with self._memory.reserve() as reservation:
+            try:
+                with model.batcher.admit(1):  # reject with a full queue before reading images
+                    pass
+                uploads = await read_uploads(request, self._limits, reservation)
+                outcomes = await model.classify([upload.content for upload in uploads])
+            except QueueFull as error:
+                raise busy() from error
+        rows = [
+            _prediction(model, upload, outcome, top)
+            for upload, outcome in zip(uploads, outcomes, strict=True)
+        ]
+        request.state.facts = {
+            "model": model.name,
+            "images": len(uploads),
+            "bytes": reservation.bytes,
+        }
+        return JSONResponse({"model": model.name, "predictions": rows}, _status(outcomes))
+
+    async def explain(self, request: Request) -> Response:
+        """POST /explain: a PNG of the image under a heat map of what supports a class."""
+        params = query_params(request, "model", "class")
+        model = self._select_model(params)
+        class_name = params.get("class")
+        if class_name is not None and class_name not in model.classes:
+            raise HTTPException(404, "the model has no class of that name: see /model")
+        if not _can_explain(model):
+            raise HTTPException(
+                501, "heat maps need a run folder or model file, and onsight[heatmaps] installed"
+            )
+        async with self._single_image(request, model) as pixels:
+            try:
+                name, png = await model.batcher.call(
+                    lambda: _draw_heat_map(model, pixels, class_name)
+                )
+            except OnsightError as error:
+                raise HTTPException(501, str(error)) from error
+        request.state.facts = {"model": model.name, "images": 1}
+        return Response(png, media_type="image/png", headers={"X-Onsight-Class": quote(name)})
+
+    async def similar(self, request: Request) -> JSONResponse:
+        """POST /similar: the most similar training images; 503 while they are being opened."""
+        params = query_params(request, "model", "count")
+        count = min(_read_count(params, "count", _DEFAULT_SIMILAR), _MAX_SIMILAR)
+        model = self._select_model(params)
+        reason = self._similar_images.why_unavailable(model)
+        if reason:
+            raise HTTPException(501, reason)
+        async with self._single_image(request, model) as pixels:
+            rows = await self._similar_images.search(model, pixels, count)
+        request.state.facts = {"model": model.name, "images": 1}
+        return JSONResponse({"similar": rows})
+
+    async def model(self, request: Request) -> JSONResponse:
+        """GET /model: the facts of a model."""
+        model = self._select_model(query_params(request, "model"))
+        capabilities = {
+            "explain": _can_explain(model),
+            "similar": self._similar_images.why_unavailable(model) is None,
+        }
+        return JSONResponse(model_card(model, capabilities))
+
+    async def models(self, request: Request) -> JSONResponse:
+        """GET /models: the names of all models, and the size limit of a request."""
+        names = self._registry.names
+        return JSONResponse(
+            {"models": names, "default": names[0], "max_bytes": self._limits.body_bytes}
+        )
+
+    async def health(self, request: Request) -> JSONResponse:
+        """GET /health: the process is up."""
+        return JSONResponse({"status": "up"})
+
+    async def ready(self, request: Request) -> JSONResponse:
+        """GET /ready: 503 unless every model is loaded and its worker alive."""
+        statuses = self._registry.statuses()
+        ready = all(status.startswith("ready") for status in statuses.values())
+        return JSONResponse({"ready": ready, "models": statuses}, 200 if ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """GET /metrics, for Prometheus."""
+        return Response(self._metrics.exposition(), media_type=METRICS_TYPE)
+
+    async def openapi(self, request: Request) -> JSONResponse:
+        """GET /openapi.json: the description of this API."""
+        return JSONResponse(openapi_document(self._limits))
+
+    def _select_model(self, params: dict[str, str]) -> ServedModel:
+        """Return the model named by the parameter `model`, or the first one."""
+        model = self._registry.get(params.get("model"))
+        if model is None:
+            raise HTTPException(404, "there is no model of that name: see /models")
+        return model
+
+    @asynccontextmanager
+    async def _single_image(self, request: Request, model: ServedModel) -> AsyncIterator[Pixels]:
+        """Yield the only image of a request, uint8 (H, W, C), and hold its place in the queue."""
+        try:
+            with model.batcher.admit(1), self._memory.reserve() as reservation:
+                uploads = await read_uploads(request, self._limits, reservation)
+                if len(uploads) > 1:
+                    raise HTTPException(400, "this URL accepts one image at a time")
+                yield await model.decode(uploads[0].content)
+        except QueueFull as error:
+            raise busy() from error
+        except ImageError as error:
+            raise HTTPException(422, str(error)) from error
+
+
+def query_params(request: Request, *names: str) -> dict[str, str]:
+    """Return the query parameters. Raises HTTPException (400) for unknown or repeated ones."""
+    pairs = request.query_params.multi_items()
+    params = dict(pairs)
+    if params.keys() - set(names):
+        raise HTTPException(400, f"unknown parameter: this URL accepts {' and '.join(names)}")
+    if len(pairs) > len(params):
+        raise HTTPException(400, "a parameter is given twice")
+    return params
+
+
+def _read_count(params: dict[str, str], name: str, default: int) -> int:
+    text = params.get(name, str(default))
+    is_number = text.isascii() and text.isdecimal() and len(text) < 9
+    if not (is_number and 1 <= int(text) <= _MAX_COUNT):
+        raise HTTPException(400, f"{name} must be a whole number from 1 to {_MAX_COUNT:,}")
+    return int(text)
+
+
+def _status(outcomes: list[Outcome]) -> int:
+    """Return 422 if no image can be used, 500 if the model failed on all that can."""
+    if any(isinstance(outcome, Classification) for outcome in outcomes):
+        return 200
+    return 500 if any(isinstance(outcome, InferenceFailed) for outcome in outcomes) else 422
+
+
+def _prediction(
+    model: ServedModel, upload: Upload, outcome: Outcome, top: int
+) -> dict[str, object]:
+    row: dict[str, object] = {
+        "name": upload.name,
+        "predicted": None,
+        "probability": None,
+        "probabilities": [],
+        "out_of_distribution": None,
+        "problem": None,
+    }
+    if isinstance(outcome, InferenceFailed):
+        return row | {"problem": "the model failed on this image"}
+    if not isinstance(outcome, Classification):
+        return row | {"problem": str(outcome)}
+    ranked = np.argsort(-outcome.probabilities, kind="stable")[:top]
+    likely = [
+        {"class": model.classes[index], "probability": float(outcome.probabilities[index])}
+        for index in ranked
+    ]
+    return row | {
+        "predicted": likely[0]["class"],
+        "probability": likely[0]["probability"],
+        "probabilities": likely,
+        "out_of_distribution": outcome.out_of_distribution,
+    }
+
+
+def _can_explain(model: ServedModel) -> bool:
+    """Heat maps need the network in torch, and captum."""
+    return hasattr(model.predictor.runner, "classifier") and find_spec("captum") is not None
+
+
+def _draw_heat_map(model: ServedModel, pixels: Pixels, name: str | None) -> tuple[str, bytes]:
+    """Return (class, PNG) for an image uint8 (H, W, C); None is the predicted class.
+
+    Runs in the model's compute thread. Raises ModelError.
+    """
+    import torch
+
+    from onsight.heatmaps.heat import heat_maps
+    from onsight.heatmaps.overlay import enlarged, overlay
+
+    batch = np.stack([pixels])  # a copy: torch warns about read-only arrays
+    if name is None:
+        probabilities = model.predictor.runner.run(batch).probabilities[0]
+        name = model.classes[int(probabilities.argmax())]
+    target = torch.tensor([model.classes.index(name)])
+    heat = heat_maps(model.predictor.classifier, torch.from_numpy(batch), target)[0]
+    image, heat = enlarged(batch[0], heat, _HEAT_MAP_SIDE)
+    png = io.BytesIO()
+    Image.fromarray(overlay(image, heat)).save(png, "PNG")
+    return name, png.getvalue()
+
+
+# --------------------------------------------------------------------------------- the page
+
+
+@dataclass(frozen=True)
+class _PageFile:
+    content: bytes
+    media_type: str
+    etag: str
+
+
+def _page_routes() -> dict[str, Endpoint]:
+    """Return a route for each file of the page: names in URLs are never looked up on the disk."""
+    pages = _read_page_files()
+    routes = {f"/static/{name}": _send_file(file) for name, file in pages.items()}
+    return routes | ({"/": _send_file(pages["index.html"])} if "index.html" in pages else {})
+
+
+def _read_page_files() -> dict[str, _PageFile]:
+    pages = {}
+    for entry in files("onsight.serve").joinpath("page").iterdir():
+        media_type = _MEDIA_TYPES.get(entry.name.rpartition(".")[2])
+        if media_type and entry.is_file():
+            content = entry.read_bytes()
+            etag = f'"{sha256(content).hexdigest()[:16]}"'
+            pages[entry.name] = _PageFile(content, media_type, etag)
+    return pages
+
+
+def _send_file(file: _PageFile) -> Endpoint:
+    async def send(request: Request) -> Response:
+        headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == file.etag:
+            return Response(status_code=304, headers=headers)
+        return Response(file.content, media_type=file.media_type, headers=headers)
+
+    return send
+
+
+# -------------------------------------------------------------------- around the endpoints
+
+
+def _middleware(access: Access) -> list[Middleware]:
+    layers = [Middleware(HostCheck, access=access)]
     if access.origins:
         layers.append(
             Middleware(
@@ -87,48 +346,31 @@ def _layers(access: Access) -> list[Middleware]:
     return layers
 
 
-def _pages() -> dict[str, Endpoint]:
-    """A route for each file of the page."""
-
-    def route(name: str) -> Endpoint:
-        file = files[name]
-
-        async def send(request: Request) -> Response:
-            headers = {"ETag": file.tag, "Cache-Control": "no-cache"}
-            if request.headers.get("if-none-match") == file.tag:
-                return Response(status_code=304, headers=headers)
-            return Response(file.content, media_type=file.media_type, headers=headers)
-
-        return send
-
-    files = page_files()
-    routes = {f"/static/{name}": route(name) for name in files}
-    return routes | ({"/": route("index.html")} if "index.html" in files else {})
-
-
-async def _refusal(request: Request, error: Exception) -> Response:
-    """Every refusal says why in the same form."""
+async def _describe_rejection(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
 
 
-async def _failure(request: Request, error: Exception) -> Response:
-    """A failure of ours; what it was is said in the log alone."""
-    return refuse(500, "the server failed: see its log")
+async def _hide_failure(request: Request, error: Exception) -> Response:
+    """Answer an internal error without its details, which are only in the log."""
+    return error_response(500, "the server failed: see its log")
 
 
 @asynccontextmanager
-async def _lifespan(shelf: Shelf) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(shelf.watch()), asyncio.create_task(_revive(shelf))]
+async def _lifespan(registry: ModelRegistry) -> AsyncIterator[None]:
+    tasks = [
+        asyncio.create_task(registry.watch()),
+        asyncio.create_task(_restart_dead_workers(registry)),
+    ]
     yield
     for task in tasks:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-    shelf.close()
+    registry.close()
 
 
-async def _revive(shelf: Shelf) -> None:
+async def _restart_dead_workers(registry: ModelRegistry) -> None:
     while True:
-        await asyncio.sleep(_REVIVE_SECONDS)
-        shelf.revive()
+        await asyncio.sleep(_RESTART_SECONDS)
+        registry.restart_dead_workers()

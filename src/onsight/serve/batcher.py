@@ -1,90 +1,86 @@
-"""One thread that computes for many requests: what waits goes through the network together.
+"""One thread that runs the network for many requests: waiting images are computed as one batch.
 
-An idle server waits for nothing. While a batch is computed the next one gathers, so batches grow
-with the load by themselves. B images, C channels, H height, W width.
+There is no delay to fill a batch: while one is computed the next one gathers, so an idle server
+answers at once and batches grow with the load. B images, C channels, H height, W width.
 """
 
 import asyncio
+import os
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Condition, Thread
 from typing import Any
 
 import numpy as np
 
 from onsight.data.pillow_pixels import Pixels
-from onsight.serve.logs import log
-from onsight.serve.yielding import yield_to_clients
+from onsight.serve.monitoring import log
 
-Compute = Callable[[Pixels], Sequence[object]]
-_Answer = tuple["asyncio.Future[Any]", object]
+Compute = Callable[[Pixels], Sequence[object]]  # images uint8 (B, H, W, C) -> B results
+_Future = asyncio.Future[Any]
+_NICE = 10
 
 
 class QueueFull(Exception):
     """No more images can wait."""
 
 
-class Failed(Exception):
-    """The network failed on this image, computed alone."""
+class InferenceFailed(Exception):
+    """The network failed on this image when it was computed alone."""
 
 
 @dataclass
-class _Item:
-    """An image that waits; alone: the batch it was in has failed."""
-
+class _WaitingImage:
     pixels: Pixels
-    answer: "asyncio.Future[Any]"
-    alone: bool = False
+    future: _Future
+    alone: bool = False  # compute it by itself, since the batch it was in has failed
 
 
 class Batcher:
-    """A bounded queue and the thread that works on it.
-
-    compute: from images uint8 (B, H, W, C) to an answer for each; most: images of a
-    batch; bound: images that wait, are decoded or computed; observe: called with each batch's B.
-    """
+    """A bounded queue of images and the thread that computes them."""
 
     def __init__(
         self,
         compute: Compute,
-        most: int,
-        bound: int,
-        observe: Callable[[int], object] = lambda size: None,
+        batch_size: int,
+        max_images: int,  # waiting, being decoded or being computed
+        observe: Callable[[int], object] = lambda size: None,  # called with the size of each batch
     ) -> None:
         self._compute = compute
-        self._most = most
-        self._bound = bound
+        self._batch_size = batch_size
+        self._max_images = max_images
         self._observe = observe
-        self._changed = Condition()
-        self._waiting: deque[_Item] = deque()
-        self._jobs: deque[tuple[Callable[[], object], asyncio.Future[Any]]] = deque()
+        self._changed = threading.Condition()
+        self._waiting: deque[_WaitingImage] = deque()
+        self._calls: deque[tuple[Callable[[], object], _Future]] = deque()
         self._admitted = 0
         self._closing = False
-        self._thread = Thread()
+        self._thread = threading.Thread()
         self.start()
 
     def start(self) -> None:
-        """Start the thread, again if it has died: what waits is kept."""
-        self._thread = Thread(target=self._work, name="compute", daemon=True)
+        """Start the thread, or start it again after it died; waiting images are kept."""
+        self._thread = threading.Thread(target=self._work, name="compute", daemon=True)
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread works, or waits for work."""
+        """Whether the thread is running."""
         return self._thread.is_alive()
 
     @property
     def length(self) -> int:
-        """Images that have been admitted and are not answered yet."""
+        """The number of images that were admitted and are not answered yet."""
         return self._admitted
 
     @contextmanager
-    def room(self, count: int) -> Iterator[None]:
-        """Admit so many images of a request, all or none, until it ends. Raises QueueFull."""
+    def admit(self, count: int) -> Iterator[None]:
+        """Reserve places for the images of a request, all or none. Raises QueueFull."""
         with self._changed:
-            if self._admitted + count > self._bound:
+            if self._admitted + count > self._max_images:
                 raise QueueFull
             self._admitted += count
         try:
@@ -94,25 +90,25 @@ class Batcher:
                 self._admitted -= count
                 self._changed.notify()
 
-    def put(self, pixels: Pixels, answer: "asyncio.Future[Any]") -> None:
-        """Queue an image; from any thread."""
+    def put(self, pixels: Pixels, future: _Future) -> None:
+        """Queue an image, from any thread; its result resolves the future."""
         with self._changed:
-            self._waiting.append(_Item(pixels, answer))
+            self._waiting.append(_WaitingImage(pixels, future))
             self._changed.notify()
 
     async def call(self, function: Callable[[], object]) -> Any:
-        """What a function gives that uses the network itself, run between two batches."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        """Run a function that uses the network between two batches, and return its result."""
+        future: _Future = asyncio.get_running_loop().create_future()
         with self._changed:
-            self._jobs.append((function, answer))
+            self._calls.append((function, future))
             self._changed.notify()
-        result = await answer
+        result = await future
         if isinstance(result, Exception):
             raise result
         return result
 
     def close(self) -> None:
-        """Let the thread end once everything that was admitted is answered."""
+        """Let the thread end once every admitted image is answered."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -120,72 +116,81 @@ class Batcher:
     def _work(self) -> None:
         yield_to_clients()
         try:
-            while self._wait():
-                if self._jobs:
-                    self._do(*self._jobs.popleft())
+            while self._wait_for_work():
+                if self._calls:
+                    self._run_call(*self._calls.popleft())
                 else:
-                    self._run(self._take())
+                    self._run_batch(self._take_batch())
         except BaseException as error:
             log("worker died", error=repr(error))
 
-    def _wait(self) -> bool:
-        """Wait for work; False if there will be none."""
+    def _wait_for_work(self) -> bool:
+        """Return False when the batcher is closed and all its work is done."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._waiting or self._jobs or (self._closing and not self._admitted)
+                lambda: self._waiting or self._calls or (self._closing and not self._admitted)
             )
-            return bool(self._waiting or self._jobs)
+            return bool(self._waiting or self._calls)
 
-    def _take(self) -> list[_Item]:
-        """The next batch: what waits, in the order of arrival."""
+    def _take_batch(self) -> list[_WaitingImage]:
         with self._changed:
             if self._waiting[0].alone:
                 return [self._waiting.popleft()]
-            count = min(self._most, len(self._waiting))
+            count = min(self._batch_size, len(self._waiting))
             return [self._waiting.popleft() for _ in range(count)]
 
-    def _run(self, batch: Sequence[_Item]) -> None:
-        """Compute a batch; one that fails is computed again, image by image."""
+    def _run_batch(self, batch: Sequence[_WaitingImage]) -> None:
         try:
-            rows = self._compute(np.stack([item.pixels for item in batch]))
+            results = self._compute(np.stack([image.pixels for image in batch]))
         except BaseException as error:
             log("batch failed", images=len(batch), error=repr(error))
-            self._again(batch)
+            self._retry_one_by_one(batch)
             if not isinstance(error, Exception):
                 raise
             return
         self._observe(len(batch))
-        _give((item.answer, row) for item, row in zip(batch, rows, strict=True))
+        _resolve_all((image.future, result) for image, result in zip(batch, results, strict=True))
 
-    def _again(self, batch: Sequence[_Item]) -> None:
+    def _retry_one_by_one(self, batch: Sequence[_WaitingImage]) -> None:
         if len(batch) == 1:
-            return _give([(batch[0].answer, Failed())])
+            return resolve(batch[0].future, InferenceFailed())
         with self._changed:
-            self._waiting.extendleft(_Item(item.pixels, item.answer, True) for item in batch[::-1])
+            self._waiting.extendleft(
+                _WaitingImage(image.pixels, image.future, alone=True) for image in batch[::-1]
+            )
         return None
 
-    def _do(self, function: Callable[[], object], answer: "asyncio.Future[Any]") -> None:
+    def _run_call(self, function: Callable[[], object], future: _Future) -> None:
         try:
-            _give([(answer, function())])
+            resolve(future, function())
         except Exception as error:
-            _give([(answer, error)])
+            resolve(future, error)
         except BaseException:
-            _give([(answer, Failed())])
+            resolve(future, InferenceFailed())
             raise
 
 
-def _give(answers: Iterable[_Answer]) -> None:
-    """Wake the requests that wait, all of a batch at once."""
-    answers = list(answers)
-    answers[0][0].get_loop().call_soon_threadsafe(_set, answers)
+def resolve(future: _Future, result: object) -> None:
+    """Set the result of a future from another thread."""
+    _resolve_all([(future, result)])
 
 
-def give(answer: "asyncio.Future[Any]", result: object) -> None:
-    """Answer one request from another thread."""
-    _give([(answer, result)])
+def yield_to_clients() -> None:
+    """Lower the priority of this thread and those it starts, where threads have a priority.
+
+    The thread that talks to clients then gets the processor first.
+    """
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
-def _set(answers: Iterable[_Answer]) -> None:
-    for future, result in answers:
+def _resolve_all(results: Iterable[tuple[_Future, object]]) -> None:
+    """Set the results of a batch in one call of the event loop."""
+    results = list(results)
+    results[0][0].get_loop().call_soon_threadsafe(_set_results, results)
+
+
+def _set_results(results: Iterable[tuple[_Future, object]]) -> None:
+    for future, result in results:
         if not future.done():
             future.set_result(result)

@@ -1,4 +1,4 @@
-"""Receiving images: bytes, parts and headers are counted while they arrive, and never stored."""
+"""Receive the images of a request: everything is counted as it arrives, and nothing is stored."""
 
 import io
 from collections.abc import AsyncIterator, Iterator
@@ -11,101 +11,105 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from onsight.serve.settings import Limits
+from onsight.serve.access import Limits
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
-FIELD = "images"
-_BUSY = {"Retry-After": "1"}
+_FIELD = "images"
+_RETRY_SOON = {"Retry-After": "1"}
 
 
 @dataclass
-class Part:
-    """An image as it was sent: the name of its file, if one was given, and its bytes."""
+class Upload:
+    """An encoded image as it was sent."""
 
-    name: str | None
+    name: str | None  # of its file, if the client sent one
     content: bytes
 
 
-class Held:
-    """The bytes of all bodies in memory, which have a common bound."""
+class MemoryBudget:
+    """Bounds the bytes of all request bodies that are in memory at the same time."""
 
-    def __init__(self, bound: int) -> None:
-        self._bound = bound
-        self._taken = 0
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._reserved = 0
 
     @contextmanager
-    def share(self) -> Iterator["Share"]:
-        """What one request holds, until its end."""
-        share = Share(self)
+    def reserve(self) -> Iterator["Reservation"]:
+        """Yield an empty reservation for one request, and release it at the end."""
+        reservation = Reservation(self)
         try:
-            yield share
+            yield reservation
         finally:
-            self._taken -= share.taken
+            self._reserved -= reservation.bytes
 
-    def take(self, count: int) -> None:
-        """Hold more bytes. Raises HTTPException (503)."""
-        if self._taken + count > self._bound:
+    def add(self, count: int) -> None:
+        """Reserve more bytes. Raises HTTPException (503) if they exceed the budget."""
+        if self._reserved + count > self._max_bytes:
             raise busy()
-        self._taken += count
+        self._reserved += count
 
 
-class Share:
-    """The bytes that one request holds."""
+class Reservation:
+    """The bytes that one request has reserved."""
 
-    def __init__(self, held: Held) -> None:
-        self._held = held
-        self.taken = 0
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self.bytes = 0
 
-    def take(self, count: int) -> None:
-        """Hold more bytes. Raises HTTPException (503)."""
-        self._held.take(count)
-        self.taken += count
+    def add(self, count: int) -> None:
+        """Reserve more bytes. Raises HTTPException (503) if they exceed the budget."""
+        self._budget.add(count)
+        self.bytes += count
 
 
 def busy() -> HTTPException:
-    """The refusal of a request for which there is no room now."""
-    return HTTPException(503, "the server is busy: try again in a moment", headers=_BUSY)
+    """Return the error for a request that the server has no room for at the moment."""
+    return HTTPException(503, "the server is busy: try again in a moment", headers=_RETRY_SOON)
 
 
-async def read_parts(request: Request, limits: Limits, share: Share) -> list[Part]:
-    """The images of a request. Raises HTTPException: 400, 413, 415 or 503."""
-    kind, options = parse_options_header(request.headers.get("content-type"))
-    chunks = _chunks(request, limits.body_bytes, share)
-    if kind == b"multipart/form-data":
+async def read_uploads(request: Request, limits: Limits, reservation: Reservation) -> list[Upload]:
+    """Read the images of a request. Raises HTTPException: 400, 413, 415 or 503."""
+    media_type, options = parse_options_header(request.headers.get("content-type"))
+    chunks = _read_chunks(request, limits.body_bytes, reservation)
+    if media_type == b"multipart/form-data":
         return await _read_form(chunks, options.get(b"boundary", b""), limits)
-    if kind not in (b"", b"application/octet-stream") and not kind.startswith(b"image/"):
+    if media_type not in (b"", b"application/octet-stream") and not media_type.startswith(
+        b"image/"
+    ):
         raise HTTPException(
             415,
             "send images as multipart/form-data (curl -F images=@FILE), or one as image/* or "
             "application/octet-stream",
         )
-    content = io.BytesIO()  # which gives its bytes without a copy
+    content = io.BytesIO()  # getvalue() does not copy
     async for chunk in chunks:
         content.write(chunk)
-    return [Part(None, content.getvalue())]
+    return [Upload(None, content.getvalue())]
 
 
-async def _chunks(request: Request, limit: int, share: Share) -> AsyncIterator[bytes]:
-    """The body as it arrives. Raises HTTPException: 413 or 503."""
+async def _read_chunks(
+    request: Request, limit: int, reservation: Reservation
+) -> AsyncIterator[bytes]:
+    """Yield the body as it arrives. Raises HTTPException: 413 or 503."""
     declared = request.headers.get("content-length", "0")
-    taken = int(declared) if declared.isdecimal() else 0  # the protocol has refused others
-    _refuse_large(taken, limit)
-    taken = 0
+    # Malformed lengths were rejected by the HTTP protocol.
+    _check_size(int(declared) if declared.isdecimal() else 0, limit)
+    received = 0
     async for chunk in request.stream():
-        taken += len(chunk)
-        _refuse_large(taken, limit)
-        share.take(len(chunk))
+        received += len(chunk)
+        _check_size(received, limit)
+        reservation.add(len(chunk))
         yield chunk
 
 
-def _refuse_large(count: int, limit: int) -> None:
+def _check_size(count: int, limit: int) -> None:
     if count > limit:
-        raise HTTPException(413, f"the request is over {limit:,} bytes")
+        raise HTTPException(413, f"the request is larger than {limit:,} bytes")
 
 
-async def _read_form(chunks: AsyncIterator[bytes], boundary: bytes, limits: Limits) -> list[Part]:
+async def _read_form(chunks: AsyncIterator[bytes], boundary: bytes, limits: Limits) -> list[Upload]:
     form = _Form(limits.parts)
     try:
         parser = MultipartParser(boundary, form.callbacks())
@@ -113,65 +117,65 @@ async def _read_form(chunks: AsyncIterator[bytes], boundary: bytes, limits: Limi
             parser.write(chunk)
         parser.finalize()
     except FormParserError as error:
-        raise HTTPException(400, "the multipart form is damaged") from error
-    if not form.is_whole:
-        raise HTTPException(400, "the multipart form is cut off, or has no parts")
-    return form.parts
+        raise HTTPException(400, "the multipart form is malformed") from error
+    if not form.is_complete:
+        raise HTTPException(400, "the multipart form is incomplete, or has no parts")
+    return form.uploads
 
 
 class _Form:
-    """Gathers the parts of a form while it is parsed."""
+    """Collects the parts of a form while it is parsed."""
 
-    def __init__(self, most: int) -> None:
-        self.parts: list[Part] = []
-        self.is_whole = False
-        self._most = most
+    def __init__(self, max_parts: int) -> None:
+        self.uploads: list[Upload] = []
+        self.is_complete = False
+        self._max_parts = max_parts
         self._header = self._value = b""
         self._disposition = b""
         self._content = io.BytesIO()
 
     def callbacks(self) -> "MultipartCallbacks":
-        """What the parser calls."""
+        """Return the callbacks for python_multipart's parser."""
         return {
-            "on_part_begin": self._part_begin,
-            "on_header_field": self._header_field,
-            "on_header_value": self._header_value,
-            "on_header_end": self._header_end,
-            "on_headers_finished": self._headers_finished,
-            "on_part_data": self._part_data,
-            "on_part_end": self._part_end,
+            "on_part_begin": self._begin_part,
+            "on_header_field": self._add_to_header,
+            "on_header_value": self._add_to_value,
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._end_headers,
+            "on_part_data": self._add_to_content,
+            "on_part_end": self._end_part,
             "on_end": self._end,
         }
 
-    def _part_begin(self) -> None:
-        if len(self.parts) == self._most:
-            raise HTTPException(413, f"more than {self._most} images in a request")
+    def _begin_part(self) -> None:
+        if len(self.uploads) == self._max_parts:
+            raise HTTPException(413, f"more than {self._max_parts} images in a request")
         self._disposition = b""
         self._content = io.BytesIO()
 
-    def _header_field(self, data: bytes, start: int, end: int) -> None:
+    def _add_to_header(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
 
-    def _header_value(self, data: bytes, start: int, end: int) -> None:
+    def _add_to_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
 
-    def _header_end(self) -> None:
+    def _end_header(self) -> None:
         if self._header.lower() == b"content-disposition":
             self._disposition = self._value
         self._header = self._value = b""
 
-    def _headers_finished(self) -> None:
+    def _end_headers(self) -> None:
         _, options = parse_options_header(self._disposition)
-        if options.get(b"name") != FIELD.encode():
-            raise HTTPException(400, f"each part of the form must be an image named {FIELD}")
+        if options.get(b"name") != _FIELD.encode():
+            raise HTTPException(400, f"each part of the form must be an image named {_FIELD}")
         name = options.get(b"filename")
-        self.parts.append(Part(None if name is None else name.decode("utf-8", "replace"), b""))
+        self.uploads.append(Upload(None if name is None else name.decode("utf-8", "replace"), b""))
 
-    def _part_data(self, data: bytes, start: int, end: int) -> None:
+    def _add_to_content(self, data: bytes, start: int, end: int) -> None:
         self._content.write(memoryview(data)[start:end])
 
-    def _part_end(self) -> None:
-        self.parts[-1].content = self._content.getvalue()
+    def _end_part(self) -> None:
+        self.uploads[-1].content = self._content.getvalue()
 
     def _end(self) -> None:
-        self.is_whole = bool(self.parts)
+        self.is_complete = bool(self.uploads)

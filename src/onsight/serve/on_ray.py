@@ -1,4 +1,4 @@
-"""The server's application as a deployment of Ray Serve, which starts and spreads replicas of it.
+"""The server as a deployment of Ray Serve, which starts replicas of it and spreads requests.
 
 `serve run onsight.serve.on_ray:app model=/shared/runs/birds` serves a model on a Ray cluster.
 """
@@ -13,67 +13,66 @@ from ray.serve import Application
 from starlette.types import ASGIApp
 
 from onsight.inference.predictor import load
+from onsight.serve.access import Access, Limits, read_token
 from onsight.serve.app import make_app
-from onsight.serve.metrics import Metrics
-from onsight.serve.settings import Access, Limits, read_token
-from onsight.serve.shelf import Shelf
-from onsight.serve.yielding import yield_to_clients
+from onsight.serve.batcher import yield_to_clients
+from onsight.serve.monitoring import ServerMetrics
+from onsight.serve.registry import ModelRegistry
 from onsight_explain.cores import usable_cores
 
-_ONGOING = 256  # requests that a replica has at once; its own bounds refuse earlier
+_CONCURRENT_REQUESTS = 256  # of a replica; its own limits reject earlier
 
 
-class Wanted(BaseModel):
-    """What can be said of a deployment, as `serve run ... NAME=VALUE` or as args in a file.
-
-    model: a run folder, model file or folder of several, as every machine sees it; host: where
-    Ray's proxy listens, which decides as for `onsight serve` whether a token is needed.
-    """
+class DeploymentOptions(BaseModel):
+    """The options of a deployment, as `serve run ... NAME=VALUE` or as args in a file."""
 
     model_config = ConfigDict(extra="forbid")
 
-    model: str
+    model: str  # a run folder, model file or folder of several, at a path that all machines see
     replicas: int = Field(1, ge=1)
     cpus: float = Field(1, ge=0)
     gpus: float = Field(0, ge=0)
     device: str = "auto"
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # where Ray's proxy listens; decides whether a token is required
     allow_host: str = ""
     token_file: str = ""
     open: bool = False
 
 
-def app(wanted: Wanted) -> Application:
-    """The application for Ray Serve. Raises ConfigError if it would be open to anybody."""
-    make_access(wanted).check()
+def app(options: DeploymentOptions) -> Application:
+    """Return the application for Ray Serve.
 
-    def make() -> ASGIApp:  # Ray takes a plain function alone for one that makes the application
-        return make_replica(wanted)
+    Raises ConfigError if it would be open to everybody on the network.
+    """
+    make_access(options).check()
+
+    def make() -> ASGIApp:  # Ray recognises a factory only if it is a plain function
+        return make_replica(options)
 
     class Onsight:
-        """A replica: the models, and the application that asks them."""
+        """A replica, which Ray gives the application that `make` returns."""
 
     deployment = serve.deployment(
         name="onsight",
-        num_replicas=wanted.replicas,
-        ray_actor_options={"num_cpus": wanted.cpus, "num_gpus": wanted.gpus},
-        max_ongoing_requests=_ONGOING,
+        num_replicas=options.replicas,
+        ray_actor_options={"num_cpus": options.cpus, "num_gpus": options.gpus},
+        max_ongoing_requests=_CONCURRENT_REQUESTS,
     )
     return deployment(serve.ingress(make)(Onsight)).bind()
 
 
-def make_replica(wanted: Wanted) -> ASGIApp:
-    """Load the models and make the application, in a process of Ray's."""
-    metrics, limits = Metrics(), Limits()
+def make_replica(options: DeploymentOptions) -> ASGIApp:
+    """Load the models and return the web application, in a replica's process."""
+    metrics, limits = ServerMetrics(), Limits()
     decoders = ThreadPoolExecutor(usable_cores(), "decode", yield_to_clients)
-    models = [Path(wanted.model)]
-    shelf = Shelf(models, partial(load, device=wanted.device), decoders, limits.queued, metrics)
-    shelf.open()
-    return make_app(shelf, make_access(wanted), limits, metrics)
+    load_model = partial(load, device=options.device)
+    registry = ModelRegistry([Path(options.model)], load_model, decoders, limits.queued, metrics)
+    registry.load_all()
+    return make_app(registry, make_access(options), limits, metrics)
 
 
-def make_access(wanted: Wanted) -> Access:
-    """Who is answered; the token is read where it is needed, and never sent. Raises ConfigError."""
-    token = read_token(Path(wanted.token_file) if wanted.token_file else None)
-    hosts = tuple(filter(None, wanted.allow_host.split(",")))
-    return Access(wanted.host, hosts=hosts, token=token, open=wanted.open)
+def make_access(options: DeploymentOptions) -> Access:
+    """Return the access settings; each replica reads the token itself. Raises ConfigError."""
+    token = read_token(Path(options.token_file) if options.token_file else None)
+    hosts = tuple(filter(None, options.allow_host.split(",")))
+    return Access(options.host, hosts=hosts, token=token, open=options.open)

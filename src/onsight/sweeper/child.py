@@ -1,7 +1,6 @@
-"""One run of a sweep, in a process of its own: asked on stdin, answers with one line on stdout.
+"""One run of a sweep in a process of its own: a request on stdin, the answer as a line on stdout.
 
-stdin stays open for as long as whoever asked is there: at its end, the run stops with a
-checkpoint.
+stdin stays open as long as the parent lives; when it closes, the run stops with a checkpoint.
 """
 
 import json
@@ -17,21 +16,21 @@ from onsight.errors import OnsightError
 
 
 def main() -> None:
-    """Train what a line of JSON on stdin says: data, out, resume and fields of the config."""
+    """Train the run that a line of JSON on stdin describes: data, out, resume and fields."""
     request: dict[str, Any] = json.loads(sys.stdin.readline())
-    threading.Thread(target=_stop_when_alone, daemon=True).start()
-    answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else is printed does not get into the answer
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    answer_file = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # keeps everything else that is printed out of the answer
     try:
-        said = _train(request)
+        answer = _train(request)
     except OnsightError as error:
-        said = {"error": str(error), "exit_code": error.exit_code}
+        answer = {"error": str(error), "exit_code": error.exit_code}
     except KeyboardInterrupt:
-        said = {"error": "interrupted", "exit_code": 128 + signal.SIGINT}
+        answer = {"error": "interrupted", "exit_code": 128 + signal.SIGINT}
     except Exception as error:
         traceback.print_exc()
-        said = {"error": f"{type(error).__name__}: {error}", "exit_code": 1}
-    print(json.dumps(said), file=answer, flush=True)
+        answer = {"error": f"{type(error).__name__}: {error}", "exit_code": 1}
+    print(json.dumps(answer), file=answer_file, flush=True)
 
 
 def _train(request: dict[str, Any]) -> dict[str, Any]:
@@ -46,8 +45,8 @@ def _train(request: dict[str, Any]) -> dict[str, Any]:
     return {"run": str(Path(run.path).absolute())}
 
 
-def _stop_when_alone() -> None:
-    # Reads the descriptor itself: a thread that waits in sys.stdin would hold up the exit.
+def _stop_with_parent() -> None:
+    # Read the descriptor itself: a thread that waits in sys.stdin would hold up the exit.
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,16 +1,35 @@
-"""What came of a sweep: the winner, the runs, those that failed, and the paired comparison."""
+"""The result of a sweep: the winner, chosen by validation images, and how it compares on test."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from onsight.evaluation.results import EpochRow
 from onsight.report.comparison.result import Comparison
 from onsight.report.comparison.words import gap_sentence
 from onsight.report.notebook import facts_table
-from onsight.sweeper.choose import SweptRun
-from onsight.sweeper.space import Settings, Space
+from onsight.report.runfiles import read_epochs, read_json
+from onsight.sweeper.plan import PlannedRun, Settings, Space
 from onsight.words import duration, fixed_percent, percent, plural
+
+
+@dataclass(frozen=True)
+class SweptRun:
+    """A finished run: its validation results, which choose the winner, and its test results."""
+
+    name: str
+    path: str
+    settings: Settings
+    validation_accuracy: float | None
+    validation_loss: float | None
+    validation_images: int
+    accuracy: float  # on test images
+    accuracy_low: float
+    accuracy_high: float
+    images: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -22,21 +41,49 @@ class FailedRun:
     error: str
 
 
+def read_run(run: PlannedRun) -> SweptRun:
+    """Read the results of a finished run."""
+    results = read_json(run.path / "results.json")
+    epoch = _best_epoch(read_epochs(run.path / "metrics.jsonl") or [])
+    return SweptRun(
+        name=run.name,
+        path=str(run.path),
+        settings=run.settings,
+        validation_accuracy=epoch["validation_accuracy"] if epoch else None,
+        validation_loss=epoch["validation_loss"] if epoch else None,
+        validation_images=epoch["validation_images"] if epoch else 0,
+        accuracy=results["accuracy"],
+        accuracy_low=results["accuracy_low"],
+        accuracy_high=results["accuracy_high"],
+        images=results["images"],
+        seconds=results["seconds"],
+    )
+
+
+def choose_winner(runs: Sequence[SweptRun]) -> SweptRun:
+    """Return the run with the most correct validation images; ties: lowest loss, then first.
+
+    Test images play no part, so that they give an unbiased estimate of its accuracy.
+    """
+
+    def merit(run: SweptRun) -> tuple[float, float]:
+        accuracy, loss = run.validation_accuracy, run.validation_loss
+        return -1.0 if accuracy is None else accuracy, -math.inf if loss is None else -loss
+
+    return max(runs, key=merit)
+
+
 @dataclass(frozen=True)
 class Sweep:
-    """What `onsight.sweep` returns.
-
-    winner: chosen by validation images alone; compared: it against every other run on the test
-    images, None if no other finished; page: of that comparison.
-    """
+    """What `onsight.sweep` returns."""
 
     path: Path
     space: Space
     runs: tuple[SweptRun, ...]
     failed: tuple[FailedRun, ...]
     winner: SweptRun
-    compared: Comparison | None
-    page: Path | None
+    compared: Comparison | None  # the winner with every other run; None if no other finished
+    page: Path | None  # of that comparison
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -46,30 +93,33 @@ class Sweep:
         return facts_table("Sweep", {"folder": self.path, "winner": self.winner.name, **others})
 
     def lines(self) -> Iterator[str]:
-        """The table and what follows from it, line by line."""
+        """Yield the table and the conclusions, line by line."""
         yield from _table(self.runs)
         yield from (f"failed: {run.name}: {run.error}" for run in self.failed)
-        yield from self._on_winner()
+        yield from self._winner_lines()
         if self.compared:
             yield from (f"note: {note}" for note in self.compared.notes)
             yield from (gap_sentence(self.compared, gap) for gap in self.compared.gaps)
 
-    def _on_winner(self) -> Iterator[str]:
-        """The winner's two accuracies, and which of them to believe."""
-        one, count = self.winner, len(self.runs)
-        chosen = f"{one.name} validated best, with {percent(one.validation_accuracy)}"
-        images = plural(one.validation_images, "image")
+    def _winner_lines(self) -> Iterator[str]:
+        winner, count = self.winner, len(self.runs)
+        validation = f"validation accuracy {percent(winner.validation_accuracy)}"
+        images = plural(winner.validation_images, "image")
         if count > 1:
-            chosen += f"; as the best of {count} on the same {images}, that figure flatters it"
-        yield f"{chosen}."
+            yield (
+                f"winner: {winner.name}, {validation} (optimistic, as the best of {count} runs on "
+                f"the same {images})"
+            )
+        else:
+            yield f"winner: {winner.name}, {validation}"
         yield (
-            f"What to expect of it: {percent(one.accuracy)} (95% interval "
-            f"{percent(one.accuracy_low)} to {percent(one.accuracy_high)}, n = {one.images:,}), on "
-            "test images, which chose nothing."
+            f"expected accuracy: {percent(winner.accuracy)} (95% interval "
+            f"{percent(winner.accuracy_low)} to {percent(winner.accuracy_high)}, "
+            f"n = {winner.images:,} test images, which had no part in the choice)"
         )
 
     def facts(self) -> dict[str, Any]:
-        """Everything as plain values, as --json prints it."""
+        """Return everything as plain values, as --json prints it."""
         compared = self.compared.facts() if self.compared else {}
         return {
             "winner": self.winner.name,
@@ -91,15 +141,25 @@ class Sweep:
         }
 
 
+def _best_epoch(rows: Sequence[EpochRow]) -> EpochRow | None:
+    """Return the epoch whose weights the run kept, by the trainer's own rule.
+
+    If fine-tuning kept a blend instead, the blend validated a little better than this.
+    """
+    validated = [row for row in rows if row["validation_accuracy"] is not None]
+    if not validated:
+        return None
+    return max(
+        validated, key=lambda row: (row["validation_accuracy"], -(row["validation_loss"] or 0))
+    )
+
+
 def _table(runs: tuple[SweptRun, ...]) -> Iterator[str]:
     width = max(len("run"), *(len(run.name) for run in runs))
     yield f"{'run':<{width}}  validation      test   95% interval      time"
-    yield from (_row(run, width) for run in runs)
-
-
-def _row(run: SweptRun, width: int) -> str:
-    interval = f"{100 * run.accuracy_low:.1f} to {100 * run.accuracy_high:.1f}"
-    return (
-        f"{run.name:<{width}}  {fixed_percent(run.validation_accuracy):>10}  "
-        f"{fixed_percent(run.accuracy):>8}  {interval:>13}  {duration(run.seconds):>8}"
-    )
+    for run in runs:
+        interval = f"{100 * run.accuracy_low:.1f} to {100 * run.accuracy_high:.1f}"
+        yield (
+            f"{run.name:<{width}}  {fixed_percent(run.validation_accuracy):>10}  "
+            f"{fixed_percent(run.accuracy):>8}  {interval:>13}  {duration(run.seconds):>8}"
+        )

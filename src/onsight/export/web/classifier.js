@@ -1,4 +1,4 @@
-// The network, run by onnxruntime-web from files that were loaded with the page.
+// The network, run by onnxruntime-web from scripts that were loaded with the page.
 "use strict";
 
 const classifier = (() => {
@@ -12,9 +12,9 @@ const classifier = (() => {
     return URL.createObjectURL(new Blob([bytesOf(base64)], { type: "text/javascript" }));
   }
 
-  /** Start the runtime; nothing is fetched, so that it works offline and from a folder on disk. */
+  /** Starts the runtime without fetching anything, so that it works offline and from a disk. */
   async function start() {
-    ort.env.wasm.numThreads = 1; // more need headers that a folder on disk cannot send
+    ort.env.wasm.numThreads = 1; // more threads need HTTP headers, which a folder on disk does not have
     ort.env.wasm.wasmBinary = bytesOf(window.onnxruntimeFiles.wasm);
     ort.env.wasm.wasmPaths = { mjs: urlOf(window.onnxruntimeFiles.loader) };
     return ort.InferenceSession.create(bytesOf(network));
@@ -22,16 +22,16 @@ const classifier = (() => {
 
   const session = start();
 
-  /** [{name, probability}] of every class for an encoded image, the likeliest first. */
+  /** [{name, probability}] of every class for an encoded image, the most likely first. */
   async function classify(blob) {
     const target = facts.image;
     const image = pixels.fit(await pixels.decode(blob, target), target);
     const shape = [1, target.height, target.width, target.channels];
-    const given = { images: new ort.Tensor("uint8", image.bytes, shape) };
-    const found = (await (await session).run(given)).probabilities.data;
+    const inputs = { images: new ort.Tensor("uint8", image.bytes, shape) };
+    const probabilities = (await (await session).run(inputs)).probabilities.data;
     return facts.classes
-      .map((name, place) => ({ name, probability: found[place] }))
-      .sort((one, other) => other.probability - one.probability);
+      .map((name, index) => ({ name, probability: probabilities[index] }))
+      .sort((a, b) => b.probability - a.probability);
   }
 
   return { facts, ready: session, classify };

@@ -1,9 +1,9 @@
-// Images as the network takes them: decoded by the browser, then fitted as Onsight fits them.
+// Images as network input: decoded by the browser, then fitted in the same way as in Onsight.
 "use strict";
 
 const pixels = (() => {
-  const WEIGHT_LIMIT = 1 << 15; // torch keeps weights in 16 bits, Pillow 22 bits of fraction
-  const MOST_BITS = 22;
+  const WEIGHT_LIMIT = 1 << 15; // torch has 16-bit weights, Pillow 22 fraction bits
+  const MAX_BITS = 22;
 
   /** The bytes (H, W, C) of an encoded image, upright, on the background. */
   async function decode(blob, target) {
@@ -137,7 +137,7 @@ const pixels = (() => {
     return Math.max(0, Math.min(255, value));
   }
 
-  /** For each new pixel: the first old one that it is made of, and whole weights. */
+  /** For each new pixel: its first source pixel, and integer weights. */
   function taps(offset, extent, before, after, bitsOf) {
     if (offset === 0 && extent === before && before === after) return null;
     const scale = extent / after;
@@ -150,25 +150,25 @@ const pixels = (() => {
       for (let at = start; at < end; at++) {
         raw.push(Math.max(1 - Math.abs((at - centre + 0.5) * (1 / reach)), 0));
       }
-      const sum = raw.reduce((one, other) => one + other, 0);
+      const sum = raw.reduce((a, b) => a + b, 0);
       return { start, shares: raw.map((share) => share / sum) };
     });
-    const bits = bitsOf(Math.max(...shares.map((one) => Math.max(...one.shares))));
-    return shares.map((one) => ({
-      start: one.start,
-      weights: one.shares.map((share) => Math.floor(share * 2 ** bits + 0.5)),
+    const bits = bitsOf(Math.max(...shares.map((pixel) => Math.max(...pixel.shares))));
+    return shares.map((pixel) => ({
+      start: pixel.start,
+      weights: pixel.shares.map((share) => Math.floor(share * 2 ** bits + 0.5)),
       bits,
     }));
   }
 
   function bitsOfTorch(largest) {
     let bits = 0;
-    while (bits < MOST_BITS && Math.trunc(0.5 + largest * 2 ** (bits + 1)) < WEIGHT_LIMIT) bits++;
+    while (bits < MAX_BITS && Math.trunc(0.5 + largest * 2 ** (bits + 1)) < WEIGHT_LIMIT) bits++;
     return bits;
   }
 
   function bitsOfPillow() {
-    return MOST_BITS;
+    return MAX_BITS;
   }
 
   /** Rounded as Python rounds. */

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from onsight.evaluation.results import ClassResult
 from onsight.report.card.subject import Subject
-from onsight.report.sentences import is_unbalanced, pair_sentence
+from onsight.report.sentences import FEW_IMAGES, is_unbalanced, pair_sentence
 from onsight.words import listed, plural
 
-_FEW = 20  # test images of a class, whose recall is then known to some 20 points at best
 _PAIRS_SHOWN = 5
 
 
@@ -64,7 +63,9 @@ def _thinly_tested(classes: list[ClassResult]) -> Iterator[str]:
     if not any(row["images"] for row in classes):
         return
     none = [f"'{row['name']}'" for row in classes if not row["images"]]
-    few = [f"'{row['name']}' ({row['images']})" for row in classes if 0 < row["images"] < _FEW]
+    few = [
+        f"'{row['name']}' ({row['images']})" for row in classes if 0 < row["images"] < FEW_IMAGES
+    ]
     if none:
         yield f"Nothing is known about {listed(none)}: no image of it was in the test."
     if few:

@@ -1,47 +1,49 @@
-// What the model is and how good it is: its card, from the facts the server gives.
+// The dialog "About this model": its card, from the facts that the server publishes.
 
 import { count, percent } from "./words.js";
 
 const part = (id) => document.getElementById(id);
 
-function made(tag, ...content) {
+const isKnown = (value) => value !== null && value !== undefined;
+
+function make(tag, ...content) {
   const element = document.createElement(tag);
   element.append(...content);
   return element;
 }
 
 function fact(label, value, note = "") {
-  return made("div", made("dt", label), made("dd", made("b", value), made("small", note)));
+  return make("div", make("dt", label), make("dd", make("b", value), make("small", note)));
 }
 
 /** The recall as a dot in its interval, on a scale from 0 to 1. */
-function interval({ recall, low, high }) {
-  const drawn = document.createElement("span");
-  drawn.className = "interval";
-  drawn.ariaHidden = "true";
+function intervalChart({ recall, low, high }) {
+  const chart = document.createElement("span");
+  chart.className = "interval";
+  chart.ariaHidden = "true";
   for (const [name, value] of Object.entries({ recall, low, high })) {
-    drawn.style.setProperty(`--${name}`, value);
+    chart.style.setProperty(`--${name}`, value);
   }
-  return drawn;
+  return chart;
 }
 
 function classRow(row) {
-  const head = made("th", row.class);
+  const head = make("th", row.class);
   head.scope = "row";
-  const known = row.recall !== null && row.recall !== undefined;
+  const isMeasured = isKnown(row.recall);
   const cells = [
-    made("td", percent(row.recall)),
-    made("td", known ? interval(row) : ""),
-    made("td", known ? `${percent(row.low)} to ${percent(row.high)}` : "–"),
-    made("td", count(row.n)),
+    make("td", percent(row.recall)),
+    make("td", isMeasured ? intervalChart(row) : ""),
+    make("td", isMeasured ? `${percent(row.low)} to ${percent(row.high)}` : "–"),
+    make("td", count(row.n)),
   ];
   cells[0].className = cells[3].className = "n";
-  return made("tr", head, ...cells);
+  return make("tr", head, ...cells);
 }
 
 function headline({ accuracy, accuracy_low: low, accuracy_high: high, images }) {
-  if (accuracy === null || accuracy === undefined) {
-    return ["–", "No images were held out, so nobody knows how good it is."];
+  if (!isKnown(accuracy)) {
+    return ["–", "No images were held out, so its accuracy is unknown."];
   }
   const right = count(Math.round(accuracy * images));
   return [
@@ -51,13 +53,14 @@ function headline({ accuracy, accuracy_low: low, accuracy_high: high, images }) 
   ];
 }
 
-const FITS = { stretch: "images are stretched to it", crop: "the middle of an image", pad: "whole images" };
+const FITS = { stretch: "stretched to fit", crop: "cropped to the centre", pad: "padded to fit" };
 
-function looksAt({ height, width, channels, fit }) {
-  return [`${width} × ${height} pixels`, [channels === 1 ? "in grey" : "in colour", FITS[fit]].join(", ")];
+function inputFacts({ height, width, channels, fit }) {
+  const colour = channels === 1 ? "grey" : "colour";
+  return [`${width} × ${height} pixels`, `${colour}, ${FITS[fit]}`];
 }
 
-/** Fills the dialog "About this model". */
+/** Fills the dialog. */
 export function showCard(model) {
   const [figure, meaning] = headline(model);
   part("about-accuracy").textContent = figure;
@@ -67,13 +70,13 @@ export function showCard(model) {
     ["Network", model.model],
     ["Trained on", model.data],
     ["Date", model.date],
-    ["Looks at", looksAt(model.input)],
+    ["Input", inputFacts(model.input)],
     ["Classes", count(model.classes.length)],
   ];
-  const known = facts.filter(([, value]) => value !== null && value !== undefined);
+  const known = facts.filter(([, value]) => isKnown(value));
   part("about-facts").replaceChildren(...known.map(([name, value]) => fact(name, ...[value].flat())));
-  const limits = model.limits?.length ? model.limits : ["None are recorded."];
-  part("about-limits").replaceChildren(...limits.map((sentence) => made("li", sentence)));
+  const limitations = model.limitations?.length ? model.limitations : ["None are recorded."];
+  part("about-limitations").replaceChildren(...limitations.map((text) => make("li", text)));
   const unmeasured = (name) => ({ class: name, recall: null, n: 0 });
   const rows = model.per_class?.length ? model.per_class : model.classes.map(unmeasured);
   part("about-classes").replaceChildren(...rows.map(classRow));

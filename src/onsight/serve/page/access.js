@@ -1,11 +1,11 @@
-// Asks the person for the server's token, and the server again with it.
+// Asks the user for the server's token where a request needs one, and repeats the request.
 
 import { hasToken, keepToken } from "./api.js";
 
 const dialog = document.getElementById("access");
 const form = document.getElementById("access-form");
 const field = document.getElementById("token");
-let asked = null; // one dialog for all who are refused at the same time
+let pending = null; // one dialog for all requests that are rejected at the same time
 
 function openDialog() {
   document.getElementById("access-problem").hidden = !hasToken();
@@ -14,21 +14,21 @@ function openDialog() {
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => resolve(field.value !== ""), { once: true });
   }).finally(() => {
-    asked = null;
+    pending = null;
   });
 }
 
-/** Whether a token was given; it is kept for this tab. */
+/** Resolves to true if the user enters a token; it is kept for this tab. */
 export function askToken() {
-  asked ??= openDialog();
-  return asked;
+  pending ??= openDialog();
+  return pending;
 }
 
-/** The answer of `ask()`, which is called again with each token given where it was refused. */
-export async function withAccess(ask) {
+/** The result of `request()`, which is repeated with each token entered while it is rejected. */
+export async function withAccess(request) {
   for (;;) {
     try {
-      return await ask();
+      return await request();
     } catch (problem) {
       if (problem.status !== 401 || !(await askToken())) throw problem;
     }

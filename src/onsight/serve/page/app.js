@@ -1,4 +1,4 @@
-// The page: images come in, wait in a queue, and are shown with the model's answers.
+// The page: images come in, wait in a queue, and are shown with the model's predictions.
 
 import { showCard } from "./about.js";
 import { askToken, withAccess } from "./access.js";
@@ -10,35 +10,36 @@ import { Queue } from "./queue.js";
 import { Result, TOP } from "./result.js";
 import { count, percent, images, size } from "./words.js";
 
-const FORM_BYTES = 1024; // around an image in a request
+const FORM_BYTES = 1024; // of a request, besides the image
+const NAMES_SHOWN = 12;
 
 const part = (id) => document.getElementById(id);
 
 let names = []; // of all models
 let model = null; // the card of the chosen one
-let early = []; // files given before it was known
-let shown = [];
+let early = []; // files added before it was loaded
+let results = []; // on the page
 let fresh = []; // results since the last announcement
 let limit = Infinity; // bytes of an image
-let problem = null; // why the model is not known
+let problem = null; // why no model is loaded
 
-function say(sentence) {
-  part("said").textContent = sentence;
+function announce(sentence) {
+  part("announcement").textContent = sentence;
 }
 
-// What is asked beside the queue; `told` says that the server is busy, or what went wrong.
-async function asking(ask, told) {
-  const tell = (sentence) => {
-    told.hidden = !sentence;
-    told.textContent = sentence;
-    say(sentence);
+// A request outside the queue; `message` shows that the server is busy, or what went wrong.
+async function requestAside(request, message) {
+  const show = (sentence) => {
+    message.hidden = !sentence;
+    message.textContent = sentence;
+    announce(sentence);
   };
   try {
-    const answer = await withAccess(() => ask(tell));
-    tell("");
+    const answer = await withAccess(() => request(show));
+    show("");
     return answer;
   } catch (failed) {
-    tell(failed.message);
+    show(failed.message);
     return null;
   }
 }
@@ -47,54 +48,55 @@ const queue = new Queue({
   async send(items, signal) {
     const onBusy = (sentence) => {
       part("state").textContent = sentence;
-      say(sentence);
+      announce(sentence);
     };
     const files = items.map((item) => item.file);
     return api.predict(files, { model: items[0].model.name, top: TOP, signal, onBusy });
   },
   onChange: showState,
-  async onRefused() {
+  async onRejected() {
     if (await askToken()) queue.resume();
   },
 });
 
-/** "12 images: 8 × coat, 2 × shirt, bag. 1 has no answer." */
+/** "12 images: 8 × coat, 2 × shirt, bag. 1 failed." */
 function summary(results) {
-  const found = new Map();
-  for (const { predicted } of results) found.set(predicted, (found.get(predicted) ?? 0) + 1);
-  const without = found.get(null) ?? 0;
-  found.delete(null);
-  const classes = [...found].sort((a, b) => b[1] - a[1]);
+  const counts = new Map();
+  for (const { predicted } of results) counts.set(predicted, (counts.get(predicted) ?? 0) + 1);
+  const failed = counts.get(null) ?? 0;
+  counts.delete(null);
+  const classes = [...counts].sort((a, b) => b[1] - a[1]);
   const listed = classes.slice(0, TOP).map(([name, n]) => (n > 1 ? `${count(n)} × ${name}` : name));
   if (classes.length > TOP) listed.push(`${count(classes.length - TOP)} other classes`);
-  const answers = listed.length ? `: ${listed.join(", ")}.` : ".";
-  const lost = without ? ` ${count(without)} ${without === 1 ? "has" : "have"} no answer.` : "";
-  return `${images(results.length)}${answers}${lost}`;
+  const predictions = listed.length ? `: ${listed.join(", ")}.` : ".";
+  return `${images(results.length)}${predictions}${failed ? ` ${count(failed)} failed.` : ""}`;
 }
 
-function announce() {
-  const [only] = fresh;
-  const one = fresh.length === 1 && only.predicted !== null;
-  say(one ? `${only.name}: ${only.predicted}, ${percent(only.probability)}.` : summary(fresh));
+function announceResults() {
+  const [first] = fresh;
+  const isSingle = fresh.length === 1 && first.predicted !== null;
+  announce(
+    isSingle ? `${first.name}: ${first.predicted}, ${percent(first.probability)}.` : summary(fresh),
+  );
   fresh = [];
 }
 
 function showState() {
   const held = problem ?? queue.held;
-  part("work").hidden = !shown.length && held === null;
-  part("results").hidden = !shown.length;
-  document.body.classList.toggle("started", shown.length > 0);
+  part("work").hidden = !results.length && held === null;
+  part("results").hidden = !results.length;
+  document.body.classList.toggle("started", results.length > 0);
   part("progress").hidden = !queue.working;
   part("progress").max = queue.total || 1;
   part("progress").value = queue.done;
   part("again").hidden = held === null;
   part("stop").hidden = !queue.working;
-  part("clear").hidden = queue.working || !shown.length;
+  part("clear").hidden = queue.working || !results.length;
   if (held !== null) part("state").textContent = held;
   else if (queue.working) part("state").textContent = `${count(queue.done)} of ${images(queue.total)}`;
-  else part("state").textContent = shown.length ? summary(shown) : "";
-  if (held !== null) say(held);
-  else if (!queue.working && fresh.length) announce();
+  else part("state").textContent = results.length ? summary(results) : "";
+  if (held !== null) announce(held);
+  else if (!queue.working && fresh.length) announceResults();
 }
 
 function add(files) {
@@ -102,16 +104,17 @@ function add(files) {
     early.push(...files);
     return;
   }
-  const results = files.map((file) => new Result(file, model, { several: names.length > 1, asking }));
-  part("list").prepend(...results.map((result) => result.element));
-  shown = [...results, ...shown];
-  fresh.push(...results);
-  const small = results.filter((result) => result.file.size <= limit);
-  for (const result of results) {
+  const options = { several: names.length > 1, request: requestAside };
+  const added = files.map((file) => new Result(file, model, options));
+  part("list").prepend(...added.map((result) => result.element));
+  results = [...added, ...results];
+  fresh.push(...added);
+  const sendable = added.filter((result) => result.file.size <= limit);
+  for (const result of added) {
     if (result.file.size <= limit) whenNear(result.element, () => result.showImage());
-    else result.fail(`It has ${size(result.file.size)}; this server takes ${size(limit)} at most.`);
+    else result.fail(`The file has ${size(result.file.size)}; this server accepts ${size(limit)} at most.`);
   }
-  if (small.length) queue.add(small);
+  if (sendable.length) queue.add(sendable);
   else showState();
 }
 
@@ -122,9 +125,9 @@ async function choose(name) {
   problem = null;
   part("name").textContent = model.name;
   document.title = `${model.name} · Onsight`;
-  const known = model.classes.slice(0, 12).join(", ");
-  const more = model.classes.length > 12 ? `, … ${count(model.classes.length)} classes in all` : "";
-  part("knows").textContent = `It knows: ${known}${more}.`;
+  const { classes } = model;
+  const more = classes.length > NAMES_SHOWN ? `, … ${count(classes.length)} classes in all` : "";
+  part("class-names").textContent = `Recognises ${classes.slice(0, NAMES_SHOWN).join(", ")}${more}.`;
   showCard(model);
   showCode(model, names.length > 1, api.hasToken());
   for (const id of ["open-about", "open-code"]) part(id).disabled = false;
@@ -134,12 +137,12 @@ async function choose(name) {
 async function start() {
   problem = null;
   try {
-    const told = await withAccess(api.models);
-    names = told.models;
-    limit = told.max_bytes - FORM_BYTES;
+    const served = await withAccess(api.models);
+    names = served.models;
+    limit = served.max_bytes - FORM_BYTES;
     part("model").replaceChildren(...names.map((name) => new Option(name)));
-    part("model").value = told.default;
-    await choose(told.default);
+    part("model").value = served.default;
+    await choose(served.default);
     part("models").hidden = names.length < 2;
   } catch (failed) {
     problem = failed.message;
@@ -154,7 +157,7 @@ takeIn({
   camera: part("camera"),
   onImages: (files) => add(files),
 });
-copyButtons(say);
+copyButtons(announce);
 part("model").addEventListener("change", async () => {
   try {
     await choose(part("model").value);
@@ -167,9 +170,9 @@ part("model").addEventListener("change", async () => {
 part("stop").addEventListener("click", () => queue.stop());
 part("again").addEventListener("click", () => (problem ? start() : queue.resume()));
 part("clear").addEventListener("click", () => {
-  for (const result of shown.splice(0)) result.dispose();
+  for (const result of results.splice(0)) result.dispose();
   showState();
-  say("Cleared.");
+  announce("Cleared.");
   part("choose").focus();
 });
 for (const [button, dialog] of [["open-about", "about"], ["open-code", "code"]]) {

@@ -1,4 +1,4 @@
-// Lines to copy that ask this very server from a shell or from Python.
+// Code to copy that sends requests to this server, from a shell or from Python.
 
 const part = (id) => document.getElementById(id);
 
@@ -22,25 +22,25 @@ print(prediction["predicted"], prediction["probability"])`,
   };
 }
 
-/** Fills the dialog "Use it from code"; `model` is named where the server has several. */
+/** Fills the dialog "Use it from code"; `several` adds the model's name to the URL. */
 export function showCode(model, several, token) {
   const address = new URL("predict", document.baseURI);
   if (several) address.searchParams.set("model", model.name);
   for (const [id, text] of Object.entries(samples(address.href, token))) part(id).textContent = text;
   part("code-token").textContent = token
-    ? "The server's token is expected in the environment variable ONSIGHT_TOKEN."
-    : "This server asks for no token. One that does wants the header “Authorization: Bearer …”.";
+    ? "Set the environment variable ONSIGHT_TOKEN to the server's token."
+    : "This server requires no token. One that does expects the header “Authorization: Bearer …”.";
 }
 
-async function copy(button, say) {
+async function copy(button, announce) {
   const source = part(button.dataset.copies);
   try {
     await navigator.clipboard.writeText(source.textContent);
-    say("Copied.");
+    announce("Copied.");
     button.textContent = "Copied";
-  } catch { // over plain http from another machine there is no clipboard
+  } catch { // there is no clipboard over plain http from another machine
     getSelection().selectAllChildren(source);
-    say("Selected. Copy it with Ctrl and C.");
+    announce("Selected. Copy it with Ctrl+C.");
     button.textContent = "Selected";
   }
   setTimeout(() => {
@@ -48,9 +48,9 @@ async function copy(button, say) {
   }, 2000);
 }
 
-/** Makes the buttons work; `say(sentence)` announces. */
-export function copyButtons(say) {
+/** Connects the Copy buttons; `announce(sentence)` tells screen readers. */
+export function copyButtons(announce) {
   for (const button of document.querySelectorAll("[data-copies]")) {
-    button.addEventListener("click", () => copy(button, say));
+    button.addEventListener("click", () => copy(button, announce));
   }
 }

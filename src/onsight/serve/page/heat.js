@@ -1,45 +1,45 @@
-// The heat map over an image: which parts spoke for a class.
+// The heat map over an image: the regions that support a class.
 
 import { explain } from "./api.js";
 
-/** Fills and shows `part`, the switch and dials of a result; asks the server when switched on. */
+/** Shows `part`, the heat map controls of a result; a map is requested when switched on. */
 export function addHeat(result, part, classes) {
   const [toggle, choice, strength] = part.querySelectorAll("[type=checkbox], select, [type=range]");
   const dials = part.querySelector(".dials");
-  const told = part.querySelector(".told");
-  const laid = new Image();
-  const drawn = new Map(); // addresses by class
-  laid.className = `laid ${result.model.input.fit}`; // as the network was shown the image
-  laid.hidden = true;
+  const message = part.querySelector(".message");
+  const layer = new Image();
+  const urls = new Map(); // of the maps, by class
+  layer.className = `laid ${result.model.input.fit}`; // placed as the network's input was
+  layer.hidden = true;
   choice.replaceChildren(...classes.map((name) => new Option(name)));
   part.hidden = false;
 
   async function show() {
     const name = choice.value;
     dials.hidden = !toggle.checked;
-    told.hidden = true;
-    laid.hidden = true;
+    message.hidden = true;
+    layer.hidden = true;
     if (!toggle.checked) return;
     part.ariaBusy = "true";
-    const asked = (onBusy) => explain(result.file, result.model.name, name, onBusy);
-    if (!drawn.has(name)) {
-      const blob = await result.asking(asked, told);
-      if (blob) drawn.set(name, result.address(blob));
+    if (!urls.has(name)) {
+      const request = (onBusy) => explain(result.file, result.model.name, name, onBusy);
+      const blob = await result.request(request, message);
+      if (blob) urls.set(name, result.makeUrl(blob));
     }
     part.ariaBusy = "false";
-    if (!drawn.has(name) || !toggle.checked || choice.value !== name) return;
-    laid.src = drawn.get(name);
-    laid.alt = `The heat map: where the image speaks for ${name}`;
-    laid.hidden = false;
-    told.textContent = `Bright and outlined: what spoke for ${name}.`;
-    told.hidden = false;
+    if (!urls.has(name) || !toggle.checked || choice.value !== name) return;
+    layer.src = urls.get(name);
+    layer.alt = `Heat map of the regions that support ${name}`;
+    layer.hidden = false;
+    message.textContent = `Bright, outlined regions support ${name}.`;
+    message.hidden = false;
     const stage = result.element.querySelector(".stage");
-    (stage ?? result.element.querySelector(".lost")).append(laid);
+    (stage ?? result.element.querySelector(".lost")).append(layer);
   }
 
   toggle.addEventListener("change", show);
   choice.addEventListener("change", show);
   strength.addEventListener("input", () => {
-    laid.style.opacity = strength.value / 100;
+    layer.style.opacity = strength.value / 100;
   });
 }

@@ -1,16 +1,16 @@
-// Images that are dropped (in folders, too), pasted, chosen or photographed, as lists of files.
+// Images that are dropped (folders too), pasted, chosen or photographed, as lists of files.
 
 async function filesIn(entry) {
   if (entry.isFile) {
-    const unreadable = new File([], entry.name); // the server says that it is empty
+    const unreadable = new File([], entry.name); // the server reports that it is empty
     return [await new Promise((resolve) => entry.file(resolve, () => resolve(unreadable)))];
   }
   const reader = entry.createReader();
   const files = [];
   for (;;) {
     const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
-    if (!some.length) return files; // a reader gives about a hundred at a time
-    for (const one of some) files.push(...(await filesIn(one)));
+    if (!some.length) return files; // a reader returns about a hundred at a time
+    for (const child of some) files.push(...(await filesIn(child)));
   }
 }
 
@@ -18,13 +18,13 @@ async function dropped(transfer) {
   const items = [...transfer.items].filter((item) => item.kind === "file");
   const entries = items.map((item) => item.webkitGetAsEntry?.());
   if (!entries.some((entry) => entry?.isDirectory)) return [...transfer.files];
-  const found = await Promise.all(entries.map((entry) => (entry ? filesIn(entry) : [])));
-  return found.flat().filter((file) => !file.name.startsWith("."));
+  const files = await Promise.all(entries.map((entry) => (entry ? filesIn(entry) : [])));
+  return files.flat().filter((file) => !file.name.startsWith("."));
 }
 
 const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
 
-/** Calls `onImages(files)` for whatever is given to the page. */
+/** Calls `onImages(files)` for everything that reaches the page. */
 export function takeIn({ choose, photograph, files, camera, onImages }) {
   for (const [button, input] of [[choose, files], [photograph, camera]]) {
     button.addEventListener("click", () => input.click());
@@ -33,18 +33,18 @@ export function takeIn({ choose, photograph, files, camera, onImages }) {
       input.value = ""; // so that the same image can be chosen again
     });
   }
-  const over = (state) => document.body.classList.toggle("over", state);
+  const setOver = (isOver) => document.body.classList.toggle("over", isOver);
   document.addEventListener("dragover", (event) => {
     if (!hasFiles(event)) return;
     event.preventDefault();
     event.dataTransfer.dropEffect = "copy";
-    over(true);
+    setOver(true);
   });
   document.addEventListener("dragleave", (event) => {
-    if (!event.relatedTarget) over(false);
+    if (!event.relatedTarget) setOver(false);
   });
   document.addEventListener("drop", async (event) => {
-    over(false);
+    setOver(false);
     if (!hasFiles(event)) return;
     event.preventDefault();
     onImages(await dropped(event.dataTransfer));

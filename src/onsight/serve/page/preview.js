@@ -1,10 +1,10 @@
-// Small copies of images to show: a photo of 40 megapixels would fill the memory of a phone.
+// Small copies of images to display: a 40-megapixel photo would fill a phone's memory.
 
-const SIDE = 640; // pixels, about twice the largest that is shown
-const TINY = 96; // pixels; smaller images are shown as pixels, not blurred
-let turn = Promise.resolve(); // one is decoded at a time
+const SIDE = 640; // pixels, about twice the largest size on the page
+const TINY = 96; // pixels; smaller images are enlarged without smoothing
+let previous = Promise.resolve(); // images are decoded one at a time
 
-async function shrunk(file) {
+async function shrink(file) {
   const bitmap = await createImageBitmap(file);
   const scale = Math.min(1, SIDE / Math.max(bitmap.width, bitmap.height));
   const canvas = document.createElement("canvas");
@@ -22,25 +22,25 @@ async function shrunk(file) {
 
 /** A small copy of the image, `{blob, tiny, ratio}`, or null where the browser cannot decode it. */
 export function preview(file) {
-  const made = turn.then(() => shrunk(file)).catch(() => null);
-  turn = made;
-  return made;
+  const current = previous.then(() => shrink(file)).catch(() => null);
+  previous = current;
+  return current;
 }
 
-const awaited = new WeakMap();
+const actions = new WeakMap();
 const observer = new IntersectionObserver(
   (entries) => {
     for (const { target, isIntersecting } of entries) {
       if (!isIntersecting) continue;
       observer.unobserve(target);
-      awaited.get(target)();
+      actions.get(target)();
     }
   },
   { rootMargin: "600px" },
 );
 
-/** Calls `action()` once the element comes near to what is seen. */
+/** Calls `action()` once the element comes near the visible part of the page. */
 export function whenNear(element, action) {
-  awaited.set(element, action);
+  actions.set(element, action);
   observer.observe(element);
 }

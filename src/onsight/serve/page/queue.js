@@ -1,7 +1,7 @@
-// Sends images in small batches, two at a time, so that many of them hold up nobody.
+// Sends images in small batches, two at a time, so that no client blocks the others.
 
 const BATCH_IMAGES = 8;
-const BATCH_BYTES = 4e6; // a slow line has seconds to send a batch; a larger image goes alone
+const BATCH_BYTES = 4e6; // a slow connection has seconds to send a batch; larger images go alone
 const LANES = 2;
 
 const readable = (file) => file.slice(0, 1).arrayBuffer().then(() => true, () => false);
@@ -9,8 +9,8 @@ const readable = (file) => file.slice(0, 1).arrayBuffer().then(() => true, () =>
 /**
  * Items `{file, model, answer(prediction), fail(problem)}` on their way to `send(items, signal)`.
  *
- * `held` says why nothing is sent until `resume()`, null while all is well. `onChange()` is called
- * after every change; `onRefused()` when the server asks for its token.
+ * `held` is the reason why nothing is sent until `resume()`, or null. `onChange()` is called after
+ * every change, `onRejected()` when the server requires a token.
  */
 export class Queue {
   total = 0;
@@ -20,8 +20,8 @@ export class Queue {
   #running = 0;
   #stopper = new AbortController();
 
-  constructor({ send, onChange, onRefused }) {
-    Object.assign(this, { send, onChange, onRefused });
+  constructor({ send, onChange, onRejected }) {
+    Object.assign(this, { send, onChange, onRejected });
   }
 
   get working() {
@@ -44,7 +44,7 @@ export class Queue {
     this.#stopper.abort(new DOMException("Stopped.", "AbortError"));
     this.#stopper = new AbortController();
     this.held = null;
-    for (const item of this.#waiting.splice(0)) this.#fail(item, "It was not sent: you stopped.");
+    for (const item of this.#waiting.splice(0)) this.#fail(item, "Not sent: you stopped.");
     this.onChange();
   }
 
@@ -91,12 +91,12 @@ export class Queue {
 
   #settle(items, problem) {
     const { status, name, message } = problem;
-    const fail = (said) => items.forEach((item) => this.#fail(item, said));
-    if (name === "AbortError") return fail("It was not sent: you stopped.");
+    const fail = (reason) => items.forEach((item) => this.#fail(item, reason));
+    if (name === "AbortError") return fail("Not sent: you stopped.");
     if (status === 413 && items.length > 1) {
       for (const item of items) item.alone = true;
     } else if (status === 401) {
-      if (this.held === null) this.onRefused();
+      if (this.held === null) this.onRejected();
       this.held = message;
     } else if (status === 0 || status === 408 || status >= 500) {
       this.held = message;

@@ -1,4 +1,4 @@
-// One image with the model's answer, made from the template of the page.
+// One image with the model's prediction, made from the page's template.
 
 import { predict } from "./api.js";
 import { addHeat } from "./heat.js";
@@ -7,12 +7,12 @@ import { addSimilar } from "./similar.js";
 import { count, percent, sentence } from "./words.js";
 
 export const TOP = 5; // classes shown at first
-const MOST = 1000; // that the server lists
+const MAX_CLASSES = 1000; // that the server lists
 
 const template = document.getElementById("result");
 
-function row({ class: name, probability }) {
-  const line = document.createElement("tr");
+function classRow({ class: name, probability }) {
+  const row = document.createElement("tr");
   const head = document.createElement("th");
   head.scope = "row";
   head.textContent = name;
@@ -24,30 +24,32 @@ function row({ class: name, probability }) {
   const figure = document.createElement("span");
   figure.textContent = percent(probability);
   cell.append(bar, figure);
-  line.append(head, cell);
-  return line;
+  row.append(head, cell);
+  return row;
 }
 
-/** What is to be said beside a prediction, as [in short, the rest], or null. */
-function doubt({ out_of_distribution: unlike, probability, predicted }) {
-  if (unlike) return ["Unlike anything seen in training.", "The answer may mean nothing."];
+/** A warning about a prediction, as [in short, the rest], or null. */
+function warning({ out_of_distribution: isUnlike, probability, predicted }) {
+  if (isUnlike) return ["Unlike anything seen in training.", "The prediction may be meaningless."];
   if (probability >= 0.5) return null;
-  return ["Unsure.", `The model itself gives ${predicted} only ${percent(probability)}.`];
+  return ["Unsure.", `The model gives ${predicted} a probability of only ${percent(probability)}.`];
 }
 
-/** An image on its way: `element` to show, `answer` or `fail` once, `dispose` in the end. */
+/** An image on its way: `element` to show, `answer` or `fail` once, `dispose` at the end. */
 export class Result {
   predicted = null; // and its probability, once answered
   probability = null;
-  #addresses = [];
+  #urls = [];
 
-  constructor(file, model, { several, asking }) {
+  constructor(file, model, { several, request }) {
     this.file = file;
     this.model = model;
-    this.asking = asking;
+    this.request = request;
     this.element = template.content.cloneNode(true).querySelector("li");
     this.name = file.name || "image";
-    this.#part("figcaption").textContent = several ? `${this.name}, seen by ${model.name}` : this.name;
+    this.#part("figcaption").textContent = several
+      ? `${this.name}, classified by ${model.name}`
+      : this.name;
     this.#part("h3").textContent = "Waiting";
     this.element.classList.add("waiting");
   }
@@ -56,23 +58,23 @@ export class Result {
     return this.element.querySelector(selector);
   }
 
-  /** An address of a blob's, taken back by `dispose`. */
-  address(blob) {
-    const address = URL.createObjectURL(blob);
-    this.#addresses.push(address);
-    return address;
+  /** A URL of a blob, which `dispose` revokes. */
+  makeUrl(blob) {
+    const url = URL.createObjectURL(blob);
+    this.#urls.push(url);
+    return url;
   }
 
   async showImage() {
-    const made = await preview(this.file);
-    if (!made || !this.#addresses) return;
+    const small = await preview(this.file);
+    if (!small || !this.#urls) return;
     const image = new Image();
     image.alt = this.name;
-    image.className = made.tiny ? "shown tiny" : "shown";
-    image.src = this.address(made.blob);
+    image.className = small.tiny ? "shown tiny" : "shown";
+    image.src = this.makeUrl(small.blob);
     const stage = document.createElement("div");
     stage.className = "stage";
-    stage.style.setProperty("--ratio", made.ratio);
+    stage.style.setProperty("--ratio", small.ratio);
     stage.append(image);
     this.#part(".lost").replaceWith(stage);
   }
@@ -85,62 +87,62 @@ export class Result {
     this.element.classList.remove("waiting");
     ({ predicted: this.predicted, probability: this.probability } = prediction);
     this.#part("h3").textContent = this.predicted;
-    this.#note(doubt(prediction));
-    this.#chart(prediction.probabilities);
-    const { can = {} } = this.model;
-    const classes = prediction.probabilities.slice(0, TOP).map((one) => one.class);
-    if (can.explain) addHeat(this, this.#part(".heat"), classes);
-    if (can.similar) addSimilar(this, this.#part(".similar"));
+    this.#showNote(warning(prediction));
+    this.#showChart(prediction.probabilities);
+    const { capabilities = {} } = this.model;
+    const classes = prediction.probabilities.slice(0, TOP).map((row) => row.class);
+    if (capabilities.explain) addHeat(this, this.#part(".heat"), classes);
+    if (capabilities.similar) addSimilar(this, this.#part(".similar"));
   }
 
   fail(problem) {
     this.element.classList.remove("waiting");
     this.element.classList.add("failed");
-    this.#part("h3").textContent = "No answer";
-    this.#note([problem]);
+    this.#part("h3").textContent = "No result";
+    this.#showNote([problem]);
   }
 
-  #note(words) {
+  #showNote(sentences) {
     const note = this.#part(".note");
-    note.hidden = words === null;
-    if (words === null) return;
+    note.hidden = sentences === null;
+    if (sentences === null) return;
     const short = document.createElement("b");
-    [short.textContent] = words;
-    note.replaceChildren(short, words[1] ? ` ${words[1]}` : "");
+    [short.textContent] = sentences;
+    note.replaceChildren(short, sentences[1] ? ` ${sentences[1]}` : "");
   }
 
-  #chart(first) {
+  #showChart(first) {
     const chart = this.#part(".chart");
     const button = this.#part(".all");
     const { classes } = this.model;
-    const total = Math.min(classes.length, MOST);
-    const closed = total < classes.length ? `The ${count(MOST)} likeliest` : `All ${count(total)} classes`;
-    const fill = (rows) => this.#part("tbody").replaceChildren(...rows.map(row));
-    this.#part("caption").textContent = `The likeliest classes of ${this.name}`;
+    const total = Math.min(classes.length, MAX_CLASSES);
+    const all = total < classes.length ? `The ${count(total)} most likely` : `All ${count(total)} classes`;
+    const fill = (rows) => this.#part("tbody").replaceChildren(...rows.map(classRow));
+    this.#part("caption").textContent = `Most likely classes of ${this.name}`;
     chart.hidden = false;
     button.hidden = total <= first.length;
-    button.textContent = closed;
+    button.textContent = all;
     button.ariaExpanded = "false";
     fill(first);
-    let all = null;
+    let rows = null; // of all classes
     button.addEventListener("click", async () => {
       const open = button.ariaExpanded === "false";
-      if (open && !all) {
+      if (open && !rows) {
         const options = { model: this.model.name, top: total };
-        const asked = (onBusy) => predict([this.file], { ...options, onBusy });
-        const answer = await this.asking(asked, chart.querySelector(".told"));
+        const request = (onBusy) => predict([this.file], { ...options, onBusy });
+        const answer = await this.request(request, chart.querySelector(".message"));
         if (!answer) return;
-        all = answer[0].probabilities;
+        rows = answer[0].probabilities;
       }
-      fill(open ? all : first);
+      fill(open ? rows : first);
       button.ariaExpanded = String(open);
-      button.textContent = open ? `The first ${first.length} only` : closed;
+      button.textContent = open ? `Only the first ${first.length}` : all;
     });
   }
 
   dispose() {
-    for (const address of this.#addresses) URL.revokeObjectURL(address);
-    this.#addresses = null;
+    for (const url of this.#urls) URL.revokeObjectURL(url);
+    this.#urls = null;
     this.element.remove();
   }
 }

@@ -1,18 +1,18 @@
-// The training images most like an image, asked for when they are opened.
+// The training images most similar to an image, requested when they are opened.
 
 import { similar } from "./api.js";
 
-function entry({ label, similarity, image }) {
-  const line = document.createElement("li");
-  const image = new Image();
-  image.src = image;
-  image.alt = `A training image of ${label}`;
+function item({ label, similarity, image }) {
+  const element = document.createElement("li");
+  const thumbnail = new Image();
+  thumbnail.src = image;
+  thumbnail.alt = `A training image of ${label}`;
   const name = document.createElement("b");
   name.textContent = label;
   const figure = document.createElement("small");
   figure.textContent = similarity.toFixed(2);
-  line.append(image, name, figure);
-  return line;
+  element.append(thumbnail, name, figure);
+  return element;
 }
 
 /** Shows `part`, a details element of a result, and fills it the first time it is opened. */
@@ -22,9 +22,9 @@ export function addSimilar(result, part) {
   part.addEventListener("toggle", async () => {
     if (!part.open || list.children.length) return;
     part.ariaBusy = "true";
-    const asked = (onBusy) => similar(result.file, result.model.name, onBusy);
-    const found = await result.asking(asked, part.querySelector(".told"));
-    list.replaceChildren(...(found ?? []).map(entry));
+    const request = (onBusy) => similar(result.file, result.model.name, onBusy);
+    const neighbours = await result.request(request, part.querySelector(".message"));
+    list.replaceChildren(...(neighbours ?? []).map(item));
     part.ariaBusy = "false";
   });
 }

@@ -1,4 +1,4 @@
-// Numbers and sentences as the reports of Onsight write them.
+// Numbers and sentences in the style of Onsight's reports.
 
 /** A share as 91.4%, with more digits where fewer would round to 0% or 100%. */
 export function percent(share) {
@@ -11,10 +11,10 @@ export function percent(share) {
 
 export const count = (number) => number.toLocaleString("en");
 
-/** A clause of the server's as a sentence. */
+/** A message of the server as a sentence. */
 export function sentence(clause) {
-  const said = clause.charAt(0).toUpperCase() + clause.slice(1);
-  return /[.?!]$/.test(said) ? said : `${said}.`;
+  const text = clause.charAt(0).toUpperCase() + clause.slice(1);
+  return /[.?!]$/.test(text) ? text : `${text}.`;
 }
 
 export const images = (number) => `${count(number)} image${number === 1 ? "" : "s"}`;

@@ -1,0 +1,305 @@
+"""`predict --cluster` and `embed --cluster`: Ray Data sends blocks of paths to copies of the model.
+
+Rows come back as Arrow tables, in the order of the inputs. D features, K classes, n rows.
+"""
+
+import os
+import socket
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from onsight.cluster.job import JobState, invisible, raise_failure, ray_failed
+from onsight.cluster.session import HEAD, Allocation, allocate, live_nodes, ray_cluster
+from onsight.errors import ConfigError, DataError, ModelError, OnsightError
+from onsight.inference.images import Input
+from onsight.inference.predict import OutputOptions, predict_files
+from onsight.inference.predictor import Prediction, Predictor
+from onsight_explain.cores import limit_cores
+from onsight_explain.spinning import choose_spinning
+
+_BLOCK_BATCHES = 4  # batches in a block: while one is computed, the next is decoded
+_TABLES_AHEAD = 2  # tables of rows on their way to the command
+_NUMBER, _PATH = "number", "path"  # columns of a block; paths are bytes, as file systems have them
+_SCALARS = ("predicted", "probability", "problem", "out_of_distribution", "score")
+_ARRAYS = ("probabilities", "features")
+
+
+def predict_on_cluster(
+    cluster: str,
+    model: Path,
+    paths: Sequence[str],
+    options: OutputOptions,
+    device: str,
+    module: str | None,
+) -> None:
+    """Write the rows that list_predictions writes, computed by a cluster.
+
+    cluster is an address as for ray_cluster. Raises UserError, ClusterFailed.
+    """
+    if options.resume:
+        raise ConfigError("--resume continues the work of one machine: leave it out on a --cluster")
+    options.check(model, paths)
+    with ray_cluster(cluster, "ray.data") as ray:
+        predictions = ClusterPredictions(ray, model, device, module, bool(options.top))
+        predict_files(
+            model, paths, options, device="cpu", module=module, batches=predictions.batches
+        )
+
+
+def embed_on_cluster(
+    cluster: str,
+    model: Path,
+    paths: Sequence[str],
+    out: Path,
+    device: str,
+    module: str | None,
+    as_json: bool,
+) -> None:
+    """Write the file that embed_files writes, computed by a cluster; arguments as there."""
+    from onsight.inference.embed import embed_files  # imports torch, which ImageModel does later
+
+    with ray_cluster(cluster, "ray.data") as ray:
+        predictions = ClusterPredictions(ray, model, device, module)
+        embed_files(
+            model,
+            paths,
+            out,
+            device="cpu",
+            module=module,
+            as_json=as_json,
+            batches=predictions.batches,
+        )
+
+
+class ClusterPredictions:
+    """Computes predictions on a cluster, in place of Predictor.batches."""
+
+    def __init__(
+        self,
+        ray: Any,  # as ray_cluster yields it
+        model: Path,
+        device: str,
+        module: str | None,
+        with_probabilities: bool = False,  # of all classes
+    ) -> None:
+        self._ray = ray
+        self._model = os.path.abspath(model)
+        self._device, self._module = device, module
+        self._with_probabilities = with_probabilities
+
+    def batches(
+        self, predictor: Predictor, inputs: Iterable[Input], features: bool
+    ) -> Iterator[list[Prediction]]:
+        """Yield lists of predictions, one for each input and in their order.
+
+        Raises UserError, and OnsightError if Ray fails.
+        """
+        names, paths = [], []
+        for image in inputs:
+            names.append(image.name)
+            paths.append(_absolute_path(image))
+        ray = self._ray
+        allocation = allocate(live_nodes(ray), 0, self._device)
+        settings = ModelSettings(
+            model=self._model,
+            device=self._device if allocation.gpus else "cpu",
+            module=self._module,
+            cpus=allocation.cpus,
+            first_image=paths[0],
+            features=features,
+            probabilities=self._with_probabilities,
+        )
+        state = ray.remote(JobState).options(num_cpus=0, resources=HEAD).remote()
+        stream = ray.remote(RowStream).options(num_cpus=0, resources=HEAD).remote()
+        blocks = ray.put(_make_blocks(paths, _BLOCK_BATCHES * predictor.runner.batch_size))
+        try:
+            ray.get(stream.start.remote(blocks, ImageModel, (settings, state), allocation))
+            yield from _read_predictions(names, _read_tables(ray, stream))
+        except ray.exceptions.RayError as error:
+            raise_failure(ray.get(state.get_failure.remote()))
+            raise ray_failed(error) from error
+
+
+class RowStream:
+    """An actor on the cluster that runs Ray Data; the command takes tables of rows from it."""
+
+    def __init__(self) -> None:
+        self._tables: Iterator[Any] = iter(())
+
+    def start(
+        self, blocks: list[Any], model: Any, arguments: tuple[Any, ...], allocation: Allocation
+    ) -> None:
+        """Start mapping blocks, which are tables, to rows."""
+        import ray
+        from ray.data import ActorPoolStrategy, DataContext
+
+        context = DataContext.get_current()
+        context.enable_progress_bars = False
+        context.execution_options.preserve_order = True
+        rows = ray.data.from_arrow(blocks).map_batches(
+            model,
+            fn_constructor_args=arguments,
+            batch_size=None,
+            batch_format="pyarrow",
+            num_cpus=allocation.cpus,
+            num_gpus=allocation.gpus or None,
+            compute=ActorPoolStrategy(min_size=1, max_size=allocation.processes),
+        )
+        self._tables = iter(rows.iter_batches(batch_size=None, batch_format="pyarrow"))
+
+    def next(self) -> Any:
+        """Return the next table of rows; None after the last."""
+        return next(self._tables, None)
+
+
+class ModelSettings(NamedTuple):
+    """What an ImageModel loads and computes."""
+
+    model: str
+    device: str
+    module: str | None
+    cpus: int
+    first_image: bytes  # a path that the command can read, and every machine must
+    features: bool
+    probabilities: bool
+
+
+class ImageModel:
+    """A model in a process of the cluster; Ray Data calls it with blocks of paths."""
+
+    def __init__(self, settings: ModelSettings, state: Any) -> None:
+        self._settings = settings
+        self._state = state  # the actor JobState, where errors of the user are recorded
+        self._predictor: Any = None
+
+    def __call__(self, block: Any) -> Any:
+        """Return the table of rows for a block; the model is loaded at the first one."""
+        try:
+            self._predictor = self._predictor or self._load()
+            paths = [os.fsdecode(path) for path in block[_PATH].to_pylist()]
+            predictions = self._predictor.predictions(paths, self._settings.features)
+            return to_table(block[_NUMBER], predictions, self._settings.probabilities)
+        except OnsightError as error:
+            import ray
+
+            ray.get(self._state.fail.remote(str(error), error.exit_code))
+            raise
+
+    def _load(self) -> Any:
+        """Load the model to use the CPUs that Ray gave this process and no more."""
+        settings = self._settings
+        self._check_visible()
+        choose_spinning()
+        limit_cores(settings.cpus)
+        import torch
+
+        from onsight.inference.predictor import load
+
+        torch.set_num_threads(settings.cpus)
+        return load(settings.model, device=settings.device, module=settings.module)
+
+    def _check_visible(self) -> None:
+        """Raise ModelError or DataError for files that this machine cannot see."""
+        first = os.fsdecode(self._settings.first_image)
+        kinds = {self._settings.model: ModelError, first: DataError}
+        for path, kind in kinds.items():
+            if not os.path.exists(path):
+                raise kind(invisible(path, socket.gethostname()))
+
+
+def to_table(numbers: Any, predictions: Iterable[Prediction], with_probabilities: bool) -> Any:
+    """Return predictions as an Arrow table, with the Arrow column of their inputs' numbers."""
+    import pyarrow
+
+    rows = list(predictions)
+    string, number, floats = pyarrow.string(), pyarrow.float64(), pyarrow.list_(pyarrow.float32())
+    types = {
+        "predicted": string,
+        "probability": number,
+        "problem": string,
+        "out_of_distribution": pyarrow.bool_(),
+        "score": number,
+    }
+    columns = {
+        name: pyarrow.array([getattr(row, name) for row in rows], kind)
+        for name, kind in types.items()
+    }
+    for name in _ARRAYS:
+        is_included = with_probabilities or name != "probabilities"
+        arrays = [getattr(row, name) if is_included else None for row in rows]
+        columns[name] = pyarrow.array(arrays, floats)
+    return pyarrow.table({_NUMBER: numbers, **columns})
+
+
+def from_table(names: Sequence[str], table: Any) -> Iterator[Prediction]:
+    """Yield the predictions in a table of rows, for inputs of these names."""
+    scalars = zip(*(table[name].to_pylist() for name in _SCALARS), strict=True)
+    arrays = zip(*(_split_rows(table[name].combine_chunks()) for name in _ARRAYS), strict=True)
+    for name, values, (probabilities, features) in zip(names, scalars, arrays, strict=True):
+        predicted, probability, problem, out_of_distribution, score = values
+        yield Prediction(
+            name,
+            predicted,
+            probability,
+            problem,
+            probabilities,
+            out_of_distribution,
+            score,
+            features,
+        )
+
+
+def _split_rows(column: Any) -> Iterator[Any]:
+    """Yield a float32 array (D,) or (K,) for each row, or None where it has none."""
+    is_valid = column.is_valid().to_pylist()
+    if not any(is_valid):
+        return repeat(None, len(is_valid))
+    arrays = iter(column.flatten().to_numpy(zero_copy_only=False).reshape(sum(is_valid), -1))
+    return (np.array(next(arrays)) if valid else None for valid in is_valid)
+
+
+def _absolute_path(image: Input) -> bytes:
+    """Return where other machines find an image. Raises ConfigError if it is not a file."""
+    if not image.file:
+        raise ConfigError(
+            f"{image.name} is in an archive, but on a cluster every image must be a file of its "
+            "own: unpack the archive on storage that all machines see"
+        )
+    return os.fsencode(os.path.abspath(image.name))
+
+
+def _make_blocks(paths: list[bytes], size: int) -> list[Any]:
+    """Return tables of numbers and paths, each of up to this size."""
+    import pyarrow
+
+    columns = {_NUMBER: range(len(paths)), _PATH: pyarrow.array(paths, "large_binary")}
+    table = pyarrow.table(columns)
+    return [table.slice(start, size) for start in range(0, len(paths), size)]
+
+
+def _read_tables(ray: Any, stream: Any) -> Iterator[Any]:
+    """Yield all tables of rows; the next ones are on their way while one is used."""
+    pending = deque(stream.next.remote() for _ in range(_TABLES_AHEAD))
+    while (table := ray.get(pending.popleft())) is not None:
+        pending.append(stream.next.remote())
+        yield table
+
+
+def _read_predictions(names: list[str], tables: Iterable[Any]) -> Iterator[list[Prediction]]:
+    """Yield the predictions in tables. Raises OnsightError unless each input has exactly one."""
+    done = 0
+    for table in tables:
+        numbers = table[_NUMBER].to_pylist()
+        if numbers != list(range(done, done + len(numbers))):
+            raise OnsightError(
+                f"Ray lost or repeated rows after the first {done:,}: nothing was kept"
+            )
+        yield list(from_table(names[done : done + len(numbers)], table))
+        done += len(numbers)
+    if done != len(names):
+        raise OnsightError(f"Ray returned {done:,} of {len(names):,} rows: nothing was kept")

@@ -1,0 +1,170 @@
+"""Checks of the software: library versions, child processes, ranks, pretrained weights."""
+
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+from onsight.doctor.nvidia import install_commands
+from onsight.doctor.report import CheckResult
+from onsight.hardware.environment import version_of
+from onsight.models.pretrained import offline_hint, offline_models
+from onsight.words import listed
+from onsight_explain.child_command import child_command
+
+_REQUIRED = ("torchvision", "timm", "numpy", "pillow", "simplejpeg", "safetensors")
+_SHOWN = ("torchvision", "timm")
+_CHILD_MODULE = "onsight.version"  # imports little and ends at once
+_DEADLINE_SECONDS = 30.0
+_LOOPBACK_NAMES = ("lo", "lo0")
+
+
+def check_versions() -> CheckResult:
+    """Check that every library is installed, and that torchvision works with this torch."""
+    versions = {name: version_of(name) for name in _REQUIRED}
+    figures = {"python": sys.version.split()[0], "torch": str(torch.__version__), **versions}
+    missing = [name for name, version in versions.items() if version is None]
+    if missing:
+        return CheckResult(
+            "problem",
+            f"Not installed: {', '.join(missing)}.",
+            f"Install it:\npip install {' '.join(missing)}",
+            figures,
+        )
+    error = _try_torchvision()
+    if error:
+        return CheckResult(
+            "problem",
+            f"torchvision {versions['torchvision']} does not work with torch "
+            f"{torch.__version__}: {error}",
+            f"Install both together:\n{_reinstall_commands()}",
+            figures,
+        )
+    shown = ", ".join(f"{name} {versions[name]}" for name in _SHOWN)
+    return CheckResult(
+        "ok",
+        f"Python {figures['python']}, torch {torch.__version__}, {shown}; torchvision works with "
+        "torch.",
+        "",
+        figures,
+    )
+
+
+def check_spawn(deadline_seconds: float = _DEADLINE_SECONDS) -> CheckResult:
+    """Check that a child process can be spawned, as ranks are, and data workers on most systems."""
+    default = multiprocessing.get_all_start_methods()[0]
+    figures: dict[str, object] = {"default_method": default}
+    start = time.perf_counter()
+    failure = _spawn_child(deadline_seconds)
+    seconds = time.perf_counter() - start
+    if not failure:
+        return CheckResult(
+            "ok",
+            f"A child process starts and ends in {seconds:.2f} s (by spawn; the default here "
+            f"is {default}).",
+            figures=figures | {"seconds": seconds},
+        )
+    return CheckResult(
+        "problem",
+        f"A child process {failure}: data workers and ranks would not start either.",
+        "Check that Python itself starts, and whether the number of processes is limited "
+        "(ulimit -u).\npython -c 'import onsight; print(onsight.__file__)'",
+        figures,
+    )
+
+
+def check_ranks() -> CheckResult:
+    """Check that several processes could train together: torch's backends and loopback."""
+    has_gloo, has_nccl = _available_backends()
+    gpus = torch.cuda.device_count()
+    interfaces = [] if os.name == "nt" else [name for _, name in socket.if_nameindex()]
+    has_loopback = os.name == "nt" or any(name in _LOOPBACK_NAMES for name in interfaces)
+    figures = {"gloo": has_gloo, "nccl": has_nccl, "gpus": gpus, "loopback": has_loopback}
+    if not has_gloo or not has_loopback:
+        missing = "The loopback interface" if has_gloo else "gloo, torch's backend for CPU ranks,"
+        return CheckResult(
+            "warning",
+            f"{missing} is missing: training with one process works, --ranks 2 or more does not.",
+            "Bring the interface up:\nsudo ip link set lo up"
+            if has_gloo
+            else "Install torch from https://pytorch.org/get-started/locally/",
+            figures,
+        )
+    if gpus > 1 and not has_nccl:
+        return CheckResult(
+            "warning",
+            f"There are {gpus} GPUs, but this torch lacks NCCL, which they need to train together.",
+            "On Linux, install torch from https://pytorch.org/get-started/locally/",
+            figures,
+        )
+    backends = "gloo and NCCL are" if has_nccl else "gloo is"
+    return CheckResult(
+        "ok",
+        f"Several processes can train together (--ranks): {backends} available.",
+        "",
+        figures,
+    )
+
+
+def check_pretrained() -> CheckResult:
+    """Check whether the packages with ImageNet weights are installed."""
+    models = offline_models()
+    if models:
+        message = (
+            f"ImageNet weights of {listed(models)} are installed, for use offline: "
+            f"--model {models[0]} --pretrained."
+        )
+    else:
+        message = "No pretrained weights are installed; timm's come from the Hugging Face Hub."
+    hint = offline_hint()
+    remedy = f"For use offline, {hint}." if hint else ""
+    return CheckResult("note", message, remedy, {"offline": bool(models), "models": models})
+
+
+def _try_torchvision() -> str:
+    """Run torchvision's compiled code once, and return what went wrong; empty if nothing."""
+    try:
+        from torchvision.ops import nms
+
+        boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 2.0]])
+        indices = nms(boxes, torch.tensor([0.5, 1.0]), 0.5)
+    except Exception as error:  # a foreign build fails in many ways
+        return f"{type(error).__name__}: {error}".partition("\n")[0]
+    return "" if indices.tolist() == [1] else "its code computes wrong results."
+
+
+def _reinstall_commands() -> str:
+    """Return the commands that reinstall the same build of torch, such as cu132."""
+    build = torch.__version__.partition("+")[2]
+    if build == "cpu" or build.startswith(("cu", "rocm", "xpu")):
+        return install_commands(build)
+    return "pip install --upgrade torch torchvision"
+
+
+def _spawn_child(deadline_seconds: float) -> str:
+    """Return what went wrong, in words that follow 'A child process'; empty if nothing."""
+    try:
+        done = subprocess.run(
+            child_command(_CHILD_MODULE),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=deadline_seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"did not end within {deadline_seconds:g} s"
+    except OSError as error:  # the limit on processes is reached
+        return f"could not be started: {error.strerror or error}"
+    return f"ended with exit code {done.returncode}" if done.returncode else ""
+
+
+def _available_backends() -> tuple[bool, bool]:
+    """Return whether torch has (gloo, NCCL)."""
+    if not dist.is_available():
+        return False, False
+    return dist.is_gloo_available(), dist.is_nccl_available()

@@ -1,0 +1,177 @@
+"""What a sweep tries, and its folder: sweep.json, and a run folder for each combination."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from onsight.config import Config, explain_unknown, make_config
+from onsight.errors import ConfigError, OutputError
+from onsight.files import disk_errors, write_json
+from onsight.report.runfiles import read_json
+from onsight.training.run_folder.folder import CONFIG, lock_folder
+
+Settings = dict[str, Any]  # config fields and a value for each
+Space = dict[str, list[Any]]  # config fields and the values to try
+
+_PLAN = "sweep.json"
+_LOCK = ".lock"
+_NAME_LENGTH = 80
+_CHANGES_SPLIT = {
+    "crop_boxes",
+    "data_format",
+    "folds",
+    "group_by",
+    "label",
+    "label_from",
+    "split_near_duplicates",
+    "test_fraction",
+    "validation_fraction",
+}
+_DOES_NOT_CHANGE_MODEL = {"cache_folder", "log", "switches"}
+
+
+def read_space(tries: Sequence[str]) -> Space:
+    """Read fields and values such as `learning_rate=0.001,0.003`. Raises ConfigError."""
+    space: Space = {}
+    for text in tries:
+        name, values = _read_try(text)
+        if name in space:
+            raise ConfigError(f"--try {name} is given twice; list all its values in one")
+        space[name] = values
+    if not space:
+        raise ConfigError("nothing to try; name a field and its values: --try model=lenet,compact")
+    return space
+
+
+def combinations(space: Space) -> Iterator[Settings]:
+    """Yield every combination of the values; those of the last field change fastest."""
+    for values in product(*space.values()):
+        yield dict(zip(space, values, strict=True))
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a sweep."""
+
+    path: Path
+    settings: Settings  # the combination it tries
+    fields: Settings  # all config fields it is given
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.name
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether everything was written, the report last."""
+        results = read_json(self.path / "results.json")
+        return bool(results and results["report"])
+
+    @property
+    def is_started(self) -> bool:
+        """Whether it can be resumed."""
+        return (self.path / CONFIG).exists()
+
+
+def plan_runs(folder: Path, settings: Sequence[Settings], fields: Settings) -> list[PlannedRun]:
+    """Return a run for each combination of settings; their names are numbered, so none are equal.
+
+    fields are given to all runs.
+    """
+    digits = len(str(len(settings)))
+    return [
+        PlannedRun(folder / f"{number:0{digits}d}-{_slug(tried)}", tried, fields | tried)
+        for number, tried in enumerate(settings, 1)
+    ]
+
+
+@contextmanager
+def claim_sweep(folder: Path, plan: dict[str, Any], resume: bool) -> Iterator[None]:
+    """Make or reopen a sweep's folder, and lock it for this process.
+
+    The plan, plain values, is kept there; a sweep can only be resumed with the same plan. Raises
+    OutputError, ConfigError.
+    """
+    if resume:
+        _check_same_plan(folder, plan)
+    elif folder.exists() and (not folder.is_dir() or {*_names(folder)} - {_LOCK}):
+        raise OutputError(
+            f"{folder} is in use: it already holds files. "
+            "Choose another --out, or continue that sweep with --resume"
+        )
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    descriptor = lock_folder(folder)
+    try:
+        if not resume:
+            write_json(folder / _PLAN, plan)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def next_sweep_folder(data: str) -> Path:
+    """Return sweeps/<name of the data>, with a number appended if that exists."""
+    name = Path(data).resolve().name.partition(".")[0] or "sweep"
+    number = 1
+    while (path := Path("sweeps") / (name if number == 1 else f"{name}-{number}")).exists():
+        number += 1
+    return path
+
+
+def _read_try(text: str) -> tuple[str, list[Any]]:
+    name, separator, listed = text.partition("=")
+    name = name.strip().replace("-", "_")
+    if not separator or not listed.strip():
+        raise ConfigError(f"--try {text}: write a field, = and values, as in model=lenet,compact")
+    _check_field(name)
+    words = [word.strip() for word in listed.split(",")]
+    if "" in words:
+        raise ConfigError(f"--try {text}: a value before or after a comma is missing")
+    values = [getattr(make_config({name: word}), name) for word in words]
+    repeated = [word for index, word in enumerate(words) if values[index] in values[:index]]
+    if repeated:
+        raise ConfigError(f"--try {text}: {repeated[0]} is listed twice")
+    return name, values
+
+
+def _check_field(name: str) -> None:
+    if name not in Config.model_fields:
+        raise ConfigError(
+            f"--try {name}: {explain_unknown(name)} `onsight train --help` lists the fields"
+        )
+    if name in _CHANGES_SPLIT:
+        raise ConfigError(
+            f"--try {name}: runs are compared on the same held-out images, and this field changes "
+            f"which images are held out. Set it once, with --{name.replace('_', '-')}"
+        )
+    if name in _DOES_NOT_CHANGE_MODEL:
+        raise ConfigError(f"--try {name}: this makes no difference to a model")
+
+
+def _check_same_plan(folder: Path, plan: dict[str, Any]) -> None:
+    saved = read_json(folder / _PLAN)
+    if saved is None:
+        raise OutputError(f"nothing to resume: {folder} is not the folder of a sweep")
+    changed = sorted(name for name in plan if plan[name] != saved[name])
+    if changed:
+        raise ConfigError(
+            f"a resumed sweep keeps its settings, but {', '.join(changed)} would change "
+            f"(see {folder / _PLAN}); leave that as it was, or start a new sweep"
+        )
+
+
+def _names(folder: Path) -> Iterator[str]:
+    return (item.name for item in folder.iterdir())
+
+
+def _slug(settings: Settings) -> str:
+    """Return settings as a file name on any system: `model=lenet,learning_rate=0.001`."""
+    text = ",".join(f"{name}={value}" for name, value in settings.items())
+    return re.sub(r"[^A-Za-z0-9._,=-]+", "-", text)[:_NAME_LENGTH].rstrip(".-")

@@ -1,0 +1,54 @@
+"""The card that is served: what users should know, in agreement with the card that is written."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from onsight.report.card.limits import limits
+from onsight.serve.descriptions import model_card
+
+
+def class_row(images):
+    return {
+        "name": "a",
+        "images": images,
+        "recall": 0.9,
+        "recall_low": 0.8,
+        "recall_high": 0.95,
+    }
+
+
+def served_limitations(rows):
+    results = {"accuracy": 0.9, "images": 100, "classes": rows}
+    size = SimpleNamespace(shown=(8, 8), channels=3, fit="pad", pixel_limit=100)
+    runner = SimpleNamespace(metadata={"results": results})
+    predictor = SimpleNamespace(runner=runner, format=size)
+    model = SimpleNamespace(name="m", classes=("a", "b"), path=Path("nowhere"), predictor=predictor)
+    return model_card(model, {"explain": False, "similar": False})["limitations"]
+
+
+def written_limitations(rows):
+    preprocessing = SimpleNamespace(format=SimpleNamespace(shown=(8, 8)), channels=3)
+    file = SimpleNamespace(classes=("a", "b"), preprocessing=preprocessing)
+    results = {"accuracy": None, "classes": rows, "confused_pairs": None}
+    return limits(SimpleNamespace(file=file, results=results, plan={}))
+
+
+@pytest.mark.parametrize(("images", "is_few"), [(29, True), (30, False)])
+def test_few_images_of_a_class_are_as_many_in_both_cards(images, is_few):
+    rows = [class_row(images)]
+    served = " ".join(served_limitations(rows))
+    written = " ".join(written_limitations(rows))
+    assert ("evaluated on fewer than 30 images" in served) == is_few
+    assert ("Too few test images" in written) == is_few
+
+
+def test_without_held_out_images_the_accuracy_is_unknown():
+    size = SimpleNamespace(shown=(8, 8), channels=1, fit="pad", pixel_limit=100)
+    predictor = SimpleNamespace(runner=SimpleNamespace(), format=size)
+    model = SimpleNamespace(name="m", classes=("a",), path=Path("nowhere"), predictor=predictor)
+    card = model_card(model, {"explain": False, "similar": False})
+    assert card["accuracy"] is None
+    assert card["date"] is None
+    assert "accuracy is unknown" in " ".join(card["limitations"])
