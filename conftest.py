@@ -12,7 +12,7 @@ import pytest
 @pytest.hookimpl(optionalhook=True)  # without xdist, there is no such hook
 def pytest_xdist_auto_num_workers():
     """One more than there are cores: many tests wait for the processes they start."""
-    from onsight_explain.cores import usable_cores
+    from onsight_explain.threads import usable_cores
 
     return usable_cores() + 1
 

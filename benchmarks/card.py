@@ -1,4 +1,4 @@
-"""Does what holds on the twin hold on this GPU, and how near is a step to a bare graph replay?
+"""Does the simulated device predict this GPU, and how near is a step to a bare graph replay?
 
     python benchmarks/card.py [--seconds 1] [--batch-sizes 4 16 64 256 1024]
 
@@ -33,7 +33,7 @@ from onsight.training.images.training_data import TrainingData
 from onsight.training.step.graphed import GraphedStep
 from onsight.training.step.seen_in_step import waits
 from onsight.training.step.update import Update
-from onsight_explain.accelerator import has_graphs, module_of
+from onsight_explain.devices import has_graphs, module_of
 from onsight_explain.tracing.device_time import effective_phases
 
 SIDE, CLASSES, IMAGES = 32, 10, 16_384
@@ -147,11 +147,13 @@ def launches(model: str, device: torch.device, cuda_graph: str) -> str:
 
 
 CLAIMS: dict[str, Callable[[str, torch.device], str]] = {
-    "a step makes the host wait (0 on the twin, but for a loss of steps ago)": waits_a_step,
+    "host waits per step (simulated: 0, but for a loss of steps ago)": waits_a_step,
     "steps as a graph against one by one": as_a_graph,
     "a second run": again,
     "against the CPU": beside_the_cpu,
-    "launches, one by one (41, 91 and 52 on the twin)": lambda m, d: launches(m, d, "off"),
+    "launches, one by one (41, 91 and 52 on the simulated device)": lambda m, d: launches(
+        m, d, "off"
+    ),
     "launches, as a graph (about 1)": lambda m, d: launches(m, d, "on"),
 }
 
@@ -259,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=())
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
-    parser.add_argument("--device", default="cuda:0", help="or twin:1, the simulated device")
+    parser.add_argument("--device", default="cuda:0", help="or simulated:1")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
     if device.type == "cuda":
@@ -269,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sizes = options.batch_sizes or BATCH_SIZES
     with reproducible(2):
         lines = [
-            "## On a card: what holds on the twin",
+            "## On a card: what holds on the simulated device",
             "",
             circumstances(),
             "",

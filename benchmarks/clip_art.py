@@ -18,7 +18,7 @@ from PIL import Image
 from onsight.data.decode import decode
 from onsight.data.packing import digest_of
 from onsight.errors import ImageError
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 CLIP_ART = Path("/usr/share/openclipart/png")
 LEAST_IMAGES = 40

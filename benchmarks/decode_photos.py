@@ -26,7 +26,7 @@ from onsight.data.fit import ImageFormat
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import Job, prepare_image
 from onsight.data.sources.find import find_source
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 CHUNK = 64
 SIDE = 50

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from onsight.data.index import TEST, TRAIN
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.models.catalog import make_model
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 BATCH_SIZES = (4, 32, 64, 128, 512)
 CLASSES = 10

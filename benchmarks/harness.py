@@ -21,7 +21,7 @@ import torch
 
 from onsight.files import write_atomically
 from onsight.hardware.devices import processor_name
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 Facts = dict[str, Any]  # from JSON
 

@@ -22,7 +22,7 @@ from typing import Any
 from harness import circumstances, interleave, paired, run_json, table, write_section
 from image_files import make_packed
 
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 SCRIPTS = Path(__file__).parent / "peers"
 ONSIGHT, LIMIT, BY_HAND = "onsight", "limit", "tensors"

@@ -29,7 +29,7 @@ from onsight.training.autotune.trial import Trial
 from onsight.training.images.open_data import find_data, open_data
 from onsight.training.images.training_data import place
 from onsight.training.step.optim import choose_learning_rate
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 CPU = torch.device("cpu")
 Way = dict[str, Any]  # fields of the config that say how a step is computed

@@ -35,7 +35,7 @@ from onsight.inference.images import read_image
 from onsight.inference.inputs import walk
 from onsight.inference.predictor import Predictor, load
 from onsight.inference.resumable_file import rows_path
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 COMMAND, DECODING, MODEL = "onsight predict", "decoding alone", "the model alone"
 POLL_SECONDS = 0.02

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
-from onsight_explain.spinning import choose_spinning
+from onsight_explain.threads import choose_spinning
 
 choose_spinning()  # before torch loads, for this process and every server
 

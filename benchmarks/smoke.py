@@ -131,11 +131,11 @@ def run_predict(inputs: Inputs) -> None:
 
 def run_card() -> None:
     """On the simulated device."""
-    from onsight_explain.simulated.install import twin
+    from onsight_explain.simulated.install import simulated_device
 
     sizes = ("--seconds", 0.01, "--batch-sizes", 4, "--models", "lenet")
-    with twin() as machine:
-        call_main("card", "--device", "twin:1", *sizes)
+    with simulated_device() as machine:
+        call_main("card", "--device", "simulated:1", *sizes)
         machine.check()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from image_files import finished_folder
 from PIL import Image, ImageEnhance
 
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 SIZE = (320, 240)
 SHARE = (0.5, 1.0)  # of the largest crop that a cell allows, in length

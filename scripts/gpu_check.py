@@ -34,7 +34,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS_SCRIPT = ROOT / "scripts" / "gpu_check_parts.py"
-SIMULATED_DEVICE = "twin:1"  # while the first one is the current device
+SIMULATED_DEVICE = "simulated:1"  # while the first one is the current device
 TOTAL_SECONDS = 500.0  # for all parts: under nine minutes with what comes before
 ENVIRONMENT_PREFIX = "gpu-check-environment-"
 # By the machine: torchvision needs the others.
@@ -150,7 +150,7 @@ def make_parts(device: str, is_short: bool) -> list[Part]:
         options = ("-o", "python_files=check_*.py", "-W", "default")
         return Part(name, (*pytest, *options, *arguments), limit_seconds=150)
 
-    files = {name: f"tests/twin/check_{name}.py" for name in TESTS}
+    files = {name: f"tests/simulated/check_{name}.py" for name in TESTS}
     if is_short:
         tests = [test("tests", *(files[name] for name in SHORT_TESTS))]
     else:

@@ -60,7 +60,7 @@ def describe(options: argparse.Namespace, folder: Path) -> Figures:
 
     device = options.device
     if device == "auto":
-        device = "cuda:0" if torch.cuda.is_available() else "twin:1"
+        device = "cuda:0" if torch.cuda.is_available() else "simulated:1"
     with simulated(device):
         try:
             name = describe_device(choose_device(device).value)
@@ -79,12 +79,12 @@ def describe(options: argparse.Namespace, folder: Path) -> Figures:
 @contextmanager
 def simulated(device: str) -> Iterator[Any]:
     """Within the block there is the simulated device, if it is asked for: its machine, or None."""
-    if not device.startswith("twin"):
+    if not device.startswith("simulated"):
         yield None
         return
-    from onsight_explain.simulated.install import twin
+    from onsight_explain.simulated.install import simulated_device
 
-    with twin() as machine:
+    with simulated_device() as machine:
         yield machine
         machine.check()
 
@@ -322,7 +322,7 @@ def explain_planted(options: argparse.Namespace, folder: Path) -> Figures:
     np.save(folder / "train-images.npy", pixels)
     np.save(folder / "train-labels.npy", labels)
     script = PLANTED / f"{options.subject}.py"
-    is_simulated = options.device.startswith("twin")
+    is_simulated = options.device.startswith("simulated")
     seconds = 15 if options.short else 45
     explained = onsight.explain(script, [str(folder)], simulate_gpu=is_simulated, seconds=seconds)
     explained.show()

@@ -412,7 +412,7 @@ BUGS = [
         "tests/training/test_checkpoint.py",
         "if not isinstance(value, (int, float) if kind is float else kind):",
     ),
-    Bug("onsight_explain/child_command.py", '"-P", ', "", "tests/test_child_command.py"),
+    Bug("onsight_explain/python_process.py", '"-P", ', "", "tests/test_child_command.py"),
     Bug(
         "onsight/models/user.py",
         "sys.path.append(folder)",

@@ -1,4 +1,4 @@
-"""The long proofs of tests/twin, which run in another process: every setting by itself."""
+"""The long proofs of tests/simulated, which run in another process: every setting by itself."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ def test_long_proofs_on_the_simulated_device() -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
     inherited = {name: os.environ[name] for name in os.environ if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        [*command, "-o", "python_files=check_*.py", "-m", "soak", "tests/twin"],
+        [*command, "-o", "python_files=check_*.py", "-m", "soak", "tests/simulated"],
         cwd=ROOT,
         env={**inherited, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from onsight.training.verify_resume import killed
-from onsight_explain.child_command import child_command
+from onsight_explain.python_process import child_command
 
 ROOT = Path(__file__).parents[1]
 SOURCES = [ROOT / "src", *ROOT.glob("packages/*/src")]
@@ -21,7 +21,7 @@ def test_one_function_makes_every_command():
         for word in starting
         if word in path.read_text(encoding="utf-8")
     }
-    assert set(found) == {"onsight_explain/child_command.py"}, found
+    assert set(found) == {"onsight_explain/python_process.py"}, found
 
 
 def test_what_a_child_starts_is_started_as_usual(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision import transforms
 
 from onsight.models.catalog import expected_input, make_model
-from onsight_explain.uptime import seconds_since_start
+from onsight_explain.python_process import seconds_since_start
 
 NETWORK = "tf_efficientnet_lite0"
 EXPECTED = expected_input(NETWORK)

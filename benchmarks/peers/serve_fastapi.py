@@ -9,7 +9,7 @@ from fastapi import FastAPI, UploadFile
 
 import onsight
 from onsight.inference.images import read_image
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 predictor = onsight.load(sys.argv[1])
 torch.set_num_threads(1)  # as many requests as cores are computed side by side, one thread each

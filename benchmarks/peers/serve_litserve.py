@@ -9,7 +9,7 @@ import numpy as np
 
 import onsight
 from onsight.inference.images import read_image
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 MODEL = sys.argv[1]
 

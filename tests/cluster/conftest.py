@@ -7,13 +7,13 @@ import pytest
 from fake_ray import make_fake_ray
 
 from onsight.report import html
-from onsight_explain import cores
+from onsight_explain import threads
 
 
 @pytest.fixture(autouse=True)
 def _no_limit_of_cores(monkeypatch):
     """A rank is a process of its own, which may limit its cores for good; these tests are not."""
-    monkeypatch.setattr(cores, "_most", [])
+    monkeypatch.setattr(threads, "_core_limit", [])
 
 
 @pytest.fixture(autouse=True)

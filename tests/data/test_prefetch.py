@@ -10,7 +10,7 @@ import torch
 from onsight.data import loader as loader_module
 from onsight.data.loader import Images, Loader
 from onsight.data.prefetch import prefetch
-from onsight_explain.accelerator import has_streams
+from onsight_explain.devices import has_streams
 
 GPU = torch.device("cuda:0")
 

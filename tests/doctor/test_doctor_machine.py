@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from onsight.doctor import disk, machine
-from onsight_explain import cores as hardware_cores
+from onsight_explain import threads as hardware_cores
 
 GIB = 1 << 30
 

@@ -6,13 +6,13 @@ import pytest
 
 from onsight.explainer.own import explain as own
 from onsight_explain.ceilings import Ceilings
-from onsight_explain.thread_variables import set_by_user
+from onsight_explain.threads import thread_variables_set_by_user
 
 
 @pytest.fixture(autouse=True)
 def no_thread_settings(monkeypatch):
     """Otherwise each run is also timed in a process without them."""
-    for name in set_by_user(os.environ):
+    for name in thread_variables_set_by_user(os.environ):
         monkeypatch.delenv(name)
 
 

@@ -17,9 +17,9 @@ from onsight.training import plan as plan_module
 from onsight.training.autotune.compute_options import ComputeOptions
 from onsight.training.autotune.planning import unmeasured_plan
 from onsight.training.plan import choose_precision, with_tf32_named
-from onsight_explain import cores
 from onsight_explain import devices as explain_devices
-from onsight_explain.uptime import seconds_since_start
+from onsight_explain import threads
+from onsight_explain.python_process import seconds_since_start
 
 
 @pytest.fixture
@@ -232,9 +232,9 @@ def test_free_memory_respects_the_cgroups_limit(
 )
 def test_cores_respect_the_cgroup_quota(monkeypatch, tmp_path, text, expected):
     (tmp_path / "cpu.max").write_text(text)
-    monkeypatch.setattr(cores, "_CGROUP", tmp_path)
-    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda pid: set(range(8)))
-    assert cores.usable_cores() == expected
+    monkeypatch.setattr(threads, "_CGROUP", tmp_path)
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert threads.usable_cores() == expected
 
 
 def test_usage_is_plausible():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from onsight_explain.memory import free_kept_memory, is_out_of_memory
+from onsight_explain.devices import is_out_of_memory, release_cached_memory
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,6 @@ def test_each_kind_of_device_frees_its_own_memory(monkeypatch, kind):
         monkeypatch.setattr(
             getattr(torch, name), "empty_cache", lambda name=name: freed.append(name)
         )
-    free_kept_memory(torch.device(kind))
-    free_kept_memory(torch.device("cpu"))
+    release_cached_memory(torch.device(kind))
+    release_cached_memory(torch.device("cpu"))
     assert freed == [kind]

@@ -8,7 +8,7 @@ import pytest
 
 from onsight.errors import ImageError
 from onsight.inference.images import prepare_batches
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 PIXELS = np.zeros((2, 2, 1), np.uint8)
 

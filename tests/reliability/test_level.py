@@ -10,7 +10,7 @@ from tally import count
 from trials import train
 
 import onsight
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 MIB = 2**20
 

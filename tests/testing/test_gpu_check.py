@@ -119,5 +119,5 @@ def test_what_is_missing_is_told_before_anything_runs(tmp_path, monkeypatch, cap
 
 def test_every_recipe_is_a_part():
     assert set(CHECK["RECIPES"]) == set(recipe_names())
-    names = [part.name for part in CHECK["make_parts"]("twin:1", True)]
+    names = [part.name for part in CHECK["make_parts"]("simulated:1", True)]
     assert len(names) == len(set(names))

@@ -19,7 +19,7 @@ from onsight_explain import devices
 from onsight_explain.errors import ExplainError, PlacementError
 from onsight_explain.placement import problems
 from onsight_explain.placement.placement import placement
-from onsight_explain.placement.table import Found, Row
+from onsight_explain.placement.tensors import PlacedTensor, TensorRow
 
 META = torch.device("meta")
 
@@ -711,8 +711,8 @@ def a_hidden_gpu(monkeypatch):
 
 def test_an_accelerator_that_nothing_uses_is_a_note(a_gpu):
     proof = placement(model=Net()).check()
-    assert proof.notes == ["torch sees cuda:0, which nothing here uses"]
-    assert proof.verdict.endswith("; note: torch sees cuda:0, which nothing here uses")
+    assert proof.notes == ["cuda:0 is available, but nothing here uses it"]
+    assert proof.verdict.endswith("; note: cuda:0 is available, but nothing here uses it")
     assert placement(model=meta_net()).notes == []
 
 
@@ -739,7 +739,7 @@ def test_a_torch_with_cuda_is_not_reported(a_hidden_gpu, monkeypatch):
     ],
 )
 def test_a_device_without_a_number_matches_any_of_its_kind(device, home, expected):
-    found = Found(Row("metric.device", "metric", None, "", device, 0), "")
+    found = PlacedTensor(TensorRow("metric.device", "metric", None, "", device, 0), "")
     assert found.is_misplaced(home) == expected
 
 

@@ -21,7 +21,7 @@ from onsight.data.pillow_pixels import FORMATS, Pixels
 from onsight.data.sources.source import Source
 from onsight.errors import ImageError
 from onsight.report.console import Reporter
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 _SIZE = (128, 128)  # pixels that larger images are reduced to
 

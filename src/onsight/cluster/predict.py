@@ -19,8 +19,7 @@ from onsight.errors import ConfigError, DataError, ModelError, OnsightError
 from onsight.inference.images import Input
 from onsight.inference.predict import OutputOptions, predict_files
 from onsight.inference.predictor import Prediction, Predictor
-from onsight_explain.cores import limit_cores
-from onsight_explain.spinning import choose_spinning
+from onsight_explain.threads import choose_spinning, limit_cores
 
 _BLOCK_BATCHES = 4  # batches in a block: while one is computed, the next is decoded
 _TABLES_AHEAD = 2  # tables of rows on their way to the command

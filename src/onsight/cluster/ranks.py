@@ -19,7 +19,7 @@ from typing import Any
 from onsight.cluster.job import TrainingJob
 from onsight.cluster.session import Allocation
 from onsight.errors import OnsightError, OutputError, RankLost
-from onsight_explain.spinning import choose_spinning
+from onsight_explain.threads import choose_spinning
 
 FOLDER = "ray"  # of Ray Train's own files, a few kilobytes, in the run's checkpoints
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from onsight.errors import ConfigError
 from onsight.version import installed_as
 from onsight.words import plural
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 AUTO = "auto"
 HEAD = {"node:__internal_head__": 0.001}  # a resource that only the head of a cluster has

@@ -75,7 +75,7 @@ def explain(
         unmodified, as in `onsight explain train.py -- --epochs 3`. The options for scripts are
         those of `onsight-explain`: see `onsight explain train.py --help`.
     """
-    from onsight_explain.spinning import choose_spinning
+    from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads
     from onsight.explainer import dispatch

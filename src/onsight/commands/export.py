@@ -69,7 +69,7 @@ def export(
     model
         A run folder or a model file.
     """
-    from onsight_explain.spinning import choose_spinning
+    from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads
     from onsight.export.export import export as export_model

@@ -120,7 +120,7 @@ def predict(
     model
         A run folder, a model file, or an exported .onnx file.
     """
-    from onsight_explain.spinning import choose_spinning
+    from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads
     from onsight.inference.predict import OutputOptions, predict_files
@@ -161,7 +161,7 @@ def embed(
     paths
         Images, or folders of images.
     """
-    from onsight_explain.spinning import choose_spinning
+    from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads
     if cluster:
@@ -208,7 +208,7 @@ def similar(
     paths
         Images, or folders of images.
     """
-    from onsight_explain.spinning import choose_spinning
+    from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads
     from onsight.inference.similar import print_similar

@@ -101,7 +101,7 @@ def serve(
         raise ConfigError(
             f"serving needs {error.name}: pip install '{installed_as()}[serve]'"
         ) from error
-    from onsight_explain.spinning import choose_spinning
+    from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads
     from onsight.serve.access import Access, Limits, read_token

@@ -47,8 +47,8 @@ def train(
 ) -> None:
     """Train an image classifier and report its accuracy for every class."""
     chosen = _choose_data(data, recipe)  # before torch, which takes a second to load
-    from onsight_explain.spinning import choose_spinning
-    from onsight_explain.uptime import seconds_since_start
+    from onsight_explain.python_process import seconds_since_start
+    from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads
     options: dict[str, Any] = {"out": out, "resume": resume, "recipe": recipe}
@@ -122,7 +122,7 @@ def sweep(
     """
     if resume and out is None:
         raise ConfigError("--resume needs --out with the folder of the sweep to continue")
-    from onsight_explain.spinning import choose_spinning
+    from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads
     from onsight.sweeper.sweep import sweep as run_sweep

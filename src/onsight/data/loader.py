@@ -16,7 +16,7 @@ from onsight.data.pack import Pack
 from onsight.data.prefetch import prefetch
 from onsight.data.shards.order import draw_shard_order
 from onsight.randomness import permutation
-from onsight_explain.accelerator import has_streams
+from onsight_explain.devices import has_streams
 
 
 class Batch(NamedTuple):

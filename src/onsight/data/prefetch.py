@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onsight_explain import accelerator
+from onsight_explain.devices import module_of
 
 
 def prefetch(
     batches: Iterable[tuple[Tensor, ...]], device: torch.device
 ) -> Iterator[tuple[Tensor, ...]]:
     """The batches in order on the device; each is sent before its predecessor is handed out."""
-    backend = accelerator.module_of(device)
+    backend = module_of(device)
     stream = backend.Stream(device)
     in_flight = None
     for batch in batches:

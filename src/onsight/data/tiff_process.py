@@ -16,7 +16,7 @@ import numpy as np
 from onsight.data.pillow_pixels import Colour, Pixels
 from onsight.errors import DataError, ImageError
 from onsight.limits import TIFF_SECONDS
-from onsight_explain.child_command import child_command
+from onsight_explain.python_process import child_command
 
 _COMMAND = child_command("onsight.data.tiff_decoder")
 _MESSAGE_BYTES = 10_000

@@ -24,8 +24,7 @@ from onsight.doctor.nvidia import (
 )
 from onsight.doctor.report import CheckResult, Status
 from onsight.words import gib, plural
-from onsight_explain import accelerator
-from onsight_explain.devices import available_devices
+from onsight_explain.devices import available_devices, has_streams, module_of
 
 _CONTROL = Path("/dev/nvidiactl")  # missing in a container started without GPUs
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -365,8 +364,8 @@ def _memory_by_torch() -> list[GpuMemory]:
     memories = []
     for name in available_devices()[:-1]:
         device = torch.device(name)
-        if accelerator.has_streams(device):
-            free, total = accelerator.module_of(device).mem_get_info(name)
+        if has_streams(device):
+            free, total = module_of(device).mem_get_info(name)
             memories.append(GpuMemory(name, int(total), int(free)))
     return memories
 

@@ -10,9 +10,9 @@ import torch
 from onsight.doctor.report import CheckResult
 from onsight.words import gib, plural
 from onsight_explain.ceilings import Ceilings, measure_ceilings
-from onsight_explain.cores import usable_cores
 from onsight_explain.devices import available_devices, free_memory_bytes, memory_bytes
 from onsight_explain.text import flops_words, rate_words
+from onsight_explain.threads import usable_cores
 
 _CPUS = Path("/sys/devices/system/cpu")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

@@ -15,7 +15,7 @@ from onsight.doctor.report import CheckResult
 from onsight.hardware.environment import version_of
 from onsight.models.pretrained import offline_hint, offline_models
 from onsight.words import listed
-from onsight_explain.child_command import child_command
+from onsight_explain.python_process import child_command
 
 _REQUIRED = ("torchvision", "timm", "numpy", "pillow", "simplejpeg", "safetensors")
 _SHOWN = ("torchvision", "timm")

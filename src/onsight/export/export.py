@@ -40,7 +40,7 @@ from onsight.models.user import make_user_model
 from onsight.report.console import Reporter, SilentReporter
 from onsight.report.runfiles import read_json
 from onsight.words import data_size
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 _LEFT_OUT_OF_RESULTS = {"calibration", "calibration_before", "confusion", "notes"}  # long lists
 _PROVENANCE = ("data", "found", "data_key", "versions")

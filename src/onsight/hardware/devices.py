@@ -10,9 +10,15 @@ import torch
 from onsight.choice import Choice
 from onsight.errors import DeviceError
 from onsight.words import plural
-from onsight_explain import accelerator
-from onsight_explain.cores import usable_cores
-from onsight_explain.devices import available_devices, is_cpu_build_beside_gpu, memory_bytes
+from onsight_explain.devices import (
+    available_devices,
+    has_indices,
+    has_streams,
+    is_cpu_build_beside_gpu,
+    memory_bytes,
+    module_of,
+)
+from onsight_explain.threads import usable_cores
 
 
 def choose_device(asked: str) -> Choice[torch.device]:
@@ -20,7 +26,7 @@ def choose_device(asked: str) -> Choice[torch.device]:
     there = available_devices()
     if asked == "auto":
         return _best(there)
-    name = asked if ":" in asked or not accelerator.has_indices(asked) else f"{asked}:0"
+    name = asked if ":" in asked or not has_indices(asked) else f"{asked}:0"
     if name not in there:
         raise DeviceError(
             f"there is no device '{asked}'; available: {', '.join(there)}.{_why_missing(asked)}"
@@ -58,7 +64,7 @@ def choose_rank_device(asked: str, rank: int, ranks: int) -> Choice[torch.device
     asked: as for choose_devices. A launcher may show each rank a GPU of its own: cuda:0 for all.
     """
     shown = available_devices()[:-1]
-    if ranks > 1 and len(shown) == 1 and accelerator.has_indices(shown[0].partition(":")[0]):
+    if ranks > 1 and len(shown) == 1 and has_indices(shown[0].partition(":")[0]):
         only = torch.device(shown[0])
         if asked in ("auto", "all", only.type, str(only)):
             return Choice(only, "the only one that this rank is shown")
@@ -68,12 +74,12 @@ def choose_rank_device(asked: str, rank: int, ranks: int) -> Choice[torch.device
 
 def physical_device(device: torch.device) -> str:
     """What tells a device from all others, also in other processes; empty if torch cannot say."""
-    if not accelerator.has_streams(device):
+    if not has_streams(device):
         return ""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if device.type == "cuda" and visible.startswith("MIG-"):
         return visible.partition(",")[0]  # a process computes on one slice; CUDA may name its GPU
-    facts = accelerator.module_of(device).get_device_properties(device)
+    facts = module_of(device).get_device_properties(device)
     return str(getattr(facts, "uuid", ""))
 
 
@@ -93,8 +99,8 @@ def _first_of(kind: str, count: int) -> list[torch.device]:
 
 def describe_device(device: torch.device) -> str:
     """Name and memory of a device, in words."""
-    if accelerator.has_streams(device):
-        facts = accelerator.module_of(device).get_device_properties(device)
+    if has_streams(device):
+        facts = module_of(device).get_device_properties(device)
         return f"{facts.name}, {facts.total_memory / 2**30:.0f} GiB"
     if device.type == "mps":
         return f"Apple GPU ({processor_name()})"

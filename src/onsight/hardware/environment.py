@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from onsight.hardware.devices import describe_device, processor_name
-from onsight_explain.cores import usable_cores
 from onsight_explain.devices import memory_bytes
+from onsight_explain.threads import usable_cores
 
 _PACKAGES = ("onsight", "torch", "torchvision", "timm", "numpy", "pillow", "simplejpeg")
 

@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from onsight_explain import accelerator
+from onsight_explain.devices import has_streams, module_of
 
 
 def peak_memory_bytes() -> int:
@@ -19,12 +19,12 @@ def peak_memory_bytes() -> int:
 
 def forget_peak_device_memory(device: torch.device) -> None:
     """Begin anew with the peak memory of an accelerator."""
-    if accelerator.has_streams(device):
-        accelerator.module_of(device).reset_peak_memory_stats(device)
+    if has_streams(device):
+        module_of(device).reset_peak_memory_stats(device)
 
 
 def peak_device_memory_bytes(device: torch.device) -> int:
     """The peak memory that torch allocated on an accelerator, in bytes; 0 on the CPU."""
-    if accelerator.has_streams(device):
-        return int(accelerator.module_of(device).max_memory_allocated(device))
+    if has_streams(device):
+        return int(module_of(device).max_memory_allocated(device))
     return 0

@@ -20,7 +20,7 @@ from onsight.errors import ConfigError, ModelError
 from onsight.heatmaps.layers import SpatialLayers, spatial_layers
 from onsight.models.classifier import Classifier
 from onsight.models.trial_forward import left_as_it_was
-from onsight_explain.memory import is_out_of_memory
+from onsight_explain.devices import is_out_of_memory
 
 _AT_ONCE = 16  # images
 _STEPS = 8  # of the integral

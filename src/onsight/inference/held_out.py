@@ -19,7 +19,7 @@ from onsight.errors import DataError
 from onsight.inference.predictor import Predictor
 from onsight.models.file import image_keys
 from onsight.report.console import Reporter
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from onsight.data.pillow_pixels import Pixels, decode_image
 from onsight.data.pixels import WANTED, is_tensor, read_array
 from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import ImageError
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 if TYPE_CHECKING:
     from torch import Tensor

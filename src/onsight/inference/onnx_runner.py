@@ -15,7 +15,7 @@ from onsight.data.pillow_pixels import Pixels
 from onsight.errors import ConfigError, DeviceError, ModelError
 from onsight.inference.runner import Outputs, model_facts
 from onsight.models.preprocessing import Preprocessing
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

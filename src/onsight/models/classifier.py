@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from onsight.data.normalization import Normalization
 from onsight.hardware.reproducible import deterministic
 from onsight.models.out_of_distribution import OutOfDistributionDetector
-from onsight_explain.memory import free_kept_memory, is_out_of_memory
+from onsight_explain.devices import is_out_of_memory, release_cached_memory
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -56,7 +56,7 @@ class Classifier:
                 if not is_out_of_memory(error) or size <= 1:
                     raise
             self.at_once = size // 2  # out here, where the error no longer holds any memory
-            free_kept_memory(self.device)
+            release_cached_memory(self.device)
         return torch.cat(parts)
 
     def _logits(self, images: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from onsight.serve.app import make_app
 from onsight.serve.batcher import yield_to_clients
 from onsight.serve.monitoring import ServerMetrics
 from onsight.serve.registry import ModelRegistry
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 _CONCURRENT_REQUESTS = 256  # of a replica; its own limits reject earlier
 

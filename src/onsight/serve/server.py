@@ -25,7 +25,7 @@ from onsight.serve.app import make_app
 from onsight.serve.batcher import yield_to_clients
 from onsight.serve.monitoring import JsonLogHandler, ServerMetrics, log
 from onsight.serve.registry import Load, ModelRegistry
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 _DRAIN_SECONDS = 0.5  # during which new requests are still answered: the server is stopping
 _BACKLOG = 1024  # connections that wait to be accepted

@@ -34,8 +34,8 @@ def main() -> None:
 
 
 def _train(request: dict[str, Any]) -> dict[str, Any]:
-    from onsight_explain.spinning import choose_spinning
-    from onsight_explain.uptime import seconds_since_start
+    from onsight_explain.python_process import seconds_since_start
+    from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads
     from onsight.training.run import train

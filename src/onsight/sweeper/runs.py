@@ -20,7 +20,7 @@ from onsight.report.console import Reporter
 from onsight.sweeper.plan import PlannedRun, Settings
 from onsight.training.ranks.signals import handling
 from onsight.training.run_folder.folder import lock_folder
-from onsight_explain.child_command import child_command
+from onsight_explain.python_process import child_command
 
 _STALE_SECONDS = 30  # for a run to end whose sweep was killed
 _STOPPED = {129, 130, 143}  # exit codes after SIGHUP, SIGINT and SIGTERM

@@ -29,7 +29,7 @@ from onsight.training.model_file import make_model_file
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.folder import RunFolder
 from onsight.training.train_once import Trained
-from onsight_explain.uptime import seconds_since_start
+from onsight_explain.python_process import seconds_since_start
 
 
 def finish(

@@ -15,7 +15,7 @@ from onsight.heatmaps.heat import heat_maps, require_captum
 from onsight.models.classifier import Classifier
 from onsight.report.gallery import MistakesHeat, worst_mistakes
 from onsight.training.budget import Budget
-from onsight_explain.memory import is_out_of_memory
+from onsight_explain.devices import is_out_of_memory
 
 _AT_ONCE = 4  # images between two looks at the clock
 _SECONDS = 3.0

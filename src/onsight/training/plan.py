@@ -10,8 +10,8 @@ from onsight.choice import Choice
 from onsight.config import Config
 from onsight.errors import ConfigError
 from onsight.files import write_json
-from onsight_explain.accelerator import has_bf16, has_tf32
-from onsight_explain.cores import usable_cores
+from onsight_explain.devices import has_bf16, has_tf32
+from onsight_explain.threads import usable_cores
 
 _CUDNN: Any = torch.backends.cudnn  # a module whose attributes are settings
 

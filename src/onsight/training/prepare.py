@@ -48,7 +48,7 @@ from onsight.training.ranks.world import World
 from onsight.training.run_folder.placement_check import naming_misplaced
 from onsight.training.step.losses import choose_class_weights
 from onsight.training.step.optim import choose_learning_rate
-from onsight_explain.accelerator import has_graphs
+from onsight_explain.devices import has_graphs
 
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"
 _RANKS_NOT_MEASURED = "not measured: all ranks would have to measure the same"

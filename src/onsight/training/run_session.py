@@ -29,7 +29,7 @@ from onsight.training.prepare import PreparedRun, prepare
 from onsight.training.ranks.world import World
 from onsight.training.run_folder.folder import CONFIG, RunFolder
 from onsight.training.train_once import RunContext, train_once
-from onsight_explain.uptime import seconds_since_start
+from onsight_explain.python_process import seconds_since_start
 
 
 class RunSession:

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from onsight_explain.cores import usable_cores
+from onsight_explain.threads import usable_cores
 
 # Rough rates, good enough to tell seconds from minutes: measuring would not be repeatable.
 _FLOPS_PER_CORE = 5e10

@@ -14,8 +14,8 @@ from onsight.explainer.own.fresh import FreshRun
 from onsight.explainer.own.show import facts, print_explained_run
 from onsight.explainer.own.words import cause, verdict
 from onsight.report.console import SilentReporter
-from onsight_explain.search.tried import Untried
-from onsight_explain.thread_variables import VARIABLES
+from onsight_explain.search import TrialFailed
+from onsight_explain.threads import THREAD_VARIABLES
 
 SMALL = {"model": "lenet", "batch_size": 4, "image_size": "32", "threads": 1, "plan": "default"}
 
@@ -23,7 +23,7 @@ SMALL = {"model": "lenet", "batch_size": 4, "image_size": "32", "threads": 1, "p
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
     """Two settings, of which one is harmless, and nothing else."""
-    for name in VARIABLES:
+    for name in THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
@@ -95,7 +95,7 @@ def test_the_run_is_really_timed_in_a_process_without_them(bars, hostile_folder)
         assert b"OMP_WAIT_POLICY" not in given
         assert b"OMP_NUM_THREADS=2" in given
         assert fresh.measure([FlagChange("precision", "bf16")], 0.05) > 0
-        with pytest.raises(Untried, match="not a precision"):
+        with pytest.raises(TrialFailed, match="not a precision"):
             fresh.measure([FlagChange("precision", "not a precision")], 0.05)
     finally:
         fresh.close()
@@ -105,6 +105,6 @@ def test_the_run_is_really_timed_in_a_process_without_them(bars, hostile_folder)
 
 def test_a_process_that_fails_gives_its_own_last_words(tmp_path):
     fresh = FreshRun(str(tmp_path / "absent"), make_config(SMALL), Unset(("A",), ("1",)))
-    with pytest.raises(Untried, match="absent"):
+    with pytest.raises(TrialFailed, match="absent"):
         fresh.measure([], 0.05)
     fresh.close()

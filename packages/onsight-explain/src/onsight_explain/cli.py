@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from onsight_explain.errors import ExplainError
 from onsight_explain.explain import LIMIT_SECONDS, QUICK_SECONDS, SECONDS, explain
-from onsight_explain.spinning import choose_spinning
+from onsight_explain.threads import choose_spinning
 
 _INTERRUPTED = 130
 _NO_RANKS = (

@@ -1,4 +1,4 @@
-"""What `explain` says while it works, on stderr."""
+"""Progress messages of `explain`, on stderr."""
 
 from contextlib import suppress
 from typing import NoReturn, Protocol
@@ -8,30 +8,30 @@ from rich.text import Text
 
 
 class Messages(Protocol):
-    """Where lines for people go."""
+    """A destination for progress messages."""
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Print a line."""
 
     def warn(self, text: str) -> None:
-        """One line that deserves attention."""
+        """Print a line that deserves attention."""
 
 
 class StderrMessages:
-    """Lines on stderr; nothing ends because nobody reads them."""
+    """Messages on stderr. A closed or broken stderr is ignored."""
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Print a line."""
         _print(Text(text))
 
     def warn(self, text: str) -> None:
-        """One line that deserves attention."""
+        """Print a line that deserves attention."""
         _print(Text.assemble(("note:", "yellow"), f" {text}"))
 
 
 class _Stderr(Console):
     def on_broken_pipe(self) -> NoReturn:
-        """Raise the error, in place of ending the program with code 1."""
+        """Raise the error instead of exiting with code 1."""
         raise
 
 

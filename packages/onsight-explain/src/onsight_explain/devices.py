@@ -1,25 +1,45 @@
-"""Which devices torch can use, and how much of their memory is free."""
+"""The devices that torch can use here, what each of them can do, and how much memory is free."""
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.utils import backend_registration
 
-from onsight_explain import accelerator
-
+_BUILT_IN = ("cuda", "xpu", "mps")
 _CGROUP = Path("/sys/fs/cgroup")
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    # CUDA's libraries raise these when there is no room for their workspace.
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "unable to find an engine to execute this computation",
+)
+
+# Which devices there are
 
 
 def available_devices() -> list[str]:
-    """Names of the devices that torch can use here, the best first; cpu is always the last."""
+    """Return the names of the usable devices, the best first; cpu is always the last."""
     names = []
-    for kind in accelerator.kinds():
-        if accelerator.has_indices(kind):
+    for kind in accelerator_types():
+        if has_indices(kind):
             count = getattr(torch, kind).device_count()
             names += [f"{kind}:{number}" for number in range(count)]
         else:
             names.append(kind)
     return [*names, "cpu"]
+
+
+def accelerator_types() -> list[str]:
+    """Return the types of usable accelerators, such as cuda, the best first."""
+    usable = [kind for kind in _BUILT_IN if _is_available(kind)]
+    registered = torch.accelerator.current_accelerator(check_available=True)
+    if registered is not None and registered.type not in _BUILT_IN:
+        usable.append(registered.type)
+    return usable
 
 
 def is_cpu_build_beside_gpu() -> bool:
@@ -28,8 +48,64 @@ def is_cpu_build_beside_gpu() -> bool:
     return not build and Path("/proc/driver/nvidia/version").exists()
 
 
+def can_register_python_device() -> bool:
+    """Whether this torch supports devices written in Python, as the simulated one is."""
+    return hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
+
+
+# What a device can do
+
+
+def module_of(device: torch.device) -> Any:
+    """Return torch's module for an accelerator: torch.cuda, torch.xpu, or a registered one."""
+    return getattr(torch, device.type)
+
+
+def has_streams(device: torch.device) -> bool:
+    """Whether the device computes and copies in streams beside the host, with events.
+
+    Apple's GPUs share the host's memory: there is nothing to copy ahead.
+    """
+    return device.type not in ("cpu", "mps") and hasattr(
+        getattr(torch, device.type, None), "Stream"
+    )
+
+
+def has_graphs(device: torch.device) -> bool:
+    """Whether work can be captured once and launched at once, as on NVIDIA's and AMD's GPUs."""
+    return hasattr(getattr(torch, device.type, None), "CUDAGraph") and device.type != "cpu"
+
+
+def has_indices(kind: str) -> bool:
+    """Whether there may be several devices of a type, such as cuda:0 and cuda:1."""
+    return kind not in ("cpu", "mps")
+
+
+def has_float64(device: torch.device) -> bool:
+    """Whether the device computes in float64. Apple's and some of Intel's GPUs do not."""
+    if device.type == "xpu":
+        return bool(torch.xpu.get_device_properties(device).has_fp64)
+    return device.type != "mps"
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether an NVIDIA or AMD GPU computes bf16 natively.
+
+    torch.cuda.is_bf16_supported() answers for the current device only.
+    """
+    return device.type == "cuda" and (torch.version.hip is not None or _is_ampere(device))
+
+
+def has_tf32(device: torch.device) -> bool:
+    """Whether the device can round fp32 to TF32 for tensor cores: NVIDIA's GPUs since Ampere."""
+    return device.type == "cuda" and torch.version.hip is None and _is_ampere(device)
+
+
+# Memory
+
+
 def memory_bytes() -> int:
-    """The machine's memory in bytes; 0 if unknown."""
+    """Return the machine's memory in bytes; 0 if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
@@ -37,20 +113,47 @@ def memory_bytes() -> int:
 
 
 def free_memory_bytes(device: torch.device) -> int:
-    """Free memory of a device, in bytes; 0 if unknown."""
-    if accelerator.has_streams(device):
-        free, _ = accelerator.module_of(device).mem_get_info(device)
+    """Return the free memory of a device in bytes; 0 if unknown."""
+    if has_streams(device):
+        free, _ = module_of(device).mem_get_info(device)
         return int(free)
     if device.type == "mps":
-        most = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
-        return max(0, most)
-    free = _machine_room()
-    granted = _cgroup_room()
+        free = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+        return max(0, free)
+    free = _free_host_bytes()
+    granted = _free_cgroup_bytes()
     return free if granted is None else min(free, granted)
 
 
-def _machine_room() -> int:
-    """Memory that is available without swapping, including file caches."""
+def release_cached_memory(device: torch.device) -> None:
+    """Return the memory that torch's allocator caches to an accelerator.
+
+    The cache holds blocks of the sizes that were needed before, which may not suit the next work.
+    """
+    # torch.accelerator.empty_cache asserts on Apple's GPUs in torch 2.9.
+    if device.type != "cpu":
+        module_of(device).empty_cache()
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch ran out of memory. Not every device has an error type for that."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    message = str(error)
+    return any(words in message for words in _OUT_OF_MEMORY)
+
+
+def _is_available(kind: str) -> bool:
+    module = torch.backends.mps if kind == "mps" else getattr(torch, kind, None)
+    return module is not None and bool(module.is_available())
+
+
+def _is_ampere(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _free_host_bytes() -> int:
+    """Return the memory that is available without swapping, including file caches."""
     try:
         for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
@@ -63,15 +166,15 @@ def _machine_room() -> int:
         return 0
 
 
-def _cgroup_room() -> int | None:
-    """Bytes left below the cgroup's memory limit (v2, then v1), or None if there is no limit."""
-    for limit, used in (
+def _free_cgroup_bytes() -> int | None:
+    """Return the bytes left below the cgroup's limit (v2, then v1), or None without a limit."""
+    for limit_file, usage_file in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
         try:
-            most, taken = (int((_CGROUP / name).read_text()) for name in (limit, used))
-        except (OSError, ValueError):  # the file is missing, or says "max"
+            limit, used = (int((_CGROUP / name).read_text()) for name in (limit_file, usage_file))
+        except (OSError, ValueError):  # the file is missing, or contains "max"
             continue
-        return max(0, most - taken)
+        return max(0, limit - used)
     return None

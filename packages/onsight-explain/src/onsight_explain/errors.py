@@ -1,14 +1,20 @@
-"""The errors that onsight-explain raises on purpose; each message tells how to fix the problem."""
+"""The errors that onsight-explain raises on purpose. Their messages include what to do.
+
+ExplainError
+    ScriptFailed
+    PlacementError
+    DiskError
+"""
 
 
 class ExplainError(Exception):
-    """Something the user can fix."""
+    """A problem that the user can fix."""
 
     exit_code = 2
 
 
 class ScriptFailed(ExplainError):
-    """The user's script failed while it was being explained; the message is its own."""
+    """The user's script failed while it was being profiled; the message is the script's own."""
 
 
 class PlacementError(ExplainError):

@@ -1,4 +1,4 @@
-"""Writes a file completely or not at all."""
+"""Check where an output file may go, and write it completely or not at all."""
 
 import os
 import secrets
@@ -10,10 +10,10 @@ from onsight_explain.errors import DiskError, ExplainError
 
 
 def check_output(path: Path, option: str, inputs: Iterable[str | Path]) -> Path:
-    """Return the path with ~ expanded, before the work of which it is to hold the result.
+    """Return the path with ~ expanded. Call it before the work whose result is written there.
 
-    Raises ExplainError if the file would replace an input or is a folder, DiskError if it cannot be
-    written.
+    Creates missing folders. Raises ExplainError if the file is a folder or would replace an input,
+    DiskError if it cannot be written.
     """
     try:
         path = path.expanduser()
@@ -21,9 +21,9 @@ def check_output(path: Path, option: str, inputs: Iterable[str | Path]) -> Path:
         raise ExplainError(f"{option} {path}: {error}; name the folder without ~") from error
     if not path.name or path.is_dir():
         raise ExplainError(f"{option} {path} is a folder; it must be a file")
-    for name in inputs:
-        if path.exists() and os.path.isfile(name) and path.samefile(name):
-            raise ExplainError(f"{option} would replace {name}; name another file")
+    for source in inputs:
+        if path.exists() and os.path.isfile(source) and path.samefile(source):
+            raise ExplainError(f"{option} would replace {source}; name another file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()

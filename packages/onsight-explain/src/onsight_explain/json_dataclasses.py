@@ -1,4 +1,4 @@
-"""Dataclasses as JSON and back: the messages between `explain` and the processes that it starts."""
+"""Convert dataclasses to JSON and back, for messages between `explain` and its processes."""
 
 import json
 import operator
@@ -13,22 +13,22 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> str:
-    """A dataclass, and those inside it, as JSON."""
+    """Convert a dataclass, with the dataclasses inside it, to JSON."""
     return json.dumps(value, default=_plain, separators=(",", ":"))
 
 
 def to_plain(value: Any) -> Any:
-    """A dataclass, and those inside it, as dicts, lists and other plain values."""
+    """Convert a dataclass, with the dataclasses inside it, to dicts, lists and plain values."""
     return json.loads(to_json(value))
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
-    """Read a dataclass. Unknown keys are ignored; the values of a NamedTuple are not checked.
+    """Convert JSON to a dataclass. Unknown keys are ignored; NamedTuples are not checked.
 
     Raises ValueError for a value that is not of its field's type, TypeError if one is missing.
     """
-    found: T = _read(kind, json.loads(text))
-    return found
+    result: T = _read(kind, json.loads(text))
+    return result
 
 
 def _plain(value: Any) -> Any:
@@ -43,7 +43,7 @@ def _types_of(kind: type) -> dict[str, Any]:
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """A value that JSON gave, as a value of this type."""
+    """Convert a value from JSON to a type."""
     origin, inside = get_origin(kind), get_args(kind)
     if kind in (bool, int, float, str, NoneType) and type(value) is kind:
         return value
@@ -72,7 +72,7 @@ def _read(kind: Any, value: Any) -> Any:
 
 
 def _first_of(kinds: tuple[Any, ...], value: Any) -> Any:
-    """The value as the first of these types that fits."""
+    """Convert a value to the first of these types that accepts it."""
     for kind in kinds:
         try:
             return _read(kind, value)

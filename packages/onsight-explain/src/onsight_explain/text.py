@@ -1,4 +1,4 @@
-"""Counts, lists, shares, times and rates as text, the same everywhere."""
+"""Format counts, lists, percentages, times and rates."""
 
 import math
 from collections.abc import Sequence
@@ -7,20 +7,20 @@ _FLOPS = ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"))
 _BYTES = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"))
 
 
-def plural(count: int, one: str, many: str | None = None) -> str:
-    """A count with its noun: `1 core`, `2 cores`; many is the plural if it is not one + s."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+def plural(count: int, singular: str, plural_form: str | None = None) -> str:
+    """Format a count with its noun, as `1 core` or `2 cores`. The plural adds an s by default."""
+    return f"{count:,} {singular if count == 1 else plural_form or singular + 's'}"
 
 
-def listed(names: Sequence[str], most: int = 8) -> str:
-    """`a, b and c`; of a longer list, the first names and how many more: `a, b and 5 more`."""
-    if len(names) > most + 1:
-        names = [*names[:most], f"{len(names) - most:,} more"]
+def listed(names: Sequence[str], limit: int = 8) -> str:
+    """Join names as `a, b and c`; after `limit` of them only the number: `a, b and 5 more`."""
+    if len(names) > limit + 1:
+        names = [*names[:limit], f"{len(names) - limit:,} more"]
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def percent(share: float | None) -> str:
-    """A share as 91.4%, with more digits where fewer would round to 0% or 100%."""
+    """Format a share as 91.4%, with more digits where fewer would round to 0% or 100%."""
     if share is None or not math.isfinite(share):
         return "–"
     share = round(share, 9)  # an interval's end may miss 1 by the float's last bit
@@ -34,27 +34,27 @@ def percent(share: float | None) -> str:
 
 
 def ratio_words(ratio: float) -> str:
-    """A ratio as 1.04x, 3.2x or 85x."""
+    """Format a ratio as 1.04x, 3.2x or 85x."""
     digits = 2 if ratio < 2 else 1 if ratio < 20 else 0
     return f"{ratio:.{digits}f}x"
 
 
 def step_times(*seconds: float) -> list[str]:
-    """Times in one unit, that of the smallest above 0, as 0.61 ms or 14.2 µs."""
-    least = min((value for value in seconds if value), default=1.0)
+    """Format times in the unit of the smallest one above 0, as 0.61 ms or 14.2 µs."""
+    smallest = min((value for value in seconds if value), default=1.0)
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if least >= 0.1 * size:
+        if smallest >= 0.1 * size:
             return [f"{_three_digits(value / size)} {unit}" for value in seconds]
     return [f"{_three_digits(value / 1e-6)} µs" for value in seconds]
 
 
 def flops_words(flops_per_second: float) -> str:
-    """A rate of arithmetic as 145 GFLOP/s or 1.2 TFLOP/s."""
+    """Format a rate of arithmetic as 145 GFLOP/s or 1.2 TFLOP/s."""
     return _rate(flops_per_second, _FLOPS)
 
 
 def rate_words(bytes_per_second: float) -> str:
-    """A rate of data as 890 MB/s or 12.3 GB/s."""
+    """Format a rate of data as 890 MB/s or 12.3 GB/s."""
     return _rate(bytes_per_second, _BYTES)
 
 

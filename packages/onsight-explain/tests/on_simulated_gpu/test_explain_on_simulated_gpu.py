@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from onsight_explain.accelerator import can_register_python_device
 from onsight_explain.cli import main
+from onsight_explain.devices import can_register_python_device
 
 needs_newer_torch = pytest.mark.skipif(
     not can_register_python_device(),

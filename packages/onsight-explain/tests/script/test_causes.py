@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from onsight_explain.diagnosis.causes import find_cause, verdict
-from onsight_explain.interval import Interval
+from onsight_explain.paired_timing import RatioInterval
 from onsight_explain.script.trace import ItemFacts, LoaderFacts, Reads, Trace
-from onsight_explain.search.tried import Tried
+from onsight_explain.search import TrialResult
 from onsight_explain.tracing.clock import PHASES
 from onsight_explain.tracing.sites import Site
-from onsight_explain.what_ifs.table import what_ifs_from
+from onsight_explain.what_ifs.what_if import make_what_ifs
 
 SITE = Site(file="/home/user/train.py", line=7)
 
@@ -56,8 +56,8 @@ def item(**facts):
 
 
 def tried(ratio, low=None, **changes):
-    interval = Interval(low or ratio, ratio, 2 * ratio, 3)
-    return Tried(tuple(what_ifs_from(changes)), 320 * ratio, interval, "same")
+    interval = RatioInterval(low or ratio, ratio, 2 * ratio, 3)
+    return TrialResult(tuple(make_what_ifs(changes)), 320 * ratio, interval, "same")
 
 
 def test_noise_does_not_flip_the_cause():
@@ -215,7 +215,7 @@ def test_the_verdict_is_one_sentence_with_both_speeds():
     cause = find_cause(seen, [best], None, cores=2)
     assert verdict(seen, cause, best, 1) == (
         "80.0% of the time it waits for the loader: reading and decoding an item takes 2.00 ms, "
-        "in the training process itself; with items kept in memory it is at least 2.4 times "
+        "in the training process itself; with items cached in memory it is at least 2.4 times "
         "as fast, 2.4 to 5.0, 3 rounds."
     )
     unsure = tried(2.5, low=1.05, cache="items")

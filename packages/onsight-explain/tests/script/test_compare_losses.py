@@ -3,7 +3,7 @@
 import pytest
 
 from onsight_explain.process.bench import compare_losses
-from onsight_explain.what_ifs.table import what_ifs_from
+from onsight_explain.what_ifs.what_if import make_what_ifs
 
 LOSSES = [2.0, 1.9, 1.8, 1.7, 1.6]
 
@@ -13,12 +13,12 @@ LOSSES = [2.0, 1.9, 1.8, 1.7, 1.6]
 )
 def test_losses_are_compared(factor, expected):
     changed = [factor * loss for loss in LOSSES]
-    assert compare_losses(LOSSES, changed, what_ifs_from({"threads": 1}), []) == expected
+    assert compare_losses(LOSSES, changed, make_what_ifs({"threads": 1}), []) == expected
 
 
 def test_losses_of_different_batches_are_not_compared():
     assert (
-        compare_losses(LOSSES, LOSSES, what_ifs_from({"batch_factor": 4}), []) == "not comparable"
+        compare_losses(LOSSES, LOSSES, make_what_ifs({"batch_factor": 4}), []) == "not comparable"
     )
     assert compare_losses(LOSSES, LOSSES, [], ["kept a part"]) == "not comparable"
     assert compare_losses(LOSSES, [], [], []) == "not comparable"
@@ -27,4 +27,4 @@ def test_losses_of_different_batches_are_not_compared():
 @pytest.mark.parametrize("what_ifs", [{"threads": 1}, {"batch_factor": 4}])
 def test_a_loss_that_becomes_nan_differs(what_ifs):
     changed = [*LOSSES[:-1], float("nan")]
-    assert compare_losses(LOSSES, changed, what_ifs_from(what_ifs), []) == "other"
+    assert compare_losses(LOSSES, changed, make_what_ifs(what_ifs), []) == "other"

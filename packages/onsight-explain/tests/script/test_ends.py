@@ -23,7 +23,7 @@ import signal
 import sys
 from pathlib import Path
 from onsight_explain.process.processes import Processes
-from onsight_explain.what_ifs.table import what_ifs_from
+from onsight_explain.what_ifs.what_if import make_what_ifs
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & ignores it
 
@@ -31,7 +31,7 @@ def explain(*args, **settings):
     with Processes(Path(sys.argv[1]), [], 10**9, 60.0) as processes:
         processes.prepare(is_late=True)
         for changes in ({}, {"short_spin": True}):  # one that is forked, and a fresh one
-            processes.start(what_ifs_from(changes), 0.05).trace()  # and is stopped
+            processes.start(make_what_ifs(changes), 0.05).trace()  # and is stopped
         processes.start(seconds=1e6)
         print("started", flush=True)
         sys.stdin.read()

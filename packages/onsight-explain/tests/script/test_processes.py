@@ -8,7 +8,7 @@ import pytest
 
 from onsight_explain.errors import ScriptFailed
 from onsight_explain.process.processes import Processes
-from onsight_explain.what_ifs.table import what_ifs_from
+from onsight_explain.what_ifs.what_if import make_what_ifs
 
 SCRIPT = """
 import sys
@@ -64,7 +64,7 @@ def test_what_a_script_reads_is_read_once_and_its_losses_are_the_same(processes,
     script = processes()
     plain = script.start(seconds=0.1, is_full=True)
     first = plain.trace()
-    changed = script.start(what_ifs_from({"fused": True, "threads": 2}), 0.1).trace()
+    changed = script.start(make_what_ifs({"fused": True, "threads": 2}), 0.1).trace()
     assert reads(tmp_path) == 1
     assert changed.optimizer.is_fused
     assert (first.threads, changed.threads) == (1, 2)
@@ -105,7 +105,7 @@ for _ in range(9):
 def test_where_a_later_fork_is_not_possible_the_script_runs_from_its_start(
     processes, tmp_path, before, what_ifs, count
 ):
-    trace = processes(before).start(what_ifs_from(what_ifs), 0.1).trace()
+    trace = processes(before).start(make_what_ifs(what_ifs), 0.1).trace()
     assert trace.images > 0
     assert reads(tmp_path) == count
 
@@ -125,7 +125,7 @@ def test_a_script_is_forked_before_a_thread_that_lasts_and_after_one_that_ends(
     script = processes(f"import threading; thread = {thread}; thread.start(); {again}")
     script.start(seconds=0.1, is_full=True).trace()
     before = reads(tmp_path)
-    changed = script.start(what_ifs_from({"fused": True, "batch_factor": 2}), 0.1).trace()
+    changed = script.start(make_what_ifs({"fused": True, "batch_factor": 2}), 0.1).trace()
     assert (changed.optimizer.is_fused, changed.loader.batch_size) == (True, 16)
     assert reads(tmp_path) == before + more
 

@@ -5,7 +5,7 @@ import pytest
 from onsight_explain.process.bench import ScriptBench
 from onsight_explain.process.processes import Processes
 from onsight_explain.what_ifs.batch import LargerBatch
-from onsight_explain.what_ifs.workers import Workers
+from onsight_explain.what_ifs.loading import Workers
 
 # As Lightning does: it wraps the constructor for a while, reads its signature, puts it back.
 LIBRARY = """

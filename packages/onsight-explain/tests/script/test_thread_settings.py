@@ -15,7 +15,7 @@ from onsight_explain.script.thread_settings import (
     without_settings,
 )
 from onsight_explain.tracing.patches import Patches
-from onsight_explain.what_ifs.table import what_ifs_from
+from onsight_explain.what_ifs.what_if import make_what_ifs
 
 SETS = """
 import os
@@ -103,5 +103,5 @@ def test_the_scripts_process_has_them_from_its_start_and_a_what_if_takes_them_aw
     with Processes(script, [], 10**9, 60.0) as processes:
         processes.prepare(is_late=True)
         assert processes.start((), 0.1).trace().threads == 1
-        changed = what_ifs_from({"thread_settings": True})
+        changed = make_what_ifs({"thread_settings": True})
         assert processes.start(changed, 0.1).trace().threads >= cores

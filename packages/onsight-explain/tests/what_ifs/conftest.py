@@ -12,14 +12,13 @@ from onsight_explain.script.trace import ItemFacts, LoaderFacts, Trace
 from onsight_explain.tracing.clock import PHASES
 from onsight_explain.tracing.patches import Patches
 from onsight_explain.tracing.sites import Site
-from onsight_explain.what_ifs.table import what_ifs_from
-from onsight_explain.what_ifs.what_if import Seen
+from onsight_explain.what_ifs.what_if import Baseline, make_what_ifs
 
 SITE = Site(file="/home/user/train.py", line=7)
 
 
 @pytest.fixture
-def seen():
+def baseline():
     """A function that returns a script traced on the CPU; any of its facts can be changed."""
 
     def make(source="", loader=None, item=None, waits=0.5, **facts):
@@ -50,7 +49,7 @@ def seen():
             item=ItemFacts(**(item_plain | (item or {}))),
             threads=2,
         )
-        return Seen(replace(trace, **facts), ast.parse(source), 4)
+        return Baseline(replace(trace, **facts), ast.parse(source), 4)
 
     return make
 
@@ -65,7 +64,7 @@ def apply():
 
     def put(evaluates=lambda: False, **changes):
         hooks = Hooks(patches, lambda: False, evaluates)
-        for what_if in what_ifs_from(changes):
+        for what_if in make_what_ifs(changes):
             what_if.install(hooks)
         hooks.install()
         return hooks

@@ -15,8 +15,8 @@ from onsight_explain.what_ifs.batch import LargerBatch
         ({"batch_size": None}, []),
     ],
 )
-def test_tried_if_enough_batches_remain(seen, loader, labels):
-    found = LargerBatch.worth(seen(loader=loader))
+def test_tried_if_enough_batches_remain(baseline, loader, labels):
+    found = LargerBatch.candidates(baseline(loader=loader))
     assert [one.label for one in found] == labels
 
 

@@ -11,8 +11,8 @@ from onsight_explain.what_ifs.channels_last import ChannelsLast
     ("shape", "is_channels_last", "count"),
     [([3, 8, 8], False, 1), ([3, 8, 8], True, 0), ([192], False, 0)],
 )
-def test_tried_on_images(seen, shape, is_channels_last, count):
-    found = ChannelsLast.worth(seen(shape=shape, is_channels_last=is_channels_last))
+def test_tried_on_images(baseline, shape, is_channels_last, count):
+    found = ChannelsLast.candidates(baseline(shape=shape, is_channels_last=is_channels_last))
     assert len(found) == count
 
 

@@ -9,46 +9,45 @@ from torch._dynamo import callback
 from torch.utils.data import DataLoader
 
 from onsight_explain.tracing import clock
-from onsight_explain.what_ifs import compiled, matmul_precision, on_device, prefetch
-from onsight_explain.what_ifs.compiled import Compiled
-from onsight_explain.what_ifs.graphed import Graphed
-from onsight_explain.what_ifs.matmul_precision import MatmulPrecision
-from onsight_explain.what_ifs.on_device import OnDevice
-from onsight_explain.what_ifs.prefetch import Prefetch, copied_ahead
+from onsight_explain.what_ifs import caching, compiling, copies, precision
+from onsight_explain.what_ifs.caching import CacheOnDevice
+from onsight_explain.what_ifs.compiling import CompileNetwork, GraphNetwork
+from onsight_explain.what_ifs.copies import Prefetch, copied_ahead
+from onsight_explain.what_ifs.precision import MatmulPrecision
 
-KINDS = [OnDevice, Prefetch, MatmulPrecision, Compiled, Graphed]
+KINDS = [CacheOnDevice, Prefetch, MatmulPrecision, CompileNetwork, GraphNetwork]
 BUSY = {"data": 2.0, "copy": 2.0, "forward": 3.0, "backward": 3.0}
 
 
 @pytest.fixture
 def able(monkeypatch):
-    """A machine whose GPU has everything, so far as worth asks."""
-    for module in (on_device, prefetch, compiled):
+    """A machine whose GPU has everything, so far as candidates() checks."""
+    for module in (caching, copies, compiling):
         monkeypatch.setattr(module, "has_streams", lambda device: device.type == "cuda")
-    monkeypatch.setattr(matmul_precision, "has_tf32", lambda device: device.type == "cuda")
-    monkeypatch.setattr(compiled, "has_compiler", lambda: True)
+    monkeypatch.setattr(precision, "has_tf32", lambda device: device.type == "cuda")
+    monkeypatch.setattr(compiling, "has_compiler", lambda: True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tried_on_a_gpu_by_its_own_timeline(seen, able, kind):
+def test_tried_on_a_gpu_by_its_own_timeline(baseline, able, kind):
     fast = {"phases": BUSY, "steps": 1000}
-    assert kind.worth(seen(device="cpu", **fast)) == []
-    assert len(kind.worth(seen(device="cuda:0", **fast))) == 1
+    assert kind.candidates(baseline(device="cpu", **fast)) == []
+    assert len(kind.candidates(baseline(device="cuda:0", **fast))) == 1
     idle = dict.fromkeys(BUSY, 0.0) | {"other": 10.0}  # where the host waited does not count
-    assert kind.worth(seen(device="cuda:0", device_phases=idle, **fast)) == []
+    assert kind.candidates(baseline(device="cuda:0", device_phases=idle, **fast)) == []
 
 
-def test_graphs_are_for_short_steps(seen, able):
-    slow = seen(device="cuda:0", phases=BUSY, steps=100)
-    assert Graphed.worth(slow) == []
-    assert [one.value for one in Compiled.worth(slow)] == ["default"]
-    fast = seen(device="cuda:0", phases=BUSY, steps=1000)
-    assert [one.value for one in Compiled.worth(fast)] == ["reduce-overhead"]
+def test_graphs_are_for_short_steps(baseline, able):
+    slow = baseline(device="cuda:0", phases=BUSY, steps=100)
+    assert GraphNetwork.candidates(slow) == []
+    assert [one.value for one in CompileNetwork.candidates(slow)] == ["default"]
+    fast = baseline(device="cuda:0", phases=BUSY, steps=1000)
+    assert [one.value for one in CompileNetwork.candidates(fast)] == ["reduce-overhead"]
 
 
-def test_without_a_compiler_nothing_is_compiled(seen, able, monkeypatch):
-    monkeypatch.setattr(compiled, "has_compiler", lambda: False)
-    assert Compiled.worth(seen(device="cuda:0", phases=BUSY)) == []
+def test_without_a_compiler_nothing_is_compiled(baseline, able, monkeypatch):
+    monkeypatch.setattr(compiling, "has_compiler", lambda: False)
+    assert CompileNetwork.candidates(baseline(device="cuda:0", phases=BUSY)) == []
 
 
 def test_items_lie_on_the_device_and_are_gathered_there(apply, numbers):
@@ -91,7 +90,7 @@ class Streams:
 def test_a_batch_is_copied_while_the_one_before_it_is_in_use(monkeypatch):
     said = []
     backend = Streams(said)
-    monkeypatch.setattr(prefetch, "module_of", lambda device: backend)
+    monkeypatch.setattr(copies, "module_of", lambda device: backend)
 
     def to(tensor, device, non_blocking):
         said.append(f"copy {tensor.item():.0f} in {backend.here}, {non_blocking}")

@@ -8,9 +8,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from onsight_explain.what_ifs.batch import LargerBatch
-from onsight_explain.what_ifs.bf16 import Bf16
-from onsight_explain.what_ifs.cache import Cache
-from onsight_explain.what_ifs.workers import Workers
+from onsight_explain.what_ifs.caching import Cache
+from onsight_explain.what_ifs.loading import Workers
+from onsight_explain.what_ifs.precision import Bf16
 
 STREAM = {"items": None, "has_items": False}
 
@@ -40,20 +40,20 @@ def test_items_are_kept_once_when_a_library_copies_the_loader(apply, numbers):
     assert sorted(torch.cat([batch[0] for batch in copied]).flatten().tolist()) == list(range(64))
 
 
-def test_larger_batches_of_a_stream(apply, seen):
-    trace = seen(loader=STREAM | {"batch_size": 16})
-    assert [one.size for one in LargerBatch.worth(trace)] == [64, 256]
-    assert LargerBatch.worth(seen(loader=STREAM | {"batch_size": None})) == []
+def test_larger_batches_of_a_stream(apply, baseline):
+    trace = baseline(loader=STREAM | {"batch_size": 16})
+    assert [one.size for one in LargerBatch.candidates(trace)] == [64, 256]
+    assert LargerBatch.candidates(baseline(loader=STREAM | {"batch_size": None})) == []
 
 
-def test_a_stream_is_not_kept(seen):
-    assert Cache.worth(seen(loader=STREAM)) == []
-    assert Cache.worth(seen()) != []
+def test_a_stream_is_not_kept(baseline):
+    assert Cache.candidates(baseline(loader=STREAM)) == []
+    assert Cache.candidates(baseline()) != []
 
 
 @pytest.mark.parametrize(("most", "counts"), [(None, [1, 2, 4]), (3, [1, 2]), (1, [1])])
-def test_no_more_workers_than_have_work(seen, most, counts):
-    found = Workers.worth(seen(loader=STREAM | {"most_workers": most}))
+def test_no_more_workers_than_have_work(baseline, most, counts):
+    found = Workers.candidates(baseline(loader=STREAM | {"most_workers": most}))
     assert [one.value for one in found] == counts
 
 
@@ -65,9 +65,9 @@ def test_no_more_workers_than_have_work(seen, most, counts):
         (Bf16(True), {"precision": "bf16"}, {}),
     ],
 )
-def test_a_change_that_is_overruled_is_told(seen, what_if, facts, loader):
-    assert what_if.shows(seen(loader=loader, **facts).trace)
-    assert not what_if.shows(seen().trace)
+def test_a_change_that_is_overruled_is_told(baseline, what_if, facts, loader):
+    assert what_if.took_effect(baseline(loader=loader, **facts).trace)
+    assert not what_if.took_effect(baseline().trace)
 
 
 class LikeFastai:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from onsight.data.augmentations.op import Numbers
 from onsight.data.transforms import box
-from onsight_explain.accelerator import has_float64
+from onsight_explain.devices import has_float64
 
 TRIES = 16  # Jöhnk's rejection accepts at least half of them for alpha <= 1
 MIX_KIND, MIX_Y, MIX_X = 13, 14, 15

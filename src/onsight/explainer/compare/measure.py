@@ -25,8 +25,8 @@ from onsight.training.images.residency import choose_residency
 from onsight.training.images.training_data import place
 from onsight.training.plan import choose_threads
 from onsight.training.step.optim import choose_learning_rate
-from onsight_explain.busy import warn_if_busy
-from onsight_explain.memory import is_out_of_memory
+from onsight_explain.devices import is_out_of_memory
+from onsight_explain.paired_timing import warn_if_busy
 
 
 @dataclass(frozen=True)

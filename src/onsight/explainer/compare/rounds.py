@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from onsight.explainer.compare.candidates import Candidate
-from onsight_explain.memory import is_out_of_memory
+from onsight_explain.devices import is_out_of_memory
 
 ROUNDS = 7
 _FEWEST_ROUNDS = 3  # for cells whose steps take long

@@ -16,8 +16,8 @@ from onsight.explainer.own.fresh import FreshRun
 from onsight.explainer.own.record import StepRecord, record_step
 from onsight.training.autotune.trial import Trial
 from onsight.training.images.training_data import TrainingData
-from onsight_explain.memory import is_out_of_memory
-from onsight_explain.search.tried import Losses, Untried
+from onsight_explain.devices import is_out_of_memory
+from onsight_explain.search import Losses, TrialFailed
 
 _FIRST_SECONDS = 0.05  # that a window lasts at least, to tell how many steps fill it
 
@@ -45,7 +45,7 @@ class FlagTrial:
         except RuntimeError as error:
             self.close()
             why = "out of memory" if is_out_of_memory(error) else str(error).splitlines()[0]
-            raise Untried(why) from None
+            raise TrialFailed(why) from None
 
     def losses(self) -> Losses:
         """Not looked at: the flags say themselves what they change."""
@@ -111,7 +111,7 @@ class RunBench:
         if self.fresh:
             self.fresh.close()
 
-    def worth(self, trial: FlagTrial | FreshTrial) -> list[RunChange]:
+    def candidates(self, trial: FlagTrial | FreshTrial) -> list[RunChange]:
         """What is worth trying, whatever was changed already."""
         return self._changes
 

@@ -11,8 +11,7 @@ from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.training.images.training_data import TrainingData
 from onsight.words import listed
-from onsight_explain.cores import usable_cores
-from onsight_explain.thread_variables import set_by_user
+from onsight_explain.threads import thread_variables_set_by_user, usable_cores
 
 _BATCHES = (64, 256, 1024)
 _LEAST_BATCHES = 8  # per epoch, or a batch is too large
@@ -71,7 +70,7 @@ def unset_among(changes: Iterable[RunChange]) -> Unset | None:
 
 def settings_of_threads() -> Unset | None:
     """The variables that this process was started with, to be taken away, if there are any."""
-    found = set_by_user(os.environ)
+    found = thread_variables_set_by_user(os.environ)
     return Unset(tuple(found), tuple(found.values())) if found else None
 
 

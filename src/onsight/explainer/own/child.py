@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from onsight.config import Config
 from onsight_explain.process.supervised import Channel, Closed
-from onsight_explain.spinning import choose_spinning
+from onsight_explain.threads import choose_spinning
 
 
 def main() -> NoReturn:
@@ -28,7 +28,7 @@ def serve(data: str, config: Config, channel: Channel) -> NoReturn:
     from onsight.explainer.own.changes import FlagChange
     from onsight.explainer.own.opening import opened
     from onsight.report.console import SilentReporter
-    from onsight_explain.search.tried import Untried
+    from onsight_explain.search import TrialFailed
 
     trials = dict[str, FlagTrial]()
     with opened(data, config, SilentReporter()) as run:
@@ -40,7 +40,7 @@ def serve(data: str, config: Config, channel: Channel) -> NoReturn:
             trial = trials.setdefault(str(flags), FlagTrial(bench, flags))
             try:
                 channel.send({"rate": trial.measure(message["seconds"])})
-            except Untried as error:
+            except TrialFailed as error:
                 channel.send({"problem": str(error)})
 
 

@@ -17,11 +17,9 @@ from onsight.explainer.own.opening import opened
 from onsight.explainer.own.record import StepRecord
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter
-from onsight_explain.busy import warn_if_busy
 from onsight_explain.ceilings import Ceilings, measure_ceilings
-from onsight_explain.search.gain import GAIN
-from onsight_explain.search.race import Found, Race
-from onsight_explain.search.tried import Tried
+from onsight_explain.paired_timing import warn_if_busy
+from onsight_explain.search import MIN_GAIN, Search, SearchResult, TrialResult
 from onsight_explain.tracing.timeline import write_timeline
 
 _RECORDED = 0.05  # of the time, in which the step is recorded, as it is and with the best flags
@@ -41,8 +39,8 @@ class OwnExplanation:
     device: torch.device
     before: StepRecord
     ceilings: Ceilings
-    tried: list[Tried[RunChange]]
-    best: Tried[RunChange] | None
+    tried: list[TrialResult[RunChange]]
+    best: TrialResult[RunChange] | None
     left_out: list[RunChange]
     rates: list[float]
     after: StepRecord | None
@@ -80,13 +78,13 @@ def explain_data(
         if trace_file and before.timeline:
             name = f"onsight train {data}"
             reporter.say(write_timeline(trace_file, name, before.timeline))
-        found: Found[RunChange] = Found([], None, [], [])
+        found: SearchResult[RunChange] = SearchResult([], None, [], [])
         if try_changes:
             plain = bench.open(())
             left = seconds - 2 * recorded
-            race = Race[RunChange](bench, plain, left, _WINDOW_SECONDS, reporter)
-            found = race.run(bench.worth(plain))
-        best = found.best if found.best and found.best.ratio >= GAIN else None
+            race = Search[RunChange](bench, plain, left, _WINDOW_SECONDS, reporter)
+            found = race.run(bench.candidates(plain))
+        best = found.best if found.best and found.best.ratio >= MIN_GAIN else None
         is_here = best and not unset_among(best.changes)  # and not in another process
         after = bench.record(best.changes, recorded) if best and is_here else None
         ceilings = measure_ceilings(run.device, run.config.threads)
@@ -98,10 +96,10 @@ def explain_data(
         run.device,
         before,
         ceilings,
-        found.tried,
+        found.results,
         best,
-        found.left_out,
-        found.rates,
+        found.skipped,
+        found.baseline_rates,
         after,
         settings,
     )

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from onsight.config import Config
 from onsight.explainer.own.changes import FlagChange, Unset
-from onsight_explain.child_command import child_command
 from onsight_explain.process.supervised import Channel, Closed
-from onsight_explain.search.tried import Untried
+from onsight_explain.python_process import child_command
+from onsight_explain.search import TrialFailed
 
 _CHILD = "onsight.explainer.own.child"
 _START_SECONDS, _GRACE_SECONDS = 120.0, 60.0
@@ -38,9 +38,9 @@ class FreshRun:
             channel.send({"flags": named, "seconds": seconds})
             answer, _ = channel.receive(seconds + _GRACE_SECONDS)
         except (Closed, TimeoutError):
-            raise Untried(self._last_words()) from None
+            raise TrialFailed(self._last_words()) from None
         if "problem" in answer:
-            raise Untried(answer["problem"])
+            raise TrialFailed(answer["problem"])
         rate: float = answer["rate"]
         return rate
 

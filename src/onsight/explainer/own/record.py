@@ -8,7 +8,7 @@ from typing import Any
 from onsight.data.loader import Batch, Loader
 from onsight.training.autotune.trial import Trial
 from onsight.training.step.ema import MovingAverage
-from onsight_explain.accelerator import has_streams
+from onsight_explain.devices import has_streams
 from onsight_explain.tracing.clock import PhaseClock
 from onsight_explain.tracing.device_time import DeviceTime, effective_phases
 from onsight_explain.tracing.recorder import Recorder, StepCounter

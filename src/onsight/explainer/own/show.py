@@ -12,8 +12,13 @@ from onsight.explainer.own.record import StepRecord
 from onsight.explainer.own.words import cause, verdict, with_words
 from onsight.words import plural
 from onsight_explain.phase_table import describe_utilization, phase_table
-from onsight_explain.search.show import best_ratio, how_measured, tried_facts, tried_table
-from onsight_explain.search.tried import Tried
+from onsight_explain.search import TrialResult
+from onsight_explain.search_table import (
+    best_ratio,
+    describe_search,
+    make_results_table,
+    result_facts,
+)
 
 
 def print_explained_run(found: OwnExplanation, console: Console) -> None:
@@ -34,8 +39,8 @@ def print_explained_run(found: OwnExplanation, console: Console) -> None:
         console.print(f"Set in the environment: {found.settings.settings}", style="dim")
     console.print(Padding(verdict(found), (1, 0)), style="bold")
     if found.tried:
-        console.print(tried_table(found.tried, found.best, found.rate, with_losses=False))
-        said = how_measured(found.tried, found.left_out, found.rates)
+        console.print(make_results_table(found.tried, found.best, found.rate, with_losses=False))
+        said = describe_search(found.tried, found.left_out, found.rates)
         console.print(f"\n{said}", style="dim")
     if found.best and found.after:
         console.print(
@@ -71,9 +76,9 @@ def facts(found: OwnExplanation) -> dict[str, Any]:
     }
 
 
-def _tried_facts(one: Tried[RunChange]) -> dict[str, Any]:
+def _tried_facts(one: TrialResult[RunChange]) -> dict[str, Any]:
     unset = unset_among(one.changes)
-    return tried_facts(one) | {
+    return result_facts(one) | {
         "changes": fields_of(one.changes),
         "unset": list(unset.names) if unset else [],
     }

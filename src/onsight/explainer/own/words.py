@@ -4,8 +4,7 @@ from onsight.explainer.compare.fit import fit_costs
 from onsight.explainer.own.changes import FlagChange, RunChange, fields_of, unset_among
 from onsight.explainer.own.explain import OwnExplanation
 from onsight.words import percent
-from onsight_explain.search.gain import GAIN
-from onsight_explain.search.tried import Tried
+from onsight_explain.search import MIN_GAIN, TrialResult
 from onsight_explain.text import step_times
 
 _WAITING = 0.3  # of the time: if it waits longer, waiting is the cause
@@ -68,7 +67,7 @@ def _gain_words(found: OwnExplanation) -> str:
     if best is None:
         count = len(found.tried)
         return (
-            f"none of {count} other flags is {GAIN - 1:.0%} faster"
+            f"none of {count} other flags is {MIN_GAIN - 1:.0%} faster"
             if count
             else "no flag was tried"
         )
@@ -81,7 +80,7 @@ def _gain_words(found: OwnExplanation) -> str:
     return f"with {flags} it is {best.interval}{note}"
 
 
-def with_words(best: Tried[RunChange]) -> str:
+def with_words(best: TrialResult[RunChange]) -> str:
     """The changes as one would make them: what is unset, then the flags."""
     unset = unset_among(best.changes)
     flags = " ".join(one.label for one in best.changes if isinstance(one, FlagChange))
@@ -90,7 +89,7 @@ def with_words(best: Tried[RunChange]) -> str:
 
 def _is_shown(found: OwnExplanation) -> bool:
     best = found.best
-    return bool(best and best.interval and best.interval.is_shown)
+    return bool(best and best.interval and best.interval.is_clear_gain)
 
 
 def _fixed_share(found: OwnExplanation) -> float | None:

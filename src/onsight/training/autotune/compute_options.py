@@ -13,8 +13,8 @@ from onsight.training.images.training_data import TrainingData
 from onsight.training.plan import choose_precision, choose_threads
 from onsight.training.step.optim import FUSED_NAMES
 from onsight.words import plural
-from onsight_explain.accelerator import has_graphs
-from onsight_explain.cores import usable_cores
+from onsight_explain.devices import has_graphs
+from onsight_explain.threads import usable_cores
 
 _COMPILE_WORTH_SECONDS = 3600  # trying it takes up to a minute and often gains nothing
 

@@ -14,8 +14,7 @@ from onsight.hardware.devices import describe_device
 from onsight.training.autotune.compute_options import ComputeOptions, may_compile
 from onsight.training.autotune.probe import Measured
 from onsight.training.images.training_data import TrainingData
-from onsight_explain.cores import usable_cores
-from onsight_explain.thread_variables import set_by_user
+from onsight_explain.threads import thread_variables_set_by_user, usable_cores
 
 _VERSION = 3  # raise it when options are measured or chosen differently
 
@@ -27,7 +26,7 @@ def plan_file(folder: Path, config: Config, data: TrainingData, expected_seconds
         "version": _VERSION,
         "machine": [describe_device(data.device), platform.machine(), usable_cores()],
         "torch": torch.__version__,
-        "threads": set_by_user(os.environ),
+        "threads": thread_variables_set_by_user(os.environ),
         "shape": [*dataset.input_shape, *dataset.images.shape, len(dataset.classes)],
         "config": {name: getattr(config, name) for name in step_fields()},
         "may_compile": may_compile(config, data.device, expected_seconds),

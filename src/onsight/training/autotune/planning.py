@@ -25,8 +25,8 @@ from onsight.training.autotune.probe import Measured, Probe
 from onsight.training.images.training_data import TrainingData
 from onsight.training.plan import ComputePlan, choose_threads
 from onsight.training.workload import expected_seconds
-from onsight_explain.memory import is_out_of_memory
-from onsight_explain.spinning import is_busy
+from onsight_explain.devices import is_out_of_memory
+from onsight_explain.threads import is_busy
 
 _WORTH_SECONDS = 10.0  # shorter runs end before measuring has paid for itself
 _MOST_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.05, 1.5, 5.0  # for measuring: of the run, in seconds

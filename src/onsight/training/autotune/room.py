@@ -11,9 +11,12 @@ from onsight.training.autotune.compute_options import eager_options
 from onsight.training.autotune.trial import Trial
 from onsight.training.images.training_data import TrainingData
 from onsight.words import data_size
-from onsight_explain.accelerator import has_streams
-from onsight_explain.devices import free_memory_bytes
-from onsight_explain.memory import free_kept_memory, is_out_of_memory
+from onsight_explain.devices import (
+    free_memory_bytes,
+    has_streams,
+    is_out_of_memory,
+    release_cached_memory,
+)
 
 _SAFETY = 1.5  # times the step's peak: evaluation, and what libraries and gaps take
 _CHUNK_BYTES = 512 << 20  # of images that are augmented together
@@ -55,4 +58,4 @@ def _peak_of_a_step(config: Config, data: TrainingData) -> int | None:
             raise
         return None
     finally:
-        free_kept_memory(data.device)
+        release_cached_memory(data.device)

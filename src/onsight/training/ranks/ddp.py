@@ -20,7 +20,7 @@ from onsight.data.loader import places_of
 from onsight.evaluation.predictions import PredictionTable
 from onsight.training.ranks.sync_batchnorm_cpu import WholeBatchNorm
 from onsight.training.ranks.world import World
-from onsight_explain.accelerator import module_of
+from onsight_explain.devices import module_of
 
 
 class Replica:

@@ -25,7 +25,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from onsight.errors import Interrupted, OnsightError, RankLost
 from onsight.training.ranks.watchdog import LAUNCHED, LauncherWatchdog
-from onsight_explain.child_command import child_command
+from onsight_explain.python_process import child_command
 
 _LOOPBACK = "127.0.0.1"
 _INTERFACE = "lo0" if sys.platform == "darwin" else "lo"

@@ -13,10 +13,10 @@ from onsight.files import write_json
 from onsight.report.console import Reporter
 from onsight.training.run_folder.folder import RunFolder
 from onsight.training.step.update import Update
-from onsight_explain.memory import is_out_of_memory
+from onsight_explain.devices import is_out_of_memory
 from onsight_explain.placement.placement import Placement, placement
-from onsight_explain.placement.problems import BUILD, Problem
-from onsight_explain.placement.table import ATTRIBUTE
+from onsight_explain.placement.problems import BUILD, PlacementProblem
+from onsight_explain.placement.tensors import ATTRIBUTE
 
 PLACEMENT = "placement.json"
 
@@ -73,7 +73,9 @@ class PlacementCheck:
             stops = [p for p in entry["problems"] if p["kind"] not in _ONLY_REPORTED]
             if stops:
                 where = f"rank {entry['rank']}: " if len(entries) > 1 else ""
-                raise PlacementError(where + "\n".join(str(Problem(**one)) for one in stops))
+                raise PlacementError(
+                    where + "\n".join(str(PlacementProblem(**one)) for one in stops)
+                )
         report = (
             self.reporter.warn if any(entry["problems"] for entry in entries) else self.reporter.say
         )

@@ -16,8 +16,7 @@ from onsight.training.step.deferred_losses import NonFiniteStepError
 from onsight.training.step.recording import Recording, StepBatch
 from onsight.training.step.seen_in_step import random_numbers, waits
 from onsight.training.step.step import Step
-from onsight_explain.accelerator import module_of
-from onsight_explain.memory import free_kept_memory
+from onsight_explain.devices import module_of, release_cached_memory
 
 _WARM_UP_STEPS = 3  # in which libraries choose kernels and optimizers make their state
 _WARM_UP_STEPS_OF_RANKS = 11  # torch's own number: DistributedDataParallel measures the first ten
@@ -217,7 +216,7 @@ class GraphedStep(Step):
             self._renew_scaler()
             if self.replica:
                 self.replica.renew()
-            free_kept_memory(self.device)
+            release_cached_memory(self.device)
 
     def _stream(self) -> Any:
         """Where to record."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from onsight_explain.accelerator import module_of
+from onsight_explain.devices import module_of
 
 # Does the work of one step: inputs, targets, labels of the whole batch, the groups' learning rates,
 # a place for the loss.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from onsight_explain.accelerator import module_of
+from onsight_explain.devices import module_of
 
 _OF_A_WAIT = "called a synchronizing"
 _OF_THE_MODE = "Synchronization debug mode"

@@ -13,7 +13,7 @@ from onsight.training.ranks.world import World
 from onsight.training.step.compiled import Compiled, Forward
 from onsight.training.step.deferred_losses import DeferredLosses, NonFiniteGradients
 from onsight.training.step.losses import Loss
-from onsight_explain.memory import free_kept_memory, is_out_of_memory
+from onsight_explain.devices import is_out_of_memory, release_cached_memory
 
 
 class Step:
@@ -132,7 +132,7 @@ class Step:
     def _halve(self) -> None:
         self.losses.drop_unfinished()
         self.optimizer.zero_grad(set_to_none=True)
-        free_kept_memory(self.device)
+        release_cached_memory(self.device)
         self.on_halved(2 * self.accumulate)  # may refuse, and then nothing has changed
         self.accumulate *= 2
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 from safetensors import safe_open
 
 from onsight.errors import OnsightError, UserError
-from onsight_explain.child_command import child_command
+from onsight_explain.python_process import child_command
 
 _LOOK_SECONDS = 0.005
 _LONGEST_WAIT_SECONDS = 0.02  # between seeing a checkpoint and killing: another may be under way

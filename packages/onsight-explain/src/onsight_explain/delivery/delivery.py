@@ -12,11 +12,11 @@ from onsight_explain.console import StderrMessages
 from onsight_explain.delivery.fixed_script import MARK, FixedScript, fix_script, fixes_for
 from onsight_explain.errors import ExplainError
 from onsight_explain.files import check_output, write_atomically
-from onsight_explain.interleave import FEWEST_ROUNDS, Rounds
+from onsight_explain.paired_timing import MIN_ROUNDS, PairedRounds
 from onsight_explain.process.bench import ScriptBench, ScriptTrial, compare_losses
 from onsight_explain.script.trace import Trace
-from onsight_explain.search.tried import Losses, Untried
-from onsight_explain.what_ifs.as_mended import AsMended
+from onsight_explain.search import Losses, TrialFailed
+from onsight_explain.what_ifs.fixed_script import RunFixedScript
 from onsight_explain.what_ifs.what_if import WhatIf
 
 # Rounds end after a maximum, or when the interval is narrow or the time is over.
@@ -28,7 +28,7 @@ _ALIKE = 0.1  # relative difference of the mean first losses, where batches hold
 class FixProof:
     """The result of running a fixed script against the original."""
 
-    rounds: Rounds = field(default_factory=Rounds)
+    rounds: PairedRounds = field(default_factory=PairedRounds)
     losses: Losses = "not comparable"
     problem: str = ""  # why there are no rounds, or ""
 
@@ -61,7 +61,7 @@ class Delivery:
         if self.proof:
             rounds = self.proof.rounds
             facts |= {
-                "images_per_second": {"before": rounds.plain, "after": rounds.changed},
+                "images_per_second": {"before": rounds.baseline, "after": rounds.changed},
                 "ratio": rounds.interval.facts() if rounds.changed else None,
                 "losses": self.proof.losses,
                 "problem": self.proof.problem or None,
@@ -118,19 +118,19 @@ def prove(
         path = Path(folder) / fixed.script.name
         path.write_bytes(fixed.after)
         outside = [what_if for what_if in what_ifs if what_if.environment]
-        trial = bench.open((AsMended(str(path)), *outside))
+        trial = bench.open((RunFixedScript(str(path)), *outside))
 
         def measure_fixed() -> float:
             try:
                 return trial.measure(window_seconds)
-            except Untried as error:
+            except TrialFailed as error:
                 raise _FixedScriptFailed(str(error)) from None
 
         try:
             rounds = _measure_rounds(lambda: plain.measure(window_seconds), measure_fixed)
         except _FixedScriptFailed as failure:
             return FixProof(problem=f"the fixed script failed: {failure}")
-        except Untried as error:
+        except TrialFailed as error:
             return FixProof(problem=f"{fixed.script.name} could not be measured again: {error}")
         finally:
             trial.close()
@@ -142,15 +142,15 @@ class _FixedScriptFailed(Exception):
     """The fixed script failed, rather than the original."""
 
 
-def _measure_rounds(plain: Callable[[], float], fixed: Callable[[], float]) -> Rounds:
+def _measure_rounds(plain: Callable[[], float], fixed: Callable[[], float]) -> PairedRounds:
     """Measure the fewest rounds, and more of them while their ratios differ much."""
-    rounds, began = Rounds(), time.monotonic()
-    while len(rounds.plain) < _MAX_ROUNDS:
-        if len(rounds.plain) >= FEWEST_ROUNDS:
+    rounds, began = PairedRounds(), time.monotonic()
+    while len(rounds.baseline) < _MAX_ROUNDS:
+        if len(rounds.baseline) >= MIN_ROUNDS:
             is_narrow = rounds.interval.high < _NARROW_RATIO * rounds.interval.low
             if is_narrow or time.monotonic() - began > _MAX_SECONDS:
                 break
-        rounds.add(plain, fixed)
+        rounds.measure(plain, fixed)
     return rounds
 
 

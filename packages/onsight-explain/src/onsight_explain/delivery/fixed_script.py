@@ -12,15 +12,13 @@ from pathlib import Path
 
 from onsight_explain.delivery.frameworks import framework_fixes
 from onsight_explain.errors import ExplainError
-from onsight_explain.mend.calls import tokens_of
-from onsight_explain.mend.draft import CannotMend, Change, Draft, read_draft
-from onsight_explain.mend.layout import line_before
-from onsight_explain.mend.mend import Mend, Together
-from onsight_explain.mend.whole import need_import
+from onsight_explain.fixes.calls import call_tokens
+from onsight_explain.fixes.draft import CannotFix, Change, Draft, insert_before, read_draft
+from onsight_explain.fixes.fix import Fix, FixGroup
+from onsight_explain.fixes.whole_file import add_import
 from onsight_explain.script.trace import Trace
 from onsight_explain.tracing.sites import Site
-from onsight_explain.what_ifs.table import in_order
-from onsight_explain.what_ifs.what_if import WhatIf
+from onsight_explain.what_ifs.what_if import WhatIf, in_order
 
 MARK = "Fixed by Onsight from"  # in a comment at the top of the files that we write
 
@@ -64,7 +62,7 @@ class FixedScript:
         return "\n".join(difflib.unified_diff(old, new, self.script.name, name, lineterm=""))
 
 
-def fix_script(script: Path, fixes: list[Mend]) -> FixedScript:
+def fix_script(script: Path, fixes: list[Fix]) -> FixedScript:
     """Make fixes in a script's text. Raises ExplainError if the script cannot be read."""
     script = script.resolve()
     main = read_draft(script)
@@ -72,13 +70,15 @@ def fix_script(script: Path, fixes: list[Mend]) -> FixedScript:
     results: dict[object, _Result] = {}
     for fix in fixes:
         for result in _try_fix(fix, main, drafts):
-            results[result.fix.place, result.left] = result  # the last one of a place covers all
+            results[result.fix.merge_key, result.left] = (
+                result  # the last one of a place covers all
+            )
     lines = [_suggested_change(result) for result in results.values()]
     for result in results.values():
         if result.left and result.draft is main:
             _add_todo(main, result.fix)
     wrap_new_lines(main)
-    outside = [result.fix.words for result in results.values() if not result.fix.is_text]
+    outside = [result.fix.instruction for result in results.values() if not result.fix.edits_text]
     elsewhere = [
         f"{line.site}: {line.text}"
         for line, result in zip(lines, results.values(), strict=True)
@@ -88,20 +88,24 @@ def fix_script(script: Path, fixes: list[Mend]) -> FixedScript:
     return FixedScript(script, before, main.encoded(), lines, outside)
 
 
-def suggested_changes(fixes: list[Mend], script: Path) -> list[SuggestedChange]:
+def suggested_changes(fixes: list[Fix], script: Path) -> list[SuggestedChange]:
     """Return the changes that fixes would make, without the fixed script."""
     return fix_script(script, fixes).lines
 
 
-def fixes_for(what_ifs: Sequence[WhatIf], trace: Trace) -> list[Mend]:
+def fixes_for(what_ifs: Sequence[WhatIf], trace: Trace) -> list[Fix]:
     """Return the fixes that make these changes in the text, in the order of application."""
-    fixes: list[Mend] = []
+    fixes: list[Fix] = []
     evaluation_trace = _evaluation_trace(trace)
     for what_if in in_order(what_ifs):
-        own = framework_fixes(what_if, trace) or what_if.lines(trace)
+        own = framework_fixes(what_if, trace) or what_if.fixes(trace)
         evaluation_loader = evaluation_trace and evaluation_trace.loader
-        if evaluation_trace and evaluation_loader and what_if.is_for(evaluation_loader):
-            own = [*own, *what_if.lines(evaluation_trace)]
+        if (
+            evaluation_trace
+            and evaluation_loader
+            and what_if.applies_to_evaluation(evaluation_loader)
+        ):
+            own = [*own, *what_if.fixes(evaluation_trace)]
         fixes += [fix for fix in own if fix not in fixes]
     return fixes
 
@@ -134,7 +138,7 @@ def comment(text: str, indentation: str = "") -> str:
 class _Result:
     """A fix, the file in which it was tried, and why it is not in the script, or ""."""
 
-    fix: Mend
+    fix: Fix
     draft: Draft | None
     left: str = ""
 
@@ -153,15 +157,15 @@ def _evaluation_trace(trace: Trace) -> Trace | None:
     return replace(trace, loader=loader)
 
 
-def _try_fix(fix: Mend, main: Draft, drafts: dict[str, Draft]) -> list[_Result]:
+def _try_fix(fix: Fix, main: Draft, drafts: dict[str, Draft]) -> list[_Result]:
     """Make a fix with all its parts in the drafts of their files, or leave them unchanged."""
-    parts = fix.parts if isinstance(fix, Together) else (fix,)
+    parts = fix.parts if isinstance(fix, FixGroup) else (fix,)
     states = {name: (draft.source, list(draft.history)) for name, draft in drafts.items()}
     results: list[_Result] = []
     for part in parts:
         try:
             results.append(_make_fix(part, main, drafts))
-        except CannotMend as reason:
+        except CannotFix as reason:
             for name, state in states.items():
                 drafts[name].source, drafts[name].history = state
             for name in drafts.keys() - states.keys():
@@ -170,19 +174,19 @@ def _try_fix(fix: Mend, main: Draft, drafts: dict[str, Draft]) -> list[_Result]:
     return results
 
 
-def _make_fix(fix: Mend, main: Draft, drafts: dict[str, Draft]) -> _Result:
+def _make_fix(fix: Fix, main: Draft, drafts: dict[str, Draft]) -> _Result:
     draft = _draft_of(fix, main, drafts)
     if draft is None:
-        raise CannotMend("its file cannot be read")
+        raise CannotFix("its file cannot be read")
     if fix.site is None and fix.needs_site:
-        raise CannotMend("its line is not known")
+        raise CannotFix("its line is not known")
     fix.apply(draft)
     for statement in fix.imports:
-        need_import(draft, statement)
+        add_import(draft, statement)
     return _Result(fix, draft, "" if draft is main else f"{_ELSEWHERE} {draft.path.name}")
 
 
-def _draft_of(fix: Mend, main: Draft, drafts: dict[str, Draft]) -> Draft | None:
+def _draft_of(fix: Fix, main: Draft, drafts: dict[str, Draft]) -> Draft | None:
     """Return the draft of the file that a fix is for; None if it cannot be read."""
     if fix.site is None:
         return main
@@ -198,19 +202,19 @@ def _suggested_change(result: _Result) -> SuggestedChange:
     fix, draft = result.fix, result.draft
     site = Site(file=fix.site.file, line=fix.site.line) if fix.site and fix.needs_site else None
     is_made = draft is not None and (not result.left or result.left.startswith(_ELSEWHERE))
-    text = fix.told(draft) if draft and is_made else fix.words
+    text = fix.summary(draft) if draft and is_made else fix.instruction
     return SuggestedChange(site, text, result.left)
 
 
-def _add_todo(draft: Draft, fix: Mend) -> None:
+def _add_todo(draft: Draft, fix: Fix) -> None:
     """Leave a fix that could not be made as a comment at its site, or at the top."""
     try:
         assert fix.site
-        statement = draft.statement(fix.site)
-        text = comment(f"To do: {fix.words}", draft.source.indentation(statement))
-        draft.change([line_before(draft, statement, text)])
-    except (AssertionError, CannotMend):
-        _add_header(draft, [f"To do: {fix.words}"])
+        statement = draft.find_statement(fix.site)
+        text = comment(f"To do: {fix.instruction}", draft.source.indentation(statement))
+        draft.change([insert_before(draft, statement, text)])
+    except (AssertionError, CannotFix):
+        _add_header(draft, [f"To do: {fix.instruction}"])
 
 
 def _add_header(draft: Draft, lines: list[str]) -> None:
@@ -260,15 +264,15 @@ def _is_long(draft: Draft, node: ast.expr, old_lines: set[str]) -> bool:
 def _wrap(draft: Draft, node: ast.Call | ast.Tuple) -> list[Change] | None:
     """Return the change that puts its parts into lines of their own, if that is possible."""
     margin = draft.source.indentation(node)
-    inner = margin + draft.unit
+    inner = margin + draft.indent
     if isinstance(node, ast.Tuple):
         rows = "".join(f"{inner}{draft.source.code(element)},\n" for element in node.elts)
         if "".join(rows.split()) != "".join(f"{draft.source.code(node)},".split()):
             return None  # there is more between its parts than commas
-        return [(draft.source.start(node), draft.source.end(node), f"(\n{rows}{margin})")]
+        return [Change(draft.source.start(node), draft.source.end(node), f"(\n{rows}{margin})")]
     try:
         opening, commas, closing = _argument_offsets(draft, node)
-    except (CannotMend, tokenize.TokenError):
+    except (CannotFix, tokenize.TokenError):
         return None
     start = draft.text.rfind("\n", 0, opening) + 1
     if opening - start >= _WIDTH:  # the part before the call is too long by itself
@@ -280,12 +284,12 @@ def _wrap(draft: Draft, node: ast.Call | ast.Tuple) -> list[Change] | None:
     if len(rows) > _WIDTH + 1:
         comma = "" if len(arguments) == 1 else ","  # a lone generator must not have one
         rows = "".join(f"{inner}{argument}{comma}\n" for argument in arguments)
-    return [(opening + 1, closing, f"\n{rows}{margin}")]
+    return [Change(opening + 1, closing, f"\n{rows}{margin}")]
 
 
 def _argument_offsets(draft: Draft, call: ast.Call) -> tuple[int, list[int], int]:
     """Return where a call's parenthesis opens, where its commas are, and where it closes."""
-    operators = [token for token in tokens_of(draft, call) if token[0] == tokenize.OP]
+    operators = [token for token in call_tokens(draft, call) if token[0] == tokenize.OP]
     depth, commas = 0, list[int]()
     for _, text, offset in reversed(operators):
         depth += (text in ")]}") - (text in "([{")
@@ -293,4 +297,4 @@ def _argument_offsets(draft: Draft, call: ast.Call) -> tuple[int, list[int], int
             return offset, commas[::-1], operators[-1][2]
         if depth == 1 and text == ",":
             commas.append(offset)
-    raise CannotMend("its parentheses were not found")
+    raise CannotFix("its parentheses were not found")

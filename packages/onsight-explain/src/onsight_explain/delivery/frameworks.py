@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from onsight_explain.mend.calls import Keywords
-from onsight_explain.mend.draft import called
-from onsight_explain.mend.mend import Mend
-from onsight_explain.mend.whole import Advice
+from onsight_explain.fixes.calls import SetKeywords
+from onsight_explain.fixes.draft import called_name
+from onsight_explain.fixes.fix import Advice, Fix
 from onsight_explain.script.trace import Trace
 from onsight_explain.tracing.sites import Site
 from onsight_explain.what_ifs.batch import LargerBatch
-from onsight_explain.what_ifs.loading import LOADING
+from onsight_explain.what_ifs.loading import LOADING_GROUPS
 from onsight_explain.what_ifs.what_if import WhatIf
 
 
@@ -61,7 +60,7 @@ FRAMEWORKS = {
 _ADVICE = {"channels_last": "model.to(memory_format=torch.channels_last)  # before the training"}
 
 
-def framework_fixes(what_if: WhatIf, trace: Trace) -> list[Mend]:
+def framework_fixes(what_if: WhatIf, trace: Trace) -> list[Fix]:
     """Return the change as a setting of the framework that would otherwise override it.
 
     Empty if no framework does.
@@ -79,10 +78,10 @@ def framework_fixes(what_if: WhatIf, trace: Trace) -> list[Mend]:
     return _advice(what_if, trace)
 
 
-def _advice(what_if: WhatIf, trace: Trace) -> list[Mend]:
+def _advice(what_if: WhatIf, trace: Trace) -> list[Fix]:
     """Return the change in words, if its lines would be inside a library."""
     site: Site | None
-    if trace.loader and trace.loader.maker and what_if.group in LOADING:
+    if trace.loader and trace.loader.maker and what_if.group in LOADING_GROUPS:
         site, package = trace.loader.site, trace.loader.maker
     elif (
         trace.trainer
@@ -98,18 +97,20 @@ def _advice(what_if: WhatIf, trace: Trace) -> list[Mend]:
 
 def _is_at_forward(what_if: WhatIf, trace: Trace) -> bool:
     """Return whether one of its lines would be at the call of the network."""
-    return any(fix.site == trace.forward_site for fix in what_if.lines(trace))
+    return any(fix.site == trace.forward_site for fix in what_if.fixes(trace))
 
 
-def _setting(site: Site | None, call: str, setting: tuple[str, str], what_if: WhatIf) -> Keywords:
+def _setting(
+    site: Site | None, call: str, setting: tuple[str, str], what_if: WhatIf
+) -> SetKeywords:
     name, code = setting
     value = what_if.size if isinstance(what_if, LargerBatch) else what_if.value
-    return Keywords(site, call, values={name: code.format(value)})
+    return SetKeywords(site, call, values={name: code.format(value)})
 
 
 def _find_call(name: str, near: Site | None) -> Site | None:
     """Return the only call of this name in the file of another site."""
-    calls = [call for call in _calls(near) if called(call) == name]
+    calls = [call for call in _calls(near) if called_name(call) == name]
     if near is None or len(calls) != 1:
         return None
     (call,) = calls
@@ -119,7 +120,7 @@ def _find_call(name: str, near: Site | None) -> Site | None:
 
 def _called_at(site: Site | None) -> str:
     """Return the name of what is called at a site."""
-    names = {(call.end_lineno, call.end_col_offset): called(call) for call in _calls(site)}
+    names = {(call.end_lineno, call.end_col_offset): called_name(call) for call in _calls(site)}
     return names.get(site.end or (None, None), "") if site else ""
 
 

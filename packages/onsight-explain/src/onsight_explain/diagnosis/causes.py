@@ -1,26 +1,28 @@
 """What holds a script back: the cause whose removal was shown to gain most, with the evidence."""
 
 from onsight_explain.script.trace import Trace
-from onsight_explain.search.gain import GAIN
-from onsight_explain.search.tried import Tried
+from onsight_explain.search import MIN_GAIN, TrialResult
 from onsight_explain.text import percent, plural
 from onsight_explain.what_ifs.batch import LargerBatch
-from onsight_explain.what_ifs.inference_mode import evaluation_cause
-from onsight_explain.what_ifs.loading import LOADING, is_crowded, loading_cause
-from onsight_explain.what_ifs.no_grad import NoGrad
-from onsight_explain.what_ifs.pinned import PinnedMemory
-from onsight_explain.what_ifs.thread_settings import ThreadSettings
+from onsight_explain.what_ifs.copies import PinnedMemory
+from onsight_explain.what_ifs.evaluation import NoGrad, evaluation_cause
+from onsight_explain.what_ifs.loading import (
+    LOADING_GROUPS,
+    Workers,
+    has_too_many_workers,
+    loading_cause,
+)
+from onsight_explain.what_ifs.threads import DefaultThreadSettings
 from onsight_explain.what_ifs.what_if import Cause, WhatIf
-from onsight_explain.what_ifs.workers import Workers
 
 _HALF = 0.5  # of the time, for a part of it to be the cause if no change helps
 _TIE = 0.9  # of the best lower bound counts as equally good, on a machine that is never quiet
-_MISTAKES = (NoGrad, ThreadSettings)  # remove what nobody wants, where it was observed
+_MISTAKES = (NoGrad, DefaultThreadSettings)  # remove what nobody wants, where it was observed
 _ARITHMETIC = {"precision", "memory_format", "matmul_precision", "compiling", "optimizer"}
 
 
 def find_cause(
-    trace: Trace, tried: list[Tried[WhatIf]], best: Tried[WhatIf] | None, cores: int
+    trace: Trace, tried: list[TrialResult[WhatIf]], best: TrialResult[WhatIf] | None, cores: int
 ) -> Cause:
     """Return the cause behind the what-ifs that certainly gained most, or the largest phase.
 
@@ -38,19 +40,21 @@ def find_cause(
     if all(result.changes[0].group in _ARITHMETIC for result in ranked):
         mistakes = [result for result in certain if isinstance(result.changes[0], _MISTAKES)]
         ranked = mistakes or ranked
-    faster = [result for result in tried if result.ratio >= GAIN]
+    faster = [result for result in tried if result.ratio >= MIN_GAIN]
     causes = [_cause_of(result, trace, faster, cores) for result in ranked]
     names = [cause.name for cause in causes]
     return max(causes, key=lambda cause: names.count(cause.name))  # of equals, the first
 
 
-def verdict(trace: Trace, cause: Cause, best: Tried[WhatIf] | None, tried: int) -> str:
+def verdict(trace: Trace, cause: Cause, best: TrialResult[WhatIf] | None, tried: int) -> str:
     """Return the cause and what removing it gained at least, of `tried` changes, in a sentence."""
     start = f"{cause.sentence[0].upper()}{cause.sentence[1:]}"
     return f"{start}{_gain_words(best, tried)}.{_memory_mistake(trace, cause)}"
 
 
-def _certain(tried: list[Tried[WhatIf]], best: Tried[WhatIf] | None) -> list[Tried[WhatIf]]:
+def _certain(
+    tried: list[TrialResult[WhatIf]], best: TrialResult[WhatIf] | None
+) -> list[TrialResult[WhatIf]]:
     """Return the results that were shown to gain.
 
     The winner counts by its own rounds if it is a single change, or one that is not among the rest.
@@ -63,17 +67,17 @@ def _certain(tried: list[Tried[WhatIf]], best: Tried[WhatIf] | None) -> list[Tri
     return certain if is_among_them and len(best.changes) > 1 else [*others, best]
 
 
-def _is_certain(result: Tried[WhatIf]) -> bool:
-    return result.interval is not None and result.interval.is_shown
+def _is_certain(result: TrialResult[WhatIf]) -> bool:
+    return result.interval is not None and result.interval.is_clear_gain
 
 
 def _cause_of(
-    result: Tried[WhatIf], trace: Trace, faster: list[Tried[WhatIf]], cores: int
+    result: TrialResult[WhatIf], trace: Trace, faster: list[TrialResult[WhatIf]], cores: int
 ) -> Cause:
     what_if = result.changes[0]
     if isinstance(what_if, LargerBatch) and what_if.fixed_share(result.low) < _HALF:
         return _largest_phase(trace)
-    if what_if.group in LOADING and _are_workers_crowded(trace, faster, cores):
+    if what_if.group in LOADING_GROUPS and _are_workers_crowded(trace, faster, cores):
         assert trace.loader
         return Cause(
             "oversubscribed",
@@ -83,9 +87,9 @@ def _cause_of(
     return what_if.cause(trace)
 
 
-def _are_workers_crowded(trace: Trace, faster: list[Tried[WhatIf]], cores: int) -> bool:
+def _are_workers_crowded(trace: Trace, faster: list[TrialResult[WhatIf]], cores: int) -> bool:
     """Return whether processes and threads outnumber the cores, and fewer workers were faster."""
-    if trace.loader is None or not is_crowded(trace, cores):
+    if trace.loader is None or not has_too_many_workers(trace, cores):
         return False
     workers = trace.loader.workers
     changes = (change for result in faster for change in result.changes)
@@ -121,10 +125,10 @@ def _largest_phase(trace: Trace) -> Cause:
     )
 
 
-def _gain_words(best: Tried[WhatIf] | None, count: int) -> str:
+def _gain_words(best: TrialResult[WhatIf] | None, count: int) -> str:
     if best is None or best.interval is None:
-        return f"; none of {count} changes made it {GAIN - 1:.0%} faster" if count else ""
-    if not best.interval.is_shown:
+        return f"; none of {count} changes made it {MIN_GAIN - 1:.0%} faster" if count else ""
+    if not best.interval.is_clear_gain:
         return (
             f"; nothing was shown to make it faster: with {best.name}, the best of {count} "
             f"changes, it is {best.interval}"

@@ -11,25 +11,22 @@ from pathlib import Path
 
 import torch
 
-from onsight_explain.busy import warn_if_busy
 from onsight_explain.ceilings import Ceilings, measure_ceilings
 from onsight_explain.console import Messages, StderrMessages
-from onsight_explain.cores import usable_cores
 from onsight_explain.delivery.delivery import Delivery, deliver
 from onsight_explain.delivery.fixed_script import SuggestedChange, fixes_for, suggested_changes
 from onsight_explain.diagnosis.causes import find_cause, verdict
 from onsight_explain.errors import ExplainError, ScriptFailed
-from onsight_explain.interleave import FEWEST_ROUNDS
 from onsight_explain.json_dataclasses import from_json
+from onsight_explain.paired_timing import MIN_ROUNDS, warn_if_busy
 from onsight_explain.process.bench import ScriptBench, ScriptTrial
 from onsight_explain.process.failure import describe_no_training
 from onsight_explain.process.processes import Processes
 from onsight_explain.script.source import check_is_file, find_mistakes, parse_script
 from onsight_explain.script.thread_settings import read_settings
 from onsight_explain.script.trace import Trace
-from onsight_explain.search.gain import GAIN
-from onsight_explain.search.race import Found, Race
-from onsight_explain.search.tried import Tried
+from onsight_explain.search import MIN_GAIN, Search, SearchResult, TrialResult
+from onsight_explain.threads import usable_cores
 from onsight_explain.tracing.timeline import Timeline, write_timeline
 from onsight_explain.tracing.window import Epoch
 from onsight_explain.what_ifs.what_if import Cause, WhatIf
@@ -53,8 +50,8 @@ class Explanation:
     ceilings: Ceilings | None
     # images/s of the unchanged script: first over the whole stretch, then beside each change.
     rates: list[float]
-    tried: list[Tried[WhatIf]]
-    best: Tried[WhatIf] | None
+    tried: list[TrialResult[WhatIf]]
+    best: TrialResult[WhatIf] | None
     skipped: list[WhatIf]  # there was no time for these
     lines: list[SuggestedChange]
     cause: Cause
@@ -110,16 +107,18 @@ def explain_script(
             raise ScriptFailed(describe_no_training(trace.ended, limit_seconds, trace.last_output))
         trace.script = str(script.resolve())
         trace.thread_settings = read_settings(script, os.environ)
-        candidates = bench.worth(plain) if try_changes else []
-        found: Found[WhatIf] = Found([], None, [], [])
+        candidates = bench.candidates(plain) if try_changes else []
+        found: SearchResult[WhatIf] = SearchResult([], None, [], [])
         if candidates:
             reserved = _proof_seconds(trace) if write else 0.0
             remaining = seconds - _CEILINGS_SECONDS - (time.monotonic() - began)
             messages.say(f"trying {len(candidates)} changes, for about {max(0, remaining):.0f} s")
             bench.epoch, bench.until = _epoch(trace, remaining), began + seconds
-            race = Race[WhatIf](bench, plain, remaining, _window_seconds(trace), messages, reserved)
+            race = Search[WhatIf](
+                bench, plain, remaining, _window_seconds(trace), messages, reserved
+            )
             found = race.run(candidates)
-        best = found.best if found.best and found.best.ratio >= GAIN else None
+        best = found.best if found.best and found.best.ratio >= MIN_GAIN else None
         delivery = None
         if best and write:
             window_seconds = _window_seconds(trace)
@@ -131,12 +130,12 @@ def explain_script(
         script=script,
         trace=trace,
         ceilings=_ceilings(trace),
-        rates=[trace.images_per_second, *found.rates],
-        tried=found.tried,
+        rates=[trace.images_per_second, *found.baseline_rates],
+        tried=found.results,
         best=best,
-        skipped=found.left_out,
+        skipped=found.skipped,
         lines=suggested_changes(fixes_for(best.changes, trace), script) if best else [],
-        cause=find_cause(trace, found.tried, best, usable_cores()),
+        cause=find_cause(trace, found.results, best, usable_cores()),
         findings=findings,
         seconds=time.monotonic() - began,
         delivery=delivery,
@@ -151,7 +150,7 @@ def _window_seconds(trace: Trace) -> float:
 
 def _proof_seconds(trace: Trace) -> float:
     """Return the time to start the fixed script and measure both in the fewest rounds."""
-    rounds = FEWEST_ROUNDS * 2 * _window_seconds(trace)
+    rounds = MIN_ROUNDS * 2 * _window_seconds(trace)
     return trace.startup_seconds + max(_PROOF_SECONDS, rounds)
 
 

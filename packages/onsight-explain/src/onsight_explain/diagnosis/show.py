@@ -14,8 +14,13 @@ from onsight_explain.diagnosis.explain import Explanation
 from onsight_explain.json_dataclasses import to_plain
 from onsight_explain.phase_table import describe_utilization, phase_table
 from onsight_explain.process.file_guard import describe_unchanged
-from onsight_explain.search.show import best_ratio, how_measured, tried_facts, tried_table
-from onsight_explain.search.tried import Tried
+from onsight_explain.search import TrialResult
+from onsight_explain.search_table import (
+    best_ratio,
+    describe_search,
+    make_results_table,
+    result_facts,
+)
 from onsight_explain.text import plural
 from onsight_explain.tracing.sites import Site
 from onsight_explain.what_ifs.what_if import WhatIf
@@ -64,7 +69,7 @@ def print_explanation(explanation: Explanation, console: Console) -> None:
         sentence = describe_unchanged(explanation.script.name, explanation.unchanged)
         console.print(sentence, style="dim")
     best = explanation.best
-    is_shown = best and best.interval and best.interval.is_shown
+    is_shown = best and best.interval and best.interval.is_clear_gain
     if best and is_shown and not explanation.delivery:  # its diff shows the lines
         console.print(f"\nFor {best.interval}, change")
         for line in explanation.lines:
@@ -141,9 +146,9 @@ def describe_delivery(delivery: Delivery) -> str:
 
 def _print_tried(explanation: Explanation, console: Console) -> None:
     tried = explanation.tried
-    table = tried_table(tried, explanation.best, explanation.rate, with_losses=True)
+    table = make_results_table(tried, explanation.best, explanation.rate, with_losses=True)
     console.print(table)
-    method = how_measured(tried, explanation.skipped, explanation.rates)
+    method = describe_search(tried, explanation.skipped, explanation.rates)
     console.print(f"\n{method}; {explanation.seconds:.0f} s in total", style="dim")
 
 
@@ -165,15 +170,15 @@ def _print_findings(explanation: Explanation, console: Console) -> None:
             console.print(Padding(Text(row, style="green"), (0, 0, 0, 6)))
 
 
-def _tried_facts(result: Tried[WhatIf]) -> dict[str, Any]:
+def _tried_facts(result: TrialResult[WhatIf]) -> dict[str, Any]:
     changes = {change.name: change.value for change in result.changes}
-    return tried_facts(result) | {"changes": changes}
+    return result_facts(result) | {"changes": changes}
 
 
 def _rates(proof: FixProof, script: str, name: str) -> str:
     rounds = proof.rounds
-    before, after = statistics.median(rounds.plain), statistics.median(rounds.changed)
+    before, after = statistics.median(rounds.baseline), statistics.median(rounds.changed)
     ratio = f"{rounds.interval}"
-    if not rounds.interval.is_shown:
+    if not rounds.interval.is_clear_gain:
         ratio = f"no gain was shown ({rounds.interval})"
     return f"Run alternately, {script} made {before:,.0f} images/s and {name} {after:,.0f}: {ratio}"

@@ -25,9 +25,8 @@ from onsight_explain.script.trace import (
     SimulationTrace,
     Waits,
 )
-from onsight_explain.simulated.as_cuda import twin_as_cuda
-from onsight_explain.simulated.machine import NAME, Machine
-from onsight_explain.simulated.record import Wait
+from onsight_explain.simulated.install import simulated_cuda
+from onsight_explain.simulated.machine import DEVICE_TYPE, Machine, Wait
 from onsight_explain.tracing.sites import Site, is_package
 
 _WARM_UP_STEPS = 2  # in which optimizers create their state
@@ -122,14 +121,14 @@ def main() -> NoReturn:
     """Run the request in the file named on the command line."""
     request = from_json(SimulationRequest, Path(sys.argv[1]).read_bytes())
     prepare(request.script, request.args, request.out.parent)
-    with twin_as_cuda() as machine:
+    with simulated_cuda() as machine:
         SimulatedRun(request, machine).run()
 
 
 def _is_device_error(error: BaseException) -> bool:
     """Return whether an error would not have occurred on the CPU: one of torch's, by its text."""
     is_torch_error = isinstance(error, (RuntimeError, TypeError))  # "device" may mean a full disk
-    return is_torch_error and any(word in str(error) for word in ("device", NAME))
+    return is_torch_error and any(word in str(error) for word in ("device", DEVICE_TYPE))
 
 
 if __name__ == "__main__":

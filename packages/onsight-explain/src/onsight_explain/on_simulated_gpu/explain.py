@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from onsight_explain.accelerator import can_register_python_device
 from onsight_explain.console import StderrMessages
+from onsight_explain.devices import can_register_python_device
 from onsight_explain.errors import ExplainError, ScriptFailed
 from onsight_explain.json_dataclasses import from_json, to_json, to_plain
 from onsight_explain.process.failure import describe_failure, read_last_output
@@ -22,7 +22,7 @@ from onsight_explain.process.file_guard import describe_unchanged, unchanged_fil
 from onsight_explain.process.supervised import GRACE_SECONDS, SupervisedChild
 from onsight_explain.script.source import check_is_file
 from onsight_explain.script.trace import SimulationRequest, SimulationTrace, Waits
-from onsight_explain.simulated.machine import NAME
+from onsight_explain.simulated.machine import DEVICE_TYPE
 from onsight_explain.text import plural
 from onsight_explain.tracing.sites import Site
 
@@ -197,4 +197,4 @@ def _print_remedy(remedy: Remedy, console: Console) -> None:
 
 
 def _first_line(message: str) -> str:
-    return message.splitlines()[0].replace(f"{NAME}:", "cuda:") if message else ""
+    return message.splitlines()[0].replace(f"{DEVICE_TYPE}:", "cuda:") if message else ""

@@ -1,30 +1,76 @@
-"""Where every tensor of a training loop is: the table, the verdict, and what to fix."""
+"""Report where every tensor of a training loop is, what is wrong with that, and how to fix it."""
 
+from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from onsight_explain.errors import PlacementError
-from onsight_explain.placement.optimizers import Optimizers
-from onsight_explain.placement.problems import Problem, misplaced, torch_build, unused
-from onsight_explain.placement.show import grouped, table_text, verdict_of
-from onsight_explain.placement.table import Row, Table
+from onsight_explain.placement.problems import (
+    OptimizerTensors,
+    PlacementProblem,
+    find_cpu_build,
+    find_misplaced,
+    note_unused_accelerator,
+)
+from onsight_explain.placement.tensors import (
+    ATTRIBUTE,
+    BATCH,
+    BUFFER,
+    COPY,
+    LOSS,
+    METRIC,
+    PARAMETER,
+    STATE,
+    TensorRow,
+    TensorTable,
+)
+from onsight_explain.text import plural
+
+_NOUNS = {  # in the order of the printed table
+    PARAMETER: "parameter",
+    BUFFER: "buffer",
+    ATTRIBUTE: "plain tensor",
+    LOSS: "loss tensor",
+    STATE: "optimizer tensor",
+    METRIC: "metric tensor",
+    COPY: "averaged tensor",
+    BATCH: "batch tensor",
+}
+_TEXT_COLUMNS = 3  # of a group; the other columns are numbers
+
+
+class TensorGroup(NamedTuple):
+    """All tensors of one kind and dtype on one device: a line of the printed table."""
+
+    kind: str
+    device: str
+    dtype: str
+    tensors: int
+    numbers: int  # that they contain in total
+    bytes: int
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The rows of all tensors found, the device where they should be, problems and notes."""
+    """Where every tensor of a training loop is."""
 
-    rows: list[Row]
-    device: str
-    problems: list[Problem]
+    rows: list[TensorRow]
+    device: str  # where they should be
+    problems: list[PlacementProblem]
     notes: list[str]
 
     @property
     def verdict(self) -> str:
-        """One line: where everything is, or what is wrong."""
-        return verdict_of(self.rows, self.device, self.problems, self.notes)
+        """One line: where everything is, or the first problem and how many more there are."""
+        if self.problems:
+            count = len(self.problems) - 1
+            more = f" (and {plural(count, 'more problem')})" if count else ""
+            summary = f"{self.problems[0].what}{more}"
+        else:
+            summary = _summarize(self.rows, self.device)
+        return "; note: ".join([summary, *self.notes])
 
     def check(self) -> "Placement":
         """Return the placement itself. Raises PlacementError if it has problems."""
@@ -32,19 +78,31 @@ class Placement:
             raise PlacementError("\n".join(map(str, self.problems)))
         return self
 
+    def groups(self) -> list[TensorGroup]:
+        """Group the rows by kind, device and dtype, in the order of the kinds."""
+        groups: dict[tuple[str, str, str], list[TensorRow]] = {}
+        for row in sorted(self.rows, key=lambda row: list(_NOUNS).index(row.kind)):
+            groups.setdefault((row.kind, row.device, row.dtype), []).append(row)
+        return [
+            TensorGroup(
+                *key, len(rows), sum(row.numbers for row in rows), sum(row.bytes for row in rows)
+            )
+            for key, rows in groups.items()
+        ]
+
     def facts(self) -> dict[str, Any]:
-        """Plain values for JSON, with the rows of the printed table."""
+        """Return plain values for JSON, with the rows of the printed table."""
         return {
             "device": self.device,
             "verdict": self.verdict,
             "problems": [asdict(problem) for problem in self.problems],
             "notes": list(self.notes),
-            "rows": [group._asdict() for group in grouped(self.rows)],
+            "rows": [group._asdict() for group in self.groups()],
         }
 
     def __str__(self) -> str:
-        wrong = [f"  {problem.what}\n      {problem.fix}" for problem in self.problems]
-        return "\n".join([table_text(self.rows), *wrong, self.verdict])
+        problems = [f"  {problem.what}\n      {problem.fix}" for problem in self.problems]
+        return "\n".join([_format_table(self.groups()), *problems, self.verdict])
 
 
 def placement(
@@ -55,28 +113,68 @@ def placement(
     metrics: Any = None,
     batch: Any = None,
 ) -> Placement:
-    """Where every tensor of a training loop is; call it after a step, when all of them exist.
+    """Report where every tensor of a training loop is.
 
-    loss: a module, a partial or an object; optimizer: one or several; metrics: one or several
-    objects with tensors, or a moving average; batch: tensors in any nesting. Nothing is computed
-    or copied, and no device is waited for. Raises TypeError.
+    Call it after a step, when all of them exist. Nothing is computed or copied, and no device is
+    waited for.
+
+    Args:
+        model: The network.
+        loss: A module, a `functools.partial` or any object with tensors.
+        optimizer: One, or several in a list or dict.
+        metrics: One or several objects with tensors, or a moving average of the model.
+        batch: Tensors in any nesting of dicts, lists and tuples.
+
+    Raises:
+        TypeError: If nothing is given, or the model or the optimizer is something else.
     """
     if all(part is None for part in (model, loss, optimizer, metrics, batch)):
-        raise TypeError("placement needs a model, loss, optimizer, metrics or batch to look at")
+        raise TypeError("placement needs a model, loss, optimizer, metrics or batch")
     if model is not None and not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
-    table, optimizers = Table(), None if optimizer is None else Optimizers(optimizer)
+    table, optimizers = TensorTable(), None if optimizer is None else OptimizerTensors(optimizer)
     if model is not None:
         table.add_model(model)
     if optimizers:
-        optimizers.enter(table, model)
+        optimizers.add_to(table, model)
     table.add_loss(loss)
     table.add_metrics(metrics, model)
     table.add_batch(batch)
-    rows, home = [found.row for found in table.found], table.home()
-    problems = [*misplaced(table.found, home, model is not None), *torch_build(rows)]
-    notes = unused(rows)
+    rows, home = [entry.row for entry in table.entries], table.home()
+    problems = [*find_misplaced(table.entries, home, model is not None), *find_cpu_build(rows)]
+    notes = note_unused_accelerator(rows)
     if optimizers and model is not None:
-        more_problems, more_notes = optimizers.compare(model, loss)
+        more_problems, more_notes = optimizers.compare_with(model, loss)
         problems, notes = [*more_problems, *problems], [*more_notes, *notes]
     return Placement(rows, home, problems, notes)
+
+
+def _format_table(groups: list[TensorGroup]) -> str:
+    """Format the groups as lines with aligned columns."""
+    cells = [TensorGroup._fields, *(tuple(map(_format_cell, group)) for group in groups)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(_format_line(row, widths) for row in cells)
+
+
+def _format_cell(value: object) -> str:
+    return value if isinstance(value, str) else f"{value:,}"
+
+
+def _format_line(cells: tuple[str, ...], widths: list[int]) -> str:
+    pairs = list(zip(cells, widths, strict=True))
+    texts = [cell.ljust(width) for cell, width in pairs[:_TEXT_COLUMNS]]
+    return "  ".join([*texts, *(cell.rjust(width) for cell, width in pairs[_TEXT_COLUMNS:])])
+
+
+def _summarize(rows: list[TensorRow], home: str) -> str:
+    """Return one line on a placement without problems."""
+    kinds: Counter[str] = Counter(row.kind for row in rows)
+    kinds[PARAMETER] = sum(row.numbers for row in rows if row.kind == PARAMETER)
+    always = {PARAMETER, BUFFER} if kinds[PARAMETER] else set()
+    counts = [
+        plural(kinds[kind], noun) for kind, noun in _NOUNS.items() if kinds[kind] or kind in always
+    ]
+    away = Counter((row.kind, row.device) for row in rows if row.device != home)
+    but = [f"{plural(count, _NOUNS[kind])} on {device}" for (kind, device), count in away.items()]
+    rest = f" but {' and '.join(but)}, where torch accepts them" if but else ""
+    return f"everything is on {home}{rest}: {', '.join(counts) or 'no tensors'}"

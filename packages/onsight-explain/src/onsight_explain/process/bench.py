@@ -11,16 +11,15 @@ from pathlib import Path
 
 import torch
 
-from onsight_explain.cores import usable_cores
 from onsight_explain.errors import ScriptFailed
 from onsight_explain.json_dataclasses import from_json
 from onsight_explain.process.processes import Processes, ScriptProcess
 from onsight_explain.script.source import parse_script
 from onsight_explain.script.trace import ItemFacts, Trace
-from onsight_explain.search.tried import Losses, Untried
+from onsight_explain.search import Losses, TrialFailed
+from onsight_explain.threads import usable_cores
 from onsight_explain.tracing.window import Epoch
-from onsight_explain.what_ifs.table import what_ifs_for
-from onsight_explain.what_ifs.what_if import Seen, WhatIf
+from onsight_explain.what_ifs.what_if import Baseline, WhatIf, choose_what_ifs
 
 _MIN_SECONDS = 2.0  # beside its window, for a script that took long to start
 _SAME, _CLOSE, _ALIKE = 1e-3, 0.02, 0.1  # relative differences of losses
@@ -54,11 +53,13 @@ class ScriptTrial:
             if trace.ended == "script" and not trace.images:
                 trace = self._window(seconds)  # it was nearly at its end: once more from the start
         except ScriptFailed as error:
-            raise Untried(_failure_line(self.what_ifs, str(error))) from None
+            raise TrialFailed(_failure_line(self.what_ifs, str(error))) from None
         if not trace.images:
-            raise Untried("no training step in time")
-        if self.first and not all(what_if.shows(self.first) for what_if in self.what_ifs):
-            raise Untried("it changed nothing: the training sets this itself, or does not use it")
+            raise TrialFailed("no training step in time")
+        if self.first and not all(what_if.took_effect(self.first) for what_if in self.what_ifs):
+            raise TrialFailed(
+                "it changed nothing: the training sets this itself, or does not use it"
+            )
         return trace.images_per_second
 
     def losses(self) -> Losses:
@@ -146,12 +147,12 @@ class ScriptBench:
         half_of_rest = (self.until - time.monotonic()) / 2
         return min(self.processes.limit_seconds, max(needed, half_of_rest))
 
-    def worth(self, trial: ScriptTrial) -> list[WhatIf]:
+    def candidates(self, trial: ScriptTrial) -> list[WhatIf]:
         """Return the what-ifs that could make this trial faster, by where its time goes."""
         if trial.first is None:
             return []
         trace = dataclasses.replace(trial.first, item=self.item)
-        return what_ifs_for(Seen(trace, self.tree, usable_cores()))
+        return choose_what_ifs(Baseline(trace, self.tree, usable_cores()))
 
     def open(self, changes: WhatIfs) -> ScriptTrial:
         """Return a trial with these changes."""
@@ -178,7 +179,7 @@ def compare_losses(
 
 def _failure_line(what_ifs: WhatIfs, message: str) -> str:
     """Return why a script failed, in one line."""
-    reasons = (what_if.failure(message) for what_if in what_ifs)
+    reasons = (what_if.explain_failure(message) for what_if in what_ifs)
     return next((reason for reason in reasons if reason), message.splitlines()[-1])
 
 

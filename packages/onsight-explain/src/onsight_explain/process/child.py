@@ -27,6 +27,7 @@ from onsight_explain.process.execution import (
 from onsight_explain.process.failure import FAILED, describe_sys_exit
 from onsight_explain.process.observe import add_stretch, describe_training
 from onsight_explain.process.supervised import Channel, Closed
+from onsight_explain.python_process import seconds_since_start
 from onsight_explain.script.hooks import Hooks
 from onsight_explain.script.thread_settings import follow_affinity
 from onsight_explain.script.trace import Ended, RunRequest, Trace
@@ -37,8 +38,7 @@ from onsight_explain.tracing.recorder import Recorder, StepWork
 from onsight_explain.tracing.sites import Sites
 from onsight_explain.tracing.timeline import TimelineRecorder
 from onsight_explain.tracing.window import Epoch, MeasurementWindow, Progress
-from onsight_explain.uptime import seconds_since_start
-from onsight_explain.what_ifs.table import what_ifs_from
+from onsight_explain.what_ifs.what_if import make_what_ifs
 
 _WARM_UP_STEPS = 2  # after the first one, which allocates memory and chooses kernels
 _WARM_UP_SECONDS = 0.25
@@ -105,7 +105,7 @@ class ScriptRun:
         self.first_step_seconds = 0.0
         self.first: Progress | None = None
         self.is_described = False
-        for what_if in what_ifs_from(request.changes):
+        for what_if in make_what_ifs(request.changes):
             what_if.install(self.hooks)
         self.hooks.install()
         self.recorder.install()

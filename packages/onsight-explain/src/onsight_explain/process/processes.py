@@ -155,7 +155,7 @@ class Processes:
         environment = {
             name: value for what_if in what_ifs for name, value in what_if.environment.items()
         }
-        rewrites = any(what_if.rewrites for what_if in what_ifs)
+        rewrites = any(what_if.rewrites_source for what_if in what_ifs)
         server = None if environment else self._server(rewrites)
         if server:
             channel, leader = self._fork(server, request, output, is_late=False)

@@ -28,9 +28,9 @@ from onsight_explain.process.child import ScriptRun
 from onsight_explain.process.execution import flush_output, leave, prepare
 from onsight_explain.process.failure import FAILED
 from onsight_explain.process.supervised import Channel, Closed, kill_marked, own_mark
+from onsight_explain.python_process import seconds_since_start
 from onsight_explain.script.trace import RunRequest
 from onsight_explain.tracing.patches import Patches
-from onsight_explain.uptime import seconds_since_start
 
 _CANNOT_FORK = 76  # the exit code of a copy that reached the fork point with threads running
 _STANDARD_FILES = 3  # input, output, errors

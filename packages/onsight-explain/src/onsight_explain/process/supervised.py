@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from onsight_explain.child_command import child_command
+from onsight_explain.python_process import child_command
 
 GRACE_SECONDS = 15.0  # that a process gets beyond the time at which it should end or answer
 _MARK_VARIABLE = "ONSIGHT_EXPLAINS"

@@ -11,8 +11,12 @@ import torch
 from onsight_explain.errors import ExplainError
 from onsight_explain.script.source import parse_script
 from onsight_explain.script.trace import ThreadSetting
-from onsight_explain.spinning import SHORT_SPIN, SPIN_VARIABLE
-from onsight_explain.thread_variables import VARIABLES, set_by_user
+from onsight_explain.threads import (
+    SHORT_SPIN,
+    SPIN_VARIABLE,
+    THREAD_VARIABLES,
+    thread_variables_set_by_user,
+)
 from onsight_explain.tracing.patches import Patches
 from onsight_explain.tracing.sites import Site
 
@@ -40,7 +44,7 @@ def read_settings(script: Path, environment: Mapping[str, str]) -> list[ThreadSe
     names = {setting.name for setting in own}
     return own + [
         ThreadSetting(name=name, value=value, site=None)
-        for name, value in set_by_user(environment).items()
+        for name, value in thread_variables_set_by_user(environment).items()
         if name not in names
     ]
 
@@ -53,7 +57,7 @@ def settings_in(tree: ast.Module, script: Path) -> list[ThreadSetting]:
         ThreadSetting(name=name, value=value, site=Site(file=str(script), line=node.lineno))
         for node in sorted(nodes, key=lambda node: node.lineno)
         for name, value in _settings(node)
-        if name == AFFINITY or (name in VARIABLES and node.lineno < torch_line)
+        if name == AFFINITY or (name in THREAD_VARIABLES and node.lineno < torch_line)
     ]
 
 
@@ -116,7 +120,7 @@ def follow_affinity(tree: ast.Module, patches: Patches) -> None:
 
 
 def _sets_variable(node: ast.Assign | ast.Call) -> bool:
-    return any(name in VARIABLES for name, _ in _settings(node))
+    return any(name in THREAD_VARIABLES for name, _ in _settings(node))
 
 
 def _torch_line(tree: ast.Module) -> int:

@@ -1,150 +1,237 @@
-"""`torch.twin`: the module by which torch knows the twin, in the manner of torch.cuda."""
+"""`torch.simulated`, the counterpart of torch.cuda: streams, events, graphs, device functions."""
 
 import time
 import types
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
-from onsight_explain.simulated.clocks import Clock
-from onsight_explain.simulated.graph import TwinGraph
-from onsight_explain.simulated.machine import DEVICES, NAME, Machine
+from onsight_explain.simulated.dispatch import leaves
+from onsight_explain.simulated.machine import (
+    DEVICE_TYPE,
+    DEVICES,
+    Clock,
+    DeviceMemory,
+    Machine,
+    poison_,
+)
+
+DEVICE_NAME = "simulated GPU (computes on the CPU)"
+
+_aten = torch.ops.aten
+# Arguments that an operation changes although its schema does not say so.
+_UNDECLARED_WRITES = {_aten.native_batch_norm.default: (3, 4)}
 
 
-class TwinEvent:
-    """Marks a place in a stream's work. Created without a stream, it knows none."""
+class SimulatedEvent:
+    """Marks a point in a stream's work."""
 
     def __init__(self, machine: Machine, device: object = None) -> None:
-        # Like torch.Event(device): only the kind of device is kept.
+        # Like torch.Event(device), it keeps only the type of the device, not its index.
         self._machine = machine
         self._clock: Clock = {}
-        self._at_seconds = 0.0
+        self._recorded_at = 0.0
 
-    def record(self, stream: "TwinStream | None" = None) -> None:
-        """Mark the end of a stream's work so far: by default, of the current device's stream."""
+    def record(self, stream: "SimulatedStream | None" = None) -> None:
+        """Mark the end of a stream's work so far; by default of the current device's stream."""
         self._clock = self._machine.snapshot(self._number_of(stream))
-        self._at_seconds = time.perf_counter()  # the twin's work is done when it is given
+        self._recorded_at = time.perf_counter()  # the work is done when it is submitted
 
     def synchronize(self) -> None:
-        """Wait on the host."""
+        """Let the host wait."""
         self._machine.host_waits(self._clock, "Event.synchronize")
 
-    def wait(self, stream: "TwinStream | None" = None) -> None:
-        """Make a stream wait."""
+    def wait(self, stream: "SimulatedStream | None" = None) -> None:
+        """Let a stream wait."""
         self._machine.stream_waits(self._number_of(stream), self._clock)
 
-    def _number_of(self, stream: "TwinStream | None") -> int:
-        machine = self._machine
-        return machine.current_streams[machine.current_device] if stream is None else stream.number
-
-    def elapsed_time(self, end: "TwinEvent") -> float:
-        """Milliseconds until another event."""
-        return 1000 * (end._at_seconds - self._at_seconds)
+    def elapsed_time(self, end: "SimulatedEvent") -> float:
+        """Return the milliseconds until another event."""
+        return 1000 * (end._recorded_at - self._recorded_at)
 
     def query(self) -> bool:
-        """Whether it was reached, as far as the host is sure."""
+        """Whether the host can be sure that the event was reached."""
         host = self._machine.host
         return all(host.get(stream, 0) >= work for stream, work in self._clock.items())
 
+    def _number_of(self, stream: "SimulatedStream | None") -> int:
+        machine = self._machine
+        return machine.current_streams[machine.current_device] if stream is None else stream.number
 
-class TwinStream:
+
+class SimulatedStream:
     """A queue of a device's work."""
 
     def __init__(self, machine: Machine, device: Any = None, number: int | None = None) -> None:
         self._machine = machine
         index = device_index(machine, device)
         self.number = machine.new_stream(index) if number is None else number
-        self.device = torch.device(NAME, machine.device_of[self.number])
+        self.device = torch.device(DEVICE_TYPE, machine.device_of[self.number])
 
-    def record_event(self, event: TwinEvent | None = None) -> TwinEvent:
-        """An event after all work so far."""
-        event = event or TwinEvent(self._machine)
+    def record_event(self, event: SimulatedEvent | None = None) -> SimulatedEvent:
+        """Return an event after all work so far."""
+        event = event or SimulatedEvent(self._machine)
         event.record(self)
         return event
 
-    def wait_event(self, event: TwinEvent) -> None:
-        """Let later work start after an event."""
+    def wait_event(self, event: SimulatedEvent) -> None:
+        """Start later work after an event."""
         event.wait(self)
 
-    def wait_stream(self, other: "TwinStream") -> None:
-        """Let later work start after all of another stream so far."""
+    def wait_stream(self, other: "SimulatedStream") -> None:
+        """Start later work after all work of another stream so far."""
         self._machine.stream_waits(self.number, self._machine.snapshot(other.number))
 
     def is_capturing(self) -> bool:
-        """Whether work is recorded instead of done."""
+        """Whether work is captured in a graph instead of done."""
         return self._machine.recording is not None
 
     def synchronize(self) -> None:
-        """Wait on the host for all work so far."""
+        """Let the host wait for all work so far."""
         self._machine.host_waits(self._machine.snapshot(self.number), "Stream.synchronize")
 
 
-def device_index(machine: Machine, device: Any) -> int:
-    """The number of a device given as None, a number, a name or a torch.device."""
-    if device is None:
-        return machine.current_device
-    if isinstance(device, int):
-        return device
-    index = torch.device(device).index
-    return machine.current_device if index is None else index
+@dataclass
+class _CapturedOperation:
+    func: Any
+    args: Any
+    kwargs: dict[str, Any]
+    results: list[Tensor]
+
+
+class SimulatedGraph:
+    """The counterpart of torch.cuda.CUDAGraph: work that is captured, and done at each replay.
+
+    While it captures, operations are computed to find the shapes of their results. At the end,
+    existing memory is restored, and the graph's own memory contains poison until the first replay.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was captured."""
+        self._operations: list[_CapturedOperation] = []
+        # By storage:
+        self._saved: dict[Any, Any] = {}  # copies of changed memory that existed before
+        self._own: dict[Any, Tensor] = {}
+        self._read: dict[Any, Tensor] = {}
+        self._written: dict[Any, Tensor] = {}
+
+    def capture_begin(self, **options: Any) -> None:
+        """Capture the work that follows instead of doing it."""
+        self._machine.recording = self
+        self._device = self._machine.current_device
+        self._generator_before = torch.default_generator.get_state()
+
+    def capture_end(self) -> None:
+        """Stop capturing and restore memory and the random number generator."""
+        self._machine.recording = None
+        torch.default_generator.set_state(self._generator_before)
+        for storage, before in self._saved.items():
+            storage.copy_(before)
+        self._saved.clear()
+        for tensor in self._own.values():
+            poison_(tensor)
+
+    def before_operation(self, func: Any, args: Any, written: list[Tensor]) -> None:
+        """Save the memory that an operation is about to change."""
+        places = [place for place in _UNDECLARED_WRITES.get(func, ()) if place < len(args)]
+        undeclared = [args[place] for place in places if args[place] is not None]
+        for tensor in [*written, *undeclared]:
+            storage = tensor.untyped_storage()
+            if storage not in self._own:
+                self._written.setdefault(storage, tensor)
+                if storage not in self._saved:
+                    self._saved[storage] = storage.clone()
+
+    def after_operation(
+        self, func: Any, args: Any, kwargs: dict[str, Any], result: Any, computes: bool
+    ) -> None:
+        """Capture an operation. computes: False for one that only returns or views memory."""
+        inputs = [value for value in leaves((args, kwargs)) if isinstance(value, Tensor)]
+        input_storages = {tensor.untyped_storage() for tensor in inputs}
+        results = [value for value in leaves(result) if isinstance(value, Tensor)]
+        for tensor in results:
+            if tensor.untyped_storage() not in input_storages:
+                self._own.setdefault(tensor.untyped_storage(), tensor)
+        for tensor in inputs:
+            if tensor.untyped_storage() not in self._own:
+                self._read.setdefault(tensor.untyped_storage(), tensor)
+        if computes:
+            self._operations.append(_CapturedOperation(func, args, kwargs, results))
+
+    def replay(self) -> None:
+        """Do all captured work, as one launch on the current stream."""
+        machine = self._machine
+        machine.record.add_launch("replay of a graph")
+        reads = [t for storage, t in self._read.items() if storage not in self._written]
+        machine.submit("a graph", self._device, reads, list(self._written.values()))
+        with _disable_current_modes(), torch.no_grad():
+            for operation in self._operations:
+                _repeat(operation)
 
 
 class DeviceModule(types.ModuleType):
-    """What torch.cuda is for CUDA."""
+    """The functions by which torch uses the device, named as in torch.cuda."""
 
     def __init__(self, machine: Machine) -> None:
-        super().__init__(f"torch.{NAME}")
+        super().__init__(f"torch.{DEVICE_TYPE}")
         self._machine = machine
         self.default_generators = (torch.default_generator,) * DEVICES
 
     def is_available(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def is_initialized(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def _is_in_bad_fork(self) -> bool:
         return False
 
     def manual_seed_all(self, seed: int) -> None:
-        """Nothing: its random numbers are the CPU's, seeded there."""
+        """Do nothing: random numbers are the CPU's, and seeded there."""
 
     def device_count(self) -> int:
-        """Two."""
+        """Return the number of devices."""
         return DEVICES
 
     def current_device(self) -> int:
-        """The device that work without an index is given to."""
+        """Return the index of the device that is used where none is named."""
         return self._machine.current_device
 
     def set_device(self, device: Any) -> None:
         """Make a device the current one."""
         self._machine.current_device = device_index(self._machine, device)
 
-    def Stream(self, device: Any = None) -> TwinStream:  # noqa: N802
-        """A further stream."""
-        return TwinStream(self._machine, device)
+    def Stream(self, device: Any = None) -> SimulatedStream:  # noqa: N802
+        """Return a new stream."""
+        return SimulatedStream(self._machine, device)
 
-    def Event(self, enable_timing: bool = False) -> TwinEvent:  # noqa: N802
-        """An event."""
-        return TwinEvent(self._machine)
+    def Event(self, enable_timing: bool = False) -> SimulatedEvent:  # noqa: N802
+        """Return an event."""
+        return SimulatedEvent(self._machine)
 
-    def current_stream(self, device: Any = None) -> TwinStream:
-        """The stream that a device's work goes to."""
+    def current_stream(self, device: Any = None) -> SimulatedStream:
+        """Return the stream that a device's work is submitted to."""
         index = device_index(self._machine, device)
-        return TwinStream(self._machine, index, self._machine.current_streams[index])
+        return SimulatedStream(self._machine, index, self._machine.current_streams[index])
 
-    def stream(self, stream: TwinStream) -> AbstractContextManager[None]:
-        """Let work go to a stream."""
+    def stream(self, stream: SimulatedStream) -> AbstractContextManager[None]:
+        """Submit work to a stream within a block."""
         return self._machine.on_stream(stream.number)
 
     @contextmanager
     def device(self, device: Any) -> Iterator[None]:
-        """Let a device be the current one."""
+        """Make a device the current one within a block."""
         former = self._machine.current_device
         self.set_device(device)
         try:
@@ -153,17 +240,19 @@ class DeviceModule(types.ModuleType):
             self._machine.current_device = former
 
     def synchronize(self, device: Any = None) -> None:
-        """Wait for a device."""
+        """Let the host wait for a device."""
         index = device_index(self._machine, device)
         self._machine.host_waits_for_device(index, "synchronize")
 
-    def CUDAGraph(self) -> TwinGraph:  # noqa: N802
-        """A graph."""
-        return TwinGraph(self._machine)
+    def CUDAGraph(self) -> SimulatedGraph:  # noqa: N802
+        """Return an empty graph."""
+        return SimulatedGraph(self._machine)
 
     @contextmanager
-    def graph(self, graph: TwinGraph, stream: TwinStream, **options: Any) -> Iterator[None]:
-        """Record the work of a stream."""
+    def graph(
+        self, graph: SimulatedGraph, stream: SimulatedStream, **options: Any
+    ) -> Iterator[None]:
+        """Capture the work of a stream within a block."""
         self.synchronize()
         with self.stream(stream):
             graph.capture_begin(**options)
@@ -173,35 +262,57 @@ class DeviceModule(types.ModuleType):
                 graph.capture_end()
 
     def set_sync_debug_mode(self, mode: str) -> None:
-        """Warn of waits from now on, or no longer."""
+        """Warn of waits from now on if mode is `warn`."""
         self._machine.warns_of_waits = mode == "warn"
 
     def empty_cache(self) -> None:
-        """Nothing: there is no cache."""
+        """Do nothing: there is no cache."""
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        """Free and total bytes."""
-        memory = self._machine.memories[device_index(self._machine, device)]
+        """Return free and total bytes."""
+        memory = self._memory(device)
         return memory.limit_bytes - memory.used_bytes, memory.limit_bytes
 
     def memory_allocated(self, device: Any = None) -> int:
-        """Bytes in use."""
-        return self._machine.memories[device_index(self._machine, device)].used_bytes
+        """Return the bytes in use."""
+        return self._memory(device).used_bytes
 
     def max_memory_allocated(self, device: Any = None) -> int:
-        """The most bytes that were in use."""
-        return self._machine.memories[device_index(self._machine, device)].peak_bytes
+        """Return the peak of the bytes in use."""
+        return self._memory(device).peak_bytes
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
-        """Forget the peak."""
-        memory = self._machine.memories[device_index(self._machine, device)]
+        """Start a new peak."""
+        memory = self._memory(device)
         memory.peak_bytes = memory.used_bytes
 
     def get_device_properties(self, device: Any = None) -> types.SimpleNamespace:
-        """Name and memory."""
-        memory = self._machine.memories[device_index(self._machine, device)]
-        return types.SimpleNamespace(name="twin of the CPU", total_memory=memory.limit_bytes)
+        """Return the name and the total memory."""
+        total = self._memory(device).limit_bytes
+        return types.SimpleNamespace(name=DEVICE_NAME, total_memory=total)
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        """What autocast may use."""
+        """Return the dtypes that autocast may use."""
         return [torch.bfloat16, torch.float16]
+
+    def _memory(self, device: Any) -> DeviceMemory:
+        return self._machine.memories[device_index(self._machine, device)]
+
+
+def device_index(machine: Machine, device: Any) -> int:
+    """Return the index of a device given as None, a number, a name or a torch.device."""
+    if device is None:
+        return machine.current_device
+    if isinstance(device, int):
+        return device
+    index = torch.device(device).index
+    return machine.current_device if index is None else index
+
+
+def _repeat(operation: _CapturedOperation) -> None:
+    """Compute an operation again, with its results in the same memory."""
+    result = operation.func(*operation.args, **operation.kwargs)
+    tensors = [value for value in leaves(result) if isinstance(value, Tensor)]
+    for new, captured in zip(tensors, operation.results, strict=True):
+        if new.untyped_storage() is not captured.untyped_storage():
+            captured.copy_(new)

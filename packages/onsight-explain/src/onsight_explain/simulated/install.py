@@ -1,21 +1,39 @@
-"""Registers the twin with torch, for the rest of the process: tests run it in one of their own."""
+"""Register the simulated device with torch, under its own name or in place of CUDA.
 
-from collections.abc import Iterator
+Registering changes torch for the rest of the process, so tests run it in a process of their own.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.data import DataLoader
 
-from onsight_explain.simulated.device import DeviceModule, TwinEvent
-from onsight_explain.simulated.dispatch import TwinMode
-from onsight_explain.simulated.machine import NAME, Machine
+from onsight_explain.simulated.device import DEVICE_NAME, DeviceModule, SimulatedEvent
+from onsight_explain.simulated.dispatch import SimulatedMode, map_leaves
+from onsight_explain.simulated.machine import DEVICE_TYPE, Machine
+
+_CUDA_MEMORY_BYTES = 80 << 30  # of a large GPU; only what is used is allocated on the host
+_SHARED_WITH_CUDA = (
+    *("current_device", "set_device", "device", "stream", "current_stream", "synchronize"),
+    *("empty_cache", "mem_get_info", "memory_allocated", "max_memory_allocated"),
+    *("reset_peak_memory_stats", "get_device_properties"),
+)
 
 _machine: Machine | None = None
+_get_device, _get_is_cuda = (
+    vars(torch._C.TensorBase)[name].__get__ for name in ("device", "is_cuda")
+)
 
 
 def install() -> Machine:
-    """Register the twin; the same machine each time."""
+    """Register the device and return its machine. Later calls return the same machine."""
     global _machine
     if _machine is None:
         _machine = Machine()
@@ -23,18 +41,43 @@ def install() -> Machine:
     return _machine
 
 
+@contextmanager
+def simulated_device() -> Iterator[Machine]:
+    """Let torch use the devices simulated:0 and simulated:1 within a block."""
+    machine = install()
+    with SimulatedMode(machine):
+        yield machine
+
+
+@contextmanager
+def simulated_cuda() -> Iterator[Machine]:
+    """Let one simulated device stand in for CUDA, so that scripts for a GPU run unchanged.
+
+    torch.cuda stays replaced after the block.
+    """
+    with simulated_device() as machine:
+        _replace_cuda(getattr(torch, DEVICE_TYPE))
+        for memory in machine.memories:  # running out of it would mean nothing for a real GPU
+            memory.limit_bytes = _CUDA_MEMORY_BYTES
+        with _CudaNames():
+            yield machine
+
+
+# Registration
+
+
 def _register(machine: Machine) -> None:
     module = DeviceModule(machine)
-    _setup_privateuseone_for_python_backend(NAME, backend_module=module)
+    _setup_privateuseone_for_python_backend(DEVICE_TYPE, backend_module=module)
     torch._C._set_only_lift_cpu_tensors(True)
     torch.__future__.set_swap_module_params_on_conversion(True)
-    torch.autograd.set_multithreading_enabled(False)  # its thread would not know the mode
+    torch.autograd.set_multithreading_enabled(False)  # modes are not active in other threads
     _replace_accelerator(machine, module)
     _replace_backward(machine)
 
 
 def _replace_accelerator(machine: Machine, module: DeviceModule) -> None:
-    """torch.accelerator asks the C++ part of a backend, which the twin does not have."""
+    """Replace functions of torch.accelerator that need a backend written in C++."""
     accelerator: Any = torch.accelerator
     accelerator.synchronize = module.synchronize
     accelerator.current_device_index = module.current_device
@@ -43,32 +86,130 @@ def _replace_accelerator(machine: Machine, module: DeviceModule) -> None:
     accelerator.empty_cache = module.empty_cache
     any_torch: Any = torch
 
-    class GenericEvent(TwinEvent):
-        """torch.Event on the twin."""
+    class GenericEvent(SimulatedEvent):
+        """torch.Event on the simulated device."""
 
         def __init__(self, device: Any = None, enable_timing: bool = False) -> None:
             super().__init__(machine, device)
 
     any_torch.Event = GenericEvent
-    any_tensor: Any = torch.Tensor  # its method takes nothing but a torch.Stream
-    any_tensor.record_stream = lambda tensor, stream: machine.keep_for(tensor.held, stream.number)
+    any_tensor: Any = torch.Tensor  # its own method accepts nothing but a torch.Stream
+    any_tensor.record_stream = lambda tensor, stream: machine.keep_for(tensor.hidden, stream.number)
 
 
 def _replace_backward(machine: Machine) -> None:
     autograd: Any = torch.autograd
-    run_backward = autograd._engine_run_backward
+    original = autograd._engine_run_backward
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        made = run_backward(*args, **kwargs)
-        machine.raise_late()
-        return made
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        machine.raise_error_in_backward()
+        return result
 
-    autograd._engine_run_backward = run
+    autograd._engine_run_backward = run_backward
 
 
-@contextmanager
-def twin() -> Iterator[Machine]:
-    """Within the block, torch has the devices twin:0 and twin:1."""
-    machine = install()
-    with TwinMode(machine):
-        yield machine
+# In place of CUDA
+
+
+class _CudaNames(TorchFunctionMode):
+    """While it is active, `cuda` names the simulated device wherever torch accepts a device."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call one of torch's functions."""
+        if func is torch.device:
+            return func(*args, **(kwargs or {}))
+        if func == _get_device:
+            return _rename_to_cuda(func(*args))
+        if func == _get_is_cuda:
+            return func(*args) or _get_device(*args).type == DEVICE_TYPE
+        if func is Tensor.cuda:
+            return _tensor_cuda(*args, **(kwargs or {}))
+        return func(
+            *map_leaves(_rename_from_cuda, args), **map_leaves(_rename_from_cuda, kwargs or {})
+        )
+
+
+def _rename_from_cuda(value: Any) -> Any:
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return torch.device(DEVICE_TYPE, value.index or 0)
+    if isinstance(value, str) and (value == "cuda" or value.startswith("cuda:")):
+        return f"{DEVICE_TYPE}:{value.partition(':')[2] or 0}"
+    return value
+
+
+def _rename_to_cuda(device: torch.device) -> torch.device:
+    return torch.device("cuda", device.index) if device.type == DEVICE_TYPE else device
+
+
+def _tensor_cuda(
+    tensor: Tensor, device: Any = None, non_blocking: bool = False, **options: Any
+) -> Tensor:
+    """Replace Tensor.cuda."""
+    index = device if isinstance(device, int) else torch.device(device or "cuda").index
+    return tensor.to(torch.device(DEVICE_TYPE, index or 0), non_blocking=non_blocking, **options)
+
+
+def _replace_cuda(module: DeviceModule) -> None:
+    """Replace the functions of torch.cuda by those of the simulated device."""
+    cuda: Any = torch.cuda
+    for name in _SHARED_WITH_CUDA:
+        setattr(cuda, name, _accepting_cuda_names(getattr(module, name)))
+    answers: dict[str, Any] = {
+        "is_available": True,
+        "is_initialized": True,
+        "device_count": 1,
+        "get_device_name": DEVICE_NAME,
+        "get_device_capability": (8, 0),
+        "is_bf16_supported": True,
+        "memory_reserved": 0,
+        "max_memory_reserved": 0,
+        "get_rng_state_all": [],
+    }
+    for name, answer in answers.items():
+        setattr(cuda, name, partial(_return, answer))
+    for name in ("init", "manual_seed", "manual_seed_all", "reset_max_memory_allocated"):
+        setattr(cuda, name, partial(_return, None))
+    cuda.Stream, cuda.Event = module.Stream, lambda **options: module.Event()
+    cuda.amp.common.amp_definitely_not_available = lambda: False
+    torch.accelerator.is_available = lambda: True
+    any_torch: Any = torch
+    any_torch.compile = _skip_compiling
+    _load_in_this_process()
+
+
+def _return(value: Any, *args: Any, **options: Any) -> Any:
+    return value
+
+
+def _accepting_cuda_names(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function of the simulated device so that it accepts devices named cuda."""
+
+    def wrapped(*args: Any, **options: Any) -> Any:
+        return function(
+            *map_leaves(_rename_from_cuda, args), **map_leaves(_rename_from_cuda, options)
+        )
+
+    return wrapped
+
+
+def _skip_compiling(model: Any = None, **options: Any) -> Any:
+    """Replace torch.compile: return the model, or a decorator, that changes nothing."""
+    return (lambda function: function) if model is None else model
+
+
+def _load_in_this_process() -> None:
+    """Let loaders work in this process: in others, and in threads, the device does not exist."""
+    original = DataLoader.__init__
+    signature = inspect.signature(original)
+    alone = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0}
+
+    def init_without_workers(*args: Any, **options: Any) -> None:
+        bound = signature.bind(*args, **options)
+        bound.arguments |= alone | {"multiprocessing_context": None}
+        original(*bound.args, **bound.kwargs)
+
+    loader_class: Any = DataLoader
+    loader_class.__init__ = init_without_workers

@@ -1,31 +1,133 @@
-"""The state of the twin: devices, streams, what the host knows, memory, and what was seen."""
+"""The state of the simulated device: streams and their clocks, memory, and a record of faults.
+
+Which work is sure to be done before which other is decided by vector clocks: Mattern, "Virtual time
+and global states of distributed systems" (1989).
+"""
 
 import itertools
+import sys
+import sysconfig
 import warnings
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from onsight_explain.simulated.clocks import Clock, Uses, knows, merge
-from onsight_explain.simulated.record import Record, user_line
-
-NAME = "twin"
+DEVICE_TYPE = "simulated"
 DEVICES = 2
+
+_LIBRARIES = (
+    str(Path(torch.__file__).parent),
+    sysconfig.get_path("stdlib"),
+    str(Path(__file__).parent),
+)
+
+# Work of a stream is numbered. A clock has, for each stream, the last work known to be done.
+Clock = dict[int, int]
 
 
 class RaceError(RuntimeError):
     """Work used memory that another stream's work may not be done with."""
 
 
-@dataclass(eq=False)  # two tensors are the same if they are one
+@dataclass(frozen=True)
+class Wait:
+    """The host waited for the device."""
+
+    cause: str  # the operation that waited
+    place: str  # FILE:LINE of the user's code
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.cause}"
+
+
+@dataclass
+class DeviceRecord:
+    """What happened on the devices."""
+
+    launches: Counter[str] = field(default_factory=Counter)  # by operation
+    waits: list[Wait] = field(default_factory=list)  # in order
+    faults: list[str] = field(default_factory=list)  # no test may leave these unread
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.launches.clear()
+        self.waits.clear()
+        self.faults.clear()
+
+    def add_launch(self, operation: str) -> None:
+        """Count a launch."""
+        self.launches[operation] += 1
+
+    def add_wait(self, cause: str) -> None:
+        """Record that the host waits at the current line of the user's code."""
+        self.waits.append(Wait(cause, user_line()))
+
+
+@dataclass
+class MemoryUses:
+    """The last uses of a piece of memory."""
+
+    allocated_on: int  # the stream
+    written: tuple[int, int] | None = None  # by this work of this stream
+    read: Clock = field(default_factory=dict)  # since then, by this work of each stream
+    kept_for: set[int] = field(default_factory=set)  # streams named by record_stream
+
+    def add(self, stream: int, work: int, is_write: bool) -> None:
+        """Record a use by a stream's work."""
+        if is_write:
+            self.written, self.read = (stream, work), {}
+        else:
+            self.read[stream] = work
+
+    def find_conflict(self, clock: Clock, is_write: bool) -> int | None:
+        """Return a stream whose use must come first but may not be done by then, or None."""
+        if self.written and not _is_done(clock, *self.written):
+            return self.written[0]
+        if is_write:
+            return next((s for s, work in self.read.items() if not _is_done(clock, s, work)), None)
+        return None
+
+    def find_other_user(self, clock: Clock) -> int | None:
+        """Return a stream, not the allocating one nor one in kept_for, that may still use it."""
+        last = {**self.read, **(dict([self.written]) if self.written else {})}
+        others = set(last) - {self.allocated_on} - self.kept_for
+        return next((s for s in others if not _is_done(clock, s, last[s])), None)
+
+
+class DeviceMemory:
+    """The bytes of a device: in use now, the peak, and the limit."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = self.peak_bytes = self.allocations = 0
+        self.fail_at: int | None = None  # the number of the allocation that fails, for tests
+
+    def allocate(self, count: int) -> None:
+        """Allocate bytes. Raises torch.OutOfMemoryError."""
+        self.allocations += 1
+        is_too_much = self.used_bytes + count > self.limit_bytes
+        self.used_bytes += count
+        if is_too_much or self.allocations == self.fail_at:
+            raise torch.OutOfMemoryError(
+                f"{DEVICE_TYPE} out of memory. Tried to allocate {count / 2**20:.2f} MiB"
+            )
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+
+    def free(self, count: int) -> None:
+        """Free bytes."""
+        self.used_bytes -= count
+
+
+@dataclass(eq=False)  # tensors have no truth value to compare by
 class _HostCopy:
-    """A copy to the host that has not ended: what is there now is poison."""
+    """A copy to the host that may not be done: until then the target contains poison."""
 
     target: Tensor
     value: Tensor
@@ -35,7 +137,7 @@ class _HostCopy:
 
 @dataclass(eq=False)
 class _PinnedRead:
-    """A copy from page-locked memory that has not ended: the memory must stay as it is."""
+    """A copy from page-locked memory that may not be done: until then it must not change."""
 
     source: Tensor
     value: Tensor
@@ -44,71 +146,61 @@ class _PinnedRead:
     place: str
 
 
-class Memory:
-    """Bytes of a device: in use, at most, and the limit. fail_at: the allocation that fails."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = self.peak_bytes = self.allocations = 0
-        self.fail_at: int | None = None
-
-    def allocate(self, count: int) -> None:
-        """Take bytes. Raises torch.OutOfMemoryError."""
-        self.allocations += 1
-        is_too_much = self.used_bytes + count > self.limit_bytes
-        self.used_bytes += count
-        if is_too_much or self.allocations == self.fail_at:
-            raise torch.OutOfMemoryError(
-                f"{NAME} out of memory. Tried to allocate {count / 2**20:.2f} MiB"
-            )
-        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
-
-    def free(self, count: int) -> None:
-        """Give bytes back."""
-        self.used_bytes -= count
-
-
 class Machine:
-    """Two devices that compute on the CPU's memory, in the order in which they are told to.
+    """Two devices that compute in the CPU's memory.
 
-    What a GPU would do later is done at once; clocks tell what would be sure to be done by then.
+    Work is done at once, in the order in which it is submitted. Clocks record what would be sure to
+    be done on a real GPU, where streams run beside each other and beside the host.
     """
 
     def __init__(self, limit_bytes: int = 2**30) -> None:
-        self.record = Record()
-        self.memories = [Memory(limit_bytes) for _ in range(DEVICES)]
+        self.record = DeviceRecord()
+        self.memories = [DeviceMemory(limit_bytes) for _ in range(DEVICES)]
         self.current_device = 0
         self.device_of = {number: number for number in range(DEVICES)}  # of each stream
         self.current_streams = {number: number for number in range(DEVICES)}  # of each device
-        self.clocks: dict[int, Clock] = defaultdict(dict)
+        self.clocks: dict[int, Clock] = defaultdict(dict)  # of each stream
         self.host: Clock = {}
         self._host_waits = 0  # so far, and before the last work of each stream
         self._host_waits_before: dict[int, int] = {}
-        self.late_error: RuntimeError | None = None
-        self.recording: Any = None  # the TwinGraph that records what is done
+        self._error_in_backward: RuntimeError | None = None
+        self.recording: Any = None  # the SimulatedGraph that captures work
         self.warns_of_waits = False
-        self._uses: weakref.WeakKeyDictionary[Any, Uses] = weakref.WeakKeyDictionary()
+        self._uses: weakref.WeakKeyDictionary[Any, MemoryUses] = weakref.WeakKeyDictionary()
         self._host_copies: list[_HostCopy] = []
         self._pinned_reads: list[_PinnedRead] = []
-        self._ids: Iterator[int] = itertools.count(DEVICES)
+        self._stream_numbers: Iterator[int] = itertools.count(DEVICES)
 
     def reset(self) -> None:
-        """Forget what was seen, and what has not ended; memory in use stays accounted for."""
+        """Forget the record and unfinished copies. Memory in use stays accounted for."""
         self.record.clear()
         self._host_copies.clear()
         self._pinned_reads.clear()
 
-    # streams
+    # Faults
+
+    def check(self) -> None:
+        """Raise AssertionError if there were faults."""
+        faults = self.faults()
+        assert not faults, "; ".join(faults)
+
+    def faults(self) -> list[str]:
+        """Check everything that may not be done, and return all faults so far."""
+        for read in self._pinned_reads:
+            self._check_pinned(read)
+        return self.record.faults
+
+    # Streams and waits
 
     def new_stream(self, device: int) -> int:
-        """A further stream of a device."""
-        stream = next(self._ids)
+        """Return the number of a new stream of a device."""
+        stream = next(self._stream_numbers)
         self.device_of[stream] = device
         return stream
 
     @contextmanager
     def on_stream(self, stream: int) -> Iterator[None]:
-        """Give work of the stream's device to it."""
+        """Submit work of the stream's device to this stream."""
         device = self.device_of[stream]
         former_stream, former_device = self.current_streams[device], self.current_device
         self.current_streams[device], self.current_device = stream, device
@@ -118,107 +210,84 @@ class Machine:
             self.current_streams[device], self.current_device = former_stream, former_device
 
     def snapshot(self, stream: int) -> Clock:
-        """What is done when all work given to a stream so far is."""
+        """Return what is done once all work submitted to a stream so far is done."""
         return dict(self.clocks[stream])
 
     def stream_waits(self, stream: int, clock: Clock) -> None:
-        """Later work of a stream starts after this."""
-        merge(self.clocks[stream], clock)
+        """Start later work of a stream only after this."""
+        _merge(self.clocks[stream], clock)
 
     def host_waits(self, clock: Clock, cause: str) -> None:
-        """The host waits until this is done: copies to it have ended."""
+        """Let the host wait until this is done, which finishes copies to and from the host."""
         self.refuse_while_recording(cause)
         if self.warns_of_waits and cause != "Event.synchronize":  # as torch.cuda does
             warnings.warn(f"called a synchronizing operation: {cause}", stacklevel=2)
-        self.record.wait(cause)
-        merge(self.host, clock)
+        self.record.add_wait(cause)
+        _merge(self.host, clock)
         self._host_waits += 1
-        for copy in [one for one in self._host_copies if knows(self.host, one.stream, one.work)]:
+        for copy in [c for c in self._host_copies if _is_done(self.host, c.stream, c.work)]:
             copy.target.copy_(copy.value)
             self._host_copies.remove(copy)
-        for read in [one for one in self._pinned_reads if knows(self.host, one.stream, one.work)]:
+        for read in [r for r in self._pinned_reads if _is_done(self.host, r.stream, r.work)]:
             self._check_pinned(read)
             self._pinned_reads.remove(read)
 
     def host_waits_for_device(self, device: int, cause: str) -> None:
-        """The host waits for all streams of a device."""
-        for stream, of in list(self.device_of.items()):
-            if of == device:
-                merge(self.host, self.clocks[stream])
+        """Let the host wait for all streams of a device."""
+        for stream, its_device in list(self.device_of.items()):
+            if its_device == device:
+                _merge(self.host, self.clocks[stream])
         self.host_waits({}, cause)
 
-    def refuse_while_recording(self, what: str) -> None:
-        """Raise RuntimeError if a graph is being recorded, which has no place for this."""
+    def refuse_while_recording(self, operation: str) -> None:
+        """Raise RuntimeError if a graph is being captured, which cannot contain the operation."""
         if self.recording:
-            self._fail(RuntimeError(f"operation not permitted when stream is capturing: {what}"))
+            self._fail(
+                RuntimeError(f"operation not permitted when stream is capturing: {operation}")
+            )
 
-    # work
+    # Work
 
-    def work(self, name: str, device: int, reads: list[Tensor], writes: list[Tensor]) -> int:
-        """A launch on the device's current stream. Raises RaceError; returns its number."""
+    def submit(self, name: str, device: int, reads: list[Tensor], writes: list[Tensor]) -> int:
+        """Submit work to the device's current stream and return its number. Raises RaceError."""
         stream = self.current_streams[device]
         clock = self.clocks[stream]
         if self._host_waits_before.get(stream) != self._host_waits:
-            merge(clock, self.host)
+            _merge(clock, self.host)
             self._host_waits_before[stream] = self._host_waits
         number = clock[stream] = clock.get(stream, 0) + 1
         for tensors, is_write in ((reads, False), (writes, True)):
             for tensor in tensors:
                 uses = self._uses[tensor.untyped_storage()]
-                other = uses.unfinished_before(clock, is_write)
+                other = uses.find_conflict(clock, is_write)
                 if other is not None:
-                    self._fail(_race(name, stream, other, is_write))
+                    self._fail(_make_race_error(name, stream, other, is_write))
                 uses.add(stream, number, is_write)
         return number
 
-    def _fail(self, error: RuntimeError) -> None:
-        """Raise an error; within backward, at its end: torch's engine does not survive it there."""
-        if torch._C._current_graph_task_id() == -1:
-            raise error
-        self.late_error = self.late_error or error
-
-    def raise_late(self) -> None:
-        """Raise what happened within backward."""
-        error, self.late_error = self.late_error, None
-        if error:
-            raise error
-
     def copy_to_host(self, value: Tensor, device: int, work: int) -> Tensor:
-        """A copy that has not ended: a tensor that holds poison until the host waits for it."""
-        target = _poison(value)
-        stream = self.current_streams[device]
-        self._host_copies.append(_HostCopy(target, value.clone(), stream, work))
+        """Start a copy to new memory, which contains poison until the host waits for the copy."""
+        target = poison_(value.clone())
+        self._add_host_copy(target, value, device, work)
         return target
 
     def copy_into_host(self, target: Tensor, value: Tensor, device: int, work: int) -> None:
-        """The same into memory that is there already."""
-        target.copy_(_poison(value))
-        stream = self.current_streams[device]
-        self._host_copies.append(_HostCopy(target, value.clone(), stream, work))
+        """Start a copy into existing memory, which contains poison until the host waits for it."""
+        target.copy_(poison_(value.clone()))
+        self._add_host_copy(target, value, device, work)
 
     def read_pinned(self, source: Tensor, device: int, work: int) -> None:
-        """A copy from page-locked memory has begun: it must not change until the copy has ended."""
+        """Start a copy from page-locked memory, which must not change until the copy is done."""
         stream = self.current_streams[device]
         self._pinned_reads.append(_PinnedRead(source, source.clone(), stream, work, user_line()))
 
-    def check(self) -> None:
-        """Raise AssertionError if there were faults."""
-        faults = self.faults()
-        assert not faults, "; ".join(faults)
+    def raise_error_in_backward(self) -> None:
+        """Raise an error that occurred within backward, at its end."""
+        error, self._error_in_backward = self._error_in_backward, None
+        if error:
+            raise error
 
-    def faults(self) -> list[str]:
-        """Look at all that has not ended; returns every fault so far."""
-        for read in self._pinned_reads:
-            self._check_pinned(read)
-        return self.record.faults
-
-    def _check_pinned(self, read: _PinnedRead) -> None:
-        if not torch.equal(read.source, read.value):
-            self.record.faults.append(
-                f"page-locked memory was changed before its copy had ended ({read.place})"
-            )
-
-    # memory
+    # Memory
 
     def hold(self, tensor: Tensor, device: int) -> None:
         """Account for a tensor's memory until it is freed. Raises torch.OutOfMemoryError."""
@@ -226,48 +295,79 @@ class Machine:
         if storage in self._uses:
             return
         count = storage.nbytes()
-        uses = self._uses[storage] = Uses(self.current_streams[device])
+        uses = self._uses[storage] = MemoryUses(self.current_streams[device])
         weakref.finalize(storage, self._free, uses, count, device).atexit = False
         try:
             self.memories[device].allocate(count)
         except torch.OutOfMemoryError as error:
             self._fail(error)
 
-    def wrote(self, tensor: Tensor, stream: int, work: int) -> None:
-        """Note the work that made a tensor."""
-        self._uses[tensor.untyped_storage()].add(stream, work, writes=True)
+    def add_write(self, tensor: Tensor, stream: int, work: int) -> None:
+        """Record the work that made a tensor."""
+        self._uses[tensor.untyped_storage()].add(stream, work, is_write=True)
 
     def keep_for(self, tensor: Tensor, stream: int) -> None:
-        """Do not give memory away before a stream is done with it: record_stream."""
+        """Keep memory until a stream is done with it, as Tensor.record_stream requests."""
         self._uses[tensor.untyped_storage()].kept_for.add(stream)
 
-    def _free(self, uses: Uses, count: int, device: int) -> None:
+    def _add_host_copy(self, target: Tensor, value: Tensor, device: int, work: int) -> None:
+        stream = self.current_streams[device]
+        self._host_copies.append(_HostCopy(target, value.clone(), stream, work))
+
+    def _check_pinned(self, read: _PinnedRead) -> None:
+        if not torch.equal(read.source, read.value):
+            self.record.faults.append(
+                f"page-locked memory was changed before its copy had ended ({read.place})"
+            )
+
+    def _free(self, uses: MemoryUses, count: int, device: int) -> None:
         self.memories[device].free(count)
         clock = dict(self.clocks[uses.allocated_on])
-        merge(clock, self.host)
-        other = uses.in_use_elsewhere(clock)
+        _merge(clock, self.host)
+        other = uses.find_other_user(clock)
         if other is not None:
             self.record.faults.append(
                 f"memory was freed while stream {other} may still use it: record_stream is missing"
             )
 
-
-def _race(name: str, stream: int, other: int, is_write: bool) -> RaceError:
-    how = "writes" if is_write else "reads"
-    return RaceError(
-        f"{name} on stream {stream} {how} memory that stream {other} may not be done with: wait "
-        f"for an event of it ({user_line()})"
-    )
+    def _fail(self, error: RuntimeError) -> None:
+        """Raise an error. Within backward, keep it: torch's engine does not survive one there."""
+        if torch._C._current_graph_task_id() == -1:
+            raise error
+        self._error_in_backward = self._error_in_backward or error
 
 
-def _poison(value: Tensor) -> Tensor:
-    return poison_(value.clone())
+def user_line() -> str:
+    """Return FILE:LINE of the innermost frame outside torch, the standard library and this one."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith((*_LIBRARIES, "<")):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def poison_(tensor: Tensor) -> Tensor:
-    """Put values into a tensor that no computation survives unseen."""
+    """Fill a tensor with values that show up in the result of any computation."""
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         return tensor.fill_(float("nan"))
     if tensor.dtype is torch.bool:
         return tensor.logical_not_()
     return tensor.fill_(torch.iinfo(tensor.dtype).max)
+
+
+def _merge(clock: Clock, other: Clock) -> None:
+    """Advance a clock to what another one knows to be done."""
+    for stream, done in other.items():
+        if clock.get(stream, 0) < done:
+            clock[stream] = done
+
+
+def _is_done(clock: Clock, stream: int, work: int) -> bool:
+    return clock.get(stream, 0) >= work
+
+
+def _make_race_error(name: str, stream: int, other: int, is_write: bool) -> RaceError:
+    verb = "writes" if is_write else "reads"
+    return RaceError(
+        f"{name} on stream {stream} {verb} memory that stream {other} may not be done with: wait "
+        f"for an event of it ({user_line()})"
+    )

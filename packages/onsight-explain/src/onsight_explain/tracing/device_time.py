@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from onsight_explain.accelerator import has_streams, module_of
+from onsight_explain.devices import has_streams, module_of
 from onsight_explain.tracing.clock import PhaseClock
 
 _MARK_EVERY = 4  # steps, so that marking stays cheap

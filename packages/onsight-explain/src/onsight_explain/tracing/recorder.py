@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from onsight_explain.accelerator import has_streams
+from onsight_explain.devices import has_streams
 from onsight_explain.tracing.clock import PhaseClock, timed
 from onsight_explain.tracing.forwards import ForwardWatch
 from onsight_explain.tracing.loaders import LoaderWatch

@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 
-from onsight_explain.mend.calls import loader_keywords
-from onsight_explain.mend.mend import Mend
+from onsight_explain.fixes.calls import loader_keywords
+from onsight_explain.fixes.fix import Fix
 from onsight_explain.script.hooks import Hooks, LoaderArguments
 from onsight_explain.script.trace import Trace
 from onsight_explain.text import step_times
-from onsight_explain.what_ifs.what_if import Cause, Seen, WhatIf
+from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
 _SIZES = (64, 256)  # to try above the script's own
-_LEAST_BATCHES = 8  # per epoch, or a batch is too large
-_FIXED_SECONDS = 0.05  # of a step, at most, for Python and starting operations
+_MIN_BATCHES = 8  # per epoch: with fewer, a batch is too large
+_MAX_FIXED_SECONDS = 0.05  # of a step, for Python and starting operations
 
 
 @dataclass(frozen=True)
@@ -27,25 +27,25 @@ class LargerBatch(WhatIf):
     keeps_batches = False
 
     @classmethod
-    def worth(cls, seen: Seen) -> list[WhatIf]:
-        loader = seen.trace.loader
+    def candidates(cls, baseline: Baseline) -> list[WhatIf]:
+        loader = baseline.trace.loader
         if loader is None or not loader.batch_size or not (loader.items or not loader.has_items):
             return []
-        items = loader.items or _LEAST_BATCHES * max(_SIZES)  # of a stream, any number
-        fitting = (size for size in _SIZES if items >= _LEAST_BATCHES * size)
-        factors = (size // loader.batch_size for size in fitting)
+        items = loader.items or _MIN_BATCHES * max(_SIZES)  # a stream has any number
+        sizes = (size for size in _SIZES if items >= _MIN_BATCHES * size)
+        factors = (size // loader.batch_size for size in sizes)
         return [cls(factor, factor * loader.batch_size) for factor in factors if factor > 1]
 
     @property
     def label(self) -> str:
         return f"batch {self.size}"
 
-    def most_saved(self, seen: Seen) -> float:
-        fixed = _FIXED_SECONDS * seen.trace.steps / seen.trace.seconds
-        return min(fixed, super().most_saved(seen))
+    def max_saving(self, baseline: Baseline) -> float:
+        fixed_share = _MAX_FIXED_SECONDS * baseline.trace.steps / baseline.trace.seconds
+        return min(fixed_share, super().max_saving(baseline))
 
     def fixed_share(self, ratio: float) -> float:
-        """The share of a step that costs the same in a larger batch, which is so much faster."""
+        """Return the share of a step that does not grow with the batch, from the speed-up."""
         return (1 - 1 / ratio) / (1 - 1 / self.value)
 
     def install(self, hooks: Hooks) -> None:
@@ -53,15 +53,15 @@ class LargerBatch(WhatIf):
             size = arguments["batch_size"]
             if size and hooks.is_for_training(arguments):
                 dataset = arguments["dataset"]
-                most = len(dataset) if hasattr(dataset, "__len__") else size * self.value
-                arguments["batch_size"] = max(1, min(most, size * self.value))
+                limit = len(dataset) if hasattr(dataset, "__len__") else size * self.value
+                arguments["batch_size"] = max(1, min(limit, size * self.value))
 
         hooks.on_loader(change)
 
-    def shows(self, trace: Trace) -> bool:
+    def took_effect(self, trace: Trace) -> bool:
         return trace.loader is not None and trace.loader.batch_size == self.size
 
-    def lines(self, trace: Trace) -> list[Mend]:
+    def fixes(self, trace: Trace) -> list[Fix]:
         assert trace.loader
         assert trace.loader.batch_size
         return [loader_keywords(trace, batch_size=self.value * trace.loader.batch_size)]

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from onsight_explain.mend.mend import Mend
-from onsight_explain.mend.training import Batch, Once
-from onsight_explain.mend.views import Reshape, reshape_views, views
+from onsight_explain.fixes.fix import Fix
+from onsight_explain.fixes.training_loop import BeforeTraining, ConvertBatch
+from onsight_explain.fixes.whole_file import UseReshape, find_views, reshape_views
 from onsight_explain.script.hooks import Hooks
 from onsight_explain.script.trace import Trace
 from onsight_explain.text import percent
-from onsight_explain.what_ifs.what_if import Cause, Seen, WhatIf
+from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
-_VIEW = re.compile(r'File "([^"]+)", line (\d+), in .*\n\s+(.*\.view\(.*)')
+_FAILED_VIEW = re.compile(r'File "([^"]+)", line (\d+), in .*\n\s+(.*\.view\(.*)')
 
 
 class ChannelsLast(WhatIf):
@@ -30,8 +30,8 @@ class ChannelsLast(WhatIf):
     label = "channels last"
 
     @classmethod
-    def worth(cls, seen: Seen) -> list[WhatIf]:
-        return [cls(True)] if _matters(seen) and not views(seen.tree) else []
+    def candidates(cls, baseline: Baseline) -> list[WhatIf]:
+        return [cls(True)] if _is_applicable(baseline) and not find_views(baseline.tree) else []
 
     def install(self, hooks: Hooks) -> None:
         converted: set[int] = set()
@@ -40,17 +40,19 @@ class ChannelsLast(WhatIf):
             if id(network) not in converted:
                 converted.add(id(network))
                 network.to(memory_format=torch.channels_last)
-            return proceed(*tree_map(_channels_last, args))
+            return proceed(*tree_map(_to_channels_last, args))
 
         hooks.around_network(around)
 
-    def shows(self, trace: Trace) -> bool:
+    def took_effect(self, trace: Trace) -> bool:
         return trace.has_channels_last_weights
 
-    def lines(self, trace: Trace) -> list[Mend]:
-        form = "to(memory_format=torch.channels_last)"
-        site = trace.forward_site
-        return [Once(site, f"{{network}}.{form}"), Batch(site, f"{{}}.{form}")]
+    def fixes(self, trace: Trace) -> list[Fix]:
+        convert, site = "to(memory_format=torch.channels_last)", trace.forward_site
+        return [
+            BeforeTraining(site, f"{{network}}.{convert}"),
+            ConvertBatch(site, f"{{}}.{convert}"),
+        ]
 
     def cause(self, trace: Trace) -> Cause:
         share = trace.share("forward", "backward")
@@ -59,39 +61,39 @@ class ChannelsLast(WhatIf):
             f"{percent(share)} of the time is forward and backward with channels first",
         )
 
-    def failure(self, said: str) -> str:
-        found = _VIEW.findall(said)
-        if not found or "view size is not compatible" not in said:
+    def explain_failure(self, output: str) -> str:
+        views = _FAILED_VIEW.findall(output)
+        if not views or "view size is not compatible" not in output:
             return ""
-        file, line, code = found[-1]
+        file, line, code = views[-1]
         return f"{Path(file).name}:{line}: write {code.strip().replace('.view(', '.reshape(')}"
 
 
 class ChannelsLastReshaped(ChannelsLast):
-    """The same for a network that flattens with `view`, which then needs `reshape`."""
+    """For a network that flattens with `view`, which fails on channels last unlike `reshape`."""
 
     name = "channels_last_reshaped"
     order = 71
     label = "channels last, reshape for view"
-    rewrites: ClassVar[bool] = True
+    rewrites_source: ClassVar[bool] = True
 
     @classmethod
-    def worth(cls, seen: Seen) -> list[WhatIf]:
-        return [cls(True)] if _matters(seen) and views(seen.tree) else []
+    def candidates(cls, baseline: Baseline) -> list[WhatIf]:
+        return [cls(True)] if _is_applicable(baseline) and find_views(baseline.tree) else []
 
     def install(self, hooks: Hooks) -> None:
         super().install(hooks)
         hooks.on_source(reshape_views)
 
-    def lines(self, trace: Trace) -> list[Mend]:
-        return [*super().lines(trace), Reshape(None)]
+    def fixes(self, trace: Trace) -> list[Fix]:
+        return [*super().fixes(trace), UseReshape(None)]
 
 
-def _matters(seen: Seen) -> bool:
-    return len(seen.trace.shape) == 3 and not seen.trace.is_channels_last
+def _is_applicable(baseline: Baseline) -> bool:
+    return len(baseline.trace.shape) == 3 and not baseline.trace.is_channels_last
 
 
-def _channels_last(value: Any) -> Any:
+def _to_channels_last(value: Any) -> Any:
     if isinstance(value, Tensor) and value.ndim == 4:
         return value.contiguous(memory_format=torch.channels_last)
     return value

@@ -1,44 +1,164 @@
-"""What the what-ifs about loading share: when they are worth trying, and the causes they show."""
+"""What if the loaders had other workers, or decoded JPEG files at a reduced size?"""
 
-from onsight_explain.script.trace import Trace
-from onsight_explain.text import percent, step_times
-from onsight_explain.what_ifs.what_if import Cause
+from typing import Any
 
-_LEAST_WAIT = 0.05  # of the time, for the loader to be worth a change
-_HALF, _MOST = 0.5, 2 / 3  # of an item's time, for waiting or transforms to be the cause
+from onsight_explain.fixes.calls import loader_keywords, remove_workers
+from onsight_explain.fixes.datasets import DecodeSmaller
+from onsight_explain.fixes.fix import Fix
+from onsight_explain.script.hooks import Hooks, LoaderArguments, set_workers
+from onsight_explain.script.memory import OpenImage, change_image_open, fits
+from onsight_explain.script.trace import LoaderFacts, Trace
+from onsight_explain.text import percent, plural, step_times
+from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
-LOADING = ("loader", "augmentation")  # the groups of these what-ifs
+LOADING_GROUPS = ("loader", "augmentation")  # of the what-ifs that change how items are loaded
+
+_MIN_WAITING = 0.05  # of the time, for the loader to be worth a change
+_HALF = 0.5  # of the time or of an item's time, for waiting to be the cause
+_MIN_TRANSFORM_SHARE = 2 / 3  # of an item's time, for transforms to be the cause
+_MIN_DECODE_SHARE = 0.3  # of an item's time, outside the transforms
+
+
+class Workers(WhatIf):
+    """value: the number of worker processes; with 0 the training process loads the items."""
+
+    value: int
+    name = "workers"
+    group = "loader"
+    order = 10
+    phases = ("data",)
+
+    @classmethod
+    def candidates(cls, baseline: Baseline) -> list[WhatIf]:
+        loader = baseline.trace.loader
+        if loader is None or not loading_matters(baseline.trace):
+            return []
+        counts = {0, 1, max(1, baseline.cores // 2), baseline.cores} - {loader.workers}
+        limit = loader.most_workers or max(counts)
+        return [cls(count) for count in sorted(counts) if count <= limit]
+
+    def removes_fault(self, baseline: Baseline) -> bool:
+        return not self.value and has_too_many_workers(baseline.trace, baseline.cores)
+
+    @property
+    def label(self) -> str:
+        return plural(self.value, "worker")
+
+    def install(self, hooks: Hooks) -> None:
+        def change(loader: object, arguments: LoaderArguments) -> None:
+            set_workers(arguments, self.value)
+
+        hooks.on_loader(change)
+
+    def took_effect(self, trace: Trace) -> bool:
+        return trace.loader is not None and trace.loader.workers == self.value
+
+    def fixes(self, trace: Trace) -> list[Fix]:
+        if not self.value:
+            return [remove_workers(trace)]
+        return [loader_keywords(trace, num_workers=self.value)]
+
+    def applies_to_evaluation(self, loader: LoaderFacts) -> bool:
+        return loader.workers != self.value
+
+    def cause(self, trace: Trace) -> Cause:
+        return loading_cause(trace)
+
+
+class PersistentWorkers(WhatIf):
+    """Avoids restarting workers in every epoch. Has an effect only if whole epochs are measured."""
+
+    name = "persistent_workers"
+    group = "loader"
+    order = 15
+    phases = ("data",)
+    label = "persistent workers"
+
+    @classmethod
+    def candidates(cls, baseline: Baseline) -> list[WhatIf]:
+        trace, loader = baseline.trace, baseline.trace.loader
+        if loader and loader.workers and trace.epochs and not loader.is_persistent:
+            return [cls(True)]
+        return []
+
+    def install(self, hooks: Hooks) -> None:
+        def change(loader: object, arguments: LoaderArguments) -> None:
+            if arguments["num_workers"]:
+                arguments["persistent_workers"] = True
+
+        hooks.on_loader(change)
+
+    def fixes(self, trace: Trace) -> list[Fix]:
+        return [loader_keywords(trace, persistent_workers=True)]
+
+    def applies_to_evaluation(self, loader: LoaderFacts) -> bool:
+        return loader.workers > 0 and not loader.is_persistent
+
+    def cause(self, trace: Trace) -> Cause:
+        return loading_cause(trace)
+
+
+class SmallerDecode(WhatIf):
+    """value: the least side to leave. Pixels differ slightly from those of the whole image.
+
+    Only for datasets that cannot be cached in memory, because decoding only once gains more.
+    """
+
+    value: int
+    name = "smaller_decode"
+    group = "decode"
+    order = 26
+    label = "JPEGs decoded at a reduced size (pixels differ slightly)"
+
+    @classmethod
+    def candidates(cls, baseline: Baseline) -> list[WhatIf]:
+        item, loader = baseline.trace.item, baseline.trace.loader
+        if not item or not loader or not item.resized_side or not loading_matters(baseline.trace):
+            return []
+        decode_share = 1 - item.transform_share
+        is_large = item.jpeg_side >= 2 * item.resized_side and decode_share >= _MIN_DECODE_SHARE
+        can_be_cached = fits(loader.items or 0, item.seconds, item.item_bytes)
+        return [cls(item.resized_side)] if is_large and not can_be_cached else []
+
+    def install(self, hooks: Hooks) -> None:
+        change_image_open(lambda original: _decoding_smaller(original, self.value), hooks.patches)
+
+    def fixes(self, trace: Trace) -> list[Fix]:
+        return [DecodeSmaller(None, self.value)]
+
+    def cause(self, trace: Trace) -> Cause:
+        return loading_cause(trace)
 
 
 def loading_matters(trace: Trace) -> bool:
     """Whether the script waits for its loader, or has workers."""
     if trace.loader is None:
         return False
-    return trace.share("data") >= _LEAST_WAIT or trace.loader.workers > 0
+    return trace.share("data") >= _MIN_WAITING or trace.loader.workers > 0
 
 
-def has_items(trace: Trace) -> bool:
-    """Whether loading matters and its items can be replaced one by one."""
+def can_replace_items(trace: Trace) -> bool:
+    """Whether loading matters and the dataset's items can be read by index."""
     return loading_matters(trace) and trace.loader is not None and trace.loader.has_items
 
 
-def is_crowded(trace: Trace, cores: int) -> bool:
+def has_too_many_workers(trace: Trace, cores: int) -> bool:
     """Whether several workers and the compute threads together are more than the cores."""
     workers = trace.loader.workers if trace.loader else 0
     return workers >= 2 and workers + trace.threads > cores
 
 
 def repeats_slow_work(trace: Trace) -> bool:
-    """Whether it waits most for transforms, or a disk, that give the same in every epoch."""
+    """Whether it waits mainly for transforms or a disk with the same result in every epoch."""
     item = trace.item
     if item is None or trace.share("data") <= _HALF:
         return False
-    is_fixed = item.transform_share > _MOST and not item.is_random
+    is_fixed = item.transform_share > _MIN_TRANSFORM_SHARE and not item.is_random
     return is_fixed or item.waiting_share > _HALF
 
 
 def loading_cause(trace: Trace, is_repeated: bool = False) -> Cause:
-    """What makes loading slow. is_repeated: avoiding the same work in every epoch helped."""
+    """Return what makes loading slow. is_repeated: avoiding repeated work made it faster."""
     waiting = f"{percent(trace.share('data'))} of the time it waits for the loader"
     item, loader = trace.item, trace.loader
     if item is None or loader is None:
@@ -50,17 +170,22 @@ def loading_cause(trace: Trace, is_repeated: bool = False) -> Cause:
             f"{waiting}: an item takes {each}, {percent(item.waiting_share)} of it "
             "waiting for the disk or the network, not computing",
         )
-    if item.transform_share > _MOST and item.is_random and not is_repeated:
+    transforms = f"{waiting}: an item takes {each}, {percent(item.transform_share)} of it in"
+    if item.transform_share > _MIN_TRANSFORM_SHARE and item.is_random and not is_repeated:
+        return Cause("augmentation", f"{transforms} random transforms, one image at a time")
+    if item.transform_share > _MIN_TRANSFORM_SHARE:
         return Cause(
-            "augmentation",
-            f"{waiting}: an item takes {each}, {percent(item.transform_share)} of it in "
-            "random transforms, one image at a time",
-        )
-    if item.transform_share > _MOST:
-        return Cause(
-            "slow-transform",
-            f"{waiting}: an item takes {each}, {percent(item.transform_share)} of it in "
-            "transforms that give the same result every epoch",
+            "slow-transform", f"{transforms} transforms that give the same result every epoch"
         )
     where = "in the training process itself" if not loader.workers else "in the workers"
     return Cause("loader", f"{waiting}: reading and decoding an item takes {each}, {where}")
+
+
+def _decoding_smaller(original: OpenImage, side: int) -> OpenImage:
+    def open_smaller(*args: Any, **kwargs: Any) -> Any:
+        image = original(*args, **kwargs)
+        if image.format == "JPEG":
+            image.draft(None, (side, side))
+        return image
+
+    return open_smaller

@@ -1,18 +1,28 @@
-"""A what-if: one thing changed in a script from outside, and everything about that change."""
+"""A what-if: one change made to a script from outside, and everything about that change.
+
+The modules of this folder are plugins: every concrete subclass of WhatIf in them is tried.
+"""
 
 import ast
+import pkgutil
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import Any, ClassVar
 
-from onsight_explain.mend.mend import Mend
+from onsight_explain import what_ifs
+from onsight_explain.fixes.fix import Fix
 from onsight_explain.script.hooks import Hooks
-from onsight_explain.script.trace import LoaderFacts, Trace
+from onsight_explain.script.trace import LoaderFacts, Plain, Trace
+
+_MIN_SAVING = 0.03  # of the time: what can save less is not tried
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What is known of a script before anything is tried."""
+class Baseline:
+    """What is known about the unchanged script before anything is tried."""
 
     trace: Trace
     tree: ast.Module
@@ -21,37 +31,31 @@ class Seen:
 
 @dataclass(frozen=True)
 class Cause:
-    """What holds a script back: a short name, and a sentence with the evidence."""
+    """What makes a script slow."""
 
-    name: str
-    sentence: str
+    name: str  # short, for programs
+    sentence: str  # with the evidence
 
 
 @dataclass(frozen=True)
 class WhatIf(ABC):
-    """One change. A subclass is a kind of change, an object one value of it.
+    """One change. A subclass is a kind of change, an instance one value of it."""
 
-    value: plain, because it is sent to the process that runs the script; name: of the kind, in
-    that message and in --json; group: only one what-if of a group is applied at a time;
-    order: those with lower numbers are applied first (loaders 10 to 49, the process 50 to 69, the
-    network 70 to 89, the first of them outermost, then the rest); keeps_batches: whether each step
-    still trains on the same images, so that losses compare; rewrites: whether it changes the text
-    of the script, before it is compiled; phases: those that it can shorten, if not all: the search
-    begins with what-ifs for the longest phases, and leaves out those for phases of no length.
-    """
-
-    value: Any
-    name: ClassVar[str]
-    group: ClassVar[str]
+    value: Any  # plain, because it is sent as JSON to the process that runs the script
+    name: ClassVar[str]  # of the kind, in that message
+    group: ClassVar[str]  # of each group only one what-if is applied at a time
+    # Lower numbers are applied first: loaders 10 to 49, the process 50 to 69, the network 70 to 89
+    # (the first of them is the outermost), then the rest.
     order: ClassVar[int] = 90
-    keeps_batches: ClassVar[bool] = True
-    rewrites: ClassVar[bool] = False
+    keeps_batches: ClassVar[bool] = True  # whether steps train on the same images: losses compare
+    rewrites_source: ClassVar[bool] = False  # whether it changes the script before it is compiled
+    # The phases that it can shorten, if not all. What-ifs for the longest phases are tried first.
     phases: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     @abstractmethod
-    def worth(cls, seen: Seen) -> list["WhatIf"]:
-        """The values that could help this script."""
+    def candidates(cls, baseline: Baseline) -> list["WhatIf"]:
+        """Return the values that could speed up this script."""
 
     @property
     @abstractmethod
@@ -66,30 +70,69 @@ class WhatIf(ABC):
     def install(self, hooks: Hooks) -> None:  # noqa: B027 (a what-if can change the environment only)
         """Make the change, in the process that runs the script, before it starts."""
 
-    def shows(self, trace: Trace) -> bool:
+    def took_effect(self, trace: Trace) -> bool:
         """Whether a run with this change really had it: a framework may have overruled it."""
         return True
 
     @abstractmethod
-    def lines(self, trace: Trace) -> list[Mend]:
-        """The same change in the script's text."""
+    def fixes(self, trace: Trace) -> list[Fix]:
+        """Return the fixes that make the same change in the script's text."""
 
-    def is_for(self, loader: LoaderFacts) -> bool:
-        """Whether evaluation's loader needs the same change, if evaluation takes its time."""
+    def applies_to_evaluation(self, loader: LoaderFacts) -> bool:
+        """Whether the loader of a long evaluation needs the same fixes."""
         return False
 
     @abstractmethod
     def cause(self, trace: Trace) -> Cause:
-        """What held the script back, if this change gained most."""
+        """Return what made the script slow, if this change gained most."""
 
-    def most_saved(self, seen: Seen) -> float:
-        """What it could save at most, as a share of the time."""
-        return seen.trace.share(*self.phases) if self.phases else 1.0
+    def max_saving(self, baseline: Baseline) -> float:
+        """Return how much it could save at most, as a share of the time."""
+        return baseline.trace.share(*self.phases) if self.phases else 1.0
 
-    def removes_fault(self, seen: Seen) -> bool:
-        """Whether it removes what was seen to be a fault, and is tried before mere guesses."""
+    def removes_fault(self, baseline: Baseline) -> bool:
+        """Whether it removes a fault that was measured, and is tried before mere guesses."""
         return False
 
-    def failure(self, said: str) -> str:
-        """Why the script failed with this change, from all that it said; "" if it said so best."""
+    def explain_failure(self, output: str) -> str:
+        """Return why the script failed with this change, or "" if its output says so best."""
         return ""
+
+
+@cache
+def all_kinds() -> tuple[type[WhatIf], ...]:
+    """Return the kinds of what-ifs in the files of the folder, by their order, then by name."""
+    files = pkgutil.iter_modules(what_ifs.__path__, f"{what_ifs.__name__}.")
+    modules = [import_module(file.name) for file in files]
+    kinds = {kind for module in modules for kind in vars(module).values() if _is_concrete(kind)}
+    return tuple(sorted(kinds, key=lambda kind: (kind.order, kind.name)))
+
+
+def choose_what_ifs(baseline: Baseline) -> list[WhatIf]:
+    """Return the what-ifs to try: first those against faults, then by what they could save."""
+    candidates = [what_if for kind in all_kinds() for what_if in kind.candidates(baseline)]
+    able = [what_if for what_if in candidates if what_if.max_saving(baseline) >= _MIN_SAVING]
+    return sorted(
+        able,
+        key=lambda what_if: (not what_if.removes_fault(baseline), -what_if.max_saving(baseline)),
+    )
+
+
+def make_what_ifs(changes: dict[str, Plain]) -> list[WhatIf]:
+    """Make the what-ifs of these names and values, in the order of application.
+
+    Raises KeyError for an unknown name.
+    """
+    kinds = {kind.name: kind for kind in all_kinds()}
+    return in_order([kinds[name](value) for name, value in changes.items()])
+
+
+def in_order(what_ifs: Iterable[WhatIf]) -> list[WhatIf]:
+    """Sort what-ifs in the order of application."""
+    return sorted(what_ifs, key=lambda what_if: all_kinds().index(type(what_if)))
+
+
+def _is_concrete(value: object) -> bool:
+    """Whether this is a subclass of WhatIf that can be instantiated."""
+    is_class = isinstance(value, type) and issubclass(value, WhatIf)
+    return is_class and not getattr(value, "__abstractmethods__", None)

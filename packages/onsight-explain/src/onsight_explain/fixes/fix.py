@@ -1,0 +1,86 @@
+"""A fix: one change of a script's text at one place, made with certainty or not at all."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onsight_explain.fixes.draft import CannotFix, Draft
+from onsight_explain.tracing.sites import Site
+
+
+@dataclass(frozen=True)
+class Fix(ABC):
+    """One change of a script's text."""
+
+    site: Site | None  # in the script as it was before any fix; None if no place is known
+    imports: ClassVar[tuple[str, ...]] = ()  # statements that the changed code needs
+    edits_text: ClassVar[bool] = True  # False if it is only printed
+    needs_site: ClassVar[bool] = True  # whether it cannot be applied without one
+
+    @property
+    @abstractmethod
+    def instruction(self) -> str:
+        """What the user should change by hand, where the fix cannot be applied."""
+
+    @property
+    def merge_key(self) -> object:
+        """Of fixes with the same key, such as those of one call, only the last is reported."""
+        return self
+
+    @abstractmethod
+    def apply(self, draft: Draft) -> None:
+        """Make the change. Raises CannotFix and leaves the draft as it was."""
+
+    def summary(self, draft: Draft) -> str:
+        """Return the change as one line; called after all fixes were applied."""
+        return self.instruction
+
+
+@dataclass(frozen=True)
+class FixGroup(Fix):
+    """Fixes that are applied all or none. Its site is None."""
+
+    parts: tuple[Fix, ...]
+
+    @property
+    def instruction(self) -> str:
+        """The instructions of the parts."""
+        return "\n".join(part.instruction for part in self.parts)
+
+    def apply(self, draft: Draft) -> None:
+        """Apply the parts, which must all be in this file."""
+        for part in self.parts:
+            part.apply(draft)
+
+
+@dataclass(frozen=True)
+class Advice(Fix):
+    """A change that no text edit can make with certainty. It is printed for its place."""
+
+    text: str
+
+    @property
+    def instruction(self) -> str:
+        """The text."""
+        return self.text
+
+    def apply(self, draft: Draft) -> None:
+        """Raises CannotFix: it is always left to the user."""
+        raise CannotFix("left to you")
+
+
+@dataclass(frozen=True)
+class LaunchAdvice(Fix):
+    """A change of how the script is started. Its site is None."""
+
+    text: str
+    edits_text: ClassVar[bool] = False
+    needs_site: ClassVar[bool] = False
+
+    @property
+    def instruction(self) -> str:
+        """The text."""
+        return self.text
+
+    def apply(self, draft: Draft) -> None:
+        """Do nothing: the text becomes a comment at the top of the fixed file."""

@@ -1,0 +1,222 @@
+"""Fixes of a file as a whole: statements at its start, new definitions, calls wherever they are."""
+
+import ast
+from dataclasses import dataclass
+from typing import ClassVar
+
+from onsight_explain.fixes.draft import CannotFix, Draft, called_name, insert_after, insert_before
+from onsight_explain.fixes.fix import Fix
+
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_TRAINING_CALLS = {"backward", "step", "train", "copy_", "add_", "mul_", "lerp_", "normal_"}
+
+
+@dataclass(frozen=True)
+class AddAtStart(Fix):
+    """Adds a statement below the script's first imports. Its site is None."""
+
+    text: str
+    needs_site: ClassVar[bool] = False
+
+    @property
+    def instruction(self) -> str:
+        """The statement."""
+        return f"{self.text}  # at the start"
+
+    @property
+    def merge_key(self) -> object:
+        """The statement: it is needed once."""
+        return self.text
+
+    def apply(self, draft: Draft) -> None:
+        """Insert it below the last import of the first block of imports."""
+        last_import = _find_last_import(draft)
+        if last_import is None:
+            first = draft.source.tree.body[0]
+            is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            insert = insert_after if is_docstring else insert_before
+            draft.change([insert(draft, first, self.text)])
+        else:
+            draft.change([insert_after(draft, last_import, self.text)])
+
+
+@dataclass(frozen=True)
+class SetThreads(Fix):
+    """Sets the number of threads that torch computes with. Its site is None."""
+
+    count: int
+    imports: ClassVar[tuple[str, ...]] = ("import torch",)
+    needs_site: ClassVar[bool] = False
+
+    @property
+    def instruction(self) -> str:
+        """The call."""
+        return f"torch.set_num_threads({self.count})  # at the start"
+
+    def apply(self, draft: Draft) -> None:
+        """Change the script's own calls, or add one at its start."""
+        calls = [node for node in draft.source.nodes if isinstance(node, ast.Call)]
+        counts = [
+            call.args[0] for call in calls if called_name(call) == "set_num_threads" and call.args
+        ]
+        if counts:
+            source = draft.source
+            draft.change(
+                [(source.start(node), source.end(node), f"{self.count}") for node in counts]
+            )
+            return
+        AddAtStart(None, f"torch.set_num_threads({self.count})").apply(draft)
+
+
+@dataclass(frozen=True)
+class AddDefinition(Fix):
+    """Adds a class or function below the script's imports. Its site is in the file using it."""
+
+    name: str
+    code: str
+    needed_imports: tuple[str, ...] = ()  # such as `import torch`
+    needs_site: ClassVar[bool] = False
+
+    @property
+    def instruction(self) -> str:
+        """The code."""
+        return self.code.strip()
+
+    @property
+    def merge_key(self) -> object:
+        """The name."""
+        return self.name
+
+    def apply(self, draft: Draft) -> None:
+        """Insert it, with two empty lines around it, unless the same code is there already."""
+        if self.name in _bound_names(draft.source.tree):
+            if self.code.strip() in draft.text.replace(draft.newline, "\n"):
+                return
+            raise CannotFix(f"the script has something else called {self.name}")
+        last_import = _find_last_import(draft)
+        if last_import is None:
+            raise CannotFix("the script has no imports to put it below")
+        at, _, _ = insert_after(draft, last_import, "")
+        following = draft.text[at:]
+        empty = len(following) - len(following.lstrip("\r\n"))
+        after = max(0, 2 - empty // len(draft.newline)) if following.strip() else 0
+        before = "" if not at or draft.text[at - 1] == "\n" else "\n"
+        draft.change([(at, at, f"{before}\n\n{self.code.strip()}\n" + "\n" * after)])
+        for statement in self.needed_imports:
+            add_import(draft, statement)
+
+
+@dataclass(frozen=True)
+class UseReshape(Fix):
+    """Replaces `view` by `reshape` in every forward, which is the same where both work.
+
+    `view` fails on images with channels last.
+    """
+
+    needs_site: ClassVar[bool] = False
+
+    @property
+    def instruction(self) -> str:
+        """The replacement."""
+        return "reshape(...) in place of view(...), which fails with channels last"
+
+    def apply(self, draft: Draft) -> None:
+        """Change the name in each of the calls."""
+        ends = [draft.source.end(call.func) for call in find_views(draft.source.tree)]
+        draft.change([(end - len("view"), end, "reshape") for end in ends])
+
+
+@dataclass(frozen=True)
+class UseInferenceMode(Fix):
+    """Replaces torch.no_grad by torch.inference_mode around loops that only evaluate."""
+
+    needs_site: ClassVar[bool] = False
+
+    @property
+    def instruction(self) -> str:
+        """The replacement."""
+        return "torch.inference_mode() in place of torch.no_grad() around the evaluation"
+
+    def apply(self, draft: Draft) -> None:
+        """Replace it in decorators and `with` statements of blocks that evaluate."""
+        names = []
+        for node in draft.source.nodes:
+            if isinstance(node, ast.FunctionDef):
+                openings = node.decorator_list
+            elif isinstance(node, ast.With):
+                openings = [item.context_expr for item in node.items]
+            else:
+                continue
+            if _only_evaluates(node):
+                names += [name for opening in openings for name in _find_no_grads(opening)]
+        if not names:
+            raise CannotFix("no loop of the script stands under torch.no_grad()")
+        source = draft.source
+        draft.change(
+            [(source.start(name), source.end(name), "torch.inference_mode") for name in names]
+        )
+
+
+def add_import(draft: Draft, statement: str) -> None:
+    """Add an import such as `import torch` to the script's own, unless its name is bound."""
+    if statement.split()[-1].partition(".")[0] not in _bound_names(draft.source.tree):
+        AddAtStart(None, statement).apply(draft)
+
+
+def find_views(tree: ast.Module) -> list[ast.Call]:
+    """Return the calls of `view` with sizes, not with a dtype, in functions named forward."""
+    nodes = list(ast.walk(tree))
+    forwards = [n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == "forward"]
+    calls = [n for forward in forwards for n in ast.walk(forward) if isinstance(n, ast.Call)]
+    return [call for call in calls if _is_view(call)]
+
+
+def reshape_views(tree: ast.Module) -> dict[str, object]:
+    """Make the change of UseReshape in a syntax tree; it needs no names in the script's globals."""
+    for call in find_views(tree):
+        assert isinstance(call.func, ast.Attribute)
+        call.func.attr = "reshape"
+    return {}
+
+
+def _find_last_import(draft: Draft) -> ast.stmt | None:
+    """Return the last import before the script's first definition or block."""
+    last = None
+    for statement in draft.source.tree.body:
+        if isinstance(statement, _IMPORTS):
+            last = statement
+        elif isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.For | ast.While | ast.With):
+            break
+    return last
+
+
+def _bound_names(tree: ast.Module) -> set[str]:
+    """Return all names that a file binds, in any scope."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def _is_view(call: ast.Call) -> bool:
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "view" or call.keywords:
+        return False
+    is_dtype = len(call.args) == 1 and ast.unparse(call.args[0]).startswith("torch.")
+    return bool(call.args) and not is_dtype
+
+
+def _only_evaluates(block: ast.FunctionDef | ast.With) -> bool:
+    """Whether a block has a loop and calls nothing that trains."""
+    calls = {called_name(node) for node in ast.walk(block) if isinstance(node, ast.Call)}
+    has_loop = any(isinstance(node, ast.For) for node in ast.walk(block))
+    return has_loop and not calls & _TRAINING_CALLS
+
+
+def _find_no_grads(opening: ast.expr) -> list[ast.expr]:
+    attributes = (node for node in ast.walk(opening) if isinstance(node, ast.Attribute))
+    return [node for node in attributes if ast.unparse(node) == "torch.no_grad"]

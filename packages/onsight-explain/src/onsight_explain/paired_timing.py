@@ -1,0 +1,131 @@
+"""Compare two speeds fairly: interleaved rounds, and a confidence interval of their paired ratios.
+
+A machine is never quiet: its clock changes and other work comes and goes. Both ways are therefore
+measured as neighbours, round after round, and only the ratio within a round is used.
+"""
+
+import math
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from onsight_explain.console import Messages
+from onsight_explain.text import plural
+
+MIN_ROUNDS = 3  # fewer give an interval too wide to be of use
+MIN_CLEAR_GAIN = 1.1  # times as fast: an interval that begins below may be noise of the machine
+
+_BUSY_SHARE = 0.5  # of the cores
+
+# Student's t at 97.5% for 1, 2, ... degrees of freedom. Beyond the end the last value is used,
+# which makes intervals of more than 21 rounds slightly too wide.
+_T_95 = (
+    *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.306, 2.2622, 2.2281),
+    *(2.201, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.093, 2.086),
+)
+
+
+@dataclass(frozen=True)
+class RatioInterval:
+    """How many times as fast: the geometric mean of the rounds, with its 95% interval."""
+
+    low: float
+    ratio: float
+    high: float
+    rounds: int
+
+    @property
+    def is_clear_gain(self) -> bool:
+        """Whether even the lower end is a gain larger than a machine's usual noise."""
+        return self.low >= MIN_CLEAR_GAIN
+
+    @property
+    def ends(self) -> str:
+        """The ends as `5.1 to 6.0`; empty after a single round, which has no interval."""
+        if math.isinf(self.high):
+            return ""
+        return f"{_format_ratio(self.low, self.low)} to {_format_ratio(self.high, self.low)}"
+
+    def __str__(self) -> str:
+        """Format as `at least 5.1 times as fast, 5.1 to 6.0, 5 rounds`."""
+        if not self.ends:
+            return "unknown after a single round"
+        rounds = plural(self.rounds, "round")
+        if self.is_clear_gain:
+            low = _format_ratio(self.low, self.low)
+            return f"at least {low} times as fast, {self.ends}, {rounds}"
+        return f"{self.ends} times as fast, {rounds}"
+
+    def facts(self) -> dict[str, float | None]:
+        """Return plain values; `low` and `high` are None after a single round."""
+        ends = {"low": self.low, "high": self.high} if self.ends else {"low": None, "high": None}
+        return {"ratio": self.ratio, **ends, "rounds": self.rounds}
+
+
+@dataclass
+class PairedRounds:
+    """The rates of a baseline and of a changed way, one of each in every round."""
+
+    baseline: list[float] = field(default_factory=list)
+    changed: list[float] = field(default_factory=list)
+
+    @property
+    def ratios(self) -> list[float]:
+        """How many times as fast the changed way was in each round."""
+        pairs = zip(self.baseline, self.changed, strict=True)
+        return [changed / baseline for baseline, changed in pairs]
+
+    @property
+    def median_ratio(self) -> float:
+        """The median of the rounds: for choices, which a single disturbed round must not decide."""
+        return statistics.median(self.ratios)
+
+    @property
+    def interval(self) -> RatioInterval:
+        """The 95% interval, for claims. ValueError before the first round."""
+        return ratio_interval(self.ratios)
+
+    def measure(self, baseline: Callable[[], float], changed: Callable[[], float]) -> None:
+        """Add a round. Which of the two goes first alternates, so that a steady drift cancels."""
+        if len(self.baseline) % 2:
+            self.changed.append(changed())
+            self.baseline.append(baseline())
+        else:
+            self.baseline.append(baseline())
+            self.changed.append(changed())
+
+
+def ratio_interval(ratios: Sequence[float]) -> RatioInterval:
+    """Return the geometric mean of the rounds' ratios with its 95% confidence interval.
+
+    It is Student's t interval of the ratios' logarithms. That assumes independent rounds and noise
+    that multiplies, and works from two rounds on, where an interval of the median by order
+    statistics needs six. The interval of one ratio is 0 to infinity. ValueError without any.
+    """
+    logs = [math.log(ratio) for ratio in ratios]
+    if not logs:
+        raise ValueError("an interval needs at least one round")
+    mean, freedom = statistics.fmean(logs), len(logs) - 1
+    if not freedom:
+        return RatioInterval(0.0, math.exp(mean), math.inf, 1)
+    t = _T_95[min(freedom, len(_T_95)) - 1]
+    margin = t * statistics.stdev(logs) / math.sqrt(len(logs))
+    return RatioInterval(
+        math.exp(mean - margin), math.exp(mean), math.exp(mean + margin), len(logs)
+    )
+
+
+def warn_if_busy(messages: Messages) -> None:
+    """Warn before anything is timed if other work keeps half of the cores busy."""
+    load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
+    if load > _BUSY_SHARE * cores:
+        messages.warn(
+            f"this machine is busy with other work (load {load:.1f} on {cores} cores), which slows "
+            "several threads down more than one; measure again when it is idle"
+        )
+
+
+def _format_ratio(value: float, scale: float) -> str:
+    """Format with two decimals where `scale` is near 1, none where it is large."""
+    return f"{value:,.{2 if scale < 2 else 1 if scale < 20 else 0}f}"

@@ -1,0 +1,267 @@
+"""What if work with the same result in every epoch were done once, and its result cached?"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+from onsight_explain.devices import has_streams
+from onsight_explain.fixes.calls import remove_workers
+from onsight_explain.fixes.datasets import (
+    CacheDecodedFiles,
+    CacheFixedTransforms,
+    cache_and_augment_batches,
+    cache_batches,
+)
+from onsight_explain.fixes.fix import Advice, Fix
+from onsight_explain.script.augment_batches import (
+    BatchTransform,
+    can_move,
+    leave_fixed,
+    move_to_batches,
+)
+from onsight_explain.script.hooks import Hooks, LoaderArguments, set_workers
+from onsight_explain.script.memory import (
+    GatheredItems,
+    KeptFiles,
+    KeptItems,
+    base_dataset,
+    change_image_open,
+)
+from onsight_explain.script.trace import LoaderFacts, Trace
+from onsight_explain.what_ifs.copies import copy_cause
+from onsight_explain.what_ifs.loading import (
+    can_replace_items,
+    loading_cause,
+    repeats_slow_work,
+)
+from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
+
+_MIN_SHARE = 0.05  # of the time, waiting for the loader or for copies
+_LABELS = {
+    "items": "items cached in memory",
+    "fixed": "fixed transforms cached",
+    "files": "decoded files cached",
+}
+
+
+class Cache(WhatIf):
+    """value: what is cached: finished items, items before their random transforms, or files."""
+
+    value: Literal["items", "fixed", "files"]
+    name = "cache"
+    group = "loader"
+    order = 25
+    phases = ("data",)
+
+    @classmethod
+    def candidates(cls, baseline: Baseline) -> list[WhatIf]:
+        item = baseline.trace.item
+        if item is None or not can_replace_items(baseline.trace):
+            return []
+        if not item.is_random:
+            return [cls("items")]
+        return [cls("fixed")] if item.transforms else [cls("files")]
+
+    @property
+    def label(self) -> str:
+        return _LABELS[self.value]
+
+    def removes_fault(self, baseline: Baseline) -> bool:
+        return repeats_slow_work(baseline.trace)
+
+    def install(self, hooks: Hooks) -> None:
+        files, cache = KeptFiles(), _ItemCache(hooks)
+        if self.value == "files":
+            change_image_open(files.keeping, hooks.patches)
+
+        def change(loader: object, arguments: LoaderArguments) -> None:
+            dataset = arguments["dataset"]
+            if not hasattr(dataset, "__getitem__"):
+                hooks.notes.append("a dataset without numbered items cannot be kept in memory")
+            elif self.value == "files":
+                files.fill(dataset)
+            elif self.value == "items":
+                cache.use(arguments)
+            else:
+                cache.use(arguments, _split_off_random)
+
+        hooks.on_loader(change)
+
+    def fixes(self, trace: Trace) -> list[Fix]:
+        assert trace.loader
+        if self.value == "items":
+            return cache_batches(trace)
+        if self.value == "files":
+            return [CacheDecodedFiles(trace.loader.site)]
+        return [CacheFixedTransforms(trace.loader.site, trace), remove_workers(trace)]
+
+    def applies_to_evaluation(self, loader: LoaderFacts) -> bool:
+        return self.value == "items" and loader.has_items
+
+    def cause(self, trace: Trace) -> Cause:
+        return loading_cause(trace, is_repeated=self.value in ("items", "fixed"))
+
+
+@dataclass(frozen=True)
+class CacheOnDevice(WhatIf):
+    """value: the GPU on which all items are cached and batches are gathered."""
+
+    value: str
+    name = "on_device"
+    group = "loader"
+    order = 24
+    label = "items cached on the GPU"
+
+    @classmethod
+    def candidates(cls, baseline: Baseline) -> list[WhatIf]:
+        trace, item = baseline.trace, baseline.trace.item
+        if not item or item.is_random or not has_streams(torch.device(trace.device)):
+            return []
+        return [cls(trace.device)] if trace.share("data", "copy") >= _MIN_SHARE else []
+
+    def install(self, hooks: Hooks) -> None:
+        cache = _ItemCache(hooks, torch.device(self.value))
+
+        def change(loader: object, arguments: LoaderArguments) -> None:
+            if not cache.use(arguments):
+                raise ValueError("the items cannot be stacked and put on the device")
+
+        hooks.on_loader(change)
+
+    def fixes(self, trace: Trace) -> list[Fix]:
+        return cache_batches(trace, self.value)
+
+    def cause(self, trace: Trace) -> Cause:
+        is_copying = trace.share("copy") > trace.share("data")
+        return copy_cause(trace) if is_copying else loading_cause(trace, is_repeated=True)
+
+
+class AugmentBatches(WhatIf):
+    """value: the device on which items are cached; random transforms change whole batches there.
+
+    Where the transform is a known one, each image still draws its own random numbers.
+    """
+
+    value: str
+    name = "augment_batches"
+    group = "loader"
+    order = 20
+    phases = ("data",)
+    label = "items cached, batches augmented"
+
+    @classmethod
+    def candidates(cls, baseline: Baseline) -> list[WhatIf]:
+        trace, item = baseline.trace, baseline.trace.item
+        if not item or not item.is_random or not can_replace_items(trace):
+            return []
+        device = trace.device if has_streams(torch.device(trace.device)) else "cpu"
+        return [cls(device)] if can_move(item.transforms) else []
+
+    def install(self, hooks: Hooks) -> None:
+        moved: dict[int, BatchTransform] = {}  # by loader
+        by_dataset: dict[int, BatchTransform | None] = {}
+        cache = _ItemCache(hooks, None if self.value == "cpu" else torch.device(self.value))
+
+        def change(loader: DataLoader[Any], arguments: LoaderArguments) -> None:
+            base = base_dataset(arguments["dataset"])
+            if id(base) not in by_dataset:
+                by_dataset[id(base)] = move_to_batches(base)
+            augment = by_dataset[id(base)]
+            if augment is None:
+                if hooks.is_for_training(arguments):
+                    raise ValueError("the dataset has no random transforms that can be moved")
+                return
+            moved[id(loader)] = augment
+            for name in augment.shared:
+                note = f"{name} draws once for a whole batch"
+                hooks.notes += [] if note in hooks.notes else [note]
+            cache.use(arguments)
+
+        original = DataLoader.__iter__
+
+        def iterate(loader: DataLoader[Any]) -> Iterator[Any]:
+            augment = moved.get(id(loader))
+            batches = original(loader)
+            return map(augment, batches) if augment else batches
+
+        hooks.on_loader(change)
+        hooks.patches.put(DataLoader, "__iter__", iterate)
+
+    def fixes(self, trace: Trace) -> list[Fix]:
+        assert trace.loader
+        if trace.item and trace.item.moved and trace.item.stacks:
+            return cache_and_augment_batches(trace, self.value)
+        return [
+            Advice(
+                trace.loader.site,
+                "leave the random transforms out of the dataset and call them on the batch: "
+                "images = augment(images) in the training loop, after the copy to the device",
+            )
+        ]
+
+    def cause(self, trace: Trace) -> Cause:
+        return loading_cause(trace)
+
+
+# Leaves a part of the work out of a dataset's items, and returns that part, if there is any.
+_Split = Callable[[Any], Callable[[Any], Any] | None]
+
+
+class _ItemCache:
+    """Replaces the datasets of loaders by ones with cached items, stacked where they can be."""
+
+    def __init__(self, hooks: Hooks, device: torch.device | None = None) -> None:
+        self.hooks = hooks
+        self.device = device  # of stacked items
+        # By the identity of the dataset, which loaders can share.
+        self._items: dict[int, KeptItems] = {}
+        self._stacked: dict[int, GatheredItems | None] = {}
+
+    def use(self, arguments: LoaderArguments, split: _Split | None = None) -> bool:
+        """Change a loader's arguments; return whether its batches are gathered by index now."""
+        dataset = arguments["dataset"]
+        set_workers(arguments, 0)  # worker processes do not share what one of them caches
+        key = id(dataset)
+        if key not in self._items:
+            self._items[key] = KeptItems(dataset, split(dataset) if split else None)
+        cached: KeptItems | GatheredItems = self._items[key]
+        if _uses_default_collate(arguments):
+            if key not in self._stacked:
+                self._stacked[key] = self._stack(self._items[key])
+            cached = self._stacked[key] or cached
+        arguments["dataset"] = cached
+        is_gathered = isinstance(cached, GatheredItems)
+        if is_gathered:
+            arguments["collate_fn"] = _return_batch
+            arguments["pin_memory"] &= self.device is None
+        if not cached.is_whole:
+            self.hooks.notes.append(
+                f"kept {len(cached):,} of {len(dataset):,} items, drawn at random"
+            )
+            if arguments["sampler"] is not None or arguments["batch_sampler"] is not None:
+                arguments |= {"sampler": None, "batch_sampler": None, "shuffle": True}
+        return is_gathered
+
+    def _stack(self, items: KeptItems) -> GatheredItems | None:
+        stacked = items.stacked()
+        return stacked.to(self.device) if stacked and self.device else stacked
+
+
+def _uses_default_collate(arguments: LoaderArguments) -> bool:
+    is_batched = arguments["batch_size"] is not None or arguments["batch_sampler"] is not None
+    return is_batched and arguments["collate_fn"] in (None, default_collate)
+
+
+def _return_batch(batch: Any) -> Any:
+    return batch
+
+
+def _split_off_random(dataset: Any) -> Callable[[Any], Any] | None:
+    """Leave the random transforms, and those after the first of them, out of the items."""
+    finish = leave_fixed(base_dataset(dataset))
+    if finish is None:
+        raise ValueError("the dataset has no list of transforms that can be split")
+    return finish if finish.transforms else None

@@ -1,0 +1,97 @@
+"""Fixed scripts whose batches are gathered: the same batches as before, augmented as a whole."""
+
+import pytest
+import torch
+
+from onsight_explain.delivery.fixed_script import fix_script
+from onsight_explain.fixes.datasets import cache_and_augment_batches, cache_batches
+from onsight_explain.process.items import examine_items
+from onsight_explain.script.trace import LoaderFacts, Trace
+from onsight_explain.tracing.sites import Site
+
+SCRIPT = """import torch
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+from torchvision.transforms.functional import to_pil_image
+
+class Images(Dataset):
+    def __init__(self):
+        self.made = 0
+        self.transform = transforms.Compose([STEPS])
+    def __len__(self):
+        return 6
+    def __getitem__(self, index):
+        self.made += 1
+        image = torch.arange(48, dtype=torch.uint8).view(3, 4, 4) + index
+        return self.transform(to_pil_image(image)), index
+
+data = Images()
+torch.manual_seed(1)
+loader = DataLoader(data, 4, shuffle=True, num_workers=0)
+epochs = [list(loader) for _ in range(2)]
+"""
+LINE = 1 + SCRIPT[: SCRIPT.index("loader = ")].count("\n")
+
+
+@pytest.fixture
+def ran(tmp_path):
+    """A function that runs a script with these transforms, and the same script fixed."""
+
+    def run(steps, mends, **loader):
+        path = tmp_path / "train.py"
+        path.write_text(SCRIPT.replace("STEPS", steps), encoding="utf-8")
+        plain: dict = {}
+        exec(path.read_text(encoding="utf-8"), plain)
+        facts = LoaderFacts(
+            site=Site(file=str(path), line=LINE),
+            batch_size=4,
+            workers=0,
+            is_pinned=False,
+            is_persistent=False,
+            is_shuffled=True,
+            items=6,
+            **loader,
+        )
+        item = examine_items(plain["data"])
+        trace = Trace(ended="window", startup_seconds=0, loader=facts, item=item)
+        mended = fix_script(path, mends(trace))
+        assert [line.left for line in mended.lines] == [""] * len(mended.lines)
+        after: dict = {}
+        exec(mended.after.decode(), after)
+        return plain, after
+
+    return run
+
+
+def same(plain, after):
+    return all(
+        torch.equal(one, other)
+        for epochs in zip(plain["epochs"], after["epochs"], strict=True)
+        for batches in zip(*epochs, strict=True)
+        for one, other in zip(*batches, strict=True)
+    )
+
+
+def test_batches_are_gathered_from_items_made_once(ran):
+    plain, after = ran("transforms.ToTensor()", lambda trace: cache_batches(trace, "cpu"))
+    assert same(plain, after)
+    assert after["data"].made == 6
+
+
+CERTAIN = (
+    "transforms.Resize(4), transforms.RandomHorizontalFlip(1.0), transforms.RandomCrop(4), "
+    "transforms.ToTensor(), transforms.Normalize([0.5] * 3, [0.2] * 3)"
+)
+
+
+@pytest.mark.parametrize("steps", [CERTAIN, "transforms.ToTensor(), transforms.RandomErasing(0)"])
+def test_transforms_that_leave_no_choice_give_the_same_batches(ran, steps):
+    plain, after = ran(steps, cache_and_augment_batches)
+    images, _ = after["epochs"][0][0]
+    assert images.dtype == torch.float32
+    ordered = [
+        torch.cat([labels for _, labels in one["epochs"][0]]).argsort() for one in (plain, after)
+    ]
+    batches = [torch.cat([images for images, _ in one["epochs"][0]]) for one in (plain, after)]
+    assert torch.equal(batches[0][ordered[0]], batches[1][ordered[1]])
+    assert after["data"].made == 6

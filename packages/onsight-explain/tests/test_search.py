@@ -1,0 +1,195 @@
+"""Which changes are combined, proven and left out; a bench's speeds and the clock are planted."""
+
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from onsight_explain.console import StderrMessages
+from onsight_explain.search import Search, TrialFailed
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A change of a group."""
+
+    label: str
+    group: str = ""
+
+
+class PlantedTrial:
+    def __init__(self, bench, changes):
+        self.bench, self.changes = bench, changes
+        self.is_open, self.windows = False, 0
+
+    def measure(self, seconds):
+        return self.bench.rate(self, seconds)
+
+    def losses(self):
+        return "same"
+
+    def notes(self):
+        return []
+
+    def close(self):
+        self.is_open = False
+
+
+class PlantedBench:
+    """100 images/s, times the factor of every change; opening a trial takes a second.
+
+    fails, unsteady: labels; swing: of what is unsteady; noise: a factor by the number of windows.
+    """
+
+    def __init__(
+        self,
+        now,
+        factors,
+        fails=(),
+        unsteady="",
+        swing=0.2,
+        most=float("inf"),
+        noise=lambda number: 1.0,
+    ):
+        self.now, self.factors, self.fails, self.most = now, factors, fails, most
+        self.unsteady, self.swing, self.noise = unsteady, swing, noise
+        self.windows, self.asked, self.later = 0, [], []
+
+    def open(self, changes):
+        self.asked.append({one.label for one in changes})
+        return PlantedTrial(self, changes)
+
+    def candidates(self, trial):
+        return self.later
+
+    def rate(self, trial, seconds):
+        if set(self.fails) & {one.label for one in trial.changes}:
+            raise TrialFailed("planted")
+        self.now[0] += seconds + (0.0 if trial.is_open else 1.0)
+        trial.is_open = True
+        rate = 100.0
+        for one in trial.changes:
+            rate *= self.factors[one.label]
+            if one.label == self.unsteady:
+                rate *= 1 - self.swing if trial.windows % 2 else 1 + self.swing
+        trial.windows += 1
+        self.windows += 1
+        return min(rate, 100 * self.most) * self.noise(self.windows)
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Races changes by label for so many seconds; groups: those that share one; later: suggested
+    once something was found."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def race(factors, seconds=60.0, groups=(), later=(), kept=0.0, **facts):
+        bench = PlantedBench(now, factors, **facts)
+        group = {label: "shared" if label in groups else label for label in factors}
+        bench.later = [Planted(label, group[label]) for label in later]
+        wanted = [Planted(label, group[label]) for label in factors if label not in later]
+        plain = bench.open(())
+        found = Search(bench, plain, seconds, 0.5, StderrMessages(), kept).run(wanted)
+        return bench, found
+
+    return race
+
+
+def test_the_best_changes_are_combined_and_proven(run):
+    _, found = run({"a": 1.5, "b": 2.0, "c": 1.01})
+    assert [one.ratio for one in found.results] == pytest.approx([1.5, 2.0, 1.01])
+    assert found.best.name == "b + a"
+    assert found.best.low == pytest.approx(3.0)
+    assert found.best.interval.rounds >= 3
+    assert set(found.baseline_rates) == {100.0}
+
+
+def test_only_one_of_a_group_is_taken(run):
+    bench, found = run({"a": 1.5, "b": 3.0}, groups="ab")
+    assert found.best.name == "b"
+    assert {"a", "b"} not in bench.asked
+
+
+def test_a_change_that_adds_nothing_is_left_out(run):
+    assert run({"a": 1.5, "b": 2.0}, most=2.0)[1].best.name == "b"
+
+
+def test_what_gains_only_beside_another_is_found(run):
+    assert run({"a": 2.0, "b": 1.4}, later="b")[1].best.name == "a + b"
+
+
+def test_a_failing_change_is_told_and_the_others_continue(run):
+    _, found = run({"a": 1.0, "b": 1.5}, fails="a")
+    assert found.results[0].problem == "planted"
+    assert found.results[0].interval is None
+    assert found.best.name == "b"
+
+
+def test_without_a_gain_there_is_no_best(run):
+    _, found = run({"a": 1.01, "b": 0.5})
+    assert found.best is None
+    assert [one.interval.rounds for one in found.results] == [1, 1]  # the hopeless end early
+
+
+def test_what_there_is_no_time_for_is_named_and_the_winner_is_still_proven(run):
+    factors = {str(number): 1.2 for number in range(20)}
+    _, found = run(factors, seconds=20.0, groups=factors)
+    assert 3 < len(found.results) < 12
+    assert [one.label for one in found.skipped] == [str(n) for n in range(len(found.results), 20)]
+    assert found.best.interval.rounds >= 3
+
+
+def test_it_ends_in_time_although_the_winner_is_proven(run):
+    """Without time kept for its three rounds, single changes would be settled meanwhile."""
+    factors = {str(number): 1.2 for number in range(20)}
+    bench, found = run(factors, seconds=10.0, groups=factors)
+    assert found.best.interval.rounds >= 3
+    assert bench.now[0] <= 10.0
+
+
+def test_without_a_gain_all_the_time_goes_to_single_changes(run):
+    factors = {str(number): 1.0 for number in range(40)}
+    bench, found = run(factors, seconds=20.0)
+    assert bench.now[0] > 17.0
+    assert found.best is None
+
+
+def test_what_is_kept_for_later_is_used_up_only_without_a_gain(run):
+    factors = {str(number): 1.2 for number in range(40)}
+    bench, _ = run(factors, seconds=20.0, groups=factors, kept=10.0)
+    assert bench.now[0] <= 11.0
+    begun = bench.now[0]
+    bench, _ = run(dict.fromkeys(factors, 1.0), seconds=20.0, kept=10.0)
+    assert bench.now[0] - begun > 17.0
+
+
+def test_a_recent_rate_of_the_unchanged_training_serves_several_single_changes(run):
+    factors = {str(number): 1.0 for number in range(6)}
+    _, found = run(factors)
+    assert len(found.results) == 6
+    assert len(found.baseline_rates) < 6
+
+
+def test_a_stalled_window_is_measured_again(run):
+    """Another process takes the machine for one window, in which all is ten times slower."""
+    _, found = run({"a": 1.01, "b": 1.02, "c": 1.5}, noise=lambda n: 0.1 if n == 8 else 1.0)
+    assert found.best.name == "c"
+    assert found.best.low == pytest.approx(1.5)
+
+
+def test_a_surer_single_change_that_gained_less_does_not_replace_the_winner(run):
+    _, found = run({"a": 3.0, "b": 2.5}, groups="ab", unsteady="a")
+    assert found.best.low < next(one.low for one in found.results if one.name == "b")
+    assert found.best.name == "a"
+
+
+def test_a_surer_single_change_replaces_a_winner_that_is_not_shown(run):
+    _, found = run({"a": 3.0, "b": 2.5}, groups="ab", unsteady="a", swing=0.6)
+    assert found.best.name == "b"
+
+
+def test_noise_alone_is_not_shown_to_be_a_gain(run):
+    rates = [1.0, 1.4, 0.8, 1.1, 1.3, 0.9, 0.7, 1.2]
+    _, found = run({"a": 1.0, "b": 1.0}, noise=lambda n: rates[n % 8])
+    assert found.best is None or not found.best.interval.is_clear_gain

@@ -1,0 +1,171 @@
+"""Commands say on the device what they say on the CPU: eval, predict, explain, resume."""
+
+import itertools
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+from on_device import DEVICE, IS_SIMULATED, assert_alike, rows_of
+from PIL import Image
+from safetensors.torch import load_file
+
+import onsight
+from onsight.cli import main
+from onsight.errors import Interrupted
+from onsight.training.autotune import pick_fastest, planning
+from onsight_explain import ceilings
+
+SETTINGS = {"model": "lenet", "precision": "fp32", "plan": "default", "folds": "1"}
+FEW = SETTINGS | {"batch_size": 16}
+DEVICES = ["simulated:0", "simulated:1"] if IS_SIMULATED else [str(DEVICE)]
+
+
+def write(folder, images, labels):
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / label / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, images):
+    """Images that no model has seen."""
+    pixels, labels = images
+    return write(tmp_path_factory.mktemp("others"), np.flip(pixels, 1), labels)
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory, images):
+    data = write(tmp_path_factory.mktemp("images"), *images)
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    onsight.train(str(data), out=str(folder), device="cpu", epochs=1, **FEW)
+    return folder
+
+
+def said(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        main([str(one) for one in arguments])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_eval_gives_the_same_figures(machine_off, run_folder, files, capsys, device):
+    plain = json.loads(said(capsys, "eval", run_folder, files, "--device", "cpu", "--json"))
+    with machine_off() as machine:
+        found = json.loads(said(capsys, "eval", run_folder, files, "--device", device, "--json"))
+        machine.check()
+    for facts in (plain, found):
+        for name in ("seconds", "device", "images_per_second"):
+            facts.pop(name, None)
+    assert_alike(found, plain)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_predict_gives_the_same_rows(machine_off, run_folder, files, capsys, device):
+    plain = said(capsys, "predict", run_folder, files, "--device", "cpu", "--csv", "-")
+    with machine_off() as machine:
+        found = said(capsys, "predict", run_folder, files, "--device", device, "--csv", "-")
+        machine.check()
+    assert_alike(rows_of(found), rows_of(plain))
+    assert found.count("\n") > 60
+
+
+def test_everything_is_where_it_should_be(machine_off, tmp_path, images):
+    with machine_off() as machine:
+        onsight.train(
+            images,
+            out=str(tmp_path / "run"),
+            model="compact",
+            device=str(DEVICE),
+            epochs=1,
+            folds="1",
+        )
+        machine.check()
+    placement = json.loads((tmp_path / "run" / "placement.json").read_text())
+    assert {row["device"] for row in placement} == {str(DEVICE)}
+
+
+def test_the_plan_times_steps_as_a_graph(machine_off, tmp_path, images, monkeypatch):
+    monkeypatch.setattr(planning, "_WORTH_SECONDS", 0.0)
+    monkeypatch.setattr(planning, "_LEAST_SECONDS", 60.0)  # however busy the machine is
+    monkeypatch.setattr(planning, "_MOST_SECONDS", 60.0)
+    monkeypatch.setattr(pick_fastest, "_ROUNDS", 2)
+    settings = {**SETTINGS, "plan": "fresh", "precision": "fp32", "batch_size": 8}
+    with machine_off() as machine:
+        onsight.train(images, out=str(tmp_path / "run"), device=str(DEVICE), epochs=1, **settings)
+        machine.check()
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    timed = {row["cuda_graph"]: row.get("images_per_second") for row in plan["measured"]["value"]}
+    assert timed["off"] > 0
+    assert timed["on"] > 0
+
+
+@pytest.mark.parametrize("cuda_graph", [pytest.param("off", marks=pytest.mark.soak), "on"])
+def test_a_stopped_run_goes_on_to_the_same_bits(
+    machine_off, tmp_path, images, monkeypatch, cuda_graph
+):
+    from onsight.training.trainer import Trainer
+
+    def train(folder, **settings):
+        onsight.train(
+            images,
+            out=str(folder),
+            **SETTINGS | ({"model": "compact", "ema": 0.9} if cuda_graph == "off" else {}),
+            device=str(DEVICE),
+            epochs=2,
+            cuda_graph=cuda_graph,
+            batch_size=8,
+            **settings,
+        )
+
+    plain_step = Trainer._train_step
+    done = []
+
+    def stop_in_the_middle(self, batch):
+        plain_step(self, batch)
+        done.append(batch)
+        if len(done) == 8:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with machine_off() as machine:
+        train(tmp_path / "whole")
+        monkeypatch.setattr(Trainer, "_train_step", stop_in_the_middle)
+        with pytest.raises(Interrupted):
+            train(tmp_path / "stopped")
+        monkeypatch.setattr(Trainer, "_train_step", plain_step)
+        train(tmp_path / "stopped", resume=True)
+        machine.check()
+    whole, stopped = (
+        load_file(tmp_path / name / "model.safetensors") for name in ("whole", "stopped")
+    )
+    for name, tensor in whole.items():
+        assert tensor.equal(stopped[name]), name
+
+
+def test_a_run_with_a_budget_trains_with_steps_as_a_graph(
+    machine_off, tmp_path, images, capsys, monkeypatch
+):
+    fields = {"model": "lenet", "cuda_graph": "on", "folds": "1", "plan": "default"}
+    readings = itertools.count()
+    for name in ("perf_counter", "monotonic"):  # however busy the machine is
+        monkeypatch.setattr(f"time.{name}", lambda: 0.01 * next(readings))
+    with machine_off() as machine:
+        run = onsight.train(
+            images, out=str(tmp_path / "run"), device=str(DEVICE), budget="6s", **fields
+        )
+        machine.check()
+    assert run.results["epochs"] > 1
+    assert "not replayed" not in capsys.readouterr().err
+    assert machine.record.launches["replay of a graph"] > 0
+
+
+def test_explain_names_phases(machine_off, run_folder, files, capsys, monkeypatch):
+    monkeypatch.setattr(ceilings, "_GPU_SIZES", (64,))  # others take the CPU half a minute
+    with machine_off() as machine:
+        words = ("--device", DEVICE, "--no-what-ifs", "--cuda-graph", "on", "--seconds", 0.3)
+        found = said(capsys, "explain", run_folder, *words)
+        machine.check()
+    assert str(DEVICE) in found
