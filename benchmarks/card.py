@@ -24,7 +24,7 @@ from harness import circumstances, table, write_section
 
 from onsight.config import Config, make_config
 from onsight.data.loader import Batch, Images, Loader
-from onsight.data.normalization import measure
+from onsight.data.normalization import measure_normalization
 from onsight.explainer.own.record import record_step
 from onsight.hardware.reproducible import reproducible
 from onsight.training.autotune.trial import Trial
@@ -74,7 +74,9 @@ def make(
     dataset = noise(images or IMAGES)
     config, resident = settings_of(model, batch_size, **fields), dataset.images
     net = make_net(config, dataset, device).train()
-    update = make_update(config, net, dataset, measure(resident, resident.rows[:1000]), device)
+    update = make_update(
+        config, net, dataset, measure_normalization(resident, resident.rows[:1000]), device
+    )
     loader = Loader(resident.to(device), resident.rows, batch_size, device)
     return update, full_batches(loader)
 
@@ -235,7 +237,7 @@ def phases(model: str, device: torch.device, seconds: float) -> list[str]:
     dataset, batch_size = noise(IMAGES), 64
     threads = torch.get_num_threads()
     config = settings_of(model, batch_size, pretrained=False, threads=threads)
-    scaling = measure(dataset.images, dataset.images.rows[:1000])
+    scaling = measure_normalization(dataset.images, dataset.images.rows[:1000])
     trial = Trial(config, TrainingData(dataset, dataset.images.to(device), scaling, device))
     record = record_step(trial, batch_size, seconds)
     train = trial.at(batch_size)

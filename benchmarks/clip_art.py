@@ -15,8 +15,7 @@ from pathlib import Path
 from image_files import finished_folder
 from PIL import Image
 
-from onsight.data.decode import decode
-from onsight.data.packing import digest_of
+from onsight.data.decode import decode, pixel_digest
 from onsight.errors import ImageError
 from onsight_explain.threads import usable_cores
 
@@ -54,7 +53,7 @@ def categories(source: Path) -> dict[str, list[tuple[str, Path]]]:
 def digest_file(path: Path) -> str:
     """A hash of an image's decoded pixels; empty if it cannot be used."""
     try:
-        return digest_of(decode(path.read_bytes())).hex()
+        return pixel_digest(decode(path.read_bytes())).hex()
     except ImageError:
         return ""
 

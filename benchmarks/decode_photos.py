@@ -22,9 +22,10 @@ import simplejpeg
 from harness import circumstances, interleave, paired, table, write_section
 from image_files import photo_folder
 
+from onsight.data.decode import prepare_image
 from onsight.data.fit import ImageFormat
 from onsight.data.pack import Pack, open_pack
-from onsight.data.packing import Job, prepare_image
+from onsight.data.packing import PackJob
 from onsight.data.sources.find import find_source
 from onsight_explain.threads import usable_cores
 
@@ -36,7 +37,7 @@ OURS, AGAIN = "Onsight, the first time", "Onsight, reopened"
 
 def open_folder(folder: Path, cache: Path) -> Pack:
     """The folder's images as a pack, which is made in the cache if it is not there."""
-    return open_pack(Job(find_source(str(folder)), TARGET, threads=usable_cores()), cache)
+    return open_pack(PackJob(find_source(str(folder)), TARGET, threads=usable_cores()), cache)
 
 
 def decode_first(folder: Path) -> None:

@@ -31,7 +31,7 @@ from torch import Tensor
 import onsight
 from onsight.evaluation.out_of_distribution import choose_detector
 from onsight.evaluation.statistics import Z_95, wilson
-from onsight.features.feature_pass import with_features
+from onsight.features.feature_pass import logits_and_features
 from onsight.inference.images import read_image
 from onsight.models.out_of_distribution import score
 from onsight.report.console import SilentReporter
@@ -187,7 +187,7 @@ def outputs(predictor: onsight.Predictor, kept: Path, images: Sequence[Any]) -> 
         for first in range(0, len(images), 64):
             some = pool.map(lambda one: read_image(one, predictor.format), images[first:][:64])
             batch = torch.from_numpy(np.stack(list(some)))
-            logits, features = with_features(predictor.classifier, batch)
+            logits, features = logits_and_features(predictor.classifier, batch)
             parts.append((logits.clone() * predictor.classifier.temperature, features.clone()))
     logits, features = (torch.cat(column) for column in zip(*parts, strict=True))
     torch.save((logits, features), kept)

@@ -56,11 +56,11 @@ def median_seconds(work: Callable[[], object], rounds: int) -> float:
 
 def decode(folder: Path) -> dict[str, float]:
     """A random crop of each photograph at 224x224, in one thread."""
-    from onsight.data.crop import Window, crop_image
     from onsight.data.fit import ImageFormat
+    from onsight.data.stream import CropWindow, crop_image
 
     contents = [path.read_bytes() for path in sorted(folder.glob("*.jpg"))]
-    target, window = ImageFormat(224, 224, 3), Window(0.7, 0.7, 0.1, -0.1)
+    target, window = ImageFormat(224, 224, 3), CropWindow(0.7, 0.7, 0.1, -0.1)
     seconds = median_seconds(lambda: [crop_image(one, window, target) for one in contents], 5)
     each = statistics.mean(map(len, contents))
     return {"decode_seconds": seconds / len(contents), "image_bytes": each}
@@ -86,14 +86,14 @@ def order(count: int = 2_000_000, ranks: int = 1000) -> dict[str, float]:
     import numpy as np
 
     from onsight.data.shards.order import draw_shard_order
-    from onsight.data.split import assign
+    from onsight.data.split import assign_splits
 
     digests = np.random.default_rng(0).integers(0, 256, (count, 16), np.uint8)
     numbers = np.arange(count, dtype=np.int32) // 4000
     shards = np.stack([numbers, numbers], axis=1)
     batches = np.full(count // 32_000 + 1, 32_000)
     batches[-1] = count - batches[:-1].sum()
-    split = median_seconds(lambda: assign(digests, np.zeros(count, np.int8), 0.1, 0.1), 1)
+    split = median_seconds(lambda: assign_splits(digests, np.zeros(count, np.int8), 0.1, 0.1), 1)
     ordered = median_seconds(lambda: draw_shard_order(shards, 0, 0, batches, ranks), 1)
     return {"split_entry_seconds": split / count, "order_entry_seconds": ordered / count}
 

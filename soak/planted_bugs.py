@@ -229,14 +229,16 @@ RELIABILITY = [
 BUGS = [
     *RELIABILITY,
     *_without(
-        "onsight/data/bombs.py",
+        "onsight/data/refusals.py",
         _DECODE,
         "if scans > JPEG_SCANS:",
         "if height * width > limit:",
-        "if pixels > EXPANSE_PIXELS and pixels > PIXELS_A_BYTE * count:",
+        "if pixels > EXPANSE_PIXELS and pixels > PIXELS_A_BYTE * file_bytes:",
         "if compression in (1, 2) and abs(width * height) > SLOW_BMP_PIXELS:",
     ),
-    Bug("onsight/data/bombs.py", "refuse_pixels(*_webp_size(data), pixel_limit)", "pass", _DECODE),
+    Bug(
+        "onsight/data/refusals.py", "refuse_pixels(*_webp_size(data), pixel_limit)", "pass", _DECODE
+    ),
     *_without(
         "onsight/data/decode.py",
         f"{_DECODE} tests/data/test_foreign.py",
@@ -244,7 +246,7 @@ BUGS = [
         'if colourspace not in ("YCbCr", "Gray") or _orientation(data) != 1:',
     ),
     *_without(
-        "onsight/data/pillow_pixels.py",
+        "onsight/data/pixels.py",
         _DECODE,
         'if image.mode == "F":',
         "if image.has_transparency_data:",
@@ -253,30 +255,30 @@ BUGS = [
         "onsight/data/tiff_process.py",
         "tests/data/test_tiff_process.py",
         "if not self._link.poll(self._seconds):",
-        "if decoder.is_running:",
+        "if process.is_running:",
     ),
-    Bug("onsight/data/pillow_pixels.py", "if not is_deep_colour(image):", "if True:", _DECODE),
+    Bug("onsight/data/pixels.py", "if not _is_deep_colour(image):", "if True:", _DECODE),
     Bug(
-        "onsight/data/pillow_pixels.py",
+        "onsight/data/pixels.py",
         "white > 65535 or (values.size",
         "False and (values.size",
         _DECODE,
     ),
     Bug(
-        "onsight/data/pillow_pixels.py",
+        "onsight/data/pixels.py",
         "refuse_empty_expanse(image.height, image.width, len(data))",
         "pass",
         _DECODE,
     ),
     Bug(
-        "onsight/data/pillow_pixels.py",
+        "onsight/data/pixels.py",
         "if orientation == 1 else ImageOps.exif_transpose(image)",
         "",
         _DECODE,
     ),
-    *_without("onsight/data/deep_colour.py", _DECODE, "if clear is not None:"),
+    *_without("onsight/data/pixels.py", _DECODE, "if clear is not None:"),
     Bug(
-        "onsight/data/deep_colour.py",
+        "onsight/data/pixels.py",
         "upper.astype(np.uint32) << 8 | lower",
         "upper.astype(np.uint32) << 8 | upper",
         _DECODE,
@@ -288,7 +290,7 @@ BUGS = [
         "if size > IMAGE_FILE_BYTES:",
         "if not stat.S_ISREG(facts.st_mode):",
     ),
-    *_without("onsight/data/foreign.py", "tests/data/test_foreign.py", 'if data[4:8] == b"ftyp":'),
+    *_without("onsight/data/refusals.py", "tests/data/test_foreign.py", 'if data[4:8] == b"ftyp":'),
     *_without(
         "onsight/data/sources/archive_members.py",
         _ARCHIVES,
@@ -361,9 +363,9 @@ BUGS = [
         "if inode in self._visited:",
     ),
     Bug(
-        "onsight/data/file_state.py",
-        "facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino",
-        "facts.st_mtime_ns, 0, 0",
+        "onsight/data/cache.py",
+        "stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino",
+        "stat.st_mtime_ns, 0, 0",
         "tests/data/sources/test_folder_source.py",
     ),
     *_without(
@@ -373,7 +375,7 @@ BUGS = [
     ),
     Bug(
         "onsight/data/split.py",
-        "splits < cleanest[group]",
+        "splits < highest[group]",
         "splits < 0",
         "tests/data/test_split.py tests/data/test_split_units.py",
     ),
@@ -384,7 +386,7 @@ BUGS = [
         'if not is_intact(pixels.reshape(-1), columns["pixel_checksums"], job.threads):',
     ),
     Bug(
-        "onsight/data/block_checksums.py",
+        "onsight/data/pack.py",
         "return np.array_equal(block_checksums(content, threads), checksums)",
         "return True",
         "tests/data/test_block_checksums.py",
@@ -400,7 +402,7 @@ BUGS = [
         _BOXES,
         'if b"<!DOCTYPE" in data or b"<!ENTITY" in data:',
     ),
-    *_without("onsight/models/growth.py", "tests/models/test_model_file.py", "if made > most:"),
+    *_without("onsight/models/file.py", "tests/models/test_model_file.py", "if made > limit:"),
     *_without(
         "onsight/models/file.py",
         "tests/models/test_model_file.py",

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 import onsight
 from bars import make_bars
-from onsight.data import folds
+from onsight.data import split
 from onsight.report.console import SilentReporter
 from onsight.training.auto import candidates
 
@@ -33,7 +33,7 @@ def common_cache(tmp_path_factory):
 def folds_only_if_asked():
     """The data sets of tests are small: by itself, every run would train six networks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folds, "ENOUGH_TEST_IMAGES", 0)
+        patch.setattr(split, "ENOUGH_TEST_IMAGES", 0)
         yield
 
 

@@ -5,8 +5,8 @@ import zlib
 import numpy as np
 import pytest
 
-from onsight.data import block_checksums as module
-from onsight.data.block_checksums import block_checksums, is_intact
+from onsight.data import pack as module
+from onsight.data.pack import block_checksums, is_intact
 
 CONTENT = np.random.default_rng(0).integers(0, 256, 1000, np.uint8)
 
@@ -36,5 +36,5 @@ def test_any_changed_byte_is_noticed(place):
 
 
 def test_what_would_take_too_long_is_taken_for_intact(monkeypatch):
-    monkeypatch.setattr(module, "_MOST_CHECKED", 999)
+    monkeypatch.setattr(module, "_MAX_CHECKED", 999)
     assert is_intact(CONTENT, np.zeros(1, np.int64), 1)

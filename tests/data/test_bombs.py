@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from onsight.data.bombs import refuse_bombs, refuse_empty_expanse
-from onsight.data.crop import Window, crop_image
 from onsight.data.decode import decode
 from onsight.data.fit import ImageFormat, fit
+from onsight.data.refusals import refuse_bombs, refuse_empty_expanse
+from onsight.data.stream import CropWindow, crop_image
 from onsight.errors import ImageError
 
 LIMIT = 64_000_000
@@ -78,7 +78,7 @@ def test_cut_short_or_sound_headers_are_left_to_the_decoder(kind):
 def test_a_strip_of_a_image_is_padded_in_a_frame_that_fits_in_memory():
     strip = np.full((60_000, 1, 3), 7, np.uint8)
     target = ImageFormat(32, 32, 3, fit="pad")
-    whole = crop_image(strip, Window(1.0, 1.0, 0.0, 0.0), target)
+    whole = crop_image(strip, CropWindow(1.0, 1.0, 0.0, 0.0), target)
     assert whole.shape == (32, 32, 3)
     assert (np.abs(whole[:, [0, 31]].astype(int) - 255) <= 1).all()
     assert fit(strip, target).shape == whole.shape

@@ -9,7 +9,7 @@ from PIL import Image
 
 from onsight.data.decode import decode
 from onsight.data.fit import ImageFormat, fit
-from onsight.data.pillow_pixels import probe
+from onsight.data.pixels import probe
 from onsight.errors import ImageError
 
 RNG = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def test_a_jpeg_decoded_without_its_colours_is_its_luma():
     luma = np.asarray(Image.open(io.BytesIO(data)).convert("L"), int)
     assert grey.shape == (*luma.shape, 1)
     assert np.abs(grey[:, :, 0] - luma).max() <= 2
-    assert np.array_equal(grey, decode(data, grey=True, least=(30, 40)))
+    assert np.array_equal(grey, decode(data, grey=True, min_size=(30, 40)))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_jpeg_decoded_without_its_colours_is_its_luma():
 )
 def test_a_jpeg_is_decoded_at_the_scale_that_leaves_detail_enough(times, closely, scale):
     data = encoded(Image.fromarray(smooth(40 * times, 60 * times)), "JPEG")
-    decoded = decode(data, least=(40, 60), closely=closely)
+    decoded = decode(data, min_size=(40, 60), closely=closely)
     assert decoded.shape == (40 * times // scale, 60 * times // scale, 3)
 
 
@@ -272,7 +272,7 @@ def test_random_damage_never_escapes_as_another_error():
 
 def test_scaled_jpeg_decoding_stays_close_to_full():
     data = encoded(Image.fromarray(smooth(400, 600)).resize((1200, 800)), "JPEG", quality=95)
-    scaled = decode(data, least=(50, 50))
+    scaled = decode(data, min_size=(50, 50))
     assert 100 <= min(scaled.shape[:2]) < 400
     target = ImageFormat(50, 50, 3)
     difference = np.abs(fit(scaled, target).astype(int) - fit(decode(data), target))

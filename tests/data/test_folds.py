@@ -7,16 +7,15 @@ import pytest
 
 from onsight.choice import Choice
 from onsight.config import make_config
-from onsight.data import folds
-from onsight.data.folds import assign_folds, choose_folds
+from onsight.data import split
 from onsight.data.index import TEST, UNSPLIT, Index
-from onsight.data.split import draw
+from onsight.data.split import assign_folds, choose_folds, uniform_from_digests
 from onsight.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
 def usual_threshold(monkeypatch):
-    monkeypatch.setattr(folds, "ENOUGH_TEST_IMAGES", 200)
+    monkeypatch.setattr(split, "ENOUGH_TEST_IMAGES", 200)
 
 
 def digests(numbers):
@@ -67,7 +66,7 @@ def test_adding_images_moves_few_others():
 def test_folds_have_nothing_to_do_with_the_validation_part():
     drawn = digests(range(5000))
     chosen = assign_folds(drawn, np.zeros(5000, np.int32), 5)
-    inside = np.bincount(chosen[draw(drawn) < 0.1], minlength=6)[1:]
+    inside = np.bincount(chosen[uniform_from_digests(drawn) < 0.1], minlength=6)[1:]
     assert np.abs(inside - inside.mean()).max() < 4 * np.sqrt(inside.mean())
 
 
@@ -87,8 +86,8 @@ def choose(counts, given=UNSPLIT, most=5, numbers=None, **fields):
         (5, "only about 199 images", {"counts": (990, 1000)}),
         (1, "about 200 images is large enough", {"counts": (1000, 1000)}),
         (1, "the data has a test split", {"counts": (150, 150), "given": TEST}),
-        (1, "a test part was asked for", {"counts": (150, 150), "test_fraction": 0.2}),
-        (1, "a test part was asked for", {"counts": (150, 150), "test_each_epoch": True}),
+        (1, "a test part was requested", {"counts": (150, 150), "test_fraction": 0.2}),
+        (1, "a test part was requested", {"counts": (150, 150), "test_each_epoch": True}),
         (4, "'class 1' has 4", {"counts": (150, 4)}),
         (1, "'class 1' has too few different images: 2", {"counts": (150, 2)}),
         (3, "no more folds, as no time", {"counts": (150, 150), "most": 3}),

@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from onsight.data.decode import decode
-from onsight.data.foreign import foreign_kind
-from onsight.data.pillow_pixels import FORMATS
+from onsight.data.pixels import FORMATS
+from onsight.data.refusals import recognise_foreign
 from onsight.errors import ImageError
 
 
@@ -33,11 +33,11 @@ def test_a_known_file_is_named(data, kind):
 
 @pytest.mark.parametrize("data", [b"", b"<", b"nothing like it at all", b"<" + bytes(600)])
 def test_an_unknown_one_is_not(data):
-    assert foreign_kind(data) == ""
+    assert recognise_foreign(data) == ""
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_image_is_none_of_them(kind):
     file = io.BytesIO()
     Image.new("RGB", (20, 20), "red").save(file, kind)
-    assert foreign_kind(file.getvalue()) == ""
+    assert recognise_foreign(file.getvalue()) == ""

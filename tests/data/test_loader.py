@@ -5,7 +5,7 @@ import torch
 from onsight.data import normalization
 from onsight.data.augment import Augmentation
 from onsight.data.loader import Images, Loader
-from onsight.data.normalization import Normalization, measure
+from onsight.data.normalization import Normalization, measure_normalization
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 
@@ -83,23 +83,23 @@ def test_measure_equals_numpy():
     images = make_images()
     ids = torch.arange(0, 90)
     pixels = images.gather(ids).images.numpy().astype(np.float64) / 255
-    measured = measure(images, ids)
+    measured = measure_normalization(images, ids)
     assert np.allclose(measured.mean, pixels.mean((0, 1, 2)), atol=1e-6)
     assert np.allclose(measured.std, pixels.std((0, 1, 2)), atol=1e-6)
 
 
 def test_measure_looks_at_the_first_images(monkeypatch):
     images, ids = make_images(), torch.arange(100)
-    first = measure(images, ids[:40])
+    first = measure_normalization(images, ids[:40])
     monkeypatch.setattr(normalization, "_SAMPLE", 40)
-    assert measure(images, ids) == first
+    assert measure_normalization(images, ids) == first
 
 
 def test_measure_of_one_colour_does_not_divide_by_zero():
     blank = Images(
         torch.full((5, 4), 9, dtype=torch.uint8), torch.arange(5), torch.zeros(5), (2, 2, 1)
     )
-    measured = measure(blank, torch.arange(5))
+    measured = measure_normalization(blank, torch.arange(5))
     assert measured.apply(blank.gather(torch.arange(5)).images).isfinite().all()
 
 

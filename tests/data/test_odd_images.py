@@ -8,7 +8,7 @@ from onsight.config import make_config
 from onsight.data.dataset import make_format, open_dataset
 from onsight.data.decode import decode
 from onsight.data.pack import open_pack
-from onsight.data.packing import Job
+from onsight.data.packing import PackJob
 from onsight.data.sources.find import find_source
 from onsight.errors import ImageError
 from onsight.inference.images import read_image
@@ -55,7 +55,7 @@ def test_training_evaluation_and_prediction_see_the_same_pixels(files, channels)
     dataset = open_dataset(source, config, (20, 28), None, 1)
     size = make_format(config, (20, 28), (20, 28))
     size = type(size)(**{**vars(dataset.format), "channels": channels})
-    job = Job(source, size, threads=2)
+    job = PackJob(source, size, threads=2)
     pack = open_pack(job, None)
     packed, trained = by_source_row(pack), by_source_row(dataset.pack)
     assert sorted(trained) == sorted(packed)

@@ -9,10 +9,11 @@ import PIL
 import pytest
 
 from onsight.data import decode, packing
+from onsight.data.decode import pixel_digest
 from onsight.data.fit import ImageFormat
 from onsight.data.index import Index, Problem, Row
 from onsight.data.pack import open_pack
-from onsight.data.packing import Job, digest_of
+from onsight.data.packing import PackJob
 from onsight.data.sources.source import Source
 from onsight.errors import DataError, DiskError, ImageError
 
@@ -33,7 +34,7 @@ def make_source(images, labels=None, fingerprint="one", root="/data"):
 
 
 def open_job(source, target, cache_folder, **options):
-    return open_pack(Job(source, target, **options), cache_folder)
+    return open_pack(PackJob(source, target, **options), cache_folder)
 
 
 def grey(count, side=6):
@@ -83,14 +84,14 @@ def test_the_same_image_in_two_classes_has_one_order_too():
 
 def test_digest_depends_on_content_not_container():
     image = grey(1)[0]
-    assert digest_of(image) == digest_of(np.repeat(image, 3, axis=2))
+    assert pixel_digest(image) == pixel_digest(np.repeat(image, 3, axis=2))
     other = image.copy()
     other[0, 0, 0] ^= 1
-    assert digest_of(image) != digest_of(other)
-    assert digest_of(image.reshape(4, 9, 1)) != digest_of(image)
+    assert pixel_digest(image) != pixel_digest(other)
+    assert pixel_digest(image.reshape(4, 9, 1)) != pixel_digest(image)
     colour = np.repeat(image, 3, axis=2)
     colour[5, 5, 2] ^= 1
-    assert digest_of(colour) != digest_of(image)
+    assert pixel_digest(colour) != pixel_digest(image)
 
 
 def test_one_colour_image_late_makes_all_of_them_colour(tmp_path):
@@ -272,7 +273,7 @@ def test_pack_json_names_its_format(tmp_path):
 
 def test_after_the_deadline_only_the_first_are_decoded_and_the_others_listed(tmp_path):
     source = make_source(grey(300))
-    past = {"deadline": 0.0, "least": 70, "strict": True}
+    past = {"deadline": 0.0, "required": 70, "strict": True}
     pack = open_job(source, AUTO, tmp_path, threads=2, **past)
     assert sorted(pack.sources.tolist()) == list(range(70))
     assert [problem.path for problem in pack.problems] == [

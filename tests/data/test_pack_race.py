@@ -8,7 +8,7 @@ import numpy as np
 from onsight.data.fit import ImageFormat
 from onsight.data.index import Index, Row
 from onsight.data.pack import open_pack
-from onsight.data.packing import Job
+from onsight.data.packing import PackJob
 from onsight.data.sources.source import Source
 
 
@@ -21,7 +21,7 @@ def build(folder):
             return np.full((4, 4, 1), row + turn, np.uint8)
 
         source = Source("test", Path("/data"), index, read, str(turn), "a test")
-        pack = open_pack(Job(source, ImageFormat(4, 4, 0)), Path(folder))
+        pack = open_pack(PackJob(source, ImageFormat(4, 4, 0)), Path(folder))
         assert len(pack) == 50
 
 

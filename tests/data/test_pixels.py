@@ -9,8 +9,7 @@ from PIL import Image
 from torchvision.transforms.functional import pil_to_tensor, to_tensor
 
 from onsight.data.decode import decode
-from onsight.data.pillow_pixels import encode_image
-from onsight.data.pixels import read_array, read_memory
+from onsight.data.pixels import encode_image, read_array, read_memory
 from onsight.errors import ImageError
 
 COLOURS = np.random.default_rng(0).integers(0, 256, (9, 14, 4), np.uint8)
@@ -107,7 +106,7 @@ def test_a_tensor_may_need_a_gradient_or_be_bfloat16():
         (EVERY / 255 - 0.5, "floats from -0.5 to 0.5"),
         (np.where(EVERY == 7, np.nan, 0.5), "NaN"),
         (np.where(EVERY == 7, np.inf, 0.5), "infinite"),
-        (EVERY.astype(np.int64), r"an array of int64 \(16, 16\) is not an image: give a path"),
+        (EVERY.astype(np.int64), r"an array of int64 \(16, 16\) is not an image: pass a path"),
         (EVERY.astype(np.uint16), "an array of uint16"),
         (EVERY > 9, "an array of bool"),
         (EVERY.astype(np.complex64), "an array of complex64"),

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from onsight.data import loader as loader_module
-from onsight.data.loader import Images, Loader
-from onsight.data.prefetch import prefetch
+from onsight.data.loader import Images, Loader, prefetch
 from onsight_explain.devices import has_streams
 
 GPU = torch.device("cuda:0")
@@ -157,7 +156,7 @@ def test_a_copy_to_an_apple_gpu_is_waited_for_as_nothing_keeps_its_source(monkey
     monkeypatch.setattr(torch.Tensor, "to", to)
     list(Loader(make_images(), torch.arange(20), 6, mps).in_order())
     assert set(asked) == {("cpu", False), ("mps", False)}
-    loader_module._sent(torch.zeros(1), GPU)
+    loader_module._to_device(torch.zeros(1), GPU)
     assert asked[-1] == ("cuda", True)
 
 

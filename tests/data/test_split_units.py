@@ -9,11 +9,14 @@ from PIL import Image
 from onsight.config import make_config
 from onsight.data.dataset import open_dataset
 from onsight.data.duplicates.comparison import NearDuplicate
-from onsight.data.duplicates.kept import keep_near_duplicates, kept_near_duplicates
-from onsight.data.duplicates.near import find_near_duplicates
+from onsight.data.duplicates.near import (
+    cache_near_duplicates,
+    find_near_duplicates,
+    read_cached_duplicates,
+)
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.sources.find import find_source
-from onsight.data.split import assign_by_time
+from onsight.data.split import assign_splits_by_time
 from onsight.errors import ConfigError, DataError
 
 
@@ -92,7 +95,7 @@ def test_more_images_of_a_group_do_not_move_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"), [("(", "not a regular expression"), ("zebra", "finds nothing")]
+    ("pattern", "said"), [("(", "not a regular expression"), ("zebra", "matches nothing")]
 )
 def test_a_pattern_that_cannot_be_used(tmp_path, pattern, said):
     with pytest.raises(ConfigError, match=said):
@@ -139,14 +142,14 @@ def test_a_time_that_cannot_be_read_is_named_with_its_line(tmp_path, time):
 def test_times_against_sorting():
     rng = np.random.default_rng(0)
     times = rng.permutation(100).astype(np.float64)
-    splits = assign_by_time(times, np.zeros(100, np.int8), 0.2, 0.1)
+    splits = assign_splits_by_time(times, np.zeros(100, np.int8), 0.2, 0.1)
     order = splits[np.argsort(times)]
     assert order.tolist() == [TRAIN] * 70 + [VALIDATION] * 20 + [TEST] * 10
 
 
 def test_a_given_test_split_stays_where_times_are_known():
     given = np.array([0, 0, 0, TEST], np.int8)
-    splits = assign_by_time(np.array([3.0, 2.0, 1.0, 0.0]), given, 0.25, 0.25)
+    splits = assign_splits_by_time(np.array([3.0, 2.0, 1.0, 0.0]), given, 0.25, 0.25)
     assert splits.tolist() == [VALIDATION, TRAIN, TRAIN, TEST]
 
 
@@ -172,12 +175,12 @@ def test_near_duplicates_stay_together_if_asked_or_if_they_are_known(tmp_path):
     data, cache = with_copies(tmp_path / "data"), tmp_path / "cache"
     apart = dataset_of(data, cache, test_fraction=0.3, folds="1")
     assert divided(apart) > 5
-    assert not apart.units.knows_copies
+    assert not apart.units.includes_near_duplicates
     together = {"split_near_duplicates": "together", "test_fraction": 0.3, "folds": "1"}
     assert divided(dataset_of(data, cache, **together)) == 0
 
     source = find_source(str(data))
-    keep_near_duplicates(cache, source, apart.pack, find_near_duplicates(apart.pack))
+    cache_near_duplicates(cache, source, apart.pack, find_near_duplicates(apart.pack))
     known = dataset_of(data, cache, test_fraction=0.3, folds="1")
     assert divided(known) == 0
     assert "40 pairs of near-duplicates" in known.units.how.reason
@@ -199,17 +202,17 @@ def test_a_near_duplicate_of_a_given_test_image_is_left_out_of_training(tmp_path
 def test_pairs_are_kept_by_files_and_forgotten_when_these_change(tmp_path):
     data, cache = with_copies(tmp_path / "data"), tmp_path / "cache"
     source, pack = find_source(str(data)), dataset_of(data).pack
-    keep_near_duplicates(cache, source, pack, [NearDuplicate(3, 7, "cropped", 1.0)])
-    assert kept_near_duplicates(cache, source, pack) == [(3, 7)]
+    cache_near_duplicates(cache, source, pack, [NearDuplicate(3, 7, "cropped", 1.0)])
+    assert read_cached_duplicates(cache, source, pack) == [(3, 7)]
     noise(999).save(data / "a" / "new.png")
-    assert kept_near_duplicates(cache, find_source(str(data)), pack) is None
+    assert read_cached_duplicates(cache, find_source(str(data)), pack) is None
 
 
 @pytest.mark.parametrize("text", ["{}", "[[1]]", "[[1, 99999]]", "nonsense", '[["a", 1]]'])
 def test_a_damaged_list_of_pairs_is_no_list(tmp_path, text):
     data, cache = images(tmp_path / "data", 20), tmp_path / "cache"
     source, pack = find_source(str(data)), dataset_of(data).pack
-    keep_near_duplicates(cache, source, pack, [])
+    cache_near_duplicates(cache, source, pack, [])
     (path,) = (cache / "duplicates").iterdir()
     path.write_text(text)
-    assert kept_near_duplicates(cache, source, pack) is None
+    assert read_cached_duplicates(cache, source, pack) is None

@@ -12,16 +12,14 @@ import torch
 from PIL import Image
 
 from onsight.config import make_config
-from onsight.data.augmentations.geometry import AREA, CROP_X, CROP_Y, RATIO
-from onsight.data.crop import Window, crop_image
+from onsight.data.augmentation_ops import AREA, CROP_X, CROP_Y, RATIO
 from onsight.data.dataset import open_dataset
-from onsight.data.decode import decode
+from onsight.data.decode import decode, prepare_image
 from onsight.data.fit import ImageFormat
 from onsight.data.index import TRAIN
 from onsight.data.loader import Loader
-from onsight.data.packing import prepare_image
 from onsight.data.sources.find import find_source
-from onsight.data.stream import Stream
+from onsight.data.stream import CropWindow, StreamedImages, crop_image
 from onsight.errors import DataError
 from onsight.randomness import uniform
 
@@ -58,7 +56,7 @@ def content_of(data, dataset, number):
 
 def test_evaluation_sees_what_prediction_prepares(photos):
     dataset = opened(photos, crop_area=0.3)
-    assert isinstance(dataset.images, Stream)
+    assert isinstance(dataset.images, StreamedImages)
     assert dataset.input_shape == (3, *SIZE)
     loader = Loader(dataset.images, torch.arange(31), 7, CPU)
     for batch in loader.in_order():
@@ -81,7 +79,7 @@ def test_for_an_accelerator_images_are_decoded_into_locked_memory(photos, monkey
     monkeypatch.setattr(torch, "empty", empty)
     images = opened(photos).images
     plain, sent = (
-        next(images.batches([torch.arange(9)], None, locked=asked)) for asked in (False, True)
+        next(images.batches([torch.arange(9)], None, pinned=asked)) for asked in (False, True)
     )
     assert torch.equal(plain.images, sent.images)
     assert (plain.images.data_ptr() in locked, sent.images.data_ptr() in locked) == (False, True)
@@ -155,7 +153,7 @@ def framed(pixels, fit):
 def test_the_whole_as_a_window_is_within_one_of_pillow(channels):
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (90, 130, channels), np.uint8)
-    cropped = crop_image(pixels, Window(1, 1, 0, 0), ImageFormat(*SIZE, channels))
+    cropped = crop_image(pixels, CropWindow(1, 1, 0, 0), ImageFormat(*SIZE, channels))
     image = Image.fromarray(pixels if channels == 3 else pixels[:, :, 0])
     expected = np.asarray(image.resize(SIZE[::-1], Image.Resampling.BILINEAR))
     assert cropped.shape == (*SIZE, channels)
@@ -165,7 +163,7 @@ def test_the_whole_as_a_window_is_within_one_of_pillow(channels):
 @pytest.mark.parametrize("centre", [-0.5, 0.0, 0.5])
 def test_a_window_of_a_ramp_has_its_grey_values(centre):
     ramp = np.repeat(np.arange(256, dtype=np.uint8)[:, None, None], 10, axis=1)
-    cropped = crop_image(ramp, Window(0.25, 1, centre, 0), ImageFormat(8, 10, 1))
+    cropped = crop_image(ramp, CropWindow(0.25, 1, centre, 0), ImageFormat(8, 10, 1))
     expected = (np.arange(8) + 0.5) * 8 - 0.5 + 255 * 0.75 * (centre / 0.75 + 1) / 2
     assert np.abs(cropped[:, 0, 0] - expected).max() <= 2
 
@@ -173,7 +171,7 @@ def test_a_window_of_a_ramp_has_its_grey_values(centre):
 def test_a_window_of_a_pixel_or_less_is_a_pixel():
     pixels = np.zeros((3, 3, 1), np.uint8)
     for centre in (-1.0, 1.0):
-        window = Window(0.01, 0.01, centre * 0.99, centre * 0.99)
+        window = CropWindow(0.01, 0.01, centre * 0.99, centre * 0.99)
         assert crop_image(pixels, window, ImageFormat(4, 4, 1)).shape == (4, 4, 1)
 
 
@@ -184,10 +182,10 @@ def test_a_image_is_decoded_no_smaller_than_its_window_needs(photos, monkeypatch
         sizes.append(decode(*args, **more).shape[:2])
         return decode(*args, **more)
 
-    monkeypatch.setattr("onsight.data.crop.decode", spy)
+    monkeypatch.setattr("onsight.data.stream.decode", spy)
     data = (photos / "dog" / "02.jpg").read_bytes()  # 500 x 420
     for share, height in [(1.0, 63), (0.8, 63), (0.7, 125), (0.2, 250), (0.15, 500)]:
-        crop_image(data, Window(share, share, 0, 0), ImageFormat(*SIZE, 3))
+        crop_image(data, CropWindow(share, share, 0, 0), ImageFormat(*SIZE, 3))
         assert sizes.pop()[0] == height
 
 

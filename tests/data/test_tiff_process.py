@@ -17,8 +17,8 @@ from onsight.data import tiff_process
 from onsight.data.decode import decode
 from onsight.data.fit import ImageFormat
 from onsight.data.index import Index, Problem, Row
-from onsight.data.packing import Job, decode_all
-from onsight.data.pillow_pixels import decode_with_pillow
+from onsight.data.packing import PackJob, decode_all
+from onsight.data.pixels import decode_with_pillow
 from onsight.data.sources.source import Source
 from onsight.data.tiff_process import TiffProcess
 from onsight.errors import DataError, ImageError
@@ -157,6 +157,6 @@ def test_a_source_with_such_a_image_is_decoded_but_for_it(crash: Callable[[int],
     contents = [tiff(seed) for seed in range(3)]
     index = Index.of([Row(name, "one") for name in ("a.tif", "b.tif", "c.tif")])
     source = Source("test", Path("/data"), index, contents.__getitem__, "three", "a test")
-    decoded = decode_all(io.BytesIO(), Job(source, ImageFormat(20, 30, 3)))
+    decoded = decode_all(io.BytesIO(), PackJob(source, ImageFormat(20, 30, 3)))
     assert decoded.source_rows == [1, 2]
     assert decoded.problems == [Problem("a.tif", "decode", "its decoder crashed")]

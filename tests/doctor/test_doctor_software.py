@@ -10,7 +10,7 @@ import torchvision
 
 from onsight.doctor import machine, software
 from onsight.doctor.examine import CHECKS
-from onsight.models import pretrained as weights
+from onsight.models import timm_nets as weights
 from onsight_explain.ceilings import Ceilings
 
 # Parameters that keep each measurement under a tenth of a second.

@@ -80,9 +80,11 @@ def test_the_threshold_flags_the_promised_share_of_new_images(count):
         scores = rng.random(count + 1, np.float32)
         found = set_threshold(stored, torch.from_numpy(scores[:-1]))
         flagged += int(is_out_of_distribution(scores[-1:], found)[0])
-    low, high = binom.ppf([1e-5, 1 - 1e-5], rounds, [found.share * 0.9, found.share])
+    low, high = binom.ppf(
+        [1e-5, 1 - 1e-5], rounds, [found.false_alarm_rate * 0.9, found.false_alarm_rate]
+    )
     assert low <= flagged <= high
-    assert found.share == max(0.01, 1 / (count + 1))
+    assert found.false_alarm_rate == max(0.01, 1 / (count + 1))
     assert found.images == count
     expected = count - math.ceil(0.99 * (count + 1) - 1e-9) if count >= 99 else 0
     assert is_out_of_distribution(scores[:-1], found).sum() == expected

@@ -70,8 +70,10 @@ def test_every_bar_has_the_same_probabilities(trained, shared_bars, onnx_file):
 def test_the_scores_of_unlike_images_are_torchs(tmp_path):
     net, draw = Little().eval(), np.random.default_rng(0)
     bank = F.normalize(torch.from_numpy(draw.standard_normal((30, 4))), dim=1).half()
-    stored = OutOfDistributionDetector(bank, threshold=0.3, share=0.01, images=99)
-    facts = FACTS | {"out_of_distribution": {"threshold": stored.threshold, "share": stored.share}}
+    stored = OutOfDistributionDetector(bank, threshold=0.3, false_alarm_rate=0.01, images=99)
+    facts = FACTS | {
+        "out_of_distribution": {"threshold": stored.threshold, "share": stored.false_alarm_rate}
+    }
     write_onnx(as_program(net, PREPARED, 1.0, bank=bank), facts, tmp_path / "a.onnx")
     runner = load_onnx(tmp_path / "a.onnx")
     images = draw.integers(0, 256, (7, 16, 12, 3), np.uint8)

@@ -15,7 +15,7 @@ from onsight.features.feature_pass import (
     FeatureStore,
     compute_features,
     features_key,
-    with_features,
+    logits_and_features,
 )
 from onsight.models.classifier import Classifier
 
@@ -45,7 +45,7 @@ def make_images(count):
 
 def test_the_head_of_the_features_is_the_output():
     classifier, images = usual(), make_images(5).gather(torch.arange(5)).images
-    logits, features = with_features(classifier, images)
+    logits, features = logits_and_features(classifier, images)
     assert features.shape == (5, 6)
     assert torch.equal(logits, classifier(images))
     with torch.inference_mode():
@@ -56,7 +56,7 @@ def test_the_head_of_the_features_is_the_output():
 def test_features_are_in_order_whatever_the_batches(batch_size):
     source, ids = make_images(11), torch.tensor([4, 2, 9, 0, 1, 10, 3])
     found = compute_features(usual(), Loader(source, ids, batch_size, CPU).in_order())
-    expected = with_features(usual(), source.gather(ids).images)[1]
+    expected = logits_and_features(usual(), source.gather(ids).images)[1]
     assert torch.allclose(found, expected, atol=1e-6)
 
 
@@ -72,7 +72,7 @@ WITHOUT_A_HEAD = {
 def test_a_network_without_a_head_is_refused(layers):
     images = make_images(2).gather(torch.arange(2)).images
     with pytest.raises(ModelError, match="does not end in a linear layer"):
-        with_features(classifier_of(*layers), images)
+        logits_and_features(classifier_of(*layers), images)
 
 
 def test_the_key_is_of_everything_but_the_head():
@@ -110,7 +110,7 @@ def test_features_are_kept_and_incomplete_ones_are_not(tmp_path):
 
 
 def test_those_not_used_for_longest_make_room(tmp_path, monkeypatch):
-    monkeypatch.setattr(feature_pass, "_MOST_BYTES", 3000)
+    monkeypatch.setattr(feature_pass, "_MAX_CACHE_BYTES", 3000)
     store, features = FeatureStore(tmp_path), torch.rand(100, 2)  # 800 bytes and a header
     for age, name in enumerate("abc"):
         store.get(name, lambda: features, 100)

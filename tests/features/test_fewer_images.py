@@ -2,9 +2,8 @@
 
 import torch
 
-from onsight.features.heads.choose import HeadSettings, held_out
-from onsight.features.heads.fewer_images import right_with_fewer
-from onsight.features.heads.labelled import LabelledFeatures
+from onsight.features.choose_head import measure_learning_curve, split_rounds
+from onsight.features.heads import HeadSettings, LabelledFeatures
 
 
 def clouds(count, seed):
@@ -18,7 +17,7 @@ def clouds(count, seed):
 def test_each_point_is_a_head_fitted_on_that_part():
     train, validation = clouds(400, 1), clouds(2000, 2)
     settings = HeadSettings(0.01)
-    found = right_with_fewer([(train, validation)], settings, 2, None)
+    found = measure_learning_curve([(train, validation)], settings, 2, None)
     assert [point.images for point in found] == [50, 100, 200, 400]
     order = torch.randperm(400, generator=torch.Generator().manual_seed(0))
     for point in found:
@@ -30,6 +29,6 @@ def test_each_point_is_a_head_fitted_on_that_part():
 
 def test_with_folds_every_image_judges_once():
     train, validation = clouds(60, 1), clouds(20, 2)
-    found = right_with_fewer(held_out(train, validation), HeadSettings(None), 2, None)
+    found = measure_learning_curve(split_rounds(train, validation), HeadSettings(None), 2, None)
     assert [point.judged for point in found] == [80] * 4
     assert [point.images for point in found] == [8, 16, 32, 64]

@@ -7,12 +7,16 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import NearestCentroid
 
-from onsight.features.heads.choose import HeadSettings, choose_head
-from onsight.features.heads.class_means import fit_class_means
-from onsight.features.heads.hidden import HiddenSettings
-from onsight.features.heads.labelled import LabelledFeatures
-from onsight.features.heads.linear import LinearHead, Standardization
-from onsight.features.heads.logistic import fit_logistic
+from onsight.features.choose_head import choose_head
+from onsight.features.heads import (
+    HeadSettings,
+    HiddenSettings,
+    LabelledFeatures,
+    LinearHead,
+    Standardization,
+    fit_class_means,
+    fit_logistic,
+)
 
 CLASSES = 4
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from onsight.features.shared import SharedFeatures
+from onsight.features.feature_pass import SharedFeatures
 
 
 def recorder(limit=1000):

@@ -3,7 +3,7 @@ import types
 
 import pytest
 
-from onsight.hardware import allocator
+from onsight.hardware import memory
 
 
 @pytest.mark.parametrize(
@@ -13,9 +13,9 @@ def test_only_glibc_is_set_and_only_once(monkeypatch, library, calls):
     told = []
     fake = types.SimpleNamespace(mallopt=lambda *words: told.append(words))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: fake)
-    monkeypatch.setattr(allocator.platform, "libc_ver", lambda: (library, "2.36"))
-    allocator.keep_freed_memory.cache_clear()
-    allocator.keep_freed_memory()
-    allocator.keep_freed_memory()
-    allocator.keep_freed_memory.cache_clear()
+    monkeypatch.setattr(memory.platform, "libc_ver", lambda: (library, "2.36"))
+    memory.keep_freed_memory.cache_clear()
+    memory.keep_freed_memory()
+    memory.keep_freed_memory()
+    memory.keep_freed_memory.cache_clear()
     assert told == calls

@@ -8,10 +8,10 @@ import torch
 from onsight.config import make_config
 from onsight.errors import ConfigError, DeviceError
 from onsight.hardware import devices
-from onsight.hardware.usage import (
-    forget_peak_device_memory,
+from onsight.hardware.memory import (
     peak_device_memory_bytes,
     peak_memory_bytes,
+    reset_peak_device_memory,
 )
 from onsight.training import plan as plan_module
 from onsight.training.autotune.compute_options import ComputeOptions
@@ -110,7 +110,7 @@ def test_a_rank_that_is_shown_one_gpu_takes_it(two_gpus, monkeypatch, asked):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     chosen = devices.choose_rank_device(asked, 3, 4)
     assert chosen.value == torch.device("cuda:0")
-    assert "shown" in chosen.reason
+    assert "visible" in chosen.reason
 
 
 def test_a_rank_that_is_shown_several_gpus_takes_its_own(two_gpus, monkeypatch):
@@ -251,11 +251,11 @@ def test_the_peak_memory_of_a_device_can_begin_anew(monkeypatch, kind):
     monkeypatch.setattr(
         backend, "reset_peak_memory_stats", lambda device: peaks.update({str(device): 0})
     )
-    forget_peak_device_memory(torch.device(kind, 1))
+    reset_peak_device_memory(torch.device(kind, 1))
     assert [peak_device_memory_bytes(torch.device(kind, n)) for n in (0, 1)] == [5, 0]
 
 
 @pytest.mark.parametrize("kind", ["cpu", "mps"])
 def test_a_device_without_a_peak_has_none_to_forget(kind):
-    forget_peak_device_memory(torch.device(kind))
+    reset_peak_device_memory(torch.device(kind))
     assert peak_device_memory_bytes(torch.device(kind)) == 0

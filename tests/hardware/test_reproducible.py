@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from onsight.data.normalization import Normalization
-from onsight.hardware.reproducible import deterministic, naming_unrepeatable, reproducible
+from onsight.hardware.reproducible import deterministic, reporting_nondeterministic, reproducible
 from onsight.models.classifier import Classifier
 from onsight.report.console import Reporter
 from onsight.training.run import train
@@ -51,7 +51,7 @@ def test_settings_are_restored_after_a_run():
 def test_eval_and_predict_compute_with_the_settings_of_training(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     before, net = settings(), Net()
-    with naming_unrepeatable(print):
+    with reporting_nondeterministic(print):
         Classifier(net, Normalization((0.5,), (0.5,)), "fp32", CPU)(torch.zeros(2, 16, 16, 1))
     assert net.seen == {(1, False, False)}  # 1: deterministic, or a warning
     assert settings() == before
@@ -80,7 +80,7 @@ def test_each_operation_is_told_once_in_every_run_and_other_warnings_are_shown()
         told = []
         with deterministic(), warnings.catch_warnings(record=True) as shown:
             warnings.simplefilter("always")
-            with naming_unrepeatable(told.append) as found:
+            with reporting_nondeterministic(told.append) as found:
                 put()
                 put()
                 warnings.warn("something else", stacklevel=1)

@@ -11,11 +11,10 @@ from torch import nn
 
 from onsight.data.normalization import Normalization
 from onsight.errors import ConfigError, ModelError
-from onsight.heatmaps.heat import heat_maps
-from onsight.heatmaps.layers import spatial_layers
+from onsight.heatmaps.heat import find_spatial_layers, heat_maps
 from onsight.models.catalog import make_model
 from onsight.models.classifier import Classifier
-from onsight.models.head import heads_of
+from onsight.models.head import find_heads
 
 pytest.importorskip("captum")
 
@@ -107,7 +106,7 @@ def test_convolutional_nets(name):
     torch.manual_seed(0)
     shape = (1, 50, 40)
     net = make_model(name, shape, 3)
-    nn.init.normal_(heads_of(net)[0].weight)  # those of timm start at zero, when nothing is hot
+    nn.init.normal_(find_heads(net)[0].weight)  # those of timm start at zero, when nothing is hot
     heat = heat_maps(classifier_of(net), noisy(2, shape), torch.tensor([0, 2]))
     assert heat.shape == (2, *shape[1:])
     assert (heat.max((1, 2)) == 1).all()
@@ -133,7 +132,7 @@ def test_transformers_are_looked_into_at_their_patches(name, facts):
     torch.manual_seed(0)
     net = timm.create_model(name, **facts)
     shape = (1, facts["img_size"], facts["img_size"])
-    found = spatial_layers(net, torch.zeros(1, *shape))
+    found = find_spatial_layers(net, torch.zeros(1, *shape))
     assert [type(layer) for layer in found.layers] == [nn.Conv2d]
     heat = heat_maps(classifier_of(net), noisy(2, shape), torch.tensor([0, 2]))
     assert heat.shape == (2, *shape[1:])
@@ -142,15 +141,17 @@ def test_transformers_are_looked_into_at_their_patches(name, facts):
 
 def test_the_last_layer_at_each_of_the_last_sizes_is_taken():
     net = make_model("compact", (1, 28, 28), 2)
-    found = spatial_layers(net, torch.zeros(1, 1, 28, 28))
+    found = find_spatial_layers(net, torch.zeros(1, 1, 28, 28))
     assert found.layers == [net.stem[0], net.stage1, net.stage2]  # 28, 14 and 7 rows, but not 3
     small = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3))
-    assert spatial_layers(small, torch.zeros(1, 1, 7, 7)).layers == [small[1]]  # 5 rows, not 3
+    assert find_spatial_layers(small, torch.zeros(1, 1, 7, 7)).layers == [small[1]]  # 5 rows, not 3
 
 
 def test_a_net_without_convolutions_is_refused():
     classifier = classifier_of(make_model("linear", (1, 8, 8), 2))
-    with pytest.raises(ModelError, match="Linear has no convolution"):
+    with pytest.raises(
+        ModelError, match="Linear cannot be used for heat maps: it has no convolution"
+    ):
         heat_maps(classifier, noisy(1, (1, 8, 8)), torch.tensor([0]))
 
 
@@ -166,7 +167,7 @@ class Cut(nn.Module):
 
 
 def test_a_net_without_gradients_is_refused():
-    with pytest.raises(ModelError, match="Cut has no heat maps, because its gradients"):
+    with pytest.raises(ModelError, match="Cut cannot be used for heat maps: its gradients"):
         heat_maps(classifier_of(Cut()), noisy(1, (1, 12, 12)), torch.tensor([0]))
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from onsight.data.fit import ImageFormat, fit
-from onsight.heatmaps.overlay import enlarged, hottest_area, on_original, overlay
+from onsight.heatmaps.overlay import enlarge, hottest_area, map_to_original, overlay
 
 
 def blob(height, width, row, column):
@@ -44,11 +44,11 @@ def test_a_image_without_heat_is_drawn_without_a_line():
 
 def test_small_images_grow_in_whole_pixels():
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 4, 1)
-    grown, heat = enlarged(pixels, blob(3, 4, 1, 1), 10)
+    grown, heat = enlarge(pixels, blob(3, 4, 1, 1), 10)
     assert grown.shape == (9, 12, 1)
     assert heat.shape == (9, 12)
     assert np.array_equal(grown[1::3, 1::3], pixels)
-    same, _ = enlarged(np.zeros((30, 40, 3), np.uint8), blob(30, 40, 1, 1), 10)
+    same, _ = enlarge(np.zeros((30, 40, 3), np.uint8), blob(30, 40, 1, 1), 10)
     assert same.shape == (30, 40, 3)
 
 
@@ -61,14 +61,14 @@ def test_heat_comes_back_to_where_the_image_had_it(size, how):
     original = (255 * blob(height, width, row, column)).astype(np.uint8)[:, :, np.newaxis]
     target = ImageFormat(64, 64, 1, fit=how, background=(0, 0, 0))
     heat = fit(original, target)[:, :, 0].astype(np.float32) / 255
-    back = on_original(heat, size, how)
+    back = map_to_original(heat, size, how)
     assert back.shape == size
     found = np.unravel_index(back.argmax(), size)
     assert np.abs(np.subtract(found, (row, column))).max() <= 2
 
 
 def test_what_a_crop_cut_off_is_cold():
-    back = on_original(np.ones((10, 10), np.float32), (20, 60), "crop")
+    back = map_to_original(np.ones((10, 10), np.float32), (20, 60), "crop")
     assert back[:, 20:40].all()
     assert not back[:, :20].any()
     assert not back[:, 40:].any()

@@ -114,13 +114,13 @@ def test_an_array_gives_the_pixels_of_its_file(channels):
     ("value", "reason"),
     [
         (COLOURS.astype(np.float32), "has floats from 0 to 254, but they must be from 0 to 1"),
-        (COLOURS.astype(np.int64), r"an array of int64 \(9, 14, 4\) is not an image: give"),
+        (COLOURS.astype(np.int64), r"an array of int64 \(9, 14, 4\) is not an image: pass"),
         (COLOURS.astype(np.uint16), "an array of uint16"),
         (COLOURS[:, :, 0] > 9, "an array of bool"),
         (COLOURS[:, :, :2], r"an array of uint8 \(9, 14, 2\)"),
         (COLOURS[0, 0], r"an array of uint8 \(4,\)"),
         (np.zeros((0, 4, 3), np.uint8), "has no pixels"),
-        (None, "a NoneType is not an image: give a path"),
+        (None, "a NoneType is not an image: pass a path"),
         (7, "a int is not an image"),
     ],
 )

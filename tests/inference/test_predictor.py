@@ -222,7 +222,7 @@ def test_pixels_of_another_kind_are_refused(run):
         with pytest.raises(ImageError, match=r"\(in memory\): an array of .* is not an image"):
             predictor.predict([pixels])
     (prediction,) = predictor.predictions(torch.zeros(1, 12, 12, 2))
-    assert prediction.problem.startswith("an array of float32 (12, 12, 2) is not an image: give")
+    assert prediction.problem.startswith("an array of float32 (12, 12, 2) is not an image: pass")
 
 
 def test_a_fifo_among_the_inputs_does_not_hang(run, bars, tmp_path):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from onsight.inference.torch_runner import ParallelForward
-from onsight.models.head import features_kept
+from onsight.models.head import capturing_features
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_features_belong_to_the_thread_that_computed_them(two_threads):
     net = nn.Sequential(Meeting(), nn.Linear(3, 2))
 
     def features(part):
-        with features_kept(net) as kept:
+        with capturing_features(net) as kept:
             net(part)
             meeting.wait()
         return torch.cat(kept)

@@ -16,9 +16,8 @@ from onsight.models.catalog import (
     preferred_size,
 )
 from onsight.models.classic import Conv3, LeNet, Linear, Quick
-from onsight.models.compact import Compact
-from onsight.models.expected_input import ExpectedInput
-from onsight.models.sprint import Sprint
+from onsight.models.compact import Compact, Sprint
+from onsight.models.preprocessing import ExpectedInput
 
 OWN = {
     "compact": Compact,
@@ -87,7 +86,7 @@ def test_unknown_tag_gives_those_there_are():
 
 
 def test_a_size_the_net_cannot_take_names_the_one_it_wants():
-    with pytest.raises(ModelError, match=r"'test_vit' cannot take .* 28x28 .*160x160"):
+    with pytest.raises(ModelError, match=r"'test_vit' cannot process .* 28x28 .*160x160"):
         make_model("test_vit", (3, 28, 28), 3)
 
 

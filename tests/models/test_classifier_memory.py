@@ -7,7 +7,7 @@ from torch import nn
 from onsight.data.loader import Images, Loader
 from onsight.data.normalization import Normalization
 from onsight.evaluation.predictions import evaluate_batches
-from onsight.features.feature_pass import with_features
+from onsight.features.feature_pass import logits_and_features
 from onsight.models.classifier import Classifier
 
 CPU = torch.device("cpu")
@@ -73,7 +73,7 @@ def test_another_error_is_not_retried():
 def test_features_stay_complete_when_a_batch_is_halved():
     images = make_images(10).gather(torch.arange(10)).images
     (logits, features), (whole_logits, whole) = (
-        with_features(make_classifier(room), images) for room in (3, 10)
+        logits_and_features(make_classifier(room), images) for room in (3, 10)
     )
     assert torch.equal(features, whole)
     assert torch.allclose(logits, whole_logits)

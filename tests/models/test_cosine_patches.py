@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.fft import dctn
 
-from onsight.models.cosine_patches import cosine_patches
+from onsight.models.compact import cosine_patches
 
 
 def correlated(channels: int, side: int) -> np.ndarray:

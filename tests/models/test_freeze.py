@@ -9,7 +9,7 @@ from torch import nn
 
 from onsight.errors import ModelError
 from onsight.models.catalog import make_model
-from onsight.models.freeze import freeze_backbone, set_training_mode
+from onsight.models.head import freeze_backbone, set_training_mode
 
 SHAPE = (1, 32, 32)
 
@@ -122,5 +122,7 @@ def test_distilled_nets_have_two_heads():
 
 
 def test_no_head_is_an_error():
-    with pytest.raises(ModelError, match="Sequential has no final linear layer"):
+    with pytest.raises(
+        ModelError, match="Sequential cannot be used for training.*no final linear layer"
+    ):
         freeze_backbone(nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten()))

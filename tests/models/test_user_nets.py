@@ -142,12 +142,12 @@ def test_a_folder_that_is_importable_anyway_stays_where_it_is(folder, monkeypatc
         ("lacking:Net", "importing 'lacking' raised ModuleNotFoundError: .*a_library_that"),
         ("mynets:fails", "calling 'mynets:fails' .*RuntimeError: no weights on the shelf"),
         ("mynets:number", "is a int, not an nn.Module"),
-        ("mynets:needs_depth", "needs depth, which Onsight does not know.*num_classes"),
+        ("mynets:needs_depth", "needs depth, which Onsight does not have.*num_classes"),
         ("mynets:gives_nothing", "returns a NoneType, not a torch.nn.Module"),
         ("mynets:seven", "returns 7 numbers per image, but the data has 4 classes"),
         ("mynets:maps", r"shape \(2, 4, 10, 8\); it must be \(2, 4\)"),
         ("mynets:Pair", "returns a tuple"),
-        ("mynets:WrongChannels", "cannot take images of 12x10 with 1 channel"),
+        ("mynets:WrongChannels", "cannot process images of 12x10 with 1 channel"),
     ],
 )
 def test_what_is_wrong_is_explained(folder, spec, message):

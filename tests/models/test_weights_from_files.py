@@ -13,11 +13,9 @@ from torch import nn
 from onsight.data.fit import ImageFormat
 from onsight.errors import ModelError
 from onsight.models.catalog import expected_input, make_model, preferred_size
-from onsight.models.expected_input import ExpectedInput
 from onsight.models.file import ModelFile, save_model
-from onsight.models.preprocessing import Preprocessing
-from onsight.models.weights import fill
-from onsight.models.weights_file import read_weights
+from onsight.models.preprocessing import ExpectedInput, Preprocessing
+from onsight.models.weights import load_into, read_weights
 
 SHAPE = (3, 32, 32)
 
@@ -30,7 +28,7 @@ def net():
 
 def started(path, name="compact", shape=SHAPE, classes=5):
     told = []
-    net = make_model(name, shape, classes, weights=str(path), tell=told.append)
+    net = make_model(name, shape, classes, weights=str(path), report=told.append)
     return net, told[0]
 
 
@@ -71,7 +69,7 @@ def test_a_prefix_of_the_network_itself_stays():
     inner = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     outer = nn.ModuleDict({"model": inner})
     tensors = {name: torch.randn_like(tensor) for name, tensor in outer.state_dict().items()}
-    assert fill(outer, tensors, "x").loaded == 4
+    assert load_into(outer, tensors, "x").loaded == 4
     assert_same(outer, tensors)
 
 
@@ -195,8 +193,8 @@ def write_bad_file(kind: str, path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "message"),
     [
-        ("missing", "w.pth", "there is no file .*w.pth"),
-        ("text", "w.npz", "w.npz is not a weights file: give a .safetensors"),
+        ("missing", "w.pth", "there is no weights file .*w.pth"),
+        ("text", "w.npz", "w.npz is not a weights file: pass a .safetensors"),
         ("text", "w.pth", "w.pth is (truncated, damaged or )?not a weights file"),
         ("text", "w.safetensors", "w.safetensors is truncated, damaged or not safetensors"),
         ("truncated", "w.safetensors", "w.safetensors is truncated"),

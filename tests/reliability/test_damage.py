@@ -13,7 +13,7 @@ from trials import resume, train
 
 from onsight.data.fit import ImageFormat
 from onsight.data.pack import open_pack
-from onsight.data.packing import Job
+from onsight.data.packing import PackJob
 from onsight.data.sources.find import find_source
 from onsight.errors import OnsightError
 from onsight.models.file import load_model_file
@@ -73,7 +73,7 @@ def test_a_damaged_file_is_refused_by_name(name, read, undisturbed, tmp_path):
 @pytest.mark.parametrize("name", ["pixels.bin", "table.safetensors", "pack.json"])
 def test_a_damaged_pack_is_built_again(name, shared_bars, tmp_path):
     tally, drawn = Tally(f"damage to {name} of a pack"), random.Random(name)
-    job = Job(find_source(str(shared_bars)), ImageFormat(12, 12, 1))
+    job = PackJob(find_source(str(shared_bars)), ImageFormat(12, 12, 1))
     pack = open_pack(job, tmp_path)
     everything = np.arange(len(pack))
     pixels, labels = pack.take(everything), pack.index.labels.copy()

@@ -8,8 +8,7 @@ from rich.console import Console
 
 from onsight.errors import ModelError
 from onsight.models.compact import Compact
-from onsight.models.cost import model_cost
-from onsight.models.shown import matching, short_list, weights_place
+from onsight.models.model_list import count_cost, find_models, locate_weights, recommended_models
 from onsight.report.model_list import list_models
 
 
@@ -27,7 +26,7 @@ def empty_cache(monkeypatch, tmp_path):
     ],
 )
 def test_costs_are_those_published(name, size, parameters_millions, multiply_adds_millions):
-    cost = model_cost(name)
+    cost = count_cost(name)
     assert cost.size == size
     assert cost.parameters / 1e6 == pytest.approx(parameters_millions, rel=1e-3)
     # Published counts of the lite nets include batch norm and activations, a twentieth.
@@ -35,30 +34,30 @@ def test_costs_are_those_published(name, size, parameters_millions, multiply_add
 
 
 def test_costs_of_onsights_own_are_counted_by_hand():
-    assert model_cost("linear").multiply_adds == 3 * 32 * 32 * 10
+    assert count_cost("linear").multiply_adds == 3 * 32 * 32 * 10
     lenet = 6 * 3 * 25 * 28**2 + 16 * 6 * 25 * 10**2 + 400 * 120 + 120 * 84 + 84 * 10
-    assert model_cost("lenet").multiply_adds == lenet
+    assert count_cost("lenet").multiply_adds == lenet
     weights = sum(parameter.numel() for parameter in Compact((3, 32, 32), 10).parameters())
-    assert model_cost("compact").parameters == weights
+    assert count_cost("compact").parameters == weights
 
 
 def test_where_weights_are():
-    places = {name: weights_place(name) for name in ("compact", "resnet10t", "test_vit")}
+    places = {name: locate_weights(name) for name in ("compact", "resnet10t", "test_vit")}
     assert places == {"compact": "none", "resnet10t": "Hub", "test_vit": "Hub"}
-    assert weights_place("tf_efficientnet_lite2") == "here"
+    assert locate_weights("tf_efficientnet_lite2") == "here"
 
 
 def test_names_by_text_and_by_pattern():
-    assert {"resnet18", "resnet18d", "legacy_seresnet18"} <= {*matching("resnet18")}
-    assert {"resnet18", "resnet18d", "legacy_seresnet18"} & {*matching("resnet18*")} == {
+    assert {"resnet18", "resnet18d", "legacy_seresnet18"} <= {*find_models("resnet18")}
+    assert {"resnet18", "resnet18d", "legacy_seresnet18"} & {*find_models("resnet18*")} == {
         "resnet18",
         "resnet18d",
     }
-    assert matching("tf_efficientnet_lite?") == [f"tf_efficientnet_lite{n}" for n in range(5)]
-    assert len(matching("*")) > 1000
-    assert len({*short_list()}) == len(short_list()) <= 21
+    assert find_models("tf_efficientnet_lite?") == [f"tf_efficientnet_lite{n}" for n in range(5)]
+    assert len(find_models("*")) > 1000
+    assert len({*recommended_models()}) == len(recommended_models()) <= 21
     with pytest.raises(ModelError, match="no model matches 'resnett18'. Did you mean resnet18"):
-        matching("resnett18")
+        find_models("resnett18")
 
 
 def test_the_list_for_people_and_for_programs(capsys):

@@ -9,7 +9,7 @@ from serve_stub import image, running
 import onsight
 from onsight.models.catalog import make_model
 from onsight.models.file import ModelFile, save_model
-from onsight.models.head import head_of
+from onsight.models.head import find_head
 from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
 
@@ -32,7 +32,7 @@ def plant_model(path, seed, rows=2000):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         net = make_model("lenet", (1, 28, 28), 3)
-        bank = F.normalize(torch.randn(rows, head_of(net).in_features)).half()
+        bank = F.normalize(torch.randn(rows, find_head(net).in_features)).half()
     file = ModelFile(
         model="lenet",
         classes=("a", "b", "c"),

@@ -7,8 +7,8 @@ import torch
 from on_device import CLASSES, DEVICE, IS_SIMULATED, SIDE, make, steady
 from torch import nn
 
-from onsight.data import prefetch as prefetch_module
-from onsight.data.prefetch import prefetch
+from onsight.data import loader as prefetch_module
+from onsight.data.loader import prefetch
 from onsight.training.step import deferred_losses
 from onsight.training.step.deferred_losses import NonFiniteStepError
 from onsight_explain.simulated.machine import RaceError

@@ -4,10 +4,9 @@ import pytest
 import torch
 from on_device import BATCH, DEVICE, IMAGES, IS_SIMULATED, config_and_images, make, steady
 
-from onsight.data.normalization import measure
+from onsight.data.normalization import measure_normalization
 from onsight.evaluation.predictions import evaluate_batches
-from onsight.models.classifier import Classifier
-from onsight.models.tta import TtaForward
+from onsight.models.classifier import Classifier, TtaForward
 from onsight.training.autotune import room as room_module
 from onsight.training.autotune.room import move_if_room
 from onsight.training.images.residency import choose_residency
@@ -119,7 +118,7 @@ def test_many_images_go_to_the_device_if_a_measured_step_leaves_the_room(
     monkeypatch.setattr(memory, "limit_bytes", memory.used_bytes + int(room * size))
     kept = choose_residency(dataset.images, DEVICE)
     assert kept.value == "memory"
-    normalization = measure(dataset.images, torch.arange(100))
+    normalization = measure_normalization(dataset.images, torch.arange(100))
     data = TrainingData(dataset, dataset.images.copied(), normalization, DEVICE)
     chosen, data = move_if_room(config, data, kept, 1)
     assert chosen.value == place

@@ -15,7 +15,7 @@ import torch
 from onsight.config import make_config
 from onsight.data.index import TRAIN
 from onsight.data.loader import Images, Loader
-from onsight.data.normalization import measure
+from onsight.data.normalization import measure_normalization
 from onsight.training.build import make_net, make_update
 from onsight.training.step.seen_in_step import waits
 from onsight_explain.devices import module_of
@@ -102,7 +102,7 @@ def make(model="lenet", count=IMAGES, module=None, device=DEVICE, world=None, **
     """(update, loader) on a device, for images of noise. module: a net of the test's own."""
     config, dataset = config_and_images(model, count, **settings)
     images, numbers = dataset.images, dataset.ids(TRAIN)
-    normalization = measure(images, numbers)
+    normalization = measure_normalization(images, numbers)
     net = make_net(config, dataset, device, module).train()
     update = make_update(config, net, dataset, normalization, device, world)
     mixes = update.augmentation.mixes

@@ -45,7 +45,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
     monkeypatch.setattr(torch.nn.Module, "to", to_fake)
-    caches = randomness.constant, normalization._rows
+    caches = randomness.constant, normalization._repeat_per_pixel
     for cache in caches:
         cache.cache_clear()
     with FakeTensorMode() as mode:
@@ -114,7 +114,7 @@ def test_every_augmentation_stays_on_cuda(fake):
         flip=True, crop_area=0.5, rotate_degrees=5.0, jitter=0.3, cutout=0.2, mixup=0.4, cutmix=1.0
     )
     loader = Loader(images, torch.arange(COUNT), BATCH, CUDA, with_next=True)
-    batch = next(loader._shared([torch.arange(BATCH, device=CUDA)], (0, 0)))
+    batch = next(loader._rank_batches([torch.arange(BATCH, device=CUDA)], (0, 0)))
     numbers = augmentation.draw(0, 0, batch.ids)
     inputs, targets = augmentation.apply(batch, numbers, Normalization((0.5,) * 3, (0.5,) * 3), 3)
     assert inputs.shape == (BATCH, 3, SIDE, SIDE)

@@ -9,7 +9,7 @@ from torch import nn
 import onsight
 from onsight.config import make_config
 from onsight.models.catalog import make_model
-from onsight.models.head import required_head
+from onsight.models.head import require_head
 from onsight.report.console import SilentReporter
 from onsight.training.fine_tuning import (
     choose_average,
@@ -81,7 +81,7 @@ def test_layer_wise_rates_fall_from_the_head_down():
         for one in group["params"]
     }
     assert len(rates) == len(list(net.parameters()))
-    assert {rates[id(one)] for one in required_head(net).parameters()} == {1.0}
+    assert {rates[id(one)] for one in require_head(net).parameters()} == {1.0}
     in_order = [rates[id(one)] for name, one in net.named_parameters() if "conv" in name]
     assert in_order == sorted(in_order)
     powers = {round(0.8**n, 9) for n in range(30)}

@@ -8,8 +8,8 @@ import torch
 
 import onsight
 from onsight.data.cache import find_cache_folder
-from onsight.features.heads.choose import HeadSettings
-from onsight.features.heads.fewer_images import WithFewer
+from onsight.features.choose_head import LearningCurvePoint
+from onsight.features.heads import HeadSettings
 from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
@@ -148,7 +148,7 @@ def fits(monkeypatch):
         return noted[-1][1]
 
     monkeypatch.setattr(HeadSettings, "fit", fit)
-    monkeypatch.setattr(fit_head, "right_with_fewer", lambda *_: [])
+    monkeypatch.setattr(fit_head, "measure_learning_curve", lambda *_: [])
     return noted
 
 
@@ -211,8 +211,10 @@ def test_a_head_is_not_fitted_again_without_the_time(
 
 
 def test_a_frozen_run_says_what_more_images_would_bring(bars, tmp_path, monkeypatch):
-    law = [WithFewer(n, round(2000 * (1 - 0.8 * n**-0.3)), 2000) for n in (20, 40, 80, 160)]
-    monkeypatch.setattr(fit_head, "right_with_fewer", lambda *_: law)
+    law = [
+        LearningCurvePoint(n, round(2000 * (1 - 0.8 * n**-0.3)), 2000) for n in (20, 40, 80, 160)
+    ]
+    monkeypatch.setattr(fit_head, "measure_learning_curve", lambda *_: law)
     run = onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
     curve = run.results["learning_curve"]
     assert [point["train_images"] for point in curve["points"]] == [20, 40, 80, 160]

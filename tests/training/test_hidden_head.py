@@ -10,10 +10,9 @@ from torch import nn
 
 import onsight
 from onsight.errors import ModelError
-from onsight.features.heads import hidden
-from onsight.features.heads.choose import choose_head
-from onsight.features.heads.hidden import HiddenSettings
-from onsight.features.heads.labelled import LabelledFeatures
+from onsight.features import heads as fitted_heads
+from onsight.features.choose_head import choose_head
+from onsight.features.heads import HiddenSettings, LabelledFeatures
 from onsight.models import head as heads
 from onsight.models.file import build_model, load_model_file, save_model
 from onsight.report.console import SilentReporter
@@ -90,10 +89,10 @@ def test_a_hidden_head_takes_the_place_of_the_linear_one():
     net = Body()
     head = heads.HiddenHead(5, 7, 3)
     heads.set_hidden_head(net, head)
-    assert heads.head_of(net) is net.tail[3] is head
+    assert heads.find_head(net) is net.tail[3] is head
     assert heads.hidden_units(net) == 7
     images = torch.randn(4, 8)
-    with heads.features_kept(net) as kept:
+    with heads.capturing_features(net) as kept:
         logits = net(images)
     features = net.tail[2](net.tail[1](images))
     assert torch.equal(kept[0], features)
@@ -136,7 +135,7 @@ def run(patterns, train_once):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hidden_head, "_FEWEST", 1)
         patch.setattr(hidden_head, "_FEWEST_JUDGED", 1)
-        patch.setattr(hidden, "_LEAST_STEPS", 30)
+        patch.setattr(fitted_heads, "_MIN_STEPS", 30)
         patch.setattr(hidden_head, "is_clearly_better", lambda *logits: True)
         patch.setattr("onsight.report.html.write_report", lambda run: run / "report.html")
         settings = {name: value for name, value in QUICK.items() if name != "reporter"}

@@ -12,7 +12,7 @@ from torch import nn
 
 from onsight.data.index import TEST, TRAIN
 from onsight.evaluation.predictions import PredictionTable
-from onsight.features.feature_pass import FeatureStore, features_key, with_features
+from onsight.features.feature_pass import FeatureStore, features_key, logits_and_features
 from onsight.models.classifier import Classifier
 from onsight.report.gallery import MistakesHeat, save_gallery
 from onsight.training import lookalikes
@@ -41,7 +41,9 @@ def all_wrong(dataset, split=TEST):
 
 
 def features_of(classifier, data, ids):
-    return with_features(classifier, data.images.gather(torch.as_tensor(ids)).images)[1].numpy()
+    return logits_and_features(classifier, data.images.gather(torch.as_tensor(ids)).images)[
+        1
+    ].numpy()
 
 
 def expected(classifier, data, queries, among):

@@ -14,7 +14,7 @@ from torch import nn
 from onsight.data.index import TEST
 from onsight.evaluation.predictions import PredictionTable
 from onsight.heatmaps.heat import heat_maps
-from onsight.heatmaps.overlay import enlarged, overlay
+from onsight.heatmaps.overlay import enlarge, overlay
 from onsight.models.classifier import Classifier
 from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
 from onsight.training import mistakes_heat
@@ -107,4 +107,4 @@ def test_the_gallery_keeps_it_drawn_over_the_image(prepared, tmp_path):
     assert files[:3] == ["heat-00.png", "heat-01.png", None]
     pixels = pack.pixels[pack.rows[wrong.ids[-2]]]
     with Image.open(tmp_path / "heat-01.png") as image:
-        assert np.array_equal(np.asarray(image), overlay(*enlarged(pixels, heat[1], 160)))
+        assert np.array_equal(np.asarray(image), overlay(*enlarge(pixels, heat[1], 160)))

@@ -15,7 +15,7 @@ import onsight
 from onsight.data.loader import Images
 from onsight.data.normalization import Normalization
 from onsight.evaluation.out_of_distribution import choose_detector
-from onsight.features.feature_pass import with_features
+from onsight.features.feature_pass import logits_and_features
 from onsight.inference.predict import OutputOptions, predict_files
 from onsight.models.classifier import Classifier
 from onsight.models.file import load_model_file, save_model
@@ -61,7 +61,7 @@ def test_ranks_share_the_work_and_tell_alike():
     seen, held_out = torch.arange(0, 60), torch.arange(60, 90)
     choice = fit_out_of_distribution_detector(alone, images, seen, held_out, World())
     batch = images.pixels.view(-1, 2, 2, 3)
-    features = with_features(alone, batch)[1]
+    features = logits_and_features(alone, batch)[1]
     expected = choose_detector(features[:60], features[60:])
     assert choice.reason == expected.reason == "set on 30 validation images"
     assert choice.value.threshold == pytest.approx(expected.value.threshold, abs=1e-6)

@@ -23,12 +23,14 @@ from onsight.audit.labels import (
 from onsight.config import make_config
 from onsight.data.cache import find_cache_folder
 from onsight.data.duplicates.comparison import NearDuplicate
-from onsight.data.duplicates.groups import groups_of
-from onsight.data.duplicates.kept import keep_near_duplicates
-from onsight.data.duplicates.near import find_near_duplicates
-from onsight.data.folds import USUAL_FOLDS
+from onsight.data.duplicates.near import (
+    cache_near_duplicates,
+    connected_groups,
+    find_near_duplicates,
+)
 from onsight.data.sources.find import ReadOptions, find_source, name_data, resolve_data
 from onsight.data.sources.memory import InMemory
+from onsight.data.split import USUAL_FOLDS
 from onsight.errors import DataError
 from onsight.evaluation.statistics import wilson
 from onsight.files import user_path
@@ -80,7 +82,7 @@ def check(
     dataset = open_dataset(source, make_config({"image_size": image_size}), cache, reporter)
     with reporter.bar("compare", len(dataset.pack)) as bar:
         near_duplicates = find_near_duplicates(dataset.pack, bar.advance)
-    keep_near_duplicates(cache, dataset.source, dataset.pack, near_duplicates)
+    cache_near_duplicates(cache, dataset.source, dataset.pack, near_duplicates)
     note = "labels were not checked" if quick else _why_not_labels(dataset)
     predictions = None
     if not note:
@@ -146,7 +148,7 @@ def _copy_groups(
     """Return digests (n, 16) of the images, made equal for near-duplicates too."""
     digests = dataset.pack.digests
     pairs = ((pair.first, pair.second) for pair in near_duplicates)
-    return digests[groups_of(len(digests), pairs)]
+    return digests[connected_groups(len(digests), pairs)]
 
 
 def _why_not_labels(dataset: CheckedDataset) -> str:

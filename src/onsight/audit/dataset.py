@@ -16,8 +16,8 @@ from onsight.config import Config
 from onsight.data.dataset import USUAL_SIZE, choose_size, make_format
 from onsight.data.index import SPLIT_NAMES, UNSPLIT, Problem
 from onsight.data.pack import Pack, open_pack
-from onsight.data.packing import Job, Progress
-from onsight.data.pillow_pixels import FORMATS, Pixels
+from onsight.data.packing import PackJob, Progress
+from onsight.data.pixels import FORMATS, Pixels
 from onsight.data.sources.source import Source
 from onsight.errors import ImageError
 from onsight.report.console import Reporter
@@ -85,7 +85,7 @@ def open_dataset(
         size = _SIZE
     reader = _HeaderReader(source.read)
     recorded = replace(source, read=reader)
-    job = Job(recorded, make_format(config, size, size), threads=usable_cores())
+    job = PackJob(recorded, make_format(config, size, size), threads=usable_cores())
     with reporter.bar("decode", len(source.index)) as bar:
         pack = open_pack(replace(job, progress=bar.advance), cache)
         if pack.was_cached:

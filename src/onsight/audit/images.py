@@ -16,7 +16,7 @@ from onsight.audit.dataset import CheckedDataset
 from onsight.audit.finding import AuditFinding, AuditItem
 from onsight.data.duplicates.comparison import NearDuplicate
 from onsight.data.index import SPLIT_NAMES
-from onsight.data.split import different
+from onsight.data.split import group_identical
 
 _SPLIT_ORDER = ("", *SPLIT_NAMES[1:])  # of two copies, training uses the one in the later split
 _MAX_DIFFERENCE = 40.0  # grey levels between near-duplicates at which the score would be 0
@@ -91,7 +91,7 @@ def measure_images(dataset: CheckedDataset) -> ImageMeasures:
 
 
 def _identical_images(dataset: CheckedDataset) -> Iterator[AuditFinding]:
-    group, first = different(dataset.pack.digests)
+    group, first = group_identical(dataset.pack.digests)
     order = np.lexsort((-dataset.pack.index.splits, group))  # test before validation before train
     used = order[np.searchsorted(group[order], np.arange(len(first)))]  # of each group
     for number in np.flatnonzero(used[group] != np.arange(len(group))).tolist():

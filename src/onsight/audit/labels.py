@@ -14,25 +14,24 @@ from torch import Tensor
 
 from onsight.audit.dataset import CheckedDataset
 from onsight.audit.finding import AuditFinding, AuditItem
-from onsight.data.duplicates.signatures import planes
-from onsight.data.folds import USUAL_FOLDS, assign_folds
+from onsight.data.duplicates.candidates import resize_to_planes
 from onsight.data.loader import Images, Loader
 from onsight.data.normalization import Normalization
 from onsight.data.pack import Pack
-from onsight.data.split import different
+from onsight.data.split import USUAL_FOLDS, assign_folds, group_identical
 from onsight.evaluation.metrics import find_confused_pairs
 from onsight.evaluation.results import ConfusedPair
+from onsight.features.choose_head import COARSE, choose_head
 from onsight.features.feature_pass import (
     FeatureStore,
     compute_features,
     feature_loader,
     features_key,
 )
-from onsight.features.heads.choose import COARSE, HeadSettings, choose_head
-from onsight.features.heads.labelled import LabelledFeatures
+from onsight.features.heads import HeadSettings, LabelledFeatures
 from onsight.models.catalog import expected_input, make_model
 from onsight.models.classifier import Classifier
-from onsight.models.pretrained import OFFLINE_MODEL, has_offline_weights, offline_hint
+from onsight.models.timm_nets import OFFLINE_MODEL, has_offline_weights, offline_hint
 from onsight.report.console import Reporter
 from onsight.report.sentences import pair_sentence
 from onsight.words import plural
@@ -162,7 +161,7 @@ def class_findings(
 
 
 def _rare_classes(dataset: CheckedDataset) -> Iterator[AuditFinding]:
-    group, _ = different(dataset.pack.digests)
+    group, _ = group_identical(dataset.pack.digests)
     classes = len(dataset.classes)
     images = np.unique(group * classes + dataset.pack.index.labels)  # copies count once in a class
     counts = np.bincount(images % classes, minlength=classes)
@@ -213,7 +212,7 @@ def _load_backbone(pack: Pack, device: torch.device) -> Classifier:
 
 def _reduced_images(pack: Pack) -> Tensor:
     parts = [
-        planes(pack.take(numbers), _PIXELS).flatten(1) / 255
+        resize_to_planes(pack.take(numbers), _PIXELS).flatten(1) / 255
         for numbers in np.array_split(np.arange(len(pack)), -(-len(pack) // _PIXEL_ROWS))
     ]
     return torch.cat(parts)

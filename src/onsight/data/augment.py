@@ -1,15 +1,21 @@
-"""Augmentation of training batches: drawn from (seed, epoch, image), applied on the device."""
+"""Augmentation of training batches: drawn from (seed, epoch, image), applied on the device.
+
+B batch, C channels, H height, W width, K classes.
+"""
 
 from dataclasses import dataclass, fields
 from typing import Any
 
 from torch import Tensor
 
-from onsight.data.augmentations.cutout import Cutout
-from onsight.data.augmentations.geometry import Geometry
-from onsight.data.augmentations.jitter import Jitter
-from onsight.data.augmentations.mix import Mix
-from onsight.data.augmentations.op import Numbers, Op
+from onsight.data.augmentation_ops import (
+    AugmentationOp,
+    Cutout,
+    Geometry,
+    Jitter,
+    Mix,
+    Numbers,
+)
 from onsight.data.loader import Batch
 from onsight.data.normalization import Normalization
 from onsight.randomness import uniform
@@ -18,20 +24,20 @@ from onsight.randomness import uniform
 _PIXEL_OPS: tuple[type[Any], ...] = (Geometry, Jitter)
 _INPUT_OPS: tuple[type[Any], ...] = (Cutout,)
 
-SETTINGS = {field.name for op in (*_PIXEL_OPS, *_INPUT_OPS, Mix) for field in fields(op)}
+SETTINGS = {field.name for kind in (*_PIXEL_OPS, *_INPUT_OPS, Mix) for field in fields(kind)}
 
 
 @dataclass(frozen=True)
 class Augmentation:
     """The random changes of training images that are on."""
 
-    pixel_ops: tuple[Op, ...]
-    input_ops: tuple[Op, ...]
+    pixel_ops: tuple[AugmentationOp, ...]
+    input_ops: tuple[AugmentationOp, ...]
     mix: Mix
 
     @classmethod
     def of(cls, **settings: Any) -> "Augmentation":
-        """The augmentation for some of SETTINGS; the others are off. Raises TypeError."""
+        """Make the augmentation for some of SETTINGS; the others are off. Raises TypeError."""
         if unknown := settings.keys() - SETTINGS:
             raise TypeError(f"no augmentation setting is called {', '.join(sorted(unknown))}")
         return cls(
@@ -52,7 +58,7 @@ class Augmentation:
         return [*columns, *self.mix.columns]
 
     def draw(self, seed: int, epoch: int, ids: Tensor) -> Numbers:
-        """The numbers in [0, 1) that each image needs, by column. ids: int64 (B,)."""
+        """Draw the numbers in [0, 1) that each image needs, by column. ids: int64 (B,)."""
         columns = self.columns
         if not columns:
             return {}
@@ -62,15 +68,16 @@ class Augmentation:
     def apply(
         self, batch: Batch, numbers: Numbers, normalization: Normalization, classes: int
     ) -> tuple[Tensor, Tensor]:
-        """The model's input (B, C, H, W) and targets: labels (B,), or shares (B, K) if mixed.
+        """Return the model's input (B, C, H, W) and targets: labels (B,), or shares (B, K).
 
-        When images are mixed, the batch's last one serves only as the partner of the one before.
+        Targets are shares if images are mixed; then the batch's last image serves only as the
+        partner of the one before.
         """
         inputs = self.change(batch.images, numbers, normalization)
         return self.mixed(inputs, batch.labels, numbers, classes)
 
     def change(self, images: Tensor, numbers: Numbers, normalization: Normalization) -> Tensor:
-        """What is done to each image by itself: images (B, H, W, C) to inputs (B, C, H, W)."""
+        """Change each image by itself: images (B, H, W, C) to inputs (B, C, H, W)."""
         for op in self.pixel_ops:
             images = op.apply(images, numbers)
         inputs = normalization.apply(images)
@@ -81,17 +88,19 @@ class Augmentation:
     def mixed(
         self, inputs: Tensor, labels: Tensor, numbers: Numbers, classes: int
     ) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of a batch, each image mixed with the next one if that is on."""
+        """Return inputs and targets of a batch, each image mixed with the next if that is on."""
         if not self.mixes:
             return inputs, labels
         return self.mix.apply(inputs, labels, numbers, classes)
 
 
-def _make(op: type[Any], settings: dict[str, Any]) -> Any:
-    names = {field.name for field in fields(op)}
-    return op(**{name: value for name, value in settings.items() if name in names})
+def _make(kind: type[Any], settings: dict[str, Any]) -> Any:
+    names = {field.name for field in fields(kind)}
+    return kind(**{name: value for name, value in settings.items() if name in names})
 
 
-def _switched_on(kinds: tuple[type[Any], ...], settings: dict[str, Any]) -> tuple[Op, ...]:
-    ops: list[Op] = [_make(kind, settings) for kind in kinds]
-    return tuple(op for op in ops if op.columns)
+def _switched_on(
+    kinds: tuple[type[Any], ...], settings: dict[str, Any]
+) -> tuple[AugmentationOp, ...]:
+    made: list[AugmentationOp] = [_make(kind, settings) for kind in kinds]
+    return tuple(op for op in made if op.columns)

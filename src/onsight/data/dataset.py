@@ -1,4 +1,7 @@
-"""DATA made ready for training: decoded and split, with every image accounted for."""
+"""DATA made ready for training: decoded and split, with every image accounted for.
+
+n images, K classes, H height, W width, C channels.
+"""
 
 import math
 from collections import Counter
@@ -14,49 +17,42 @@ from torch import Tensor
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.fit import ImageFormat
-from onsight.data.folds import USUAL_FOLDS, assign_folds, choose_folds
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION, Problem
 from onsight.data.loader import BatchSource, Images
 from onsight.data.pack import Pack, open_pack
-from onsight.data.packing import Job, Progress
+from onsight.data.packing import PackJob, Progress
 from onsight.data.shards.order import estimate_open_files
 from onsight.data.sources.source import DRAW_STAGE, Source, count_held_out
-from onsight.data.split import leaks
-from onsight.data.split_units import SplitUnits, split_units
-from onsight.data.stream import Stream
+from onsight.data.split import USUAL_FOLDS, assign_folds, choose_folds, find_leaks
+from onsight.data.split_units import SplitUnits, find_split_units
+from onsight.data.stream import StreamedImages
 from onsight.errors import ConfigError, DataError
 from onsight.words import data_size, listed, plural
 
+USUAL_SIZE = (64, 64)  # pixels, if images differ in size or are large
+MIN_PER_CLASS = 4  # training images; with fewer, an error is more useful than a model
+
 _SMALL = 64  # pixels; data no larger than this keeps its own size
-USUAL_SIZE = (64, 64)  # pixels, where images differ in size or are large
-_THUMBNAIL = 64  # pixels of the longer side where images are streamed
+_THUMBNAIL = 64  # pixels of the longer side if images are streamed
 _ROOM = 8 / 7  # packed side over input side; usually 256 for 224
-LEAST_PER_CLASS = 4  # training images; with fewer, a refusal says more than a model
+_MIN_EVALUATED = 5  # images of a class, to say anything about it
 _ANY_FOLDS = Choice(USUAL_FOLDS, "the usual number")
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Usable images with their split.
-
-    images: where batches come from, the pack or, when streaming, the source; format: how
-    evaluation and prediction prepare an image; packed_size: (height, width) of the pack, with
-    the reason; splits: int8 (n,), 0 for images left out; problems: everything that is not used,
-    with reasons; files: how many images the source lists; notes: what the user should know;
-    folds: how many, 1 if a test part is held out; fold: int8 (n,), from 1, or 0 for none; units:
-    what the split keeps together.
-    """
+    """Usable images with their split."""
 
     pack: Pack
-    images: BatchSource
-    format: ImageFormat
-    packed_size: Choice[tuple[int, int]]
-    splits: NDArray[np.int8]
-    problems: list[Problem]
-    files: int
-    notes: list[str]
-    folds: Choice[int]
-    fold: NDArray[np.int8]
+    images: BatchSource  # where batches come from: the pack or, when streaming, the source
+    format: ImageFormat  # how evaluation and prediction prepare an image
+    packed_size: Choice[tuple[int, int]]  # (height, width)
+    splits: NDArray[np.int8]  # (n,), 0 for images left out
+    problems: list[Problem]  # everything that is not used, with reasons
+    files: int  # how many images the source lists
+    notes: list[str]  # for the user
+    folds: Choice[int]  # 1 if a test part is held out
+    fold: NDArray[np.int8]  # (n,), from 1 on, or 0 for none
     units: SplitUnits
 
     @property
@@ -67,39 +63,39 @@ class Dataset:
     @property
     def input_shape(self) -> tuple[int, int, int]:
         """(C, H, W) of the model's input; images may be packed larger, with room for crops."""
-        return self.format.channels, *self.format.shown
-
-    def ids(self, split: int) -> Tensor:
-        """Image numbers of a split: int64 (m,), on the CPU; shard by shard if these are read."""
-        numbers = np.flatnonzero(self.splits == split)
-        if self.images.shards_of(torch.from_numpy(numbers)) is not None:
-            numbers = numbers[np.argsort(self.pack.sources[numbers], kind="stable")]
-        return torch.from_numpy(numbers)
-
-    def counts(self, split: int) -> NDArray[np.int64]:
-        """Images of each class in a split: (K,)."""
-        labels = self.pack.index.labels[self.splits == split]
-        return np.bincount(labels, minlength=len(self.classes)).astype(np.int64)
-
-    def without_fold(self, fold: int) -> "Dataset":
-        """The split in which the images of this fold are the test part."""
-        return replace(self, splits=np.where(self.fold == fold, np.int8(TEST), self.splits))
+        return self.format.channels, *self.format.model_size
 
     @property
     def used(self) -> int:
         """How many images are in a split."""
         return int((self.splits > 0).sum())
 
+    def ids(self, split: int) -> Tensor:
+        """Return the image numbers of a split, shard by shard if shards are read: int64 (m,)."""
+        numbers = np.flatnonzero(self.splits == split)
+        if self.images.shards_of(torch.from_numpy(numbers)) is not None:
+            numbers = numbers[np.argsort(self.pack.sources[numbers], kind="stable")]
+        return torch.from_numpy(numbers)
+
+    def counts(self, split: int) -> NDArray[np.int64]:
+        """Count the images of each class in a split: (K,)."""
+        labels = self.pack.index.labels[self.splits == split]
+        return np.bincount(labels, minlength=len(self.classes)).astype(np.int64)
+
+    def without_fold(self, fold: int) -> "Dataset":
+        """Return this dataset with the images of a fold as its test part."""
+        return replace(self, splits=np.where(self.fold == fold, np.int8(TEST), self.splits))
+
 
 def choose_size(
-    source: Source, asked: tuple[int, int] | None, preferred: tuple[int, int] | None
+    source: Source, requested: tuple[int, int] | None, preferred: tuple[int, int] | None
 ) -> Choice[tuple[int, int]]:
-    """The (height, width) in pixels of the model's input.
+    """Choose the (height, width) in pixels of the model's input.
 
     preferred: the size the model was made for, None if it takes any.
     """
-    if asked:
-        return Choice(asked, "as asked")
+    if requested:
+        return Choice(requested, "as asked")
     if preferred:
         return Choice(preferred, "the size the model was made for")
     sizes = set(source.sizes)
@@ -110,16 +106,16 @@ def choose_size(
     return Choice(USUAL_SIZE, "images differ in size or are large (--image-size)")
 
 
-def least_decoded(source: Source) -> int:
-    """How many images are decoded however little time there is: all held out, and a few."""
-    least = count_held_out(source) + LEAST_PER_CLASS * len(source.index.classes)
-    return min(len(source.index), least)
+def count_required_images(source: Source) -> int:
+    """Count the images decoded however little time there is: all held out, and a few others."""
+    required = count_held_out(source) + MIN_PER_CLASS * len(source.index.classes)
+    return min(len(source.index), required)
 
 
 def choose_packed_size(
     source: Source, size: tuple[int, int], config: Config
 ) -> Choice[tuple[int, int]]:
-    """The (height, width) in pixels at which images are packed for a model's input size."""
+    """Choose the (height, width) at which images are packed for a model's input size."""
     if config.residency == "stream":
         scale = min(1.0, _THUMBNAIL / max(size))
         small = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
@@ -127,14 +123,14 @@ def choose_packed_size(
     if config.crop_area == 1:
         return Choice(size, "the model's input size")
     roomy = round(size[0] * _ROOM), round(size[1] * _ROOM)
-    found = source.sizes
-    if 2 * sum(one[0] >= roomy[0] and one[1] >= roomy[1] for one in found) < len(found):
+    large = sum(height >= roomy[0] and width >= roomy[1] for height, width in source.sizes)
+    if 2 * large < len(source.sizes):
         return Choice(size, "most sampled images have no more detail for crops")
     return Choice(roomy, "8/7 of the model's input size, so that crops keep their detail")
 
 
 def make_format(config: Config, size: tuple[int, int], packed: tuple[int, int]) -> ImageFormat:
-    """The format images are packed in; 0 channels means as they are stored.
+    """Return the format images are packed in; 0 channels keeps those that are stored.
 
     size, packed: (height, width) of the model's input and of the pack.
     """
@@ -155,48 +151,48 @@ def open_dataset(
     cache_folder: Path | None,
     threads: int,
     progress: Progress = lambda done: None,
-    most_folds: Callable[[Pack], Choice[int]] = lambda pack: _ANY_FOLDS,
+    max_folds: Callable[[Pack], Choice[int]] = lambda pack: _ANY_FOLDS,
     deadline: float = math.inf,
 ) -> Dataset:
-    """Decode (or reopen) all images of a source and split them.
+    """Decode all images of a source, or reopen their pack, and split them.
 
-    size: (height, width) of the model's input; most_folds: called for how many folds there is time
-    for; deadline: on the monotonic clock, after which few but those held out are decoded. If
+    size: (height, width) of the model's input; max_folds: called for how many folds there is time
+    for; deadline: on the monotonic clock, after which only the required images are decoded. If
     config.residency is "stream" the pack holds thumbnails and the images are decoded for every
-    batch. Raises DataError when nothing can be learned from them, or at the first problem
-    when config.strict; ConfigError for folds that cannot be made.
+    batch. Raises DataError if nothing can be learned from the images or, when config.strict, at
+    the first problem; ConfigError for folds that cannot be made.
     """
     faults = [problem for problem in source.problems if problem.stage != DRAW_STAGE]
     if config.strict and faults:
         raise DataError(f"{faults[0].path}: {faults[0].reason}")
     packed_size = choose_packed_size(source, size, config)
     target = make_format(config, size, packed_size.value)
-    least = least_decoded(source)
-    job = Job(source, target, config.strict, threads, progress, deadline, least)
+    required = count_required_images(source)
+    job = PackJob(source, target, config.strict, threads, progress, deadline, required)
     pack = open_pack(job, cache_folder)
     given = pack.index.splits
-    units = split_units(source, pack, config, cache_folder)
+    units = find_split_units(source, pack, config, cache_folder)
     folds = choose_folds(
-        config, pack.digests, pack.index, lambda: most_folds(pack), units.times is not None
+        config, pack.digests, pack.index, lambda: max_folds(pack), units.times is not None
     )
-    tested = config.test_fraction if folds.value == 1 else 0.0
-    splits = units.assign(given, config.validation_fraction, tested)
-    leaked = leaks(units.near, splits)
-    identical = leaks(pack.digests, splits)
+    test_fraction = config.test_fraction if folds.value == 1 else 0.0
+    splits = units.assign(given, config.validation_fraction, test_fraction)
+    leaked = find_leaks(units.copy_digests, splits)
+    identical = find_leaks(pack.digests, splits)
     left_out = [_leak(pack, int(row), identical[row]) for row in np.flatnonzero(leaked)]
     splits[leaked] = 0
-    images, shown = _batch_source(pack, source, config, threads)
+    images, evaluation_format = _batch_source(pack, source, config, threads)
     dataset = Dataset(
         pack=pack,
         images=images,
-        format=shown,
+        format=evaluation_format,
         packed_size=packed_size,
         splits=splits,
         problems=[*source.problems, *pack.problems, *left_out],
         files=len(source.index) + len(source.problems),
         notes=[],
         folds=folds,
-        fold=_folds_of(pack, units.digests, splits, folds.value),
+        fold=_assign_used_folds(pack, units.digests, splits, folds.value),
         units=units,
     )
     dataset.notes.extend(_notes(dataset, source))
@@ -204,10 +200,28 @@ def open_dataset(
     return dataset
 
 
-def _folds_of(
+def summarise_splits(dataset: Dataset) -> str:
+    """Return how many images each split has, and how many are used, in words."""
+    parts = [
+        f"{int((dataset.splits == split).sum()):,} {SPLIT_NAMES[split]}"
+        for split in (TRAIN, VALIDATION, TEST)
+    ]
+    if dataset.folds.value > 1:
+        parts[2] = f"{dataset.folds.value}-fold cross-validation"
+    if not dataset.problems:
+        return f"{', '.join(parts)}; all {dataset.used:,} used"
+    problems = plural(len(dataset.problems), "problem")
+    return f"{', '.join(parts)}; {dataset.used:,} used, {problems}"
+
+
+def count_reasons(problems: list[Problem], limit: int = 5) -> list[tuple[str, int]]:
+    """Return the most common reasons of problems with their counts."""
+    return Counter(problem.reason for problem in problems).most_common(limit)
+
+
+def _assign_used_folds(
     pack: Pack, units: NDArray[np.uint8], splits: NDArray[np.int8], folds: int
 ) -> NDArray[np.int8]:
-    """The fold of each image that is used."""
     fold = np.zeros(len(splits), np.int8)
     if folds > 1:
         used = splits > 0
@@ -218,17 +232,18 @@ def _folds_of(
 def _batch_source(
     pack: Pack, source: Source, config: Config, threads: int
 ) -> tuple[BatchSource, ImageFormat]:
-    """Where batches come from, and how evaluation prepares each image."""
+    """Return where batches come from, and how evaluation prepares each image."""
     if config.residency != "stream":
         return Images.of(pack), pack.format
-    _check_room(source)
-    height, width = pack.format.shown
-    shown = replace(pack.format, height=height, width=width, input_size=None)
+    _require_shard_room(source)
+    height, width = pack.format.model_size
+    target = replace(pack.format, height=height, width=width, input_size=None)
     labels = torch.from_numpy(pack.index.labels).long()
-    return Stream(source, pack.sources, labels, shown, config.crop_area, threads), shown
+    images = StreamedImages(source, pack.sources, labels, target, config.crop_area, threads)
+    return images, target
 
 
-def _check_room(source: Source) -> None:
+def _require_shard_room(source: Source) -> None:
     """Raise ConfigError if copies of the shards that an epoch reads at once have no room."""
     shards = source.shards
     if shards is None:
@@ -238,20 +253,9 @@ def _check_room(source: Source) -> None:
     if needed > shards.copies.limit_bytes:
         raise ConfigError(
             f"an epoch reads {plural(at_once, 'shard')} at a time, {data_size(needed)}, but only "
-            f"{data_size(int(shards.copies.limit_bytes))} are for copies of them: raise "
+            f"{data_size(int(shards.copies.limit_bytes))} are available for copies of them: raise "
             "--shard-cache-gigabytes, free some space, or write smaller shards with `onsight shard`"
         )
-
-
-def split_sentence(dataset: Dataset) -> str:
-    """How many images each split has, and how many problems, in words."""
-    parts = [
-        f"{int((dataset.splits == split).sum()):,} {SPLIT_NAMES[split]}"
-        for split in (TRAIN, VALIDATION, TEST)
-    ]
-    if dataset.folds.value > 1:
-        parts[2] = f"all judged in {dataset.folds.value} folds"
-    return f"{', '.join(parts)}; {dataset.used:,} used + {len(dataset.problems):,} problems"
 
 
 def _leak(pack: Pack, row: int, is_identical: bool) -> Problem:
@@ -265,9 +269,9 @@ def _leak(pack: Pack, row: int, is_identical: bool) -> Problem:
 
 def _notes(dataset: Dataset, source: Source) -> list[str]:
     notes = list(source.notes)
-    gone = sorted(set(source.index.classes) - set(dataset.classes))
-    if gone:
-        notes.append(f"classes without a usable image, left out: {listed(gone)}")
+    unused = sorted(set(source.index.classes) - set(dataset.classes))
+    if unused:
+        notes.append(f"classes without a usable image, left out: {listed(unused)}")
     in_folds = dataset.folds.value > 1
     train, test = dataset.counts(TRAIN), dataset.counts(TEST)
     unlearned = [name for name, count in zip(dataset.classes, train, strict=True) if count == 0]
@@ -277,23 +281,26 @@ def _notes(dataset: Dataset, source: Source) -> list[str]:
             "add images, or provide a split"
         )
     total = train + test + dataset.counts(VALIDATION)
-    judged = total if in_folds else test
+    evaluated = total if in_folds else test
     few = [
         f"{name} ({tested} of {count})"
-        for name, count, tested in zip(dataset.classes, total, judged, strict=True)
-        if tested < 5
+        for name, count, tested in zip(dataset.classes, total, evaluated, strict=True)
+        if tested < _MIN_EVALUATED
     ]
-    if few and judged.any():
+    if few and evaluated.any():
         kind = "" if in_folds else "test "
-        notes.append(f"classes with fewer than 5 {kind}images, too few to judge: {listed(few)}")
-    conflicts = _conflicting(dataset.pack)
+        notes.append(
+            f"classes with fewer than {_MIN_EVALUATED} {kind}images, too few to evaluate: "
+            f"{listed(few)}"
+        )
+    conflicts = _count_conflicts(dataset.pack)
     if conflicts:
         notes.append(f"{conflicts:,} identical images have different labels")
     return notes
 
 
-def _conflicting(pack: Pack) -> int:
-    """How many images have an identical copy under another label."""
+def _count_conflicts(pack: Pack) -> int:
+    """Count the images with an identical copy under another label."""
     same = (pack.digests[1:] == pack.digests[:-1]).all(axis=1)
     differs = same & (pack.index.labels[1:] != pack.index.labels[:-1])
     marked = np.zeros(len(pack), bool)
@@ -303,10 +310,12 @@ def _conflicting(pack: Pack) -> int:
 
 
 def _boxes_hint(problems: Sequence[Problem]) -> str:
-    """What to try if annotations lie among the images; empty if none do."""
+    """Return what to try if annotations lie among the images, or an empty string."""
     paths = (problem.path for problem in problems)
-    found = next((path for path in paths if path.lower().endswith((".json", ".xml"))), None)
-    return f" If {found} has boxes: --crop-boxes makes an image of each." if found else ""
+    annotations = next((path for path in paths if path.lower().endswith((".json", ".xml"))), None)
+    if annotations is None:
+        return ""
+    return f" If {annotations} has boxes: --crop-boxes makes an image of each."
 
 
 def _refuse_unlearnable(dataset: Dataset, source: Source) -> None:
@@ -322,8 +331,3 @@ def _refuse_unlearnable(dataset: Dataset, source: Source) -> None:
             f"{dataset.used:,} images leave only {plural(learned, 'class', 'classes')} to train "
             "on; add images, or lower --validation-fraction and --test-fraction"
         )
-
-
-def problem_summary(problems: list[Problem], most: int = 5) -> list[tuple[str, int]]:
-    """The most common reasons with their counts."""
-    return Counter(problem.reason for problem in problems).most_common(most)

@@ -1,17 +1,23 @@
 """From bytes to pixels: the decoder that training, evaluation and prediction share.
 
-`decode` gives an image as it is stored: uint8 (H, W, C), C = 1 for grey and 3 for colour.
+`decode` returns an image as it is stored, `prepare_image` brings it to the model's format.
+
+H height, W width, C channels: 1 for grey, 3 for colour.
 """
 
+import hashlib
 import io
 import math
+from dataclasses import replace
 
+import numpy as np
 import simplejpeg
 from PIL import Image
 
-from onsight.data.bombs import refuse_bombs, refuse_pixels
-from onsight.data.foreign import foreign_kind
-from onsight.data.pillow_pixels import ORIENTATION, Colour, Pixels, decode_with_pillow
+from onsight.data.fit import ImageFormat, fit
+from onsight.data.index import DIGEST_BYTES
+from onsight.data.pixels import ORIENTATION, Colour, Pixels, decode_with_pillow
+from onsight.data.refusals import recognise_foreign, refuse_bombs, refuse_pixels
 from onsight.data.tiff_process import decode_tiff
 from onsight.errors import ImageError
 
@@ -22,17 +28,36 @@ _SCALING_SLACK = 1.5  # a JPEG is decoded at no less than this multiple of the t
 _TIFF = (b"II", b"MM")  # the byte order comes first
 
 
+def prepare_image(content: bytes | Pixels, target: ImageFormat) -> tuple[Pixels, Pixels]:
+    """Return the (decoded, fitted) pixels of encoded bytes or plain pixels. Raises ImageError.
+
+    With target.channels of 0 the image keeps its own number of channels.
+    """
+    if isinstance(content, bytes):
+        grey = target.channels == 1
+        pixels = decode(
+            content, target.background, target.pixel_limit, target.model_size, grey=grey
+        )
+    else:
+        pixels = content
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
+            raise ImageError("pixels must be uint8 (H, W, 1) or (H, W, 3)")
+    if target.channels == 0:
+        target = replace(target, channels=pixels.shape[2])
+    return pixels, fit(pixels, target)
+
+
 def decode(
     data: bytes,
     background: Colour = (255, 255, 255),
     pixel_limit: int = 64_000_000,
-    least: tuple[int, int] | None = None,
+    min_size: tuple[int, int] | None = None,
     closely: bool = False,
     grey: bool = False,
 ) -> Pixels:
     """Decode a JPEG, PNG, WebP, GIF, BMP or TIFF, recognised by its content, and turn it upright.
 
-    least: the smallest useful (height, width) in pixels; a JPEG at least three times as large is
+    min_size: the smallest useful (height, width) in pixels. A JPEG at least three times as large is
     decoded at half scale or less, which saves most of the work; with closely, one at least twice
     as large. grey: skip a JPEG's colours. Raises ImageError with the reason.
     """
@@ -40,10 +65,10 @@ def decode(
         raise ImageError("empty file (0 bytes)")
     refuse_bombs(data, pixel_limit)
     if data[:3] == b"\xff\xd8\xff":
-        pixels = _decode_plain_jpeg(data, pixel_limit, least, closely, grey)
+        pixels = _decode_plain_jpeg(data, pixel_limit, min_size, closely, grey)
         if pixels is not None:
             return pixels
-    kind = foreign_kind(data)
+    kind = recognise_foreign(data)
     if kind:
         raise ImageError(kind)
     if data.startswith(_TIFF):
@@ -51,8 +76,26 @@ def decode(
     return decode_with_pillow(data, background, pixel_limit)
 
 
+def pixel_digest(pixels: Pixels) -> bytes:
+    """Return the digest that identifies a decoded image, equal for grey in one channel or three."""
+    if pixels.shape[2] == 3 and _has_equal_channels(pixels):
+        pixels = pixels[:, :, :1]
+    digest = hashlib.sha256(repr(pixels.shape).encode())
+    digest.update(np.ascontiguousarray(pixels).data)
+    return digest.digest()[:DIGEST_BYTES]
+
+
+def _has_equal_channels(pixels: Pixels) -> bool:
+    """Return whether a colour image has only greys; a few pixels are enough to rule most out."""
+    for part in (pixels[:: max(1, len(pixels) // 4), :: max(1, pixels.shape[1] // 4)], pixels):
+        red, green, blue = part[..., 0], part[..., 1], part[..., 2]
+        if not (np.array_equal(red, green) and np.array_equal(red, blue)):
+            return False
+    return True
+
+
 def _decode_plain_jpeg(
-    data: bytes, pixel_limit: int, least: tuple[int, int] | None, closely: bool, grey: bool
+    data: bytes, pixel_limit: int, min_size: tuple[int, int] | None, closely: bool, grey: bool
 ) -> Pixels | None:
     """Decode an upright grey or YCbCr JPEG with libjpeg-turbo; None leaves it to Pillow."""
     try:
@@ -63,13 +106,13 @@ def _decode_plain_jpeg(
     if colourspace not in ("YCbCr", "Gray") or _orientation(data) != 1:
         return None
     slack = 1 if closely else _SCALING_SLACK
-    least_height, least_width = (math.ceil(n * slack) for n in least) if least else (0, 0)
+    min_height, min_width = (math.ceil(side * slack) for side in min_size) if min_size else (0, 0)
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(
             data,
             "GRAY" if grey or colourspace == "Gray" else "RGB",
-            min_height=min(least_height, height),
-            min_width=min(least_width, width),
+            min_height=min(min_height, height),
+            min_width=min(min_width, width),
             min_factor=2.0,  # scales such as 3/4 are slower than full size
         )
     except ValueError:  # Pillow tolerates some of these errors and explains the rest
@@ -78,7 +121,7 @@ def _decode_plain_jpeg(
 
 
 def _orientation(data: bytes) -> int:
-    """The EXIF orientation of a JPEG, 1 when there is none."""
+    """Return the EXIF orientation of a JPEG, 1 if it has none."""
     if not _has_exif(data):
         return 1
     try:
@@ -89,7 +132,7 @@ def _orientation(data: bytes) -> int:
 
 
 def _has_exif(data: bytes) -> bool:
-    """Whether a JPEG has an EXIF segment before its pixels."""
+    """Return whether a JPEG has an EXIF segment before its pixels."""
     place = 2
     while place + 4 <= len(data) and data[place] == 0xFF and data[place + 1] != _START_OF_SCAN:
         if data[place + 1] == 0xFF:  # a fill byte

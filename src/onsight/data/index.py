@@ -1,4 +1,4 @@
-"""The index: a row per image (locator, label, split), as flat arrays.
+"""The index of a dataset: a row per image (locator, label, split), stored as flat arrays.
 
 Text columns are one blob of UTF-8 plus offsets, so a million rows open instantly
 and take tens of megabytes instead of a million Python strings.
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+DIGEST_BYTES = 16  # of decoded pixels, which identify an image
 
 UNSPLIT, TRAIN, VALIDATION, TEST = 0, 1, 2, 3
 SPLIT_NAMES = ("unsplit", "train", "validation", "test")
@@ -26,7 +28,7 @@ SPLIT_WORDS = {
 
 
 class Problem(NamedTuple):
-    """An image (or file) that is not used, the stage that rejected it, and why."""
+    """An image or file that is not used, the stage that rejected it, and the reason."""
 
     path: str
     stage: str
@@ -34,19 +36,19 @@ class Problem(NamedTuple):
 
 
 class Row(NamedTuple):
-    """An image as a source names it. split is UNSPLIT, TRAIN, VALIDATION or TEST."""
+    """An image as its source lists it."""
 
     locator: str
     label: str
-    split: int = UNSPLIT
+    split: int = UNSPLIT  # or TRAIN, VALIDATION, TEST
 
 
 @dataclass(frozen=True)
 class TextColumn(Sequence[str]):
-    """A column of strings: UTF-8 blob uint8 (bytes,) and offsets int64 (n + 1,)."""
+    """A column of n strings in one block of memory."""
 
-    blob: NDArray[np.uint8]
-    offsets: NDArray[np.int64]
+    blob: NDArray[np.uint8]  # UTF-8 of all strings
+    offsets: NDArray[np.int64]  # (n + 1,)
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "TextColumn":
@@ -70,7 +72,7 @@ class TextColumn(Sequence[str]):
         return (self[row] for row in range(len(self)))
 
     def take(self, rows: NDArray[np.int64]) -> "TextColumn":
-        """These rows in this order."""
+        """Return the given rows, in the given order."""
         starts, ends = self.offsets[rows], self.offsets[rows + 1]
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
         blob = bytes(self.blob.data)
@@ -80,11 +82,11 @@ class TextColumn(Sequence[str]):
 
 @dataclass(frozen=True)
 class Index:
-    """n images: locators (n), labels int32 (n) into classes, splits int8 (n)."""
+    """The n images of a source."""
 
     locators: TextColumn
-    labels: NDArray[np.int32]
-    splits: NDArray[np.int8]
+    labels: NDArray[np.int32]  # (n,) into classes
+    splits: NDArray[np.int8]  # (n,) of UNSPLIT, TRAIN, VALIDATION and TEST
     classes: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -92,16 +94,16 @@ class Index:
 
     @classmethod
     def of(cls, rows: Sequence[Row], order: Callable[[str], Any] | None = None) -> "Index":
-        """Build from rows; labels are NFC-normalised and ordered by a key or by code point."""
+        """Build from rows. Class names are NFC-normalised and sorted by `order` or code point."""
         names = [unicodedata.normalize("NFC", row.label) for row in rows]
-        ordered = tuple(sorted(set(names), key=order))
-        number = {name: position for position, name in enumerate(ordered)}
+        classes = tuple(sorted(set(names), key=order))
+        number = {name: position for position, name in enumerate(classes)}
         count = len(rows)
         return cls(
             TextColumn.of(row.locator for row in rows),
             np.fromiter((number[name] for name in names), np.int32, count),
             np.fromiter((row.split for row in rows), np.int8, count),
-            ordered,
+            classes,
         )
 
     @classmethod
@@ -112,20 +114,20 @@ class Index:
         names: Sequence[str],
         splits: NDArray[np.int8],
     ) -> "Index":
-        """Build from columns, as `of` does from rows. labels: int32 (n,) into names."""
+        """Build from columns. labels: int32 (n,) into names, which may repeat or be unused."""
         normal = [unicodedata.normalize("NFC", name) for name in names]
         used = np.unique(labels).tolist()
-        ordered = tuple(sorted({normal[label] for label in used}))
-        number = {name: position for position, name in enumerate(ordered)}
+        classes = tuple(sorted({normal[label] for label in used}))
+        number = {name: position for position, name in enumerate(classes)}
         codes = np.array([number.get(name, 0) for name in normal], np.int32)
-        return cls(locators, codes[labels], splits, ordered)
+        return cls(locators, codes[labels], splits, classes)
 
     def take(self, rows: NDArray[np.int64]) -> "Index":
-        """These rows in this order; classes left without an image are dropped."""
-        kept, labels = np.unique(self.labels[rows], return_inverse=True)
+        """Return the given rows, in the given order, without classes that lose all their images."""
+        remaining, labels = np.unique(self.labels[rows], return_inverse=True)
         return Index(
             self.locators.take(rows),
             labels.astype(np.int32),
             self.splits[rows],
-            tuple(self.classes[label] for label in kept),
+            tuple(self.classes[label] for label in remaining),
         )

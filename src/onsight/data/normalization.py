@@ -1,4 +1,7 @@
-"""From uint8 images to the model's input, alike in training, evaluation and prediction."""
+"""From uint8 images to the model's input, in training, evaluation and prediction alike.
+
+B batch, H height, W width, C channels.
+"""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,44 +17,33 @@ _SAMPLE = 10_000  # images are numbered by digest, so the first are a fair sampl
 
 @dataclass(frozen=True)
 class Normalization:
-    """Mean and standard deviation of each channel, for pixels from 0 to 1.
-
-    size: (height, width) of the input; larger images, packed with room for crops, are resized.
-    """
+    """Mean and standard deviation of each channel, for pixels from 0 to 1."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    size: tuple[int, int] | None = None
+    size: tuple[int, int] | None = None  # (height, width) that images with room for crops get
 
     def apply(self, images: Tensor) -> Tensor:
         """Turn pixels (B, H, W, C), 0 to 255, into input float32 (B, C, H, W), channels last."""
         if self.size and images.shape[1:3] != self.size:
-            images = resize(images, self.size)
-        mean, std = _rows(self, images.shape[1:3].numel(), images.device)
+            images = resize_batch(images, self.size)
+        mean, std = _repeat_per_pixel(self, images.shape[1:3].numel(), images.device)
         values = images.flatten(1).to(torch.float32, copy=True)
         return values.div_(255).sub_(mean).div_(std).view(images.shape).permute(0, 3, 1, 2)
 
 
-def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Whole images (B, H, W, C) at another (height, width), each pixel the mean of its area.
+def resize_batch(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize whole images (B, H, W, C), bilinear with antialiasing.
 
-    Returns float32 (B, *size, C), 0 to 255, bilinear with antialiasing.
+    Returns float32 (B, *size, C), 0 to 255.
     """
     planes = images.permute(0, 3, 1, 2).float()
     smaller = F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
     return smaller.permute(0, 2, 3, 1)
 
 
-@lru_cache(maxsize=8)
-def _rows(normalization: Normalization, pixels: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Mean and deviation repeated for each pixel: subtracting equal rows is 5 times as fast."""
-    mean = torch.tensor(normalization.mean, device=device).repeat(pixels)
-    std = torch.tensor(normalization.std, device=device).repeat(pixels)
-    return mean, std
-
-
-def measure(images: Images, ids: Tensor) -> Normalization:
-    """The mean and deviation of each channel over the first 10,000 of these images.
+def measure_normalization(images: Images, ids: Tensor) -> Normalization:
+    """Measure the mean and deviation of each channel over the first 10,000 of some images.
 
     Counted exactly by histogram, so neither order nor device changes a bit.
     """
@@ -65,8 +57,18 @@ def measure(images: Images, ids: Tensor) -> Normalization:
     shares = counts.double() / counts.sum(dim=1, keepdim=True)
     mean = (shares * values).sum(dim=1)
     variance = (shares * (values - mean.unsqueeze(1)) ** 2).sum(dim=1)
-    std = variance.sqrt().clamp(min=1.0)  # a single-colour data set must not divide by zero
+    std = variance.sqrt().clamp(min=1.0)  # a single-colour dataset must not divide by zero
     return Normalization(
         tuple(round(value / 255, 6) for value in mean.tolist()),
         tuple(round(value / 255, 6) for value in std.tolist()),
     )
+
+
+@lru_cache(maxsize=8)
+def _repeat_per_pixel(
+    normalization: Normalization, pixels: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Repeat mean and deviation for each pixel: subtracting equal rows is 5 times as fast."""
+    mean = torch.tensor(normalization.mean, device=device).repeat(pixels)
+    std = torch.tensor(normalization.std, device=device).repeat(pixels)
+    return mean, std

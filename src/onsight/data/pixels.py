@@ -1,61 +1,291 @@
-"""Images held in memory, as arrays or tensors, brought to the pixels that a decoder gives."""
+"""Pixels from Pillow images, arrays and tensors: upright uint8 (H, W, C), C = 1 or 3.
 
+H height, W width, C channels: 1 for grey, 3 for colour.
+"""
+
+import io
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from onsight.data.pillow_pixels import Pixels, encode_image
+from onsight.data.refusals import refuse_empty_expanse, refuse_pixels
 from onsight.errors import ImageError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_CHANNELS = (1, 3, 4)
-WANTED = (
-    "give a path, the bytes of a file, a Pillow image, or an array or tensor of uint8 (0 to 255) "
+Pixels = NDArray[np.uint8]
+Colour = tuple[int, int, int]
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+ORIENTATION = 0x0112  # an EXIF tag
+ACCEPTED = (
+    "pass a path, the bytes of a file, a Pillow image, or an array or tensor of uint8 (0 to 255) "
     "or floats (0 to 1) in the shape (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels; "
     "several images as a list or an array with n in front"
 )
 
+_CHANNELS = (1, 3, 4)
+_GREY_MODES = {"1", "L", "LA", "La"}
+_DEEP_GREY_MODES = {"I", "I;16", "I;16B", "I;16L"}
+_BITS_PER_SAMPLE = 258  # a TIFF tag
+_PNG_MODES = {"1", "L", "LA", "I;16", "P", "RGB", "RGBA"}
+
+# Colours of 16 bits a channel: see _read_deep_colour.
+_NATIVE = "L" if sys.byteorder == "little" else "B"
+_OPPOSITE = {"L": "B", "B": "L"}
+_DEEP_COLOUR_MODES = {f"{mode};16{order}" for mode in ("RGB", "RGBA") for order in "LBN"}
+_BAND_ROWS = 256  # at a time, because whole values take six times the memory of the image
+
+# The pixel limit below is lower than Pillow's own and raises an error with a reason.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+
+def decode_with_pillow(data: bytes, background: Colour, pixel_limit: int) -> Pixels:
+    """Decode a file in one of FORMATS. Raises ImageError with the reason."""
+    with _as_image_error(pixel_limit), _open(data) as image:
+        refuse_empty_expanse(image.height, image.width, len(data))
+        if not _is_deep_colour(image):
+            return _to_pixels(image, background, pixel_limit)
+        refuse_pixels(image.height, image.width, pixel_limit)
+        with _open(data) as again:
+            rounded = _read_deep_colour(image, again)
+        return _to_pixels(rounded, background, pixel_limit)
+
+
+def decode_image(
+    image: Image.Image,
+    background: Colour = (255, 255, 255),
+    pixel_limit: int = 64_000_000,
+) -> Pixels:
+    """Return the pixels of a Pillow image, by the same rules as those of a file.
+
+    Equal to `decode` of its file, except for a JPEG, which Pillow decodes at full scale, and for
+    16-bit colour, of which Pillow keeps only the upper 8 bits. Raises ImageError.
+    """
+    with _as_image_error(pixel_limit):
+        if image.mode == "La":  # the only mode Pillow converts it to is LA
+            image = image.convert("LA")
+        return _to_pixels(image, background, pixel_limit)
+
+
+def encode_image(image: Image.Image) -> bytes | Pixels:
+    """Return the pixels of a Pillow image, or its PNG if they depend on the background behind it.
+
+    There is no pixel limit, because the image is in memory already. Raises ImageError.
+    """
+    limit = image.width * image.height
+    if not (image.has_transparency_data or image.mode == "La"):
+        return decode_image(image, pixel_limit=limit)
+    file = io.BytesIO()
+    with _as_image_error(limit):
+        if image.mode not in _PNG_MODES:
+            image = image.convert("LA" if image.mode == "La" else "RGBA")
+        image.save(file, "PNG", compress_level=1, exif=image.getexif())
+    return file.getvalue()
+
+
+def probe(data: bytes) -> tuple[int, int, int] | None:
+    """Return (height, width, channels) from an image's header, or None if it cannot be read."""
+    try:
+        with _open(data) as image:
+            height, width = image.size[1], image.size[0]
+            # Pillow already reports the upright size of a TIFF.
+            if image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= 5:
+                height, width = width, height
+            return height, width, 1 if _is_grey(image) else 3
+    except Exception:  # any damage; decoding reports the reason later
+        return None
+
 
 def is_tensor(value: object) -> "TypeGuard[Tensor]":
-    """Whether this is a tensor of torch, which need not be installed."""
-    torch = sys.modules.get("torch")  # nobody has a tensor without it
+    """Return whether a value is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")  # without it there are no tensors
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def read_array(image: "NDArray[Any] | Tensor") -> Pixels:
-    """The pixels of an array or tensor: uint8 (H, W, C), C = 1, 3 or, with transparency, 4.
+    """Return the pixels of an array or tensor: uint8 (H, W, C), C = 1, 3 or, with alpha, 4.
 
-    Where both (H, W, C) and (C, H, W) are possible, an array has its channels last, as Pillow's
-    have, and a tensor first, as torch's do. Floats are scaled by 255. Raises ImageError.
+    Where both (H, W, C) and (C, H, W) are possible, an array is read as channels last, like
+    Pillow's, and a tensor as channels first, like torch's. Floats are multiplied by 255.
+    Raises ImageError.
     """
     channels_first = is_tensor(image)
     array = _to_array(image)
     pixels = _channels_last(array, channels_first)
     if pixels is None or not (array.dtype == np.uint8 or array.dtype.kind == "f"):
-        raise ImageError(f"an array of {array.dtype} {array.shape} is not an image: {WANTED}")
+        raise ImageError(f"an array of {array.dtype} {array.shape} is not an image: {ACCEPTED}")
     if array.size == 0:
         raise ImageError("has no pixels")
     return _to_bytes(pixels)
 
 
 def read_memory(image: object) -> bytes | Pixels:
-    """An image in memory as a source gives it: encoded, or uint8 (H, W, 1 or 3).
+    """Return an image in memory as a source returns it: encoded, or uint8 (H, W, 1 or 3).
 
-    Equal to the same image saved without loss as a file. Raises ImageError.
+    Equal to the same image saved losslessly to a file. Raises ImageError.
     """
     if isinstance(image, bytes):
         return image
     if isinstance(image, Image.Image):
         return encode_image(image)
     if not (isinstance(image, np.ndarray) or is_tensor(image)):
-        raise ImageError(f"a {type(image).__name__} is not an image: {WANTED}")
+        raise ImageError(f"a {type(image).__name__} is not an image: {ACCEPTED}")
     pixels = read_array(image)
     return encode_image(Image.fromarray(pixels)) if pixels.shape[2] == 4 else pixels
+
+
+def _open(data: bytes) -> ImageFile.ImageFile:
+    return Image.open(io.BytesIO(data), formats=FORMATS)
+
+
+@contextmanager
+def _as_image_error(pixel_limit: int) -> Iterator[None]:
+    """Turn whatever Pillow raises into an ImageError with one clear reason."""
+    try:
+        yield
+    except ImageError:
+        raise
+    except UnidentifiedImageError as error:
+        raise ImageError(
+            "not an image that can be read (JPEG, PNG, WebP, GIF, BMP, TIFF)"
+        ) from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ImageError(
+            f"over {pixel_limit / 1e6:g} megapixels (--pixel-limit-megapixels)"
+        ) from error
+    except MemoryError as error:
+        raise ImageError("not enough memory to decode it") from error
+    except Exception as error:  # Pillow's plugins raise many kinds on damaged files
+        raise ImageError(f"broken: {_first_line(error)}") from error
+
+
+def _to_pixels(image: Image.Image, background: Colour, pixel_limit: int) -> Pixels:
+    """Return a Pillow image of any mode as upright uint8 (H, W, 1 or 3)."""
+    refuse_pixels(image.height, image.width, pixel_limit)
+    grey = _is_grey(image)
+    white = _white(image)
+    image.load()
+    image = _upright(image)
+    if image.mode in _DEEP_GREY_MODES:
+        return _scale_deep_grey(
+            np.asarray(image), white, image.info.get("transparency"), background
+        )
+    if image.mode == "F":
+        raise ImageError("floating-point pixels have no stated range")
+    if image.has_transparency_data:
+        return _flatten(image.convert("RGBA"), background, grey)
+    pixels = np.asarray(image.convert("L" if grey else "RGB"), np.uint8)
+    return pixels.reshape(*pixels.shape[:2], -1)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turn an image by its EXIF orientation, or leave it as it is if the EXIF data is damaged."""
+    try:
+        orientation = image.getexif().get(ORIENTATION, 1)
+    except Exception:  # Pillow raises many kinds of errors on damaged EXIF
+        return image
+    return image if orientation == 1 else ImageOps.exif_transpose(image)
+
+
+def _is_grey(image: Image.Image) -> bool:
+    """Return whether an image is stored grey: one channel, or a palette of greys."""
+    if image.mode in _GREY_MODES or image.mode in _DEEP_GREY_MODES:
+        return True
+    if image.mode not in ("P", "PA") or image.palette is None:
+        return False
+    colours = np.asarray(image.getpalette("RGB") or [0, 1, 2]).reshape(-1, 3)
+    return bool((colours == colours[:, :1]).all())
+
+
+def _white(image: Image.Image) -> int:
+    """Return the value of white in a grey image of more than 8 bits."""
+    if image.format != "TIFF":
+        return 65535
+    bits = image.tag_v2.get(_BITS_PER_SAMPLE, (1,))[0]  # type: ignore[attr-defined]
+    return int(2**bits - 1)
+
+
+def _scale_deep_grey(
+    values: NDArray[Any], white: int, clear: int | None, background: Colour
+) -> Pixels:
+    """Scale grey of 9 to 16 bits to 8 bits: white becomes 255, nothing is clipped.
+
+    clear: the value of transparent pixels, which show the background.
+    """
+    if white > 65535 or (values.size and (values.min() < 0 or values.max() > white)):
+        raise ImageError("32-bit pixels have no stated range")
+    pixels = ((values.astype(np.uint32) * 255 + white // 2) // white).astype(np.uint8)
+    if clear is None:
+        return pixels[:, :, np.newaxis]
+    colour = np.array(background[:1] if len(set(background)) == 1 else background, np.uint8)
+    return np.where((values == clear)[:, :, np.newaxis], colour, pixels[:, :, np.newaxis])
+
+
+def _flatten(image: Image.Image, background: Colour, grey: bool) -> Pixels:
+    """Composite an RGBA image over the background; grey stays grey over a grey background."""
+    base = Image.new("RGBA", image.size, (*background, 255))
+    base.alpha_composite(image)
+    pixels = np.asarray(base, np.uint8)[:, :, :3]
+    if grey and len(set(background)) == 1:
+        pixels = pixels[:, :, :1]
+    return np.ascontiguousarray(pixels)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__
+
+
+def _is_deep_colour(image: Image.Image) -> bool:
+    """Return whether an image that is not loaded yet has colours of 16 bits a channel."""
+    tiles = image.tile if isinstance(image, ImageFile.ImageFile) else []
+    return bool(tiles) and all(_raw_mode(tile) in _DEEP_COLOUR_MODES for tile in tiles)
+
+
+def _read_deep_colour(image: ImageFile.ImageFile, again: ImageFile.ImageFile) -> Image.Image:
+    """Round an image of 16 bits a channel to 8: RGB, or RGBA if parts are transparent.
+
+    Pillow keeps only the upper byte of each value. Given the opposite byte order, it keeps the
+    lower one, so two passes yield the whole value. again: the same file, opened a second time.
+    """
+    again.tile = [_swap_bytes(tile) for tile in again.tile]
+    upper, lower = np.asarray(_upright(image)), np.asarray(_upright(again))
+    clear = image.info.get("transparency")
+    bands = [slice(first, first + _BAND_ROWS) for first in range(0, len(upper), _BAND_ROWS)]
+    rounded = [_round_to_8_bits(upper[band], lower[band], clear) for band in bands]
+    return Image.fromarray(np.concatenate(rounded))
+
+
+def _round_to_8_bits(upper: Pixels, lower: Pixels, clear: tuple[int, ...] | None) -> Pixels:
+    """Return values (H, W, C) as 8 bits, with alpha if a PNG declares one colour transparent."""
+    values = upper.astype(np.uint32) << 8 | lower
+    pixels = ((values * 255 + 32767) // 65535).astype(np.uint8)
+    if clear is not None:
+        opaque = np.where((values == np.array(clear)).all(axis=2), 0, 255).astype(np.uint8)
+        pixels = np.dstack([pixels, opaque])
+    return pixels
+
+
+def _raw_mode(tile: Any) -> str:
+    """Return a tile's raw mode: its decoder's only argument, or the first of several."""
+    arguments = tile.args
+    return str(arguments if isinstance(arguments, str) else next(iter(arguments or ()), ""))
+
+
+def _swap_bytes(tile: Any) -> Any:
+    """Return a tile that is decoded in the opposite byte order."""
+    arguments = tile.args
+    mode, _, order = _raw_mode(tile).rpartition("16")
+    swapped = f"{mode}16{_OPPOSITE[_NATIVE if order == 'N' else order]}"
+    return tile._replace(args=swapped if isinstance(arguments, str) else (swapped, *arguments[1:]))
 
 
 def _to_array(image: "NDArray[Any] | Tensor") -> NDArray[Any]:
@@ -66,7 +296,7 @@ def _to_array(image: "NDArray[Any] | Tensor") -> NDArray[Any]:
 
 
 def _channels_last(array: NDArray[Any], channels_first: bool) -> NDArray[Any] | None:
-    """The array as (H, W, C), or None if it has no such shape."""
+    """Return the array as (H, W, C), or None if it has no such shape."""
     if array.ndim == 2:
         return array[:, :, np.newaxis]
     if array.ndim != 3:
@@ -78,7 +308,7 @@ def _channels_last(array: NDArray[Any], channels_first: bool) -> NDArray[Any] | 
 
 
 def _to_bytes(pixels: NDArray[Any]) -> Pixels:
-    """Floats from 0 to 1 as 0 to 255; uint8 stays as it is."""
+    """Scale floats from 0 to 1 to 0 to 255; uint8 stays as it is."""
     if pixels.dtype == np.uint8:
         return np.ascontiguousarray(pixels)
     low, high = float(pixels.min()), float(pixels.max())
@@ -87,6 +317,6 @@ def _to_bytes(pixels: NDArray[Any]) -> Pixels:
     if low < 0 or high > 1:
         raise ImageError(
             f"has floats from {low:g} to {high:g}, but they must be from 0 to 1: divide by the "
-            "largest value of all, or give uint8 from 0 to 255. Onsight normalizes by itself"
+            "largest possible value, or pass uint8 from 0 to 255. Onsight normalizes by itself"
         )
     return np.ascontiguousarray(np.rint(pixels * pixels.dtype.type(255)).astype(np.uint8))

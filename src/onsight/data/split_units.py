@@ -14,87 +14,84 @@ from numpy.typing import NDArray
 
 from onsight.choice import Choice
 from onsight.config import Config
-from onsight.data.duplicates.groups import groups_of
-from onsight.data.duplicates.kept import kept_near_duplicates
-from onsight.data.duplicates.near import find_near_duplicates
-from onsight.data.index import SPLIT_NAMES, UNSPLIT
+from onsight.data.duplicates.near import (
+    connected_groups,
+    find_near_duplicates,
+    read_cached_duplicates,
+)
+from onsight.data.index import DIGEST_BYTES, SPLIT_NAMES, UNSPLIT
 from onsight.data.pack import Pack
 from onsight.data.sources.source import Source
-from onsight.data.split import DIGEST_BYTES, assign, assign_by_time
+from onsight.data.split import assign_splits, assign_splits_by_time
 from onsight.errors import ConfigError, DataError
 from onsight.words import listed, plural
 
 
 @dataclass(frozen=True)
 class SplitUnits:
-    """digests: uint8 (n, 16), equal for images that stay together; near: the same without groups.
+    """Which images stay together, and how their split is drawn."""
 
-    times: float64 (n,), equal within a unit, for a split by time; None for a split by digest;
-    how: by what the split is drawn, and what it keeps together; knows_copies: whether these are
-    near-duplicates too.
-    """
-
-    digests: NDArray[np.uint8]
-    near: NDArray[np.uint8]
-    times: NDArray[np.float64] | None
-    how: Choice[str]
-    knows_copies: bool
+    digests: NDArray[np.uint8]  # (n, 16), equal for images that stay together
+    copy_digests: NDArray[np.uint8]  # (n, 16), equal for copies, whatever their groups
+    times: NDArray[np.float64] | None  # (n,) for a split by time, equal within a unit
+    how: Choice[str]  # by what the split is drawn, and what it keeps together
+    includes_near_duplicates: bool  # copies are near-duplicates too, not only identical images
 
     def assign(
         self, given: NDArray[np.int8], validation_fraction: float, test_fraction: float
     ) -> NDArray[np.int8]:
-        """The split of each image: int8 (n,) of TRAIN, VALIDATION or TEST."""
+        """Return the split of each image: int8 (n,) of TRAIN, VALIDATION or TEST."""
         if self.times is not None:
-            return assign_by_time(self.times, given, validation_fraction, test_fraction)
-        return assign(self.digests, given, validation_fraction, test_fraction)
+            return assign_splits_by_time(self.times, given, validation_fraction, test_fraction)
+        return assign_splits(self.digests, given, validation_fraction, test_fraction)
 
 
-def split_units(
+def find_split_units(
     source: Source, pack: Pack, config: Config, cache_folder: Path | None
 ) -> SplitUnits:
-    """What must stay together, and how the split is drawn.
+    """Find what must stay together, and choose how the split is drawn.
 
     Raises ConfigError for a regular expression that cannot be used, DataError for a group that a
     given split divides.
     """
-    near, together = pack.digests, ["identical images"]
+    copies, together = pack.digests, ["identical images"]
     pairs = _near_duplicates(source, pack, config, cache_folder)
     if pairs is not None:
-        near = pack.digests[groups_of(len(pack), pairs)]
+        copies = pack.digests[connected_groups(len(pack), pairs)]
         together.append(f"{plural(len(pairs), 'pair')} of near-duplicates")
-    digests, groups = near, _groups(source, pack, config)
+    digests, groups = copies, _groups(source, pack, config)
     if groups is not None:
         _refuse_divided(groups, pack)
-        digests = _united(near, groups)
+        digests = _unite(copies, groups)
         together.append(f"the images of {plural(len(set(groups) - {''}), 'group')}")
     times = None
     if source.times is not None:
         times = _latest(digests, source.times[pack.sources])
     value = "by digest" if times is None else "by time"
     how = Choice(value, f"{listed(together)} stay together")
-    return SplitUnits(digests, near, times, how, pairs is not None)
+    return SplitUnits(digests, copies, times, how, pairs is not None)
 
 
 def _near_duplicates(
     source: Source, pack: Pack, config: Config, cache_folder: Path | None
 ) -> Sequence[tuple[int, int]] | None:
-    """The pairs, None if they may be divided."""
+    """Return the pairs that must stay together, None if near-duplicates may be divided."""
     if config.split_near_duplicates == "apart":
         return None
-    pairs = kept_near_duplicates(cache_folder, source, pack)
+    pairs = read_cached_duplicates(cache_folder, source, pack)
     if pairs is None and config.split_near_duplicates == "together":
-        return [(one.first, one.second) for one in find_near_duplicates(pack)]
+        return [(pair.first, pair.second) for pair in find_near_duplicates(pack)]
     return pairs
 
 
 def _groups(source: Source, pack: Pack, config: Config) -> list[str] | None:
-    """Each image's group, empty for none; None if there are no groups."""
+    """Return each image's group, empty for none; None if there are no groups at all."""
     if config.group_by:
-        pattern = _compiled(config.group_by)
+        pattern = _compile(config.group_by)
         groups = [_match(pattern, locator) for locator in pack.index.locators]
         if not any(groups):
             raise ConfigError(
-                f"--group-by {config.group_by} finds nothing in any path, such as "
+                f"--group-by {config.group_by} matches nothing in any path, such as "
                 f"{pack.index.locators[0]}"
             )
         return groups
@@ -103,7 +100,7 @@ def _groups(source: Source, pack: Pack, config: Config) -> list[str] | None:
     return [source.groups[row] for row in pack.sources.tolist()]
 
 
-def _compiled(text: str) -> re.Pattern[str]:
+def _compile(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
@@ -111,9 +108,9 @@ def _compiled(text: str) -> re.Pattern[str]:
 
 
 def _match(pattern: re.Pattern[str], path: str) -> str:
-    """What identifies the group: the first parenthesis, or else all that matches."""
-    found = pattern.search(path)
-    return (found[1] if pattern.groups else found[0]) or "" if found else ""
+    """Return what identifies the group: the first parenthesis, or else the whole match."""
+    match = pattern.search(path)
+    return (match[1] if pattern.groups else match[0]) or "" if match else ""
 
 
 def _refuse_divided(groups: Iterable[str], pack: Pack) -> None:
@@ -122,20 +119,20 @@ def _refuse_divided(groups: Iterable[str], pack: Pack) -> None:
     for group, split in zip(groups, pack.index.splits.tolist(), strict=True):
         if group and split != UNSPLIT and sides.setdefault(group, split) != split:
             raise DataError(
-                f"group '{group}' is in {SPLIT_NAMES[sides[group]]} and in {SPLIT_NAMES[split]} of "
-                "the given split: mend the split, or leave out the groups"
+                f"group '{group}' is in both {SPLIT_NAMES[sides[group]]} and {SPLIT_NAMES[split]} "
+                "of the given split: correct the split, or leave out the groups"
             )
 
 
-def _united(near: NDArray[np.uint8], groups: Sequence[str]) -> NDArray[np.uint8]:
-    """Digests equal for images of one group, and for all whom copies connect."""
+def _unite(copies: NDArray[np.uint8], groups: Sequence[str]) -> NDArray[np.uint8]:
+    """Return digests equal for images of one group, and for all that copies connect with them."""
     first: dict[object, int] = {}
     pairs = []
     for number, group in enumerate(groups):
-        for unit in (near[number].tobytes(), *([group] if group else [])):
+        for unit in (copies[number].tobytes(), *([group] if group else [])):
             pairs.append((first.setdefault(unit, number), number))
-    lowest = groups_of(len(near), pairs)
-    digests = near.copy()
+    lowest = connected_groups(len(copies), pairs)
+    digests = copies.copy()
     names: dict[int, str] = {}
     for unit, group in zip(lowest.tolist(), groups, strict=True):
         if group:
@@ -147,7 +144,7 @@ def _united(near: NDArray[np.uint8], groups: Sequence[str]) -> NDArray[np.uint8]
 
 
 def _latest(digests: NDArray[np.uint8], times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The latest time of each image's unit."""
+    """Return the latest time of each image's unit."""
     _, unit = np.unique(digests, axis=0, return_inverse=True)
     latest = np.full(unit.max() + 1, -np.inf)
     np.maximum.at(latest, unit, times)

@@ -1,5 +1,9 @@
-"""Images decoded from their source for every batch, in threads, ahead of the step."""
+"""Images decoded from their source for every batch, in threads, ahead of the step.
 
+B batch, H height, W width, C channels; pixels are uint8 (H, W, C).
+"""
+
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,43 +15,39 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from onsight.data.augmentations.geometry import AREA, CROP_X, CROP_Y, RATIO, crop_windows
-from onsight.data.crop import Window, crop_image
-from onsight.data.fit import ImageFormat
+from onsight.data.augmentation_ops import AREA, CROP_X, CROP_Y, RATIO, crop_windows
+from onsight.data.decode import decode, prepare_image
+from onsight.data.fit import ImageFormat, background_of, resize, to_channels
 from onsight.data.loader import Batch
-from onsight.data.packing import prepare_image
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.data.shards.order import ShardPrefetcher
 from onsight.data.sources.source import Source
 from onsight.errors import DataError, ImageError
+from onsight.limits import PADDED_PIXELS
 from onsight.randomness import uniform
 
 _AHEAD = 2  # batches being decoded while another is trained on
 _CHUNK = 8  # images per task: large enough to hide the pool's overhead, small to share evenly
 
-_Windows = list[Window | None]  # one per image; None shows all of it
 
+class CropWindow(NamedTuple):
+    """A part of an image: shares of its height and width, and a centre from -1 to 1."""
 
-class _Begun(NamedTuple):
-    """A batch whose images are being decoded, and the tasks that decode them."""
-
-    batch: Batch
-    tasks: list[Future[None]]
+    height: float
+    width: float
+    centre_y: float
+    centre_x: float
 
 
 @dataclass(frozen=True)
-class Stream:
-    """The images of a source, decoded a batch at a time.
-
-    rows: int64 (n,) the row of image i in the source; labels: int64 (n,); format: what every
-    image becomes; crop_area: least area share of random-resized crops in training, 1 is off.
-    """
+class StreamedImages:
+    """The images of a source, decoded a batch at a time."""
 
     source: Source
-    rows: NDArray[np.int64]
-    labels: Tensor
+    rows: NDArray[np.int64]  # (n,) the row of image i in the source
+    labels: Tensor  # int64 (n,)
     format: ImageFormat
-    crop_area: float = 1.0
+    crop_area: float = 1.0  # smallest share of the area in random-resized crops; 1 is off
     threads: int = 1
 
     @property
@@ -57,7 +57,7 @@ class Stream:
 
     @property
     def device(self) -> torch.device:
-        """Images are decoded on the CPU."""
+        """The CPU, where images are decoded."""
         return torch.device("cpu")
 
     @property
@@ -66,15 +66,15 @@ class Stream:
         return len(self.rows) * int(np.prod(self.shape))
 
     def gather(self, ids: Tensor) -> Batch:
-        """The batch of these images as evaluation sees them. ids: int64 (B,)."""
+        """Return the batch of some whole images. ids: int64 (B,)."""
         return next(self.batches([ids], None))
 
     def labels_of(self, ids: Tensor) -> Tensor:
-        """The labels of these images. ids: int64 (B,)."""
+        """Return the labels of some images. ids: int64 (B,)."""
         return self.labels[ids]
 
     def shards_of(self, ids: Tensor) -> NDArray[np.int32] | None:
-        """The file and the part of it that each image is in, if the source has these: (B, 2)."""
+        """Return each image's file and part of the file, (B, 2), if the source has shards."""
         shards = self.source.shards
         if shards is None:
             return None
@@ -82,33 +82,33 @@ class Stream:
         return np.stack([shards.file_of_part[part], part], axis=1)
 
     def batches(
-        self, shares: Iterable[Tensor], epoch_key: tuple[int, int] | None, locked: bool = False
+        self, batch_ids: Iterable[Tensor], epoch_key: tuple[int, int] | None, pinned: bool = False
     ) -> Iterator[Batch]:
-        """The batch of each share of image numbers, a few decoded ahead.
+        """Yield the batch of each tensor of image numbers, a few decoded ahead.
 
-        epoch_key: (seed, epoch) for drawing training crops; None gives whole images; locked:
-        decoded into page-locked memory. Raises DataError for an image that can no longer be
+        epoch_key: (seed, epoch) for drawing training crops, None for whole images; pinned:
+        decode into page-locked memory. Raises DataError for an image that can no longer be
         decoded.
         """
-        under_way: deque[_Begun] = deque()
+        started: deque[_StartedBatch] = deque()
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="stream")
         try:
-            for ids in self._announced(shares):
-                under_way.append(self._begin(pool, ids, epoch_key, locked))
-                if len(under_way) > _AHEAD:
-                    yield _finished(under_way.popleft())
-            while under_way:
-                yield _finished(under_way.popleft())
+            for ids in self._announce(batch_ids):
+                started.append(self._start(pool, ids, epoch_key, pinned))
+                if len(started) > _AHEAD:
+                    yield started.popleft().finish()
+            while started:
+                yield started.popleft().finish()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _announced(self, shares: Iterable[Tensor]) -> Iterator[Tensor]:
-        """The same shares; the source is told ahead which of its shards they need."""
+    def _announce(self, batch_ids: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Yield the same batches, after announcing to the source which shards they need."""
         shards = self.source.shards
         if shards is None:
-            yield from shares
+            yield from batch_ids
             return
-        known = list(shares)
+        known = list(batch_ids)
         if not known:
             return
         rows = self.rows[torch.cat(known).cpu().numpy()]
@@ -118,39 +118,43 @@ class Stream:
             ahead.reach(done)
             yield ids
 
-    def _begin(
+    def _start(
         self,
         pool: ThreadPoolExecutor,
         ids: Tensor,
         epoch_key: tuple[int, int] | None,
-        locked: bool,
-    ) -> _Begun:
-        images = torch.empty((len(ids), *self.shape), dtype=torch.uint8, pin_memory=locked)
+        pinned: bool,
+    ) -> "_StartedBatch":
+        images = torch.empty((len(ids), *self.shape), dtype=torch.uint8, pin_memory=pinned)
         places, rows = images.numpy(), self.rows[ids.numpy()].tolist()
-        windows = self._windows(ids, epoch_key)
+        windows = self._draw_windows(ids, epoch_key)
         tasks = []
         for start in range(0, len(rows), _CHUNK):
             part = slice(start, start + _CHUNK)
-            tasks.append(pool.submit(self._decode, rows[part], windows[part], places[part]))
+            tasks.append(pool.submit(self._decode_into, places[part], rows[part], windows[part]))
         labels = self.labels_of(ids)
-        return _Begun(Batch(images, labels, ids, labels), tasks)
+        return _StartedBatch(Batch(images, labels, ids, labels), tasks)
 
-    def _windows(self, ids: Tensor, epoch_key: tuple[int, int] | None) -> _Windows:
-        """The part that is shown of each image, None for all of it. ids: int64 (B,)."""
+    def _draw_windows(
+        self, ids: Tensor, epoch_key: tuple[int, int] | None
+    ) -> list[CropWindow | None]:
+        """Draw the part that is shown of each image, None for all of it. ids: int64 (B,)."""
         if epoch_key is None or self.crop_area == 1:
             return [None] * len(ids)
         columns = [AREA, RATIO, CROP_Y, CROP_X]
         drawn = uniform(*epoch_key, ids, columns).unbind(1)
         sides = crop_windows(self.crop_area, dict(zip(columns, drawn, strict=True)))
-        return [Window(*sides) for sides in torch.stack(sides, dim=1).tolist()]
+        return [CropWindow(*window) for window in torch.stack(sides, dim=1).tolist()]
 
-    def _decode(self, rows: list[int], windows: _Windows, places: Pixels) -> None:
+    def _decode_into(
+        self, places: Pixels, rows: list[int], windows: list[CropWindow | None]
+    ) -> None:
         """Decode images into their places in a batch. places: uint8 (len(rows), H, W, C)."""
-        for row, window, place in zip(rows, windows, places, strict=True):
+        for place, row, window in zip(places, rows, windows, strict=True):
             place[:] = self._image(row, window)
 
-    def _image(self, row: int, window: Window | None) -> Pixels:
-        """An image of the source, or a window of it: uint8 (H, W, C). Raises DataError."""
+    def _image(self, row: int, window: CropWindow | None) -> Pixels:
+        """Return an image of the source, or a window of it. Raises DataError."""
         try:
             content = self.source.read(row)
             if window:
@@ -163,7 +167,87 @@ class Stream:
             ) from error
 
 
-def _finished(begun: _Begun) -> Batch:
-    for task in begun.tasks:
-        task.result()
-    return begun.batch
+class _StartedBatch(NamedTuple):
+    """A batch whose images are being decoded, and the tasks that decode them."""
+
+    batch: Batch
+    tasks: list[Future[None]]
+
+    def finish(self) -> Batch:
+        for task in self.tasks:
+            task.result()
+        return self.batch
+
+
+def crop_image(content: bytes | Pixels, window: CropWindow, target: ImageFormat) -> Pixels:
+    """Return a window of an image at the target's size and channels. Raises ImageError.
+
+    The window is a part of what target.fit would show of the image (stretched, cropped or
+    padded); its edges are rounded to pixels no larger than the result's.
+    """
+    if isinstance(content, bytes):
+        min_size = _min_size(window, target)
+        content = decode(
+            content, target.background, target.pixel_limit, min_size, True, target.channels == 1
+        )
+    pixels = to_channels(content, target.channels)
+    if target.fit == "pad":
+        pixels = _pad(pixels, target)
+    part = _cut(pixels, window, _shown_area(pixels, target))
+    return resize(part, target.height, target.width)
+
+
+class _Area(NamedTuple):
+    """A part of an image in fractional pixels."""
+
+    top: float
+    left: float
+    height: float
+    width: float
+
+
+def _min_size(window: CropWindow, target: ImageFormat) -> tuple[int, int]:
+    """Return the least (height, width) of a whole image whose window has the target's pixels."""
+    height, width = 1 / window.height, 1 / window.width
+    if target.fit != "stretch":  # both sides shrink by the same factor
+        height = width = max(height, width)
+    return math.ceil(target.height * height), math.ceil(target.width * width)
+
+
+def _pad(pixels: Pixels, target: ImageFormat) -> Pixels:
+    """Return the image in the smallest frame around it with the target's aspect ratio."""
+    height, width = pixels.shape[:2]
+    frame_height = max(height, round(width * target.height / target.width))
+    frame_width = max(width, round(height * target.width / target.height))
+    scale = math.sqrt(PADDED_PIXELS / (frame_height * frame_width))
+    if scale < 1:  # a strip of an image needs a frame of many times its pixels
+        smaller = max(1, round(scale * height)), max(1, round(scale * width))
+        return _pad(resize(pixels, *smaller), target)
+    frame = np.empty((frame_height, frame_width, target.channels), np.uint8)
+    frame[:] = background_of(target)
+    top, left = (frame_height - height) // 2, (frame_width - width) // 2
+    frame[top : top + height, left : left + width] = pixels
+    return frame
+
+
+def _shown_area(pixels: Pixels, target: ImageFormat) -> _Area:
+    """Return what is shown of an image: all of it, or its centre in the target's aspect ratio."""
+    height, width = pixels.shape[:2]
+    if target.fit != "crop":
+        return _Area(0, 0, height, width)
+    shown_height = min(height, width * target.height / target.width)
+    shown_width = shown_height * target.width / target.height
+    return _Area((height - shown_height) / 2, (width - shown_width) / 2, shown_height, shown_width)
+
+
+def _cut(pixels: Pixels, window: CropWindow, area: _Area) -> Pixels:
+    rows = _span(area.top, area.height, window.centre_y, window.height, pixels.shape[0])
+    columns = _span(area.left, area.width, window.centre_x, window.width, pixels.shape[1])
+    return pixels[rows, columns]
+
+
+def _span(first: float, length: float, centre: float, share: float, limit: int) -> slice:
+    """Return the whole pixels, at least one, in a share of a length around a centre."""
+    start = first + length * ((centre + 1) - share) / 2
+    from_pixel = min(max(round(start), 0), limit - 1)
+    return slice(from_pixel, min(max(round(start + length * share), from_pixel + 1), limit))

@@ -1,6 +1,6 @@
 """The process that decodes TIFFs: `python -m onsight.data.tiff_decoder FILE_DESCRIPTOR`.
 
-For each image it gets settings and the file, and answers with a shape and pixels, or a problem.
+For each image it receives settings and the file, and replies with a shape and pixels, or a problem.
 """
 
 import json
@@ -8,13 +8,13 @@ import resource
 import sys
 from multiprocessing.connection import Connection
 
-from onsight.data.pillow_pixels import decode_with_pillow
+from onsight.data.pixels import Colour, decode_with_pillow
 from onsight.errors import ImageError
 
 
 def main() -> None:
-    """Answer until the other end is closed."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no file left behind by a crash
+    """Decode images until the other end of the connection is closed."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash must not leave a core file
     with Connection(int(sys.argv[1])) as link:
         while True:
             try:
@@ -22,12 +22,12 @@ def main() -> None:
                 data = link.recv_bytes()
             except EOFError:
                 return
-            _answer(link, data, tuple(background), pixel_limit)
+            _reply(link, data, tuple(background), pixel_limit)
 
 
-def _answer(link: Connection, data: bytes, background: tuple[int, int, int], limit: int) -> None:
+def _reply(link: Connection, data: bytes, background: Colour, pixel_limit: int) -> None:
     try:
-        pixels = decode_with_pillow(data, background, limit)
+        pixels = decode_with_pillow(data, background, pixel_limit)
     except ImageError as error:
         link.send_bytes(json.dumps([None, str(error)[:500]]).encode())
         return

@@ -21,10 +21,10 @@ def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
 
 
 def shift_and_flip(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor) -> Tensor:
-    """Mirror left-right, then move by whole pixels; the gap is filled by reflection at the edge.
+    """Mirror left-right, then move by whole pixels, in a single gather.
 
-    images: any dtype (B, H, W, C); down, right: int64 (B,) pixels, less than the side;
-    mirrored: bool (B,). It is a single gather.
+    The gap is filled by reflection at the edge. images: any dtype (B, H, W, C); down, right: int64
+    (B,) pixels, less than the side; mirrored: bool (B,).
     """
     count, height, width, channels = images.shape
     y = _reflect(torch.arange(height, device=images.device) - down.unsqueeze(1), height)
@@ -33,11 +33,6 @@ def shift_and_flip(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor
     first = torch.arange(count, device=images.device) * (height * width)
     places = (first.unsqueeze(1) + y * width).unsqueeze(2) + x.unsqueeze(1)
     return images.reshape(-1, channels).index_select(0, places.view(-1)).view_as(images)
-
-
-def _reflect(places: Tensor, length: int) -> Tensor:
-    """Fold positions outside 0..length-1 back inside, without repeating the edge."""
-    return (length - 1) - ((length - 1) - places.abs()).abs()
 
 
 def warp(
@@ -54,7 +49,8 @@ def warp(
 
     images: float (B, H, W, C). The result shows a window of height_share x width_share of the
     image around (centre_y, centre_x), which run from -1 to 1, turned by radians and mirrored
-    where asked; each is (B,). size: (height, width) of the result. Returns float (B, *size, C).
+    where `mirrored` is true; each is (B,). size: (height, width) of the result. Returns float
+    (B, *size, C).
     """
     height, width = images.shape[1:3]
     cos, sin = radians.cos(), radians.sin()
@@ -73,12 +69,17 @@ def warp(
 
 
 def box(centre_y: Tensor, centre_x: Tensor, share: Tensor, height: int, width: int) -> Tensor:
-    """Boxes whose sides are a share (B,) of the image's, around centres (B,) from 0 to 1.
+    """Return boxes whose sides are a share (B,) of the image's, as a mask bool (B, 1, H, W).
 
-    Returns bool (B, 1, H, W).
+    centre_y, centre_x: (B,), from 0 to 1.
     """
     y = (torch.arange(height, device=share.device) + 0.5) / height
     x = (torch.arange(width, device=share.device) + 0.5) / width
     rows = (y - centre_y.unsqueeze(1)).abs() < share.unsqueeze(1) / 2
     columns = (x - centre_x.unsqueeze(1)).abs() < share.unsqueeze(1) / 2
     return (rows.unsqueeze(2) & columns.unsqueeze(1)).unsqueeze(1)
+
+
+def _reflect(places: Tensor, length: int) -> Tensor:
+    """Fold positions outside 0..length-1 back inside, without repeating the edge."""
+    return (length - 1) - ((length - 1) - places.abs()).abs()

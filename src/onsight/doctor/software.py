@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from onsight.doctor.nvidia import install_commands
 from onsight.doctor.report import CheckResult
-from onsight.hardware.environment import version_of
-from onsight.models.pretrained import offline_hint, offline_models
+from onsight.hardware.devices import package_version
+from onsight.models.timm_nets import offline_hint, offline_models
 from onsight.words import listed
 from onsight_explain.python_process import child_command
 
@@ -26,7 +26,7 @@ _LOOPBACK_NAMES = ("lo", "lo0")
 
 def check_versions() -> CheckResult:
     """Check that every library is installed, and that torchvision works with this torch."""
-    versions = {name: version_of(name) for name in _REQUIRED}
+    versions = {name: package_version(name) for name in _REQUIRED}
     figures = {"python": sys.version.split()[0], "torch": str(torch.__version__), **versions}
     missing = [name for name, version in versions.items() if version is None]
     if missing:

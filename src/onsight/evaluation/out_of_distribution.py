@@ -19,7 +19,7 @@ from onsight.data.loader import Batch
 from onsight.evaluation.metrics import share_with_interval
 from onsight.evaluation.predictions import PredictionTable, evaluate_batches
 from onsight.evaluation.results import OutOfDistributionResult
-from onsight.features.feature_pass import with_features
+from onsight.features.feature_pass import logits_and_features
 from onsight.models.classifier import Classifier
 from onsight.models.out_of_distribution import (
     OutOfDistributionDetector,
@@ -62,7 +62,7 @@ def set_threshold(detector: OutOfDistributionDetector, scores: Tensor) -> OutOfD
     allowed = max(FALSE_ALARMS, 1 / (count + 1))
     rank = min(count, math.ceil((1 - allowed) * (count + 1) - 1e-9))
     threshold = float(scores.kthvalue(rank).values)
-    return replace(detector, threshold=threshold, share=allowed, images=count)
+    return replace(detector, threshold=threshold, false_alarm_rate=allowed, images=count)
 
 
 def with_scores(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,7 +70,7 @@ def with_scores(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]
     if classifier.out_of_distribution is None:
         logits = classifier(images)
         return logits, compute_scores(classifier, logits)
-    logits, features = with_features(classifier, images)
+    logits, features = logits_and_features(classifier, images)
     return logits, compute_scores(classifier, features)
 
 
@@ -118,6 +118,6 @@ def detector_results(
     flagged: bool (n,).
     """
     shares = share_with_interval("flagged", int(flagged.sum()), len(flagged))
-    result: dict[str, Any] = {"threshold": detector.threshold, "share": detector.share}
+    result: dict[str, Any] = {"threshold": detector.threshold, "share": detector.false_alarm_rate}
     result |= {"held_out": detector.images, "images": len(flagged), **shares}
     return cast(OutOfDistributionResult, result)

@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 
 from onsight.data.cache import find_cache_folder
 from onsight.data.loader import Images, Loader
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.errors import ConfigError, OutputError
 from onsight.export.format import Classify, find_format
 from onsight.export.proof import (
@@ -30,7 +30,7 @@ from onsight.export.proof import (
 )
 from onsight.export.whole import as_program
 from onsight.files import check_output, disk_errors, put_in_place, write_json
-from onsight.hardware.environment import package_versions
+from onsight.hardware.devices import package_versions
 from onsight.inference.held_out import HeldOutImages
 from onsight.inference.onnx_runner import FORMAT, VERSION
 from onsight.inference.predictor import Predictor, list_model_files
@@ -162,7 +162,7 @@ def model_facts(file: ModelFile, with_scores: bool = False) -> dict[str, Any]:
     if file.out_of_distribution and with_scores:
         facts["out_of_distribution"] = {
             "threshold": file.out_of_distribution.threshold,
-            "share": file.out_of_distribution.share,
+            "share": file.out_of_distribution.false_alarm_rate,
         }
     return facts
 

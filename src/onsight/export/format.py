@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.export import ExportedProgram
 
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.errors import ConfigError, did_you_mean
 
 Classify = Callable[[Pixels], NDArray[np.float32]]

@@ -18,7 +18,7 @@ from onsight.files import check_output, write_json
 from onsight.inference.predictor import list_model_files
 from onsight.models.catalog import is_user_spec, own_names
 from onsight.models.file import FILE_NAME, ModelFile, build_model, save_model
-from onsight.models.head import heads_of
+from onsight.models.head import find_heads
 from onsight.models.timm_nets import timm_facts
 from onsight.report.card.card import InFolder, write_card
 from onsight.report.card.metadata import MARK
@@ -97,7 +97,7 @@ def _with_temperature_in_head(file: ModelFile) -> ModelFile:
     A file whose network does not end in linear layers or convolutions is returned unchanged.
     """
     net = build_model(file)
-    heads = heads_of(net)
+    heads = find_heads(net)
     if not heads or not all(isinstance(head, nn.Linear | nn.Conv2d) for head in heads):
         return file
     names = {name for name, part in net.named_modules() if any(part is head for head in heads)}

@@ -15,7 +15,7 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.export.to_onnx import seal_onnx
 from onsight.export.whole import exporting
 from onsight.inference.onnx_runner import INPUT, METADATA_KEY

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onsight.data.loader import Batch, Images
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import DataError, NotProven
 from onsight.evaluation.statistics import PairedCounts, difference_interval

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.export.format import Classify, Format
 from onsight.export.whole import exporting
 

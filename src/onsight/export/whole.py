@@ -19,7 +19,7 @@ from torch.export import Dim, ExportedProgram
 
 import onsight
 from onsight.errors import ModelError
-from onsight.models.head import features_kept
+from onsight.models.head import capturing_features
 from onsight.models.out_of_distribution import score
 from onsight.models.preprocessing import Preprocessing
 from onsight.words import shortened
@@ -45,7 +45,7 @@ class WholeClassifier(nn.Module):
     ) -> None:
         super().__init__()
         self.net = net
-        self.size = prepared.format.shown
+        self.size = prepared.format.model_size
         self.temperature = temperature
         self.register_buffer("mean", torch.tensor(prepared.mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(prepared.std).view(1, -1, 1, 1))
@@ -58,7 +58,7 @@ class WholeClassifier(nn.Module):
         inputs = self._inputs(images)
         if not self.has_bank:
             return self._probabilities(self.net(inputs))
-        with features_kept(self.net) as features:
+        with capturing_features(self.net) as features:
             probabilities = self._probabilities(self.net(inputs))
         return probabilities, score(features[0], self.bank)
 

@@ -1,9 +1,12 @@
-"""Which device a run uses, and why; asking for a missing device is an error."""
+"""Which device a run uses and why, and what it ran on; a missing device is an error."""
 
 import os
 import platform
+import sys
 from functools import cache
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,60 +23,66 @@ from onsight_explain.devices import (
 )
 from onsight_explain.threads import usable_cores
 
+_PACKAGES = ("onsight", "torch", "torchvision", "timm", "numpy", "pillow", "simplejpeg")
 
-def choose_device(asked: str) -> Choice[torch.device]:
-    """The device asked for, or the best available for `auto`. Raises DeviceError."""
-    there = available_devices()
-    if asked == "auto":
-        return _best(there)
-    name = asked if ":" in asked or not has_indices(asked) else f"{asked}:0"
-    if name not in there:
+
+def choose_device(requested: str) -> Choice[torch.device]:
+    """Return the requested device, or the best available for `auto`. Raises DeviceError."""
+    available = available_devices()
+    if requested == "auto":
+        return _choose_best(available)
+    has_number = ":" in requested or not has_indices(requested)
+    name = requested if has_number else f"{requested}:0"
+    if name not in available:
         raise DeviceError(
-            f"there is no device '{asked}'; available: {', '.join(there)}.{_why_missing(asked)}"
+            f"there is no device '{requested}'; available: {', '.join(available)}."
+            f"{_why_missing(requested)}"
         )
     return Choice(torch.device(name), "as asked")
 
 
-def choose_devices(asked: str, ranks: int) -> Choice[list[torch.device]]:
-    """One device for each rank on this machine; ranks: 0 for one per device.
+def choose_devices(requested: str, ranks: int) -> Choice[list[torch.device]]:
+    """Return one device for each rank on this machine; ranks: 0 for one per device.
 
-    asked: as for choose_device, or `all`, or several separated by commas. Raises DeviceError.
+    requested: as for choose_device, or `all`, or several separated by commas. Raises DeviceError.
     """
-    names = available_devices()[:-1] or ["cpu"] if asked == "all" else asked.split(",")
+    names = available_devices()[:-1] or ["cpu"] if requested == "all" else requested.split(",")
     chosen = [choose_device(name.strip()) for name in names]
     devices = [choice.value for choice in chosen]
     reason = chosen[0].reason if len(names) == 1 else "as asked"
-    if len({device.type for device in devices}) > 1 or _repeats(devices):
-        raise DeviceError(f"--device {asked}: all devices must be of one kind, each named once")
+    kinds = {device.type for device in devices}
+    if len(kinds) > 1 or len(set(devices)) < len(devices):
+        raise DeviceError(f"--device {requested}: all devices must be of one kind, each named once")
     if ranks in (0, len(devices)):
         return Choice(devices, reason)
     if devices == [torch.device("cpu")]:
         return Choice(devices * ranks, reason)
-    if asked in ("auto", devices[0].type):
-        devices = _first_of(devices[0].type, ranks)
-        return Choice(devices, f"the first {ranks} that torch sees")
+    if requested in ("auto", devices[0].type):
+        devices = _first_devices(devices[0].type, ranks)
+        return Choice(devices, f"the first {ranks} that torch finds")
     raise DeviceError(
-        f"--device {asked} names {plural(len(devices), 'device')} for {ranks} ranks; "
+        f"--device {requested} names {plural(len(devices), 'device')} for {ranks} ranks; "
         "leave out --ranks"
     )
 
 
-def choose_rank_device(asked: str, rank: int, ranks: int) -> Choice[torch.device]:
-    """The device of one of the ranks that a launcher started on this machine. Raises DeviceError.
+def choose_rank_device(requested: str, rank: int, ranks: int) -> Choice[torch.device]:
+    """Return the device of one of the ranks that a launcher started on this machine.
 
-    asked: as for choose_devices. A launcher may show each rank a GPU of its own: cuda:0 for all.
+    requested: as for choose_devices. A launcher may expose to each rank only a GPU of its own,
+    cuda:0 for all. Raises DeviceError.
     """
-    shown = available_devices()[:-1]
-    if ranks > 1 and len(shown) == 1 and has_indices(shown[0].partition(":")[0]):
-        only = torch.device(shown[0])
-        if asked in ("auto", "all", only.type, str(only)):
-            return Choice(only, "the only one that this rank is shown")
-    devices = choose_devices(asked, ranks)
+    visible = available_devices()[:-1]
+    if ranks > 1 and len(visible) == 1 and has_indices(visible[0].partition(":")[0]):
+        only = torch.device(visible[0])
+        if requested in ("auto", "all", only.type, str(only)):
+            return Choice(only, "the only one visible to this rank")
+    devices = choose_devices(requested, ranks)
     return Choice(devices.value[rank], devices.reason)
 
 
 def physical_device(device: torch.device) -> str:
-    """What tells a device from all others, also in other processes; empty if torch cannot say."""
+    """Return an identifier equal in all processes that use a device, empty if torch has none."""
     if not has_streams(device):
         return ""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -83,22 +92,8 @@ def physical_device(device: torch.device) -> str:
     return str(getattr(facts, "uuid", ""))
 
 
-def _repeats(devices: list[torch.device]) -> bool:
-    return len(set(devices)) < len(devices)
-
-
-def _first_of(kind: str, count: int) -> list[torch.device]:
-    there = [name for name in available_devices() if name.partition(":")[0] == kind]
-    if len(there) < count:
-        raise DeviceError(
-            f"{count} ranks need {count} devices, but there are only {', '.join(there)}; "
-            "use fewer --ranks, or --device cpu"
-        )
-    return [torch.device(name) for name in there[:count]]
-
-
 def describe_device(device: torch.device) -> str:
-    """Name and memory of a device, in words."""
+    """Return the name and memory of a device, in words."""
     if has_streams(device):
         facts = module_of(device).get_device_properties(device)
         return f"{facts.name}, {facts.total_memory / 2**30:.0f} GiB"
@@ -107,9 +102,39 @@ def describe_device(device: torch.device) -> str:
     return f"{processor_name()}, {usable_cores()} cores, {memory_bytes() / 2**30:.0f} GiB"
 
 
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """Return machine, device and versions as plain values: the contents of environment.json."""
+    return {
+        "device": str(device),
+        "device_name": describe_device(device),
+        "processor": processor_name(),
+        "cores": usable_cores(),
+        "threads": torch.get_num_threads(),
+        "memory_bytes": memory_bytes(),
+        "cuda": torch.version.cuda,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "versions": package_versions(),
+    }
+
+
+def package_versions() -> dict[str, str | None]:
+    """Return the versions of the packages that results depend on; None if not installed."""
+    return {name: package_version(name) for name in _PACKAGES}
+
+
+def package_version(package: str) -> str | None:
+    """Return an installed package's version, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
 @cache
 def processor_name() -> str:
-    """The name of the processor."""
+    """Return the name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -119,16 +144,26 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _best(there: list[str]) -> Choice[torch.device]:
-    best = torch.device(there[0])
+def _choose_best(available: list[str]) -> Choice[torch.device]:
+    best = torch.device(available[0])
     if best.type != "cpu":
-        others = f" of {len(there) - 1}" if len(there) > 2 else ""
-        return Choice(best, f"the first accelerator{others} that torch sees")
-    return Choice(best, f"torch sees no accelerator{_why_missing('cuda')}")
+        others = f" of {len(available) - 1}" if len(available) > 2 else ""
+        return Choice(best, f"the first accelerator{others} that torch finds")
+    return Choice(best, f"torch finds no accelerator{_why_missing('cuda')}")
 
 
-def _why_missing(asked: str) -> str:
-    """A hint if the GPU is missing because torch was built without CUDA."""
-    if asked.startswith("cuda") and is_cpu_build_beside_gpu():
+def _first_devices(kind: str, count: int) -> list[torch.device]:
+    available = [name for name in available_devices() if name.partition(":")[0] == kind]
+    if len(available) < count:
+        raise DeviceError(
+            f"{count} ranks need {count} devices, but there are only {', '.join(available)}; "
+            "use fewer --ranks, or --device cpu"
+        )
+    return [torch.device(name) for name in available[:count]]
+
+
+def _why_missing(requested: str) -> str:
+    """Return a hint if a GPU is missing because torch was built without CUDA."""
+    if requested.startswith("cuda") and is_cpu_build_beside_gpu():
         return " (there is an NVIDIA driver, but this torch is a CPU-only build)"
     return ""

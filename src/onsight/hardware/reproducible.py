@@ -11,20 +11,20 @@ from typing import Any
 import torch
 
 _SETTINGS: Any = torch.utils.deterministic  # a module whose attributes are settings
-_UNREPEATABLE = r"(\S+) does not have a deterministic implementation"
+_NONDETERMINISTIC = r"(\S+) does not have a deterministic implementation"
 
 
 @contextmanager
 def reproducible(threads: int) -> Iterator[None]:
-    """Set the number of threads and deterministic kernels within a block."""
+    """Set the number of threads and use deterministic kernels within a block."""
     with _threads(threads), deterministic():
-        torch.use_deterministic_algorithms(True, warn_only=True)  # tells torch.compile too
+        torch.use_deterministic_algorithms(True, warn_only=True)  # read by torch.compile too
         yield
 
 
 @contextmanager
 def autotuned(threads: int) -> Iterator[None]:
-    """Set the number of threads, and let cuDNN time its kernels and take the fastest."""
+    """Set the number of threads, and let cuDNN time its kernels and use the fastest."""
     former = torch.backends.cudnn.benchmark
     with _threads(threads):
         torch.backends.cudnn.benchmark = True
@@ -38,16 +38,6 @@ KERNELS = {"repeatable": reproducible, "fastest": autotuned}
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
-    former = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(former)
-
-
-@contextmanager
 def deterministic() -> Iterator[None]:
     """Use deterministic kernels within a block; of several threads, the last to leave restores."""
     _kernels.enter()
@@ -58,30 +48,30 @@ def deterministic() -> Iterator[None]:
 
 
 @contextmanager
-def naming_unrepeatable(tell: Callable[[str], None]) -> Iterator[list[str]]:
-    """Tell once of each operation in a block that has no deterministic kernel; yields their names.
+def reporting_nondeterministic(report: Callable[[str], None]) -> Iterator[list[str]]:
+    """Report once each operation in a block that has no deterministic kernel; yield their names.
 
-    Torch has none for some on GPUs, and warns of them in its own words, which are not shown.
+    Torch has none for some operations on GPUs; its own warnings about them are not shown.
     """
-    found: list[str] = []
+    names: list[str] = []
     with warnings.catch_warnings():
         show = warnings.showwarning
 
-        def name(message: Warning | str, *place: Any, **named: Any) -> None:
-            match = re.match(_UNREPEATABLE, str(message))
+        def show_once(message: Warning | str, *place: Any, **named: Any) -> None:
+            match = re.match(_NONDETERMINISTIC, str(message))
             if not match:
                 show(message, *place, **named)
-            elif match[1] not in found:
-                found.append(match[1])
-                tell(f"{match[1]} has no deterministic kernel here: bits may differ next time")
+            elif match[1] not in names:
+                names.append(match[1])
+                report(f"{match[1]} has no deterministic kernel here: bits may differ next time")
 
-        warnings.filterwarnings("default", _UNREPEATABLE)
-        warnings.showwarning = name
-        yield found
+        warnings.filterwarnings("default", _NONDETERMINISTIC)
+        warnings.showwarning = show_once
+        yield names
 
 
 class _Kernels:
-    """Torch's choice of kernels, which is one for all threads."""
+    """Torch's choice of kernels, which all threads share."""
 
     def __init__(self) -> None:
         self.lock, self.inside = Lock(), 0
@@ -110,3 +100,13 @@ class _Kernels:
 
 
 _kernels = _Kernels()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    former = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(former)

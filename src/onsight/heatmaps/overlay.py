@@ -1,4 +1,4 @@
-"""Heat drawn over an image: a colour, and a line that can be read without it.
+"""Heat drawn over an image: a colour, and an outline that can be read without it.
 
 H height, W width, C channels (1 or 3); uint8 pixels, float32 heat from 0 to 1.
 """
@@ -9,38 +9,39 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from onsight.data.fit import Fit
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 
 Heat = NDArray[np.float32]
 
-LINED = 0.8  # of the heat is inside the line
+OUTLINED = 0.8  # of the heat is inside the outline
+
 _COLOURS = "inferno"  # perceptually uniform: hotter is lighter
 _DIMMED = 0.6  # brightness of what is cold
 _STRONGEST = 0.6  # share of the colour where it is hottest, so that the image shows through
-_LINES_IN_A_SIDE = 160  # the line's width is the shorter side's, divided by this
+_LINES_PER_SIDE = 160  # the outline's width is the shorter side's, divided by this
 
 
 def overlay(pixels: Pixels, heat: Heat) -> Pixels:
-    """An image (H, W, C) with its heat (H, W) over it: uint8 (H, W, 3).
+    """Draw heat (H, W) over an image (H, W, C): uint8 (H, W, 3).
 
-    What is cold is dimmed; the hotter, the more of inferno's colours. The line, white outside and
-    black inside, is around the smallest area that holds 80% of the heat.
+    Cold regions are dimmed; the hotter, the more of inferno's colours. The outline, white outside
+    and black inside, is around the smallest area that holds 80% of the heat.
     """
-    from matplotlib import colormaps  # a fifth of a second, not at start
+    from matplotlib import colormaps  # takes a fifth of a second to import
 
     image = np.broadcast_to(pixels, (*heat.shape, 3)).astype(np.float32)
     share = _STRONGEST * np.sqrt(heat)[:, :, np.newaxis]
     colours = np.asarray(colormaps[_COLOURS](heat), np.float32)[:, :, :3] * 255
     drawn = _DIMMED * image * (1 - share) + colours * share
     area = hottest_area(heat)
-    width = max(1, round(min(heat.shape) / _LINES_IN_A_SIDE))
-    drawn[_grown(area, width) & ~area] = 255
-    drawn[area & _grown(~area, width)] = 0
+    width = max(1, round(min(heat.shape) / _LINES_PER_SIDE))
+    drawn[_grow(area, width) & ~area] = 255
+    drawn[area & _grow(~area, width)] = 0
     return drawn.round().astype(np.uint8)
 
 
-def hottest_area(heat: Heat, share: float = LINED) -> NDArray[np.bool_]:
-    """The fewest places that together hold a share of all heat: bool (H, W)."""
+def hottest_area(heat: Heat, share: float = OUTLINED) -> NDArray[np.bool_]:
+    """Mark the fewest places that together hold a share of all heat: bool (H, W)."""
     falling = np.sort(heat, axis=None)[::-1].astype(np.float64)
     sums = falling.cumsum()
     count = int(np.searchsorted(sums, share * sums[-1]))
@@ -48,51 +49,52 @@ def hottest_area(heat: Heat, share: float = LINED) -> NDArray[np.bool_]:
     return np.asarray(heat >= least)
 
 
-def enlarged(pixels: Pixels, heat: Heat, side: int) -> tuple[Pixels, Heat]:
-    """A small image and its heat, grown by a whole factor until its longer side is this long.
+def enlarge(pixels: Pixels, heat: Heat, side: int) -> tuple[Pixels, Heat]:
+    """Enlarge a small image and its heat by a whole factor until the longer side is this long.
 
-    Pixels stay squares, so that a thin line does not hide them.
+    Pixels stay squares, so that a thin outline does not hide them.
     """
     factor = max(1, -(-side // max(heat.shape)))
     height, width = heat.shape
-    grown = pixels.repeat(factor, axis=0).repeat(factor, axis=1)
-    return grown, resized(heat, (height * factor, width * factor))
+    enlarged = pixels.repeat(factor, axis=0).repeat(factor, axis=1)
+    return enlarged, resize_heat(heat, (height * factor, width * factor))
 
 
-def on_original(heat: Heat, size: tuple[int, int], fit: Fit) -> Heat:
-    """Heat of a fitted image, laid over the original of this (height, width).
+def map_to_original(heat: Heat, size: tuple[int, int], fit: Fit) -> Heat:
+    """Lay the heat of a fitted image over the original of this (height, width).
 
-    What a crop cut off is cold.
+    What a crop removed is cold.
     """
     if fit == "stretch":
-        return resized(heat, size)
+        return resize_heat(heat, size)
     scales = size[0] / heat.shape[0], size[1] / heat.shape[1]  # pixels of the original per pixel
     if fit == "pad":
         scale = max(scales)
-        return resized(_centre(heat, (round(size[0] / scale), round(size[1] / scale))), size)
+        inside = round(size[0] / scale), round(size[1] / scale)
+        return resize_heat(_centre(heat, inside), size)
     scale = min(scales)
     inside = round(heat.shape[0] * scale), round(heat.shape[1] * scale)
     whole = np.zeros(size, np.float32)
-    _centre(whole, inside)[:] = resized(heat, inside)
+    _centre(whole, inside)[:] = resize_heat(heat, inside)
     return whole
 
 
-def resized(heat: Heat, size: tuple[int, int]) -> Heat:
-    """Heat (H, W) at another (height, width), bilinear."""
+def resize_heat(heat: Heat, size: tuple[int, int]) -> Heat:
+    """Resize heat (H, W) to another (height, width), bilinear."""
     planes = torch.from_numpy(np.ascontiguousarray(heat))[None, None]
     return np.asarray(F.interpolate(planes, size, mode="bilinear")[0, 0].numpy())
 
 
 def _centre(values: Heat, size: tuple[int, int]) -> Heat:
-    """The middle of this (height, width) of values, which share its memory."""
+    """Return the middle of this (height, width) of values, sharing their memory."""
     top, left = (values.shape[0] - size[0]) // 2, (values.shape[1] - size[1]) // 2
     return values[top : top + size[0], left : left + size[1]]
 
 
-def _grown(area: NDArray[np.bool_], width: int) -> NDArray[np.bool_]:
-    """An area (H, W), and what is within so many pixels of it."""
+def _grow(area: NDArray[np.bool_], width: int) -> NDArray[np.bool_]:
+    """Return an area (H, W) and what is within so many pixels of it."""
     padded = np.pad(area, width)
-    height, wide = area.shape
+    height, area_width = area.shape
     steps = range(2 * width + 1)
     rows = np.logical_or.reduce([padded[step : step + height] for step in steps])
-    return np.asarray(np.logical_or.reduce([rows[:, step : step + wide] for step in steps]))
+    return np.asarray(np.logical_or.reduce([rows[:, step : step + area_width] for step in steps]))

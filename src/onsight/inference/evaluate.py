@@ -17,8 +17,8 @@ from onsight.evaluation.results import Results, TtaResult
 from onsight.files import check_output, refuse_replacing
 from onsight.inference.held_out import open_held_out
 from onsight.inference.predictor import list_model_files, load
+from onsight.models.classifier import TtaForward
 from onsight.models.out_of_distribution import is_out_of_distribution
-from onsight.models.tta import TtaForward
 from onsight.report.console import Reporter, SilentReporter
 from onsight.report.tables import write_predictions
 
@@ -82,7 +82,7 @@ def evaluate(
             "evaluate it on; use images that it was not trained with"
         )
     started = time.perf_counter()
-    batch_size = evaluation_batch_size(classifier.device, pack.format.shown)
+    batch_size = evaluation_batch_size(classifier.device, pack.format.model_size)
     loader = Loader(Images.of(pack), ids, batch_size, classifier.device)
     table = evaluate_with_scores(classifier, loader.in_order())
     seconds = time.perf_counter() - started

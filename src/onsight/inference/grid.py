@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onsight.data.decode import decode
 from onsight.data.fit import ImageFormat
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import ImageError, OutputError
 from onsight.files import write_atomically

@@ -14,14 +14,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from onsight.data.decode import decode
+from onsight.data.decode import decode, prepare_image
 from onsight.data.fit import ImageFormat
-from onsight.data.packing import prepare_image
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.errors import ImageError, OutputError
 from onsight.files import check_output, write_atomically
 from onsight.heatmaps.heat import heat_maps, require_captum
-from onsight.heatmaps.overlay import Heat, enlarged, on_original, overlay
+from onsight.heatmaps.overlay import Heat, enlarge, map_to_original, overlay
 from onsight.inference.images import Input
 from onsight.inference.predictor import Prediction, Predictor
 from onsight.report.canvas import Canvas, Words
@@ -94,7 +93,7 @@ class HeatFolder:
 def _draw_page(row: Prediction, data: bytes, heat: Heat, target: ImageFormat) -> bytes:
     """Return a PNG file with the image, its heat map, and the prediction."""
     pixels = _decode_original(data, target)
-    pixels, heat = enlarged(pixels, on_original(heat, pixels.shape[:2], target.fit), _SIDE // 2)
+    pixels, heat = enlarge(pixels, map_to_original(heat, pixels.shape[:2], target.fit), _SIDE // 2)
     height, width = heat.shape
     content_width = max(2 * width + _GAP, _SIDE)
     canvas = Canvas(content_width + 2 * _GAP, height + 3 * _GAP + 2 * _LINE)

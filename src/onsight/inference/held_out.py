@@ -11,10 +11,10 @@ from torch import Tensor
 
 from onsight.data.index import Index, Problem
 from onsight.data.pack import Pack, is_packed, open_pack
-from onsight.data.packing import Job
+from onsight.data.packing import PackJob
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.source import Source
-from onsight.data.split import assign, leaks
+from onsight.data.split import assign_splits, find_leaks
 from onsight.errors import DataError
 from onsight.inference.predictor import Predictor
 from onsight.models.file import image_keys
@@ -45,8 +45,8 @@ def open_held_out(
     )
     seen = np.isin(image_keys(pack.digests), predictor.file.seen)
     is_labelled = pack.index.labels >= 0
-    splits = assign(pack.digests, pack.index.splits, 0.0, 0.0)
-    copies = leaks(pack.digests, splits)  # as in training: only one of two identical images
+    splits = assign_splits(pack.digests, pack.index.splits, 0.0, 0.0)
+    copies = find_leaks(pack.digests, splits)  # as in training: only one of two identical images
     return HeldOutImages(
         pack,
         torch.from_numpy(np.flatnonzero(is_labelled & ~seen & ~copies)),
@@ -69,7 +69,7 @@ def open_model_pack(
     source: Source, predictor: Predictor, cache: Path | None, reporter: Reporter
 ) -> Pack:
     """Decode the images for a model, or reuse the pack of the model's own run from the cache."""
-    job = Job(source, predictor.format, threads=usable_cores())
+    job = PackJob(source, predictor.format, threads=usable_cores())
     training_job = replace(job, target=replace(job.target, channels=0))
     if is_packed(training_job, cache):
         pack = open_pack(training_job, cache)

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from onsight.data.decode import prepare_image
 from onsight.data.fit import ImageFormat
-from onsight.data.packing import prepare_image
-from onsight.data.pillow_pixels import Pixels, decode_image
-from onsight.data.pixels import WANTED, is_tensor, read_array
+from onsight.data.pixels import ACCEPTED, Pixels, decode_image, is_tensor, read_array
 from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import ImageError
 from onsight_explain.threads import usable_cores
@@ -91,7 +90,7 @@ def read_image(image: ImageLike, target: ImageFormat) -> Pixels:
     elif isinstance(image, np.ndarray) or is_tensor(image):
         content = _read_array(image, target)
     if not isinstance(content, (bytes, np.ndarray)):
-        raise ImageError(f"a {type(image).__name__} is not an image: {WANTED}")
+        raise ImageError(f"a {type(image).__name__} is not an image: {ACCEPTED}")
     return prepare_image(content, target)[1]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onsight.checksum import digest_around
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.errors import ConfigError, DeviceError, ModelError
 from onsight.inference.runner import Outputs, model_facts
 from onsight.models.preprocessing import Preprocessing

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.errors import ImageError, ModelError
 from onsight.inference.images import (
     ImageLike,

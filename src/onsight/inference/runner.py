@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.fit import ImageFormat
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.evaluation.results import Results
 from onsight.report.console import headline
 from onsight.words import listed
@@ -64,7 +64,7 @@ def model_facts(
     facts = {
         "model": model,
         "device": device,
-        "input": f"{size.shown[0]}x{size.shown[1]}, {colour}",
+        "input": f"{size.model_size[0]}x{size.model_size[1]}, {colour}",
         "classes": listed(classes),
     }
     if "images" in results:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onsight.data.cache import find_cache_folder
+from onsight.data.decode import pixel_digest, prepare_image
 from onsight.data.loader import Images, Loader
 from onsight.data.pack import Pack
-from onsight.data.packing import digest_of, prepare_image
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.folder import read_unlabelled
 from onsight.data.sources.read_file import read_regular_file
@@ -30,14 +30,14 @@ from onsight.features.feature_pass import (
     feature_loader,
     features_key,
 )
-from onsight.features.neighbours import nearest
+from onsight.features.neighbours import find_nearest
 from onsight.files import check_output, refuse_replacing
 from onsight.inference.held_out import open_model_pack, training_source
 from onsight.inference.inputs import list_files
 from onsight.inference.predictor import Prediction, Predictor, list_model_files, load
 from onsight.inference.sinks import write_to_stdout
 from onsight.models.file import image_keys
-from onsight.models.head import required_head
+from onsight.models.head import require_head
 from onsight.report.console import Reporter
 from onsight.words import plural
 
@@ -76,7 +76,7 @@ class SearchSet:
 
     def search(self, features: NDArray[np.float32], count: int) -> list[list[tuple[int, float]]]:
         """Return (image number, similarity) of the best matches for each row of features (q, D)."""
-        rows, similarities = nearest(torch.from_numpy(features), self.features, count)
+        rows, similarities = find_nearest(torch.from_numpy(features), self.features, count)
         numbers = self.ids[rows]
         return [
             list(zip(*pair, strict=True))
@@ -96,7 +96,7 @@ class SearchSet:
 
     def _digest(self, query: Prediction) -> bytes:
         content = read_regular_file(query.path)
-        return digest_of(prepare_image(content, self.pack.format)[0])
+        return pixel_digest(prepare_image(content, self.pack.format)[0])
 
 
 def print_similar(
@@ -161,7 +161,7 @@ def open_search_set(
     among: a folder of images, or any DATA; None for the images that the model was trained or
     selected with. Raises DataError, ModelError, DiskError.
     """
-    required_head(predictor.classifier.net)
+    require_head(predictor.classifier.net)
     cache = find_cache_folder(cache_folder)
     if among is None:
         source = _open_training_source(predictor, cache)

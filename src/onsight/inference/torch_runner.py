@@ -16,15 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.evaluation.out_of_distribution import compute_scores, with_scores
 from onsight.evaluation.predictions import BATCH_SIZE, evaluation_batch_size
-from onsight.features.feature_pass import with_features
+from onsight.features.feature_pass import logits_and_features
 from onsight.hardware.devices import choose_device
 from onsight.inference.runner import Outputs, model_facts
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, build_model, load_model_file
-from onsight.models.memory_format import set_memory_format
+from onsight.models.trial_forward import set_memory_format
 from onsight.models.user import make_user_model
 
 _MAX_PARTS = 4  # Python starts the operations of all parts one after the other
@@ -50,7 +50,7 @@ class TorchRunner:
             file.out_of_distribution,
         )
         self.threshold = file.out_of_distribution.threshold if file.out_of_distribution else None
-        size = evaluation_batch_size(device, self.format.shown)
+        size = evaluation_batch_size(device, self.format.model_size)
         # A batch of small images occupies all cores by itself, and a user's network may not be
         # safe to run in several threads.
         is_divided = device.type == "cpu" and size < BATCH_SIZE and module is None
@@ -67,7 +67,7 @@ class TorchRunner:
     def run(self, images: Pixels, features: bool = False) -> Outputs:
         """Compute images uint8 (B, H, W, C). Raises ModelError if it has no features."""
         batch = torch.from_numpy(images)
-        forward = partial(with_features if features else with_scores, self.classifier)
+        forward = partial(logits_and_features if features else with_scores, self.classifier)
         parts = self._parts.map(forward, batch) if self._parts else [forward(batch)]
         logits, extra = (torch.cat(column) for column in zip(*parts, strict=True))
         if features:

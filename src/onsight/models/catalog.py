@@ -1,4 +1,7 @@
-"""Networks by name: Onsight's own, timm's, and a user's package.module:callable."""
+"""Networks by name: Onsight's own, timm's, and a user's package.module:callable.
+
+C channels, H height, W width, K classes.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,52 +10,46 @@ from torch import nn
 
 from onsight.errors import ModelError, did_you_mean
 from onsight.models.classic import Conv3, LeNet, Linear, Quick
-from onsight.models.compact import Compact
-from onsight.models.expected_input import ExpectedInput
-from onsight.models.pretrained import OFFLINE_CHOICE
-from onsight.models.sprint import Sprint
-from onsight.models.timm_nets import make_timm, timm_facts
+from onsight.models.compact import Compact, Sprint
+from onsight.models.preprocessing import ExpectedInput
+from onsight.models.timm_nets import OFFLINE_CHOICE, make_timm, timm_facts
 from onsight.models.trial_forward import check_output
 from onsight.models.user import make_user_model
-from onsight.models.weights import LoadedWeights, fill
-from onsight.models.weights_file import read_weights
+from onsight.models.weights import LoadedWeights, load_into, read_weights
 from onsight.words import plural
 
 
-class _Own(NamedTuple):
-    """One of Onsight's networks, made from a shape (C, H, W) and a number of classes.
+class _OwnNetwork(NamedTuple):
+    """One of Onsight's networks."""
 
-    size: the (height, width) in pixels that it was made for, None if it takes any.
-    """
-
-    make: Callable[[tuple[int, int, int], int], nn.Module]
-    size: tuple[int, int] | None = None
+    make: Callable[[tuple[int, int, int], int], nn.Module]  # from (C, H, W) and K
+    size: tuple[int, int] | None = None  # (height, width) it was made for, None for any
 
 
 _OWN = {
-    "compact": _Own(Compact),
-    "sprint": _Own(Sprint),
-    "lenet": _Own(LeNet, (32, 32)),
-    "conv3": _Own(Conv3, (50, 50)),
-    "quick": _Own(Quick),
-    "linear": _Own(Linear),
+    "compact": _OwnNetwork(Compact),
+    "sprint": _OwnNetwork(Sprint),
+    "lenet": _OwnNetwork(LeNet, (32, 32)),
+    "conv3": _OwnNetwork(Conv3, (50, 50)),
+    "quick": _OwnNetwork(Quick),
+    "linear": _OwnNetwork(Linear),
 }
 
 
 def own_names() -> list[str]:
-    """The names of Onsight's own networks."""
+    """Return the names of Onsight's own networks."""
     return [*_OWN]
 
 
 def model_names() -> list[str]:
-    """Onsight's own names first, then timm's."""
+    """Return the names of all networks: Onsight's own first, then timm's."""
     import timm
 
     return [*_OWN, *timm.list_models()]
 
 
 def is_user_spec(name: str) -> bool:
-    """Whether a model name refers to a user's code, package.module:callable."""
+    """Return whether a model name refers to a user's code, package.module:callable."""
     return ":" in name
 
 
@@ -63,12 +60,12 @@ def make_model(
     *,
     pretrained: bool = False,
     weights: str = "",
-    tell: Callable[[LoadedWeights], object] = lambda loaded: None,
+    report: Callable[[LoadedWeights], object] = lambda loaded: None,
 ) -> nn.Module:
-    """Make a network for images (C, H, W) and K classes, and check it with a trial forward.
+    """Make a network for images (C, H, W) and K classes, and check it with a trial forward pass.
 
     It maps float (B, C, H, W) to logits (B, K). The same random state gives the same weights.
-    weights: a file to start from, in place of published weights; tell is called with what was
+    weights: a file to start from, in place of published weights; report: called with what was
     loaded. Raises ModelError.
     """
     published = pretrained and not weights
@@ -78,24 +75,24 @@ def make_model(
     if weights:
         loaded = load_weights(net, weights)
     if loaded:
-        tell(loaded)
+        report(loaded)
     return net
 
 
 def load_weights(net: nn.Module, path: str) -> LoadedWeights:
     """Start a network from a weights file. Raises ModelError."""
     file = read_weights(path)
-    return fill(net, file.tensors, file.source)
+    return load_into(net, file.tensors, file.source)
 
 
 def preferred_size(name: str, weights: str = "") -> tuple[int, int] | None:
-    """The (height, width) that weights were trained at, or that a model was made for, if any.
+    """Return the (height, width) that weights were trained at or a model was made for, if any.
 
     Raises ModelError.
     """
-    given = read_weights(weights).expected if weights else None
-    if given and given.size:
-        return given.size
+    expected = read_weights(weights).expected if weights else None
+    if expected and expected.size:
+        return expected.size
     if name in _OWN:
         return _OWN[name].size
     facts = None if is_user_spec(name) else _facts(name)
@@ -103,13 +100,13 @@ def preferred_size(name: str, weights: str = "") -> tuple[int, int] | None:
 
 
 def expected_input(name: str, weights: str = "") -> ExpectedInput | None:
-    """The images that a weights file, or a model's published weights, were trained on.
+    """Return the images that a weights file, or a model's published weights, were trained on.
 
-    None if nothing says so. Raises ModelError.
+    None if nothing records it. Raises ModelError.
     """
-    given = read_weights(weights).expected if weights else None
-    if given or name in _OWN or is_user_spec(name):
-        return given
+    expected = read_weights(weights).expected if weights else None
+    if expected or name in _OWN or is_user_spec(name):
+        return expected
     facts = _facts(name)
     return None if facts is None else ExpectedInput.of_timm(vars(facts))
 
@@ -153,13 +150,13 @@ def _facts(name: str) -> Any:
     if not timm.is_model(name.partition(".")[0]):
         raise ModelError(
             f"there is no model '{name}'.{did_you_mean(name, model_names())} "
-            "`onsight models '*'` lists them all; for your own, give package.module:callable"
+            "`onsight models '*'` lists them all; for your own, use package.module:callable"
         )
     return timm_facts(name)
 
 
 def _size_hint(facts: Any, shape: tuple[int, int, int]) -> str:
-    wanted = None if facts is None else tuple(facts.input_size[1:])
-    if wanted is None or wanted == shape[1:]:
+    size = None if facts is None else tuple(facts.input_size[1:])
+    if size is None or size == shape[1:]:
         return ""
-    return f" (it was made for --image-size {wanted[0]}x{wanted[1]})"
+    return f" (it was made for --image-size {size[0]}x{size[1]})"

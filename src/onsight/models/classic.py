@@ -1,7 +1,9 @@
-"""Textbook nets: small, without normalization, for any image that survives their pooling.
+"""Textbook networks: small, without normalization, for any image that survives their pooling.
 
-Shapes: B batch, C channels, H height, W width, K classes. All map float (B, C, H, W)
-to logits (B, K); none ends in a softmax, because the loss takes logits.
+All map float (B, C, H, W) to logits (B, K); none ends in a softmax, because the loss expects
+logits.
+
+B batch, C channels, H height, W width, K classes.
 """
 
 import math
@@ -11,26 +13,26 @@ from torch import Tensor, nn
 
 from onsight.errors import ModelError
 
-_LARGEST_SIDE_TRIED = 1024
+_MAX_SIDE = 1024
 
 
 class _Textbook(nn.Module):
-    """Convolutions, then linear layers on all of their output."""
+    """Convolutions, then linear layers on all their outputs."""
 
     features: nn.Sequential
     classifier: nn.Sequential
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (B, K) of images (B, C, H, W)."""
+        """Return logits (B, K) of images (B, C, H, W)."""
         logits: Tensor = self.classifier(self.features(images))
         return logits
 
 
 class LeNet(_Textbook):
-    """Convolutions 6 and 16 of 5x5, max pooling, then linear 120, 84 and K, with ReLU between.
+    """5x5 convolutions of 6 and 16 channels with max pooling, then linear layers 120, 84 and K.
 
     shape is (C, H, W), at least 16x16; the textbook size is 32x32. Based on LeNet-5 (LeCun et
-    al., 1998), with ReLU and max pooling as is usual today. Raises ModelError.
+    al., 1998), with ReLU and max pooling, as is usual today. Raises ModelError.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
@@ -54,7 +56,7 @@ class LeNet(_Textbook):
 
 
 class Conv3(_Textbook):
-    """Convolutions 32, 64 and 128 of 5x5, each with ReLU and max pooling, then linear 512 and K.
+    """5x5 convolutions of 32, 64 and 128 channels with ReLU and max pooling, then linear 512 and K.
 
     shape is (C, H, W), at least 36x36; the textbook size is 50x50. Raises ModelError.
     """
@@ -81,9 +83,9 @@ class Conv3(_Textbook):
 
 
 class Quick(_Textbook):
-    """Padded convolutions 32, 32 and 64 of 5x5 with max pooling, then linear 64 and K.
+    """Padded 5x5 convolutions of 32, 32 and 64 channels with max pooling, then linear 64 and K.
 
-    As in the textbook, there is no activation besides the pooling. shape is (C, H, W), at least
+    As in the textbook, the pooling is the only nonlinearity. shape is (C, H, W), at least
     8x8; the textbook size is 32x32. Raises ModelError.
     """
 
@@ -105,23 +107,23 @@ class Quick(_Textbook):
 
 
 class Linear(nn.Sequential):
-    """One linear layer from all values of an image to K; shape is any (C, H, W)."""
+    """One linear layer from all values of an image to K classes; shape is any (C, H, W)."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
         super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
 def flattened_size(name: str, features: nn.Module, shape: tuple[int, int, int]) -> int:
-    """How many values of an image (C, H, W) are left after the convolutions.
+    """Return how many values of an image (C, H, W) are left after the convolutions.
 
-    Raises ModelError, which names the smallest size, if none are left.
+    If none are left, raises ModelError, which names the smallest size.
     """
     channels, height, width = shape
     size = _size_after(features, shape)
     if size is None:
-        least = _least_side(features, channels)
+        side = _min_side(features, channels)
         raise ModelError(
-            f"'{name}' needs images of at least {least}x{least} pixels, "
+            f"'{name}' needs images of at least {side}x{side} pixels, "
             f"these are {height}x{width}. Choose a larger --image-size or --model compact."
         )
     return size
@@ -138,6 +140,6 @@ def _size_after(features: nn.Module, shape: tuple[int, int, int]) -> int | None:
     return output.numel() or None
 
 
-def _least_side(features: nn.Module, channels: int) -> int:
-    sides = range(1, _LARGEST_SIDE_TRIED)
+def _min_side(features: nn.Module, channels: int) -> int:
+    sides = range(1, _MAX_SIDE)
     return next(side for side in sides if _size_after(features, (channels, side, side)))

@@ -1,23 +1,38 @@
-"""A network with its preprocessing: the forward pass shared by evaluation and prediction."""
+"""A network with its preprocessing: the forward pass shared by evaluation and prediction.
 
+B batch, H height, W width, C channels, K classes.
+"""
+
+import math
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from onsight.data.normalization import Normalization
+from onsight.data.transforms import shift_and_flip
+from onsight.errors import ConfigError
 from onsight.hardware.reproducible import deterministic
 from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight_explain.devices import is_out_of_memory, release_cached_memory
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
+View = tuple[int, int, bool]  # pixels down, pixels right, mirrored; no shift is larger than 1
+
+# The shifts are along one diagonal, as in Jordan, arXiv:2404.00498.
+VIEWS: dict[str, Sequence[View]] = {
+    "flip": [(0, 0, False), (0, 0, True)],
+    "flip-shift": [(shift, shift, mirrored) for shift in (0, -1, 1) for mirrored in (False, True)],
+}
+
 
 class Classifier:
     """Maps uint8 images (B, H, W, C) to float32 logits (B, K), in evaluation mode.
 
-    The network's own logits are divided by temperature, so that softmax gives probabilities that
-    can be trusted. unlike: what tells images that are unlike anything seen in training.
+    The network's own logits are divided by the temperature, which calibrates the probabilities
+    that softmax returns.
     """
 
     def __init__(
@@ -35,11 +50,11 @@ class Classifier:
         self.device = device
         self.temperature = temperature
         self.out_of_distribution = out_of_distribution and out_of_distribution.to(device)
-        self.at_once: int | None = None  # images, once memory has run out
+        self._max_images: int | None = None  # at once, after memory has run out
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
-        """The logits of a batch, computed on the classifier's device.
+        """Return the logits of a batch, computed on the classifier's device.
 
         When memory runs out, batches are computed in parts of half the size from then on.
         """
@@ -47,7 +62,7 @@ class Classifier:
         parts: list[Tensor] = []
         rest = images
         while len(rest) or not parts:
-            size = min(len(rest), self.at_once or len(rest))
+            size = min(len(rest), self._max_images or len(rest))
             try:
                 parts.append(self._logits(rest[:size]))
                 rest = rest[size:]
@@ -55,7 +70,7 @@ class Classifier:
             except RuntimeError as error:
                 if not is_out_of_memory(error) or size <= 1:
                     raise
-            self.at_once = size // 2  # out here, where the error no longer holds any memory
+            self._max_images = size // 2  # out here, where the error no longer holds any memory
             release_cached_memory(self.device)
         return torch.cat(parts)
 
@@ -66,7 +81,31 @@ class Classifier:
         return logits.float() / self.temperature
 
 
+class TtaForward:
+    """Test-time augmentation: the mean probabilities of several views of each image.
+
+    forward: maps uint8 (B, H, W, C) to logits (B, K); name: one of VIEWS. No image's result depends
+    on the others. Raises ConfigError.
+    """
+
+    def __init__(self, forward: Callable[[Tensor], Tensor], name: str) -> None:
+        if name not in VIEWS:
+            raise ConfigError(f"no views '{name}'. There are: one, {', '.join(VIEWS)}")
+        self.forward = forward
+        self.views = VIEWS[name]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the logarithm of the mean probabilities (B, K); softmax gives these."""
+        logs = [self.forward(_show(images, view)).log_softmax(dim=1) for view in self.views]
+        return torch.stack(logs).logsumexp(dim=0) - math.log(len(logs))
+
+
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """A precision's arithmetic, as a context manager."""
+    """Return a context manager for a precision's arithmetic."""
     dtype = PRECISIONS[precision]
     return torch.autocast(device.type, dtype=dtype) if dtype else nullcontext()
+
+
+def _show(images: Tensor, view: View) -> Tensor:
+    count, device = len(images), images.device
+    return shift_and_flip(images, *(torch.full((count,), value, device=device) for value in view))

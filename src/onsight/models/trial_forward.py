@@ -1,12 +1,17 @@
-"""A trial forward pass, to check that a network suits the images and classes."""
+"""A trial forward pass: whether a network suits the images, classes and memory format.
+
+B batch, C channels, H height, W width, K classes.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from onsight.errors import ModelError
+from onsight.words import plural
 
 
 def check_output(net: nn.Module, shape: tuple[int, int, int], classes: int, name: str) -> None:
@@ -17,8 +22,8 @@ def check_output(net: nn.Module, shape: tuple[int, int, int], classes: int, name
         output = trial_forward(net, torch.zeros(2, *shape, device=device))
     except Exception as error:  # a net can fail in any way; all mean the same here
         raise ModelError(
-            f"'{name}' cannot take images of {height}x{width} with {channels} channel(s): "
-            f"{type(error).__name__}: {error}"
+            f"'{name}' cannot process images of {height}x{width} with "
+            f"{plural(channels, 'channel')}: {type(error).__name__}: {error}"
         ) from error
     if not isinstance(output, Tensor):
         raise ModelError(
@@ -36,18 +41,45 @@ def check_output(net: nn.Module, shape: tuple[int, int, int], classes: int, name
         )
 
 
+def set_memory_format(
+    net: nn.Module,
+    shape: tuple[int, int, int],
+    device: torch.device,
+    memory_format: str = "auto",
+) -> nn.Module:
+    """Move a net to a device, as channels last if a trial with images (C, H, W) passes.
+
+    Nets that reshape with view(), as in tutorials, need contiguous images, and get them.
+    memory_format: "contiguous" skips the trial; "channels_last" raises ModelError if the trial
+    fails. The random state stays as it was.
+    """
+    channels, height, width = shape
+    if memory_format == "contiguous":
+        return _use_contiguous(net.to(device))
+    net = net.to(device).to(memory_format=torch.channels_last)
+    # Permuted as normalization does: with one channel, torch takes each layout for the other.
+    if _passes(net, torch.zeros(2, height, width, channels, device=device).permute(0, 3, 1, 2)):
+        return net
+    if memory_format == "channels_last":
+        raise ModelError(
+            "this network reshapes with view(), which needs contiguous images: "
+            "drop --memory-format channels_last, or use reshape() or flatten() in the network"
+        )
+    return _use_contiguous(net.to(memory_format=torch.contiguous_format))
+
+
 def trial_forward(net: nn.Module, images: Tensor) -> object:
-    """What a net returns for images (B, C, H, W) in evaluation mode.
+    """Return a net's output for images (B, C, H, W) in evaluation mode.
 
     The net, the mode of each of its modules and the random state stay as they were.
     """
-    with left_as_it_was(net), torch.no_grad():
+    with preserving_modes(net), torch.no_grad():
         return net.eval()(images)
 
 
 @contextmanager
-def left_as_it_was(net: nn.Module) -> Iterator[None]:
-    """Restores the mode of each of a net's modules and the random state after a block."""
+def preserving_modes(net: nn.Module) -> Iterator[None]:
+    """Restore the mode of each of a net's modules and the random state after a block."""
     # Each module's own mode is restored: a net may keep parts in evaluation mode on purpose.
     modes = [(module, module.training) for module in net.modules()]
     try:
@@ -56,3 +88,20 @@ def left_as_it_was(net: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def _use_contiguous(net: nn.Module) -> nn.Module:
+    net.register_forward_pre_hook(_make_contiguous)
+    return net
+
+
+def _passes(net: nn.Module, images: Tensor) -> bool:
+    try:
+        trial_forward(net, images)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _make_contiguous(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (arguments[0].clone(memory_format=torch.contiguous_format), *arguments[1:])

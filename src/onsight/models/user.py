@@ -1,4 +1,7 @@
-"""A user's own network, named as package.module:callable."""
+"""A user's own network, named as package.module:callable.
+
+C channels, H height, W width, K classes.
+"""
 
 import copy
 import importlib
@@ -17,14 +20,14 @@ from onsight.models.trial_forward import check_output
 
 
 def make_user_model(spec: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Import package.module:callable, make the network and check it with a trial forward.
+    """Import package.module:callable, make the network and check it with a trial forward pass.
 
     The callable is an nn.Module class, a function that returns an nn.Module, or an nn.Module
-    (which is copied). It is passed those of num_classes, classes, in_channels, in_chans,
-    image_size (H, W) and shape (C, H, W) that it names. Raises ModelError.
+    (which is copied). Of num_classes, classes, in_channels, in_chans, image_size (H, W) and shape
+    (C, H, W) it is passed those that it has parameters for. Raises ModelError.
     """
-    module_name, name = _parts(spec)
-    target = _attribute(spec, _import(spec, module_name), name)
+    module_name, name = _split_spec(spec)
+    target = _get_attribute(spec, _import(spec, module_name), name)
     # A net at module level would carry one run's training into the next, so copy it.
     net = (
         copy.deepcopy(target)
@@ -37,7 +40,7 @@ def make_user_model(spec: str, shape: tuple[int, int, int], classes: int) -> nn.
     return net
 
 
-def _parts(spec: str) -> tuple[str, str]:
+def _split_spec(spec: str) -> tuple[str, str]:
     module_name, _, name = spec.partition(":")
     if module_name.endswith(".py") or "/" in module_name or "\\" in module_name:
         stem = Path(module_name).stem
@@ -79,7 +82,7 @@ def _current_folder_importable() -> Iterator[None]:
         sys.path.remove(folder)
 
 
-def _attribute(spec: str, module: ModuleType, name: str) -> Any:
+def _get_attribute(spec: str, module: ModuleType, name: str) -> Any:
     if not hasattr(module, name):
         public = [option for option in vars(module) if not option.startswith("_")]
         raise ModelError(
@@ -99,14 +102,14 @@ def _call(spec: str, target: Any, shape: tuple[int, int, int], classes: int) -> 
     try:
         return target(**arguments)
     except Exception as error:
-        given = ", ".join(f"{name}={value}" for name, value in arguments.items())
-        raise _raised(f"calling '{spec}' with ({given})", error) from error
+        passed = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        raise _raised(f"calling '{spec}' with ({passed})", error) from error
 
 
 def _arguments(
     spec: str, target: Callable[..., Any], shape: tuple[int, int, int], classes: int
 ) -> dict[str, Any]:
-    """The facts that a callable accepts by name."""
+    """Return the arguments that a callable accepts by name."""
     offered = {
         "num_classes": classes,
         "classes": classes,
@@ -119,32 +122,35 @@ def _arguments(
         parameters = inspect.signature(target).parameters
     except (TypeError, ValueError):  # some builtins have no signature
         return {}
-    named = {name for name, parameter in parameters.items() if _is_named(parameter)}
+    named = {name for name, parameter in parameters.items() if _is_passed_by_name(parameter)}
     accepted = {name: value for name, value in offered.items() if name in named}
-    missing = [name for name, one in parameters.items() if _is_needed(one) and name not in accepted]
+    missing = [
+        name
+        for name, parameter in parameters.items()
+        if _is_required(parameter) and name not in accepted
+    ]
     if missing:
         raise ModelError(
-            f"'{spec}' needs {', '.join(missing)}, which Onsight does not know. Give a default; "
+            f"'{spec}' needs {', '.join(missing)}, which Onsight does not have. Add a default; "
             f"Onsight passes any of {', '.join(offered)}"
         )
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    accepts_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if inspect.getattr_static(target, "__init__", None) is nn.Module.__init__:
-        takes_any = (
-            False  # without its own __init__, a class inherits one that only seems to accept any
-        )
-    if takes_any and not named & {"num_classes", "classes"}:
-        accepted["num_classes"] = classes  # as torchvision's nets take it
+        # Without its own __init__, a class inherits one that only seems to accept any.
+        accepts_any = False
+    if accepts_any and not named & {"num_classes", "classes"}:
+        accepted["num_classes"] = classes  # what torchvision's nets call it
     return accepted
 
 
-def _is_named(parameter: inspect.Parameter) -> bool:
+def _is_passed_by_name(parameter: inspect.Parameter) -> bool:
     return parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
 
 
-def _is_needed(parameter: inspect.Parameter) -> bool:
+def _is_required(parameter: inspect.Parameter) -> bool:
     many = (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     return parameter.default is parameter.empty and parameter.kind not in many
 
 
-def _raised(deed: str, error: Exception) -> ModelError:
-    return ModelError(f"{deed} raised {type(error).__name__}: {error}")
+def _raised(action: str, error: Exception) -> ModelError:
+    return ModelError(f"{action} raised {type(error).__name__}: {error}")

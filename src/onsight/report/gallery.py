@@ -13,7 +13,7 @@ from PIL import Image
 from onsight.data.pack import Pack
 from onsight.evaluation.predictions import PredictionTable
 from onsight.files import write_atomically, write_json
-from onsight.heatmaps.overlay import enlarged, overlay
+from onsight.heatmaps.overlay import enlarge, overlay
 
 _MOST = 40  # images of each kind
 _SMALL_SIDE = 64  # pixels of a lookalike's longer side at most
@@ -107,7 +107,7 @@ def save_gallery(
         zip(wrong, per_image.ids[mistakes], heat.heats, strict=False)
     ):
         item["heat_file"] = f"heat-{number:02d}.png"
-        drawn = overlay(*enlarged(pack.pixels[pack.rows[image]], values, _HEAT_SIDE))
+        drawn = overlay(*enlarge(pack.pixels[pack.rows[image]], values, _HEAT_SIDE))
         _write_png(folder / item["heat_file"], Image.fromarray(drawn))
     write_json(
         folder / "gallery.json",

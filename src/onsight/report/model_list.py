@@ -6,9 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from onsight.models.cost import model_cost
-from onsight.models.pretrained import offline_hint
-from onsight.models.shown import matching, short_list, weights_place
+from onsight.models.model_list import count_cost, find_models, locate_weights, recommended_models
+from onsight.models.timm_nets import offline_hint
 from onsight.words import plural
 
 _MOST_COUNTED = 40  # counting takes a fraction of a second for each
@@ -21,7 +20,7 @@ _LEGEND = (
 
 def list_models(pattern: str, as_json: bool, console: Console) -> None:
     """Print the models that match a pattern, or a short list. Raises ModelError."""
-    names = matching(pattern) if pattern else short_list()
+    names = find_models(pattern) if pattern else recommended_models()
     counted = len(names) <= _MOST_COUNTED
     with Console(stderr=True).status("counting multiply-adds"):
         rows = [_row(name, counted) for name in names]
@@ -39,8 +38,8 @@ def list_models(pattern: str, as_json: bool, console: Console) -> None:
 
 
 def _row(name: str, counted: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": name, "weights": weights_place(name)}
-    return row | (vars(model_cost(name)) if counted else {})
+    row: dict[str, Any] = {"name": name, "weights": locate_weights(name)}
+    return row | (vars(count_cost(name)) if counted else {})
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

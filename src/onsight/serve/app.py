@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.errors import ImageError, OnsightError
 from onsight.serve.access import Access, HostCheck, Limits, TokenCheck, error_response
 from onsight.serve.batcher import InferenceFailed, QueueFull
@@ -274,7 +274,7 @@ def _draw_heat_map(model: ServedModel, pixels: Pixels, name: str | None) -> tupl
     import torch
 
     from onsight.heatmaps.heat import heat_maps
-    from onsight.heatmaps.overlay import enlarged, overlay
+    from onsight.heatmaps.overlay import enlarge, overlay
 
     batch = np.stack([pixels])  # a copy: torch warns about read-only arrays
     if name is None:
@@ -282,7 +282,7 @@ def _draw_heat_map(model: ServedModel, pixels: Pixels, name: str | None) -> tupl
         name = model.classes[int(probabilities.argmax())]
     target = torch.tensor([model.classes.index(name)])
     heat = heat_maps(model.predictor.classifier, torch.from_numpy(batch), target)[0]
-    image, heat = enlarged(batch[0], heat, _HEAT_MAP_SIDE)
+    image, heat = enlarge(batch[0], heat, _HEAT_MAP_SIDE)
     png = io.BytesIO()
     Image.fromarray(overlay(image, heat)).save(png, "PNG")
     return name, png.getvalue()

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.serve.monitoring import log
 
 Compute = Callable[[Pixels], Sequence[object]]  # images uint8 (B, H, W, C) -> B results

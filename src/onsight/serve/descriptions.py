@@ -25,8 +25,8 @@ def model_card(model: ServedModel, capabilities: Mapping[str, bool]) -> dict[str
         "model": network,
         "classes": list(model.classes),
         "input": {
-            "height": size.shown[0],
-            "width": size.shown[1],
+            "height": size.model_size[0],
+            "width": size.model_size[1],
             "channels": size.channels,
             "fit": size.fit,
             "pixel_limit": size.pixel_limit,

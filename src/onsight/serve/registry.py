@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.errors import ImageError, ModelError, OnsightError
 from onsight.inference.images import read_image
 from onsight.inference.predictor import Predictor

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 from starlette.exceptions import HTTPException
 
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.pixels import Pixels
 from onsight.errors import OnsightError
 from onsight.serve.monitoring import log
 from onsight.serve.registry import Load, ModelRegistry, ServedModel

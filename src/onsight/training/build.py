@@ -13,9 +13,8 @@ from onsight.data.index import TRAIN
 from onsight.data.normalization import Normalization
 from onsight.errors import ConfigError
 from onsight.models.catalog import load_weights, make_model
-from onsight.models.freeze import freeze_backbone
-from onsight.models.memory_format import set_memory_format
-from onsight.models.trial_forward import check_output
+from onsight.models.head import freeze_backbone
+from onsight.models.trial_forward import check_output, set_memory_format
 from onsight.models.weights import LoadedWeights
 from onsight.randomness import key
 from onsight.training.fine_tuning import fine_tunes
@@ -50,7 +49,7 @@ def make_net(
             len(dataset.classes),
             pretrained=config.pretrained,
             weights=config.weights,
-            tell=tell,
+            report=tell,
         )
     else:
         check_output(module, shape, len(dataset.classes), config.model)

@@ -15,7 +15,7 @@ from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import OutOfDistributionResult, Results, TtaResult
 from onsight.evaluation.statistics import Z_95, fold_interval_ratio
 from onsight.files import write_json
-from onsight.hardware.usage import peak_device_memory_bytes, peak_memory_bytes
+from onsight.hardware.memory import peak_device_memory_bytes, peak_memory_bytes
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
 from onsight.models.out_of_distribution import is_out_of_distribution

@@ -15,22 +15,26 @@ from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.evaluation.metrics import share_with_interval
 from onsight.evaluation.results import EpochRow
+from onsight.features.choose_head import (
+    ChosenHead,
+    LearningCurvePoint,
+    choose_head,
+    measure_learning_curve,
+    split_rounds,
+)
 from onsight.features.feature_pass import (
     MIRRORED,
     PLAIN,
     FeatureStore,
+    SharedFeatures,
     compute_features,
     feature_loader,
     features_key,
 )
-from onsight.features.heads.choose import ChosenHead, choose_head, held_out
-from onsight.features.heads.fewer_images import WithFewer, right_with_fewer
-from onsight.features.heads.labelled import LabelledFeatures
-from onsight.features.heads.linear import LinearHead
-from onsight.features.shared import SharedFeatures
+from onsight.features.heads import LabelledFeatures, LinearHead
 from onsight.models.catalog import is_user_spec
 from onsight.models.classifier import Classifier
-from onsight.models.head import HiddenHead, head_of, set_hidden_head, set_linear_head
+from onsight.models.head import HiddenHead, find_head, set_hidden_head, set_linear_head
 from onsight.report.console import Reporter
 from onsight.training.build import loss_weights
 from onsight.training.hidden_head import try_hidden_layer
@@ -44,7 +48,7 @@ _CURVE = 8.0  # the same for heads on parts of the images, if judged by folds
 
 def fits_head(config: Config, net: nn.Module) -> bool:
     """Whether a run fits its head on features: it is frozen, or starts from published weights."""
-    head = head_of(net)
+    head = find_head(net)
     plain = config.loss == "cross-entropy" and isinstance(head, nn.Linear) and head.bias is not None
     return plain and (config.freeze or config.starts_from_weights)
 
@@ -70,7 +74,7 @@ class FittedHead:
     seen: Tensor
     kept: LinearHead | HiddenHead | None = None
     kept_images: int = 0
-    fewer: tuple[WithFewer, ...] = ()
+    fewer: tuple[LearningCurvePoint, ...] = ()
 
 
 def fit_head(
@@ -114,11 +118,11 @@ def fit_head(
         kept = chosen.settings.fit(every, classes, weights)
         sentence += f"; then fitted on all {len(every):,} with those of validation"
     reporter.say(sentence)
-    fewer: list[WithFewer] = []
+    fewer: list[LearningCurvePoint] = []
     # Without a limit the seconds are nan, which is never more.
     if config.freeze and not _CURVE * fitting_seconds > left_seconds():
-        rounds = held_out(train, validation)
-        fewer = right_with_fewer(rounds, chosen.settings, classes, weights)
+        rounds = split_rounds(train, validation)
+        fewer = measure_learning_curve(rounds, chosen.settings, classes, weights)
     seconds = time.perf_counter() - begun
     count = len(every) if every else 0
     judged = logits, validation.labels, validation.views[0], train.views[0, :SAMPLE]
@@ -136,7 +140,7 @@ def put_head(net: nn.Module, head: LinearHead | HiddenHead) -> None:
 def _may_have_hidden_layer(config: Config, data: TrainingData, net: nn.Module) -> bool:
     """Whether the network's layers may change: not if they are trained, or somebody's own."""
     own = data.module is not None or is_user_spec(config.model)
-    return config.freeze and not own and head_of(net) is not net
+    return config.freeze and not own and find_head(net) is not net
 
 
 class _FeaturePasses:

@@ -8,10 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onsight.evaluation.temperature import fit_temperature
-from onsight.features.heads.choose import ChosenHead
-from onsight.features.heads.hidden import HiddenSettings, fitting_operations
-from onsight.features.heads.labelled import LabelledFeatures
-from onsight.features.heads.linear import LinearHead
+from onsight.features.choose_head import ChosenHead
+from onsight.features.heads import (
+    HiddenSettings,
+    LabelledFeatures,
+    LinearHead,
+    hidden_fit_operations,
+)
 from onsight.models.head import HiddenHead
 
 _FEWEST, _FEWEST_JUDGED = 500, 100  # training and validation images; with fewer, luck decides
@@ -36,7 +39,7 @@ def try_hidden_layer(
     one more candidate judged by the same images.
     """
     has_enough = len(train) >= _FEWEST and len(validation) >= _FEWEST_JUDGED
-    seconds = _FITS * fitting_operations(train, classes) / _OPERATIONS_PER_SECOND
+    seconds = _FITS * hidden_fit_operations(train, classes) / _OPERATIONS_PER_SECOND
     if not has_enough or seconds > left_seconds():
         return chosen, linear
     settings = HiddenSettings(seed)

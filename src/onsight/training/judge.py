@@ -9,8 +9,7 @@ from onsight.data.loader import Batch, Loader
 from onsight.evaluation.out_of_distribution import evaluate_with_scores
 from onsight.evaluation.predictions import PredictionTable, evaluate_batches, evaluation_batch_size
 from onsight.evaluation.results import FoldResult
-from onsight.models.classifier import Classifier
-from onsight.models.tta import TtaForward
+from onsight.models.classifier import Classifier, TtaForward
 from onsight.training.ranks.ddp import gather_per_image
 from onsight.training.ranks.world import World
 
@@ -37,7 +36,7 @@ def judge(classifier: Classifier, dataset: Dataset, tta: str, world: World) -> J
     split = TEST if (dataset.splits == TEST).any() else VALIDATION
     ids = dataset.ids(split)
     device, ranks = classifier.device, (world.rank, world.size)
-    at_once = evaluation_batch_size(device, dataset.format.shown)
+    at_once = evaluation_batch_size(device, dataset.format.model_size)
     loader = Loader(dataset.images, ids, at_once, device, *ranks)
 
     def batches() -> Iterator[Batch]:

@@ -19,7 +19,7 @@ from onsight.features.feature_pass import (
     feature_loader,
     features_key,
 )
-from onsight.features.neighbours import nearest
+from onsight.features.neighbours import find_nearest
 from onsight.models.classifier import Classifier
 from onsight.report.gallery import Lookalikes, worst_mistakes
 from onsight.training.budget import Budget
@@ -72,7 +72,7 @@ def _search(
     enough = max(1, min(_FEWEST, len(searched)))
     if features is None or len(features) < enough or len(queries) == 0:
         return _none(images, "there was no time to compute their features")
-    found = nearest(queries, features, _EACH)
+    found = find_nearest(queries, features, _EACH)
     numbers = searched[found.rows].numpy()
     return Lookalikes(numbers, found.similarities.numpy(), len(features), len(searched))
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from onsight.choice import Choice
-from onsight.data.loader import BatchSource, Loader, places_of
+from onsight.data.loader import BatchSource, Loader, find_positions
 from onsight.errors import ModelError
 from onsight.evaluation.out_of_distribution import choose_detector
 from onsight.evaluation.predictions import evaluation_batch_size
-from onsight.features.feature_pass import with_features
+from onsight.features.feature_pass import logits_and_features
 from onsight.models.classifier import Classifier
 from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.training.ranks.world import World
@@ -57,12 +57,12 @@ def _features(classifier: Classifier, images: BatchSource, ids: Tensor, world: W
     wide = int(world.agree(parts[0][1].shape[1] if parts else 0))  # the first rank has some
     features = torch.zeros(len(ids), wide)
     for some, values in parts:
-        features[places_of(ids, some.cpu())] = values.cpu()
+        features[find_positions(ids, some.cpu())] = values.cpu()
     return world.all_reduce(features)
 
 
 def _of_batch(classifier: Classifier, images: Tensor) -> Tensor:
     try:
-        return with_features(classifier, images)[1]
+        return logits_and_features(classifier, images)[1]
     except ModelError:  # it does not end in a linear layer
         return torch.zeros(len(images), 0)

@@ -25,9 +25,9 @@ from onsight.data.sources.memory import InMemory
 from onsight.errors import ConfigError, OutputError
 from onsight.evaluation.results import Results
 from onsight.files import refuse_inside_data, user_path
-from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import choose_devices, choose_rank_device
-from onsight.hardware.reproducible import KERNELS, naming_unrepeatable
+from onsight.hardware.memory import keep_freed_memory
+from onsight.hardware.reproducible import KERNELS, reporting_nondeterministic
 from onsight.report.console import Reporter, SilentReporter, headline
 from onsight.report.notebook import facts_table
 from onsight.training.autotune.compute_options import why_not_graphed
@@ -158,7 +158,7 @@ def train(
             refuse_inside_data(Path(chosen), name_data(taken), "../runs/first")
             reporter = (reporter or Reporter()) if world.is_main else SilentReporter()
             with (
-                naming_unrepeatable(reporter.warn) as unrepeatable,
+                reporting_nondeterministic(reporter.warn) as unrepeatable,
                 _claimed(Path(chosen), resume, world) as folder,
             ):
                 session = RunSession(folder, reporter, world, unrepeatable, restarted)

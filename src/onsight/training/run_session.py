@@ -15,8 +15,8 @@ from onsight.data.sources.find import name_data
 from onsight.data.sources.source import Source
 from onsight.evaluation.results import Results
 from onsight.files import write_json
-from onsight.hardware.environment import describe_environment, package_versions
-from onsight.hardware.usage import forget_peak_device_memory
+from onsight.hardware.devices import describe_environment, package_versions
+from onsight.hardware.memory import reset_peak_device_memory
 from onsight.report.console import Reporter
 from onsight.report.tables import write_problems
 from onsight.training.budget import Budget, read_budget
@@ -83,7 +83,7 @@ class RunSession:
             before_decoding=self._save_config,
         )
         self.phases |= prepared.seconds
-        forget_peak_device_memory(device.value)  # that of the networks that were only timed
+        reset_peak_device_memory(device.value)  # that of the networks that were only timed
         self._save_start(prepared)
         provenance = {
             "data": name_data(data),

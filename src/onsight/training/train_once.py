@@ -15,8 +15,8 @@ from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Batch, Loader
 from onsight.evaluation.predictions import evaluation_batch_size
 from onsight.evaluation.results import EpochRow
-from onsight.features.heads.fewer_images import WithFewer
-from onsight.features.shared import SharedFeatures
+from onsight.features.choose_head import LearningCurvePoint
+from onsight.features.feature_pass import SharedFeatures
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
 from onsight.models.out_of_distribution import OutOfDistributionDetector
@@ -82,7 +82,7 @@ class Trained:
     out_of_distribution: Choice[OutOfDistributionDetector | None]
     seconds: dict[str, float]
     fitted: int = 0
-    fewer: tuple[WithFewer, ...] = ()
+    fewer: tuple[LearningCurvePoint, ...] = ()
 
 
 def train_once(
@@ -202,7 +202,7 @@ def _make_trainer(
     mirror = None
     if config.checkpoints and world.is_main:
         mirror = Mirror(config.checkpoints, context.folder)
-    at_once = evaluation_batch_size(device, dataset.format.shown)
+    at_once = evaluation_batch_size(device, dataset.format.model_size)
     watched = {"validation": VALIDATION, **({"test": TEST} if config.test_each_epoch else {})}
     return Trainer(
         config,

@@ -16,7 +16,7 @@ from onsight.errors import DataError, Interrupted, NonFiniteLoss
 from onsight.evaluation.predictions import PredictionTable, evaluate_batches
 from onsight.evaluation.results import EpochRow
 from onsight.models.classifier import Classifier
-from onsight.models.freeze import set_training_mode
+from onsight.models.head import set_training_mode
 from onsight.report.console import Reporter
 from onsight.training.blends import SHARES, Blends
 from onsight.training.budget import Budget

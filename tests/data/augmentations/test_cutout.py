@@ -2,7 +2,7 @@
 
 import torch
 
-from onsight.data.augmentations.cutout import CUT_X, CUT_Y, Cutout
+from onsight.data.augmentation_ops import CUT_X, CUT_Y, Cutout
 from onsight.randomness import uniform
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from onsight.data.augmentations.geometry import DOWN, RIGHT, Geometry
+from onsight.data.augmentation_ops import DOWN, RIGHT, Geometry
 from onsight.randomness import uniform
 
 

@@ -3,7 +3,7 @@
 import torch
 import torchvision.transforms.v2.functional as reference
 
-from onsight.data.augmentations.jitter import Jitter, jitter_colour
+from onsight.data.augmentation_ops import Jitter, jitter_colour
 from onsight.randomness import uniform
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from onsight.data.augmentations import mix as mix_module
-from onsight.data.augmentations.mix import MIX_X, MIX_Y, TRIES, Mix, beta
+from onsight.data import augmentation_ops as mix_module
+from onsight.data.augmentation_ops import MIX_X, MIX_Y, TRIES, Mix, beta
 from onsight.randomness import uniform
 
 

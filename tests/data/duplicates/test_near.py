@@ -9,14 +9,20 @@ import torch
 import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
-from onsight.data.duplicates.alignment import align
-from onsight.data.duplicates.groups import groups_of
-from onsight.data.duplicates.near import find_near_duplicates
-from onsight.data.duplicates.signatures import BITS, MIRRORED, View, frequencies, planes
-from onsight.data.duplicates.sorted_lists import SortedLists, different_bits
+from onsight.data.duplicates.candidates import (
+    BITS,
+    MIRRORED,
+    SortedLists,
+    View,
+    count_different_bits,
+    frequencies,
+    resize_to_planes,
+)
+from onsight.data.duplicates.comparison import align
+from onsight.data.duplicates.near import connected_groups, find_near_duplicates
 from onsight.data.fit import ImageFormat
 from onsight.data.pack import Pack, open_pack
-from onsight.data.packing import Job
+from onsight.data.packing import PackJob
 from onsight.data.sources.find import find_source
 
 
@@ -59,7 +65,7 @@ def pack_of(folder: Path, images: dict[str, Image.Image]) -> Pack:
     (folder / "a").mkdir(parents=True)
     for name, image in images.items():
         image.save(folder / "a" / f"{name}.png")
-    return open_pack(Job(find_source(str(folder)), ImageFormat(64, 64, 0)), None)
+    return open_pack(PackJob(find_source(str(folder)), ImageFormat(64, 64, 0)), None)
 
 
 def found_in(pack: Pack) -> dict[tuple[str, ...], str]:
@@ -139,7 +145,7 @@ def test_alignment_finds_a_known_scale_and_shift():
     """The oracle is the window that was cut."""
     image = torch.from_numpy(np.array(scene(3, 256))).unsqueeze(0)
     part = View(0.03, 0.05, 0.97, 0.99).of(image)
-    found = align(planes(image, 64).mean(1), planes(part, 64).mean(1))[0]
+    found = align(resize_to_planes(image, 64).mean(1), resize_to_planes(part, 64).mean(1))[0]
     left, right, top, bottom = 0.05, 0.99, 0.03, 0.97
     expected = torch.tensor([right - left, left + right - 1, bottom - top, top + bottom - 1])
     assert (found - expected).abs().max() < 0.015
@@ -178,7 +184,7 @@ def test_sorted_lists_find_signatures_that_differ_in_few_bits():
         queries[row, rng.permutation(BITS)[:8]] ^= True
     shuffled = rng.permutation(len(bits))
     lists = SortedLists(np.packbits(bits[shuffled], axis=1))
-    found = {tuple(pair) for pair in lists.near(np.packbits(queries, axis=1), 0).tolist()}
+    found = {tuple(pair) for pair in lists.find_similar(np.packbits(queries, axis=1), 0).tolist()}
     place = np.argsort(shuffled)
     wanted = {(row, int(place[row])) for row in range(len(bits)) if row != place[row]}
     assert len(wanted & found) >= 0.99 * len(wanted)
@@ -188,8 +194,8 @@ def test_sorted_lists_find_signatures_that_differ_in_few_bits():
 def test_different_bits_are_counted():
     first = np.array([[0] * 12, [255] * 12], np.uint8)
     second = np.array([[0] * 11 + [7], [0] * 12], np.uint8)
-    assert different_bits(first, second).tolist() == [3, 96]
+    assert count_different_bits(first, second).tolist() == [3, 96]
 
 
 def test_groups_are_what_pairs_connect():
-    assert groups_of(6, [(4, 2), (2, 0), (5, 3)]).tolist() == [0, 1, 0, 3, 0, 3]
+    assert connected_groups(6, [(4, 2), (2, 0), (5, 3)]).tolist() == [0, 1, 0, 3, 0, 3]

@@ -9,7 +9,7 @@ from shard_files import make_shards
 from onsight.config import make_config
 from onsight.data.dataset import open_dataset
 from onsight.data.index import TEST, TRAIN
-from onsight.data.loader import Loader, places_of
+from onsight.data.loader import Loader, find_positions
 from onsight.data.sources.find import find_source
 
 CPU = torch.device("cpu")
@@ -77,7 +77,7 @@ def test_held_out_images_are_read_shard_by_shard(dataset):
     assert (np.diff(shards) >= 0).all()
     read = ids_of(Loader(dataset.images, ids, 4, CPU).in_order())
     assert torch.equal(read, ids)
-    assert torch.equal(ids[places_of(ids, ids.flip(0))], ids.flip(0))
+    assert torch.equal(ids[find_positions(ids, ids.flip(0))], ids.flip(0))
 
 
 def test_an_epoch_over_a_faulty_server_with_few_copies_kept(tmp_path, no_pauses):

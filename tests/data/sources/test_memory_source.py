@@ -10,7 +10,7 @@ from torchvision.transforms import Compose, Normalize, RandomCrop, ToTensor
 
 from onsight.data.fit import ImageFormat
 from onsight.data.pack import open_pack
-from onsight.data.packing import Job
+from onsight.data.packing import PackJob
 from onsight.data.sources.find import find_source, resolve_data
 from onsight.data.sources.memory import read_memory_data
 from onsight.data.sources.source import is_memory_name
@@ -50,7 +50,7 @@ class Flow(IterableDataset):
 
 
 def pack_of(source):
-    return open_pack(Job(source, TARGET), None)
+    return open_pack(PackJob(source, TARGET), None)
 
 
 def save(arrays, folder):

@@ -11,7 +11,7 @@ from PIL import Image
 from planted_runs import plant_counts, plant_run, said
 
 import onsight
-from onsight.data.packing import digest_of
+from onsight.data.decode import pixel_digest
 from onsight.report.tables import digest_text
 
 
@@ -26,7 +26,7 @@ def pets(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         pixels = rng.integers(0, 256, (12, 12, 1), np.uint8)
         Image.fromarray(pixels[:, :, 0]).save(path)
-        digests[f"{label}/{path.name}"] = digest_text(digest_of(pixels))
+        digests[f"{label}/{path.name}"] = digest_text(pixel_digest(pixels))
     return digests
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from onsight.models.pretrained import offline_models
+from onsight.models.timm_nets import offline_models
 from onsight.training.auto import candidates
 from onsight.training.auto.candidates import backbones
 

@@ -11,7 +11,7 @@ from PIL import Image
 import onsight
 from onsight.config import make_config
 from onsight.errors import BudgetTooSmall
-from onsight.models.pretrained import offline_models
+from onsight.models.timm_nets import offline_models
 from onsight.report.console import SilentReporter
 from onsight.training import prepare
 from onsight.training.auto import candidates, choose_model

@@ -1,96 +1,204 @@
-"""Pairs of images that may be alike: by their signatures, then by how far apart these are.
+"""Pairs of images that may be near-duplicates: similar in their lowest frequencies.
 
-n images, m pairs, B batch.
+An image's signature is the signs of its lowest frequencies, which nearly agree for images that look
+alike. Sorting the signatures many times, each time by other bits first, brings signatures that
+differ in few bits next to each other at least once. It takes n log n for n images, however alike
+all of them are.
+
+n images, m pairs, B batch, H height, W width, C channels; shares of a side go from 0 to 1.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from onsight.data.duplicates.signatures import (
-    BITS,
-    SIDE,
-    View,
-    frequencies,
-    planes,
-)
-from onsight.data.duplicates.sorted_lists import Pairs, Signatures, SortedLists
 from onsight.data.pack import Pack
+
+BITS = 96
+SIDE = 64  # pixels of the grey images that frequencies are computed from
+
+_SCALED = 32  # pixels that every view of them is scaled to
+_MAX_FREQUENCY = 14  # of a side, among the lowest of both sides together
+_CUTS = (0.05, 0.1)  # of a side, for the parts that a slightly cropped copy may show
 
 _BATCH = 1024  # images
 _SAMPLE = 8192  # images are numbered by digest, so the first are a fair sample
-_FEWEST = 64  # of which there is a usual image
+_MIN_SAMPLE = 64  # images, for medians to be meaningful
 _NOISE = 256.0  # of a frequency: one grey level to and fro
-_FAR = 0.4  # of an image's frequencies by which candidates may differ
-_MOST = 8  # candidates of each image, the nearest
+_MAX_DISTANCE = 0.4  # of an image's frequencies by which candidates may differ
+_MAX_CANDIDATES = 8  # of each image, the nearest
+
+_LISTS = 16
+_NEIGHBOURS = 2  # on each side
+_KEY_BITS = 64  # sorted by
+_MAX_BITS = 24  # in which a pair may differ; unrelated images differ in about 48
+_ROWS = 65_536  # at once
+
+Signatures = NDArray[np.uint8]  # (n, 12): 96 bits
+Pairs = NDArray[np.int64]  # (m, 2): a query and an image
 
 
-class _Found(NamedTuple):
-    """Candidates: rows of two images int64 (m,), how far apart they are, the first one's view."""
+class View(NamedTuple):
+    """A part of an image, perhaps mirrored, that a copy may show; edges are shares of a side."""
 
-    query: NDArray[np.int64]
-    image: NDArray[np.int64]
-    far: NDArray[np.float32]
-    view: NDArray[np.int64]
+    top: float = 0.0
+    left: float = 0.0
+    bottom: float = 1.0
+    right: float = 1.0
+    is_mirrored: bool = False
 
-    @classmethod
-    def joined(cls, parts: Sequence["_Found"]) -> "_Found":
-        return cls(
-            np.concatenate([one.query for one in parts]),
-            np.concatenate([one.image for one in parts]),
-            np.concatenate([one.far for one in parts]),
-            np.concatenate([one.view for one in parts]),
-        )
+    def of(self, images: Tensor) -> Tensor:
+        """Return this view of images (B, H, W, C)."""
+        height, width = images.shape[1:3]
+        rows = slice(round(self.top * height), round(self.bottom * height))
+        columns = slice(round(self.left * width), round(self.right * width))
+        part = images[:, rows, columns]
+        return part.flip(2) if self.is_mirrored else part
 
-    def take(self, rows: NDArray[np.int64]) -> "_Found":
-        return _Found(self.query[rows], self.image[rows], self.far[rows], self.view[rows])
 
-    def nearest(self, keys: NDArray[np.int64]) -> "_Found":
-        """Of those with equal keys the nearest, in the order of the keys."""
-        order = np.lexsort((self.far, keys))
-        first = np.append(True, np.diff(keys[order]) != 0)[: len(order)]
-        return self.take(order[first])
+WHOLE, MIRRORED = View(), View(is_mirrored=True)
 
-    def few_for_each(self) -> "_Found":
-        """Of each query's candidates the nearest."""
-        found = self.take(np.lexsort((self.far, self.query)))
-        place = np.arange(len(found.query)) - np.searchsorted(found.query, found.query)
-        return found.take(np.flatnonzero(place < _MOST))
+
+def cropped_views() -> list[View]:
+    """Return parts of an image cut at one side, at two that meet, or at all four."""
+    views = []
+    for cut in _CUTS:
+        edges = ((0.0, 1.0), (0.0, 1 - cut), (cut, 1.0))
+        views += [
+            View(top, left, bottom, right)
+            for top, bottom in edges
+            for left, right in edges
+            if (top, left, bottom, right) != WHOLE[:4]
+        ]
+        views.append(View(cut / 2, cut / 2, 1 - cut / 2, 1 - cut / 2))
+    return views
 
 
 def find_candidates(
-    pack: Pack, kept: NDArray[np.int64], views: Sequence[View], progress: Callable[[int], None]
+    pack: Pack,
+    numbers: NDArray[np.int64],
+    views: Sequence[View],
+    progress: Callable[[int], None],
 ) -> Iterator[tuple[View, Pairs]]:
-    """Pairs (query, image) of these images that may be alike, by the view of the query.
+    """Yield pairs (query, image) of some images that may be alike, by the view of the query.
 
-    kept: int64 (n,) image numbers; progress is called with counts of images.
+    numbers: int64 (n,) image numbers; progress is called with numbers of images done.
     """
-    whole = torch.cat([frequencies(grey) for grey in _grey(pack, kept)])
-    some = whole[:_SAMPLE] if len(whole) >= _FEWEST else torch.zeros(1, BITS)
-    medians = some.quantile(0.5, dim=0)
-    # What an image has nothing of must not be decided by noise.
+    spectra = torch.cat([frequencies(grey) for grey in _grey_batches(pack, numbers)])
+    sample = spectra[:_SAMPLE] if len(spectra) >= _MIN_SAMPLE else torch.zeros(1, BITS)
+    medians = sample.quantile(0.5, dim=0)
+    # A frequency that an image hardly has must not be decided by noise.
     borders = torch.where(medians.abs() < _NOISE, _NOISE, medians)
-    lists = SortedLists(_signatures(whole, borders))
-    count = len(kept)
+    lists = SortedLists(_signatures(spectra, borders))
+    count = len(numbers)
     batches = []
-    for first, grey in zip(range(0, count, _BATCH), _grey(pack, kept), strict=True):
+    for first, grey in zip(range(0, count, _BATCH), _grey_batches(pack, numbers), strict=True):
         parts = [
-            _near_enough(frequencies(grey, view), whole, lists, borders, first, number)
+            _near_enough(frequencies(grey, view), spectra, lists, borders, first, number)
             for number, view in enumerate(views)
         ]
-        found = _Found.joined(parts)
-        batches.append(found.nearest(found.query * count + found.image).few_for_each())
+        similar = _Candidates.join(parts)
+        batches.append(similar.nearest(similar.query * count + similar.image).limit_per_query())
         progress(len(grey))
-    found = _Found.joined(batches)
-    lower, higher = np.minimum(found.query, found.image), np.maximum(found.query, found.image)
-    found = found.nearest(lower * count + higher)
+    similar = _Candidates.join(batches)
+    lower = np.minimum(similar.query, similar.image)
+    higher = np.maximum(similar.query, similar.image)
+    similar = similar.nearest(lower * count + higher)
     for number, view in enumerate(views):
-        rows = found.view == number
-        yield view, np.stack([kept[found.query[rows]], kept[found.image[rows]]], 1)
+        rows = similar.view == number
+        yield view, np.stack([numbers[similar.query[rows]], numbers[similar.image[rows]]], 1)
+
+
+def frequencies(grey: Tensor, view: View = WHOLE) -> Tensor:
+    """Return the lowest frequencies, except the mean, of a view: float32 (B, 96).
+
+    grey: float32 (B, 64, 64).
+    """
+    down = _cosines(view.top, view.bottom, False)
+    across = _cosines(view.left, view.right, view.is_mirrored)
+    rows, columns = _lowest_frequencies()
+    return (down @ grey @ across.T)[:, rows, columns]
+
+
+def resize_to_planes(images: Tensor, side: int) -> Tensor:
+    """Resize images uint8 (B, H, W, C) to float32 (B, C, side, side), 0 to 255."""
+    size = (side, side)
+    planes = images.permute(0, 3, 1, 2).float()
+    return F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
+
+
+class SortedLists:
+    """The signatures of n images, sorted in several ways."""
+
+    def __init__(self, signatures: Signatures) -> None:
+        self.signatures = signatures
+        random = np.random.default_rng(0)
+        self.orders = [random.permutation(BITS)[:_KEY_BITS] for _ in range(_LISTS)]
+        self.lists = [_sort(_keys(signatures, order)) for order in self.orders]
+
+    def find_similar(self, queries: Signatures, first: int) -> Pairs:
+        """Return pairs of a query and an image of another number with a similar signature.
+
+        Queries are numbered from `first` on. A pair may be missing, the likelier the more bits
+        differ.
+        """
+        numbers = np.arange(first, first + len(queries))
+        pairs = []
+        for order, (keys, rows) in zip(self.orders, self.lists, strict=True):
+            place = np.searchsorted(keys, _keys(queries, order))
+            for step in range(-_NEIGHBOURS, _NEIGHBOURS + 1):
+                near = rows[np.clip(place + step, 0, len(keys) - 1)]
+                differing = count_different_bits(queries, self.signatures[near])
+                alike = (differing <= _MAX_BITS) & (near != numbers)
+                pairs.append(numbers[alike] * len(keys) + near[alike])
+        unique = np.unique(np.concatenate(pairs))
+        return np.stack(np.divmod(unique, len(keys)), 1)
+
+
+def count_different_bits(first: Signatures, second: Signatures) -> NDArray[np.int64]:
+    """Count the bits in which signatures differ, row by row: int64 (n,)."""
+    words = np.ascontiguousarray(first ^ second).view(np.uint32)
+    return np.asarray(np.bitwise_count(words).sum(1, dtype=np.int64))
+
+
+class _Candidates(NamedTuple):
+    """Pairs that may be alike, as columns."""
+
+    query: NDArray[np.int64]  # (m,) rows of the first image
+    image: NDArray[np.int64]  # (m,) rows of the second image
+    distance: NDArray[np.float32]  # (m,) relative difference of their frequencies
+    view: NDArray[np.int64]  # (m,) number of the query's view
+
+    @classmethod
+    def join(cls, parts: Sequence["_Candidates"]) -> "_Candidates":
+        return cls(
+            np.concatenate([part.query for part in parts]),
+            np.concatenate([part.image for part in parts]),
+            np.concatenate([part.distance for part in parts]),
+            np.concatenate([part.view for part in parts]),
+        )
+
+    def take(self, rows: NDArray[np.int64]) -> "_Candidates":
+        return _Candidates(self.query[rows], self.image[rows], self.distance[rows], self.view[rows])
+
+    def nearest(self, keys: NDArray[np.int64]) -> "_Candidates":
+        """Return the nearest of those with equal keys, in the order of the keys."""
+        order = np.lexsort((self.distance, keys))
+        first = np.append(True, np.diff(keys[order]) != 0)[: len(order)]
+        return self.take(order[first])
+
+    def limit_per_query(self) -> "_Candidates":
+        """Return the nearest few of each query's candidates."""
+        ordered = self.take(np.lexsort((self.distance, self.query)))
+        place = np.arange(len(ordered.query)) - np.searchsorted(ordered.query, ordered.query)
+        return ordered.take(np.flatnonzero(place < _MAX_CANDIDATES))
 
 
 def _signatures(spectra: Tensor, borders: Tensor) -> Signatures:
@@ -98,19 +206,58 @@ def _signatures(spectra: Tensor, borders: Tensor) -> Signatures:
 
 
 def _near_enough(
-    queries: Tensor, whole: Tensor, lists: SortedLists, borders: Tensor, first: int, view: int
-) -> _Found:
-    """The candidates of queries, whose rows go on from first, in which frequencies are alike."""
-    pairs = lists.near(_signatures(queries, borders), first)
-    theirs = whole[pairs[:, 1]]
+    queries: Tensor, spectra: Tensor, lists: SortedLists, borders: Tensor, first: int, view: int
+) -> _Candidates:
+    """Return the candidates of queries, numbered from first on, with similar frequencies."""
+    pairs = lists.find_similar(_signatures(queries, borders), first)
+    theirs = spectra[pairs[:, 1]]
     size = theirs.norm(dim=1).clamp(min=_NOISE)
-    far = ((queries[pairs[:, 0] - first] - theirs).norm(dim=1) / size).numpy()
-    near = far <= _FAR
+    distance = ((queries[pairs[:, 0] - first] - theirs).norm(dim=1) / size).numpy()
+    near = distance <= _MAX_DISTANCE
     pairs = pairs[near]
-    return _Found(pairs[:, 0], pairs[:, 1], far[near], np.full(len(pairs), view))
+    return _Candidates(pairs[:, 0], pairs[:, 1], distance[near], np.full(len(pairs), view))
 
 
-def _grey(pack: Pack, numbers: NDArray[np.int64]) -> Iterator[Tensor]:
-    """Batches of images as float32 (B, 64, 64)."""
+def _grey_batches(pack: Pack, numbers: NDArray[np.int64]) -> Iterator[Tensor]:
+    """Yield batches of images as float32 (B, 64, 64)."""
     for first in range(0, len(numbers), _BATCH):
-        yield planes(pack.take(numbers[first : first + _BATCH]), SIDE).mean(1)
+        yield resize_to_planes(pack.take(numbers[first : first + _BATCH]), SIDE).mean(1)
+
+
+@lru_cache(maxsize=64)
+def _cosines(low: float, high: float, is_mirrored: bool) -> Tensor:
+    """Return the scaling and cosine transform of a part of a side as one matrix (14, 64)."""
+    part = torch.eye(SIDE)[:, round(low * SIDE) : round(high * SIDE)]
+    size = (SIDE, _SCALED)
+    scaled = F.interpolate(
+        part[None, None], size, mode="bilinear", antialias=True, align_corners=False
+    )[0, 0]
+    place = torch.arange(_SCALED)
+    transform = torch.cos(math.pi / _SCALED * (place + 0.5) * place[:_MAX_FREQUENCY, None])
+    return transform @ (scaled.flip(1) if is_mirrored else scaled).T
+
+
+@lru_cache(maxsize=1)
+def _lowest_frequencies() -> tuple[Tensor, Tensor]:
+    """Return the row and column frequencies of the lowest products, without the mean."""
+    sides = range(_MAX_FREQUENCY)
+    order = sorted(
+        ((row, column) for row in sides for column in sides),
+        key=lambda product: (product[0] + product[1], product[0]),
+    )
+    rows, columns = torch.tensor(order[1 : BITS + 1]).T
+    return rows, columns
+
+
+def _keys(signatures: Signatures, order: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return 64 bits of each signature in this order, as a number."""
+    parts = [
+        np.packbits(np.unpackbits(signatures[first : first + _ROWS], axis=1)[:, order], axis=1)
+        for first in range(0, len(signatures), _ROWS)
+    ]
+    return np.ascontiguousarray(np.concatenate(parts)).view(">u8")[:, 0].astype(np.uint64)
+
+
+def _sort(keys: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    order = np.argsort(keys, kind="stable")
+    return keys[order], order

@@ -1,51 +1,122 @@
 """Near-duplicates: the same image resized, encoded again, slightly cropped or mirrored."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onsight.data.duplicates.candidates import find_candidates
-from onsight.data.duplicates.comparison import NearDuplicate, near_duplicates
-from onsight.data.duplicates.groups import Groups
-from onsight.data.duplicates.signatures import MIRRORED, WHOLE, View, cropped_views
+from onsight.data import decode
+from onsight.data.cache import cached_json_path, read_cached_json, write_cached_json
+from onsight.data.duplicates.candidates import (
+    MIRRORED,
+    WHOLE,
+    View,
+    cropped_views,
+    find_candidates,
+)
+from onsight.data.duplicates.comparison import NearDuplicate, compare_pairs
 from onsight.data.pack import Pack
-from onsight.data.split import different
+from onsight.data.sources.source import Source
+from onsight.data.split import group_identical
+
+_CACHE_VERSION = 1  # increase it when other pairs may be found
 
 
 def find_near_duplicates(
     pack: Pack, progress: Callable[[int], None] = lambda done: None
 ) -> list[NearDuplicate]:
-    """Pairs of images that show the same but are not identical, by image number.
+    """Find pairs of images that show the same but are not identical, by image number.
 
-    Of identical images only one is compared. A mirrored copy counts only if it is not cropped.
-    progress: called with counts of images.
+    Only one of several identical images is compared. A mirrored copy counts only if it is not
+    cropped. progress: called with numbers of images.
     """
-    _, kept = different(pack.digests)
-    return _find(pack, kept, [WHOLE, MIRRORED, *cropped_views()], progress)
+    _, distinct = group_identical(pack.digests)
+    return _find(pack, distinct, [WHOLE, MIRRORED, *cropped_views()], progress)
 
 
-def glance(pack: Pack, most: int) -> list[NearDuplicate]:
-    """The same among so many images at most, and without cropped and mirrored copies."""
-    _, kept = different(pack.digests)
-    return _find(pack, kept[:most], [WHOLE], lambda done: None)
+def sample_near_duplicates(pack: Pack, max_images: int) -> list[NearDuplicate]:
+    """Find pairs among the first distinct images, without cropped and mirrored copies."""
+    _, distinct = group_identical(pack.digests)
+    return _find(pack, distinct[:max_images], [WHOLE], lambda done: None)
+
+
+def cache_near_duplicates(
+    cache_folder: Path | None, source: Source, pack: Pack, pairs: Sequence[NearDuplicate]
+) -> None:
+    """Keep the pairs that a check found for later trainings on the same DATA."""
+    if cache_folder is None:
+        return
+    rows = [[int(pack.sources[pair.first]), int(pack.sources[pair.second])] for pair in pairs]
+    write_cached_json(_cache_path(cache_folder, source), rows)
+
+
+def read_cached_duplicates(
+    cache_folder: Path | None, source: Source, pack: Pack
+) -> list[tuple[int, int]] | None:
+    """Return cached pairs by image number, or None if the present DATA was never checked."""
+    if cache_folder is None:
+        return None
+    numbers = np.full(len(source.index), -1)
+    numbers[pack.sources] = np.arange(len(pack))
+
+    def parse(content: object) -> list[tuple[int, int]]:
+        rows = np.array(content, np.int64).reshape(-1, 2)
+        if rows.size and not 0 <= rows.min() <= rows.max() < len(numbers):
+            raise ValueError("rows that the source does not have")
+        return [
+            (first, second) for first, second in numbers[rows].tolist() if min(first, second) >= 0
+        ]
+
+    return read_cached_json(_cache_path(cache_folder, source), parse)
+
+
+def connected_groups(count: int, pairs: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
+    """Return the lowest number in each number's group, where pairs connect: int64 (count,)."""
+    groups = _UnionFind()
+    for first, second in pairs:
+        groups.join(first, second)
+    return np.array([groups.lowest(number) for number in range(count)], np.int64)
+
+
+class _UnionFind:
+    """Numbers, each in a group of its own until it is joined with others."""
+
+    def __init__(self) -> None:
+        self._lower: dict[int, int] = {}
+
+    def join(self, first: int, second: int) -> bool:
+        """Unite two numbers' groups; return False if they were one already."""
+        low, high = sorted((self.lowest(first), self.lowest(second)))
+        if low == high:
+            return False
+        self._lower[high] = low
+        return True
+
+    def lowest(self, number: int) -> int:
+        """Return the lowest number of a number's group."""
+        root = number
+        while root in self._lower:
+            root = self._lower[root]
+        while number != root:  # shorten the path for the next search
+            self._lower[number], number = root, self._lower[number]
+        return root
 
 
 def _find(
-    pack: Pack, kept: NDArray[np.int64], views: Sequence[View], progress: Callable[[int], None]
+    pack: Pack, distinct: NDArray[np.int64], views: Sequence[View], progress: Callable[[int], None]
 ) -> list[NearDuplicate]:
-    found = [
-        one
-        for view, pairs in find_candidates(pack, kept, views, progress)
-        for one in near_duplicates(pack, pairs, view)
+    pairs = [
+        pair
+        for view, candidates in find_candidates(pack, distinct, views, progress)
+        for pair in compare_pairs(pack, candidates, view)
     ]
-    return _connecting(sorted(found, key=lambda one: one.difference))
+    # In a group of many, each image is paired with the one most like it, not with all.
+    groups = _UnionFind()
+    pairs.sort(key=lambda pair: pair.difference)
+    return sorted(pair for pair in pairs if groups.join(pair.first, pair.second))
 
 
-def _connecting(found: Sequence[NearDuplicate]) -> list[NearDuplicate]:
-    """Those pairs, the most alike first, that connect images not connected before.
-
-    In a group of many, each image is named with one that is most like it, not with all.
-    """
-    tree = Groups()
-    return sorted(one for one in found if tree.join(one.first, one.second))
+def _cache_path(cache_folder: Path, source: Source) -> Path:
+    key = [decode.VERSION, source.kind, str(source.root), source.fingerprint]
+    return cached_json_path(cache_folder, "duplicates", _CACHE_VERSION, key)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from onsight.data.locks import locked
+from onsight.data.cache import locked
 from onsight.data.shards.remote import Remote, RemoteFile
 from onsight.data.shards.store import Descriptor, OpenFiles, Shard
 from onsight.errors import DataError, DiskError

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from onsight.data.file_state import stat_facts
+from onsight.data.cache import file_state
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")  # in a tar
 _MAX_OPEN = 128  # local files
@@ -103,7 +103,7 @@ class LocalShards:
 
 
 def _describe_file(root: Path, path: Path) -> Shard:
-    facts = stat_facts(path)
+    facts = file_state(path)
     name = path.name if path == root else str(path.relative_to(root))
     return Shard(name, path.stat().st_size, "-".join(str(fact) for fact in facts[2:]))
 

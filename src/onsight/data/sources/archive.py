@@ -17,7 +17,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import IO
 
-from onsight.data.file_state import stat_facts
+from onsight.data.cache import file_state
 from onsight.data.index import Index
 from onsight.data.sources.archive_members import BrokenTar, Members, open_tar, open_zip
 from onsight.data.sources.folder import arrange
@@ -80,7 +80,7 @@ def read_archive(path: Path, cache_folder: Path | None = None) -> Source:
         root=path,
         index=index,
         read=reader,
-        fingerprint=compute_fingerprint(["archive", *stat_facts(path)]),
+        fingerprint=compute_fingerprint(["archive", *file_state(path)]),
         description=describe(what, index, size, note_hidden(members.hidden)),
         problems=problems,
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onsight.data.file_state import stat_facts
+from onsight.data.cache import file_state
 from onsight.data.index import SPLIT_NAMES, Index, Row
 from onsight.data.sources.source import Pixels, Source, compute_fingerprint, describe
 from onsight.errors import DataError
@@ -43,7 +43,7 @@ def build_array_source(
         root=folder,
         index=index,
         read=_ArrayReader([part.pixels for part in parts]),
-        fingerprint=compute_fingerprint([kind, *(stat_facts(file) for file in files)]),
+        fingerprint=compute_fingerprint([kind, *(file_state(file) for file in files)]),
         description=describe(what, index, plural(len(index), "image")),
     )
 

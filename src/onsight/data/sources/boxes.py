@@ -16,7 +16,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from onsight.data.file_state import stat_facts
+from onsight.data.cache import file_state
 from onsight.data.index import SPLIT_WORDS, UNSPLIT, Index, Problem, Row
 from onsight.data.sources.annotation_files import (
     ImageFinder,
@@ -99,7 +99,7 @@ def build_box_source(root: Path, boxes: Boxes) -> Source:
     usable = sorted(usable, key=lambda box: box.path)  # so that each image is decoded once
     paths = sorted({box.path for box in usable})
     index = Index.of(list(_list_rows(usable)))
-    facts = [stat_facts(path) for path in (*files, *(root / path for path in paths))]
+    facts = [file_state(path) for path in (*files, *(root / path for path in paths))]
     return Source(
         kind=kind,
         root=root,

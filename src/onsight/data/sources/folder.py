@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from onsight.data.file_state import identity
+from onsight.data.cache import file_state_bytes
 from onsight.data.index import SPLIT_WORDS, TRAIN, UNSPLIT, Index, Problem, Row
 from onsight.data.sources.read_file import read_regular_file
 from onsight.data.sources.source import Source, compute_fingerprint, describe, note_hidden
@@ -252,7 +252,7 @@ class _Walk:
             self._linked_folders += not self._enter(path, facts)
         elif stat.S_ISREG(facts.st_mode):
             self.files.append(path)
-            self.digest.update(identity(path, facts))
+            self.digest.update(file_state_bytes(path, facts))
         else:
             self._reject(path, "not a regular file")
 

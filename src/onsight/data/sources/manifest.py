@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onsight.data.file_state import identity
+from onsight.data.cache import file_state_bytes
 from onsight.data.index import SPLIT_NAMES, SPLIT_WORDS, UNSPLIT, Index, Problem, Row
 from onsight.data.sources.folder import FileReader
 from onsight.data.sources.source import Source, describe
@@ -139,7 +139,7 @@ class _Listing:
         self.groups: list[str] = []
         self.times: list[float | None] = []
         self.problems: list[tuple[int, Problem]] = []  # with the line
-        self.digest = hashlib.sha256(identity("\0".join(facts), file.stat()))
+        self.digest = hashlib.sha256(file_state_bytes("\0".join(facts), file.stat()))
 
     @property
     def count(self) -> int:
@@ -189,7 +189,7 @@ class _Listing:
             return f"cannot be read: {error.strerror}"
         if not stat.S_ISREG(facts.st_mode):
             return "not a regular file"
-        self.digest.update(identity(path, facts))
+        self.digest.update(file_state_bytes(path, facts))
         return ""
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from onsight.data.file_state import identity
+from onsight.data.cache import file_state_bytes
 from onsight.data.index import Index, Problem, Row
 from onsight.data.pixels import is_tensor, read_memory
 from onsight.data.sources.read_file import read_regular_file
@@ -230,7 +230,7 @@ def _to_bytes(content: _Content) -> bytes:
 
 def _file_facts(path: str) -> bytes:
     try:
-        return identity(path, os.stat(path))
+        return file_state_bytes(path, os.stat(path))
     except OSError:  # decoding will report the reason
         return os.fsencode(path)
 

@@ -205,7 +205,7 @@ def draw_rows(source: Source, count: int, seed: int) -> NDArray[np.int64]:
 
 def _read_size(source: Source, row: int) -> tuple[int, int] | None:
     """Return (height, width) of an image, or None if it cannot be read."""
-    from onsight.data.pillow_pixels import probe  # loads Pillow; finding a source does without
+    from onsight.data.pixels import probe  # loads Pillow; finding a source does without
 
     try:
         content = source.read(row)

@@ -14,8 +14,8 @@ from onsight.explainer.compare.candidates import Candidate, choose_candidates
 from onsight.explainer.compare.fit import Fit, fit_costs
 from onsight.explainer.compare.rounds import ROUNDS, Cell, run_rounds, warm_up
 from onsight.explainer.compare.sizes import choose_batch_sizes, second_size
-from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import describe_device
+from onsight.hardware.memory import keep_freed_memory
 from onsight.hardware.reproducible import KERNELS
 from onsight.report.console import Reporter
 from onsight.training.auto.choose_model import with_net_from_scratch

@@ -8,8 +8,8 @@ import torch
 
 from onsight.config import Config
 from onsight.data.index import TRAIN
-from onsight.hardware.allocator import keep_freed_memory
 from onsight.hardware.devices import choose_device
+from onsight.hardware.memory import keep_freed_memory
 from onsight.hardware.reproducible import KERNELS
 from onsight.report.console import Reporter
 from onsight.training.auto.choose_model import with_net_from_scratch

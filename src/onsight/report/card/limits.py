@@ -17,7 +17,7 @@ def limits(subject: Subject) -> list[str]:
 
 def _of_any_classifier(subject: Subject) -> Iterator[str]:
     file = subject.file
-    height, width = file.preprocessing.format.shown
+    height, width = file.preprocessing.format.model_size
     yield (
         f"It answers with one of {plural(len(file.classes), 'class', 'classes')}, whatever it is "
         "shown: an image of something else gets one of these names too, sometimes with "

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from PIL import Image
 
 from onsight.data.cache import find_cache_folder
-from onsight.data.packing import digest_of, prepare_image
-from onsight.data.pillow_pixels import Pixels
+from onsight.data.decode import pixel_digest, prepare_image
+from onsight.data.pixels import Pixels
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.named import needs_download
 from onsight.data.sources.source import Source
@@ -61,7 +61,7 @@ def _thumbnail(run: HeldOut, row: int, source: Source, places: dict[str, int]) -
         pixels, _ = prepare_image(source.read(place), run.format)
     except ImageError:
         return None
-    if run.digests[row] and run.digests[row] != digest_text(digest_of(pixels)):
+    if run.digests[row] and run.digests[row] != digest_text(pixel_digest(pixels)):
         return None
     return _embedded(pixels)
 

@@ -7,9 +7,7 @@ from typing import Any
 import torch
 
 from onsight.config import Config
-from onsight.models.hub import is_cached
-from onsight.models.pretrained import offline_models
-from onsight.models.timm_nets import timm_facts
+from onsight.models.timm_nets import is_cached, offline_models, timm_facts
 from onsight.training.auto.outlook import Outlook, Task, pretrained_outlook, scratch_outlook
 from onsight.training.auto.sample import Sample
 from onsight.training.auto.trials import Tried, try_head, try_training

@@ -15,7 +15,7 @@ from onsight.data.dataset import USUAL_SIZE, choose_size
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.sources.source import Source, count_held_out
 from onsight.errors import ConfigError, DataError, ModelError
-from onsight.models.pretrained import OFFLINE_MODEL, offline_hint
+from onsight.models.timm_nets import OFFLINE_MODEL, offline_hint
 from onsight.report.console import Reporter
 from onsight.training.auto.backbone_pace import least_forward_seconds
 from onsight.training.auto.candidates import (

@@ -14,7 +14,7 @@ from onsight.data.sources.source import Source
 from onsight.errors import DiskError
 from onsight.files import write_json
 from onsight.hardware.devices import describe_device
-from onsight.models.pretrained import offline_models
+from onsight.models.timm_nets import offline_models
 
 _VERSION = 2  # raise it when models are tried or chosen differently
 

@@ -11,11 +11,11 @@ from onsight.config import Config
 from onsight.data.loader import Loader
 from onsight.evaluation.predictions import evaluate_batches, evaluation_batch_size
 from onsight.evaluation.statistics import wilson
+from onsight.features.choose_head import COARSE, choose_head
 from onsight.features.feature_pass import compute_features, feature_loader
-from onsight.features.heads.choose import COARSE, choose_head
-from onsight.features.heads.labelled import LabelledFeatures
+from onsight.features.heads import LabelledFeatures
 from onsight.models.classifier import Classifier
-from onsight.models.freeze import set_training_mode
+from onsight.models.head import set_training_mode
 from onsight.training.auto.sample import Sample
 from onsight.training.build import make_net, make_update
 from onsight.training.images.training_data import make_normalization
@@ -126,7 +126,7 @@ def _train_for(seconds: float, config: Config, sample: Sample, device: torch.dev
     update.step.flush()
     took = time.perf_counter() - begun
     classifier = Classifier(net, scaling, "fp32", device)
-    at_once = evaluation_batch_size(device, dataset.format.shown)
+    at_once = evaluation_batch_size(device, dataset.format.model_size)
     judges = Loader(dataset.images, sample.judged, at_once, device)
     judged = evaluate_batches(classifier, judges.in_order())
     right = int((judged.labels == judged.predicted).sum())

@@ -57,7 +57,7 @@ def time_run(
     share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)
     steps = cache(trial.at)  # an epoch's batches take long to list
     train = time_growing(lambda size: steps(size)(1), share, max(_LEAST_SECONDS, most - built))
-    at_once = evaluation_batch_size(data.device, data.dataset.format.shown)
+    at_once = evaluation_batch_size(data.device, data.dataset.format.model_size)
     judge = time_growing(_judging(trial), min(at_once, len(trial.ids)), max(_LEAST_SECONDS, most))
     judge = judge.best(pace.judge) if pace else judge
     mine = [built, train.scaled(1.0, world.size).seconds, judge.scaled(1 / world.size).seconds]

@@ -6,7 +6,7 @@ from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.data.loader import Images
-from onsight.hardware.usage import forget_peak_device_memory, peak_device_memory_bytes
+from onsight.hardware.memory import peak_device_memory_bytes, reset_peak_device_memory
 from onsight.training.autotune.compute_options import eager_options
 from onsight.training.autotune.trial import Trial
 from onsight.training.images.training_data import TrainingData
@@ -47,7 +47,7 @@ def move_if_room(
 
 def _peak_of_a_step(config: Config, data: TrainingData) -> int | None:
     """Bytes that two steps took on the device at most; None if there was not enough."""
-    forget_peak_device_memory(data.device)
+    reset_peak_device_memory(data.device)
     try:
         trial = Trial(config, data)
         trial.at(min(config.batch_size, len(data.dataset.ids(TRAIN))))(2)

@@ -10,7 +10,7 @@ from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.data.loader import Batch, Loader
 from onsight.errors import NonFiniteLoss
-from onsight.models.freeze import set_training_mode
+from onsight.models.head import set_training_mode
 from onsight.training.build import make_update
 from onsight.training.images.training_data import TrainingData
 from onsight.training.step.deferred_losses import NonFiniteStepError

@@ -7,11 +7,10 @@ from numpy.typing import NDArray
 
 from onsight.choice import Choice
 from onsight.data.dataset import Dataset
-from onsight.data.duplicates.groups import groups_of
-from onsight.data.duplicates.near import glance
+from onsight.data.duplicates.near import connected_groups, sample_near_duplicates
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.sources.source import is_memory_name
-from onsight.data.split import different
+from onsight.data.split import group_identical
 from onsight.words import plural
 
 _MOST = 10_000  # images that are compared, which takes seconds
@@ -29,8 +28,8 @@ class Glance:
 def glance_at(dataset: Dataset) -> Glance:
     """Compare the images, or some of very many; near-duplicates that are known are left out."""
     pack = dataset.pack
-    _, first = different(pack.digests)
-    found = [] if dataset.units.knows_copies else glance(pack, _MOST)
+    _, first = group_identical(pack.digests)
+    found = [] if dataset.units.includes_near_duplicates else sample_near_duplicates(pack, _MOST)
     pairs = [(one.first, one.second) for one in found]
     return Glance(len(pack) - len(first), pairs, first[:_MOST])
 
@@ -54,9 +53,9 @@ def copies_hint(seen: Glance, dataset: Dataset, data: str) -> str:
 def with_alikeness(how: Choice[str], seen: Glance, dataset: Dataset) -> Choice[str]:
     """How the split is drawn, and how many held-out images are like one to learn from."""
     held_out = np.isin(dataset.splits, (VALIDATION, TEST))
-    if dataset.units.knows_copies or not held_out.any():
+    if dataset.units.includes_near_duplicates or not held_out.any():
         return how
-    group = groups_of(len(dataset.pack), seen.pairs)
+    group = connected_groups(len(dataset.pack), seen.pairs)
     learned = np.isin(group, group[dataset.splits == TRAIN])
     compared = held_out[seen.compared]
     alike = int((compared & learned[seen.compared]).sum())

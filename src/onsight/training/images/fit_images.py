@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from onsight.config import Config
-from onsight.data.dataset import LEAST_PER_CLASS, choose_packed_size, choose_size, make_format
+from onsight.data.dataset import MIN_PER_CLASS, choose_packed_size, choose_size, make_format
 from onsight.data.pack import is_packed
-from onsight.data.packing import Job
+from onsight.data.packing import PackJob
 from onsight.data.sources.source import (
     Source,
     count_held_out,
@@ -49,7 +49,7 @@ def fit_images(
         held_out = count_held_out(source)
         free = len(source.index) - held_out
         fitting = images_in_time(budget, each, held_out, free)
-        least = LEAST_PER_CLASS * len(source.index.classes)
+        least = MIN_PER_CLASS * len(source.index.classes)
         return str(fitting if least <= fitting < free else 0)
 
     drawn = int(world.broadcast("images to decode", decide))
@@ -83,4 +83,4 @@ def take_images(source: Source, config: Config) -> Source:
 
 def _is_packed(source: Source, config: Config, size: tuple[int, int], cache: Path | None) -> bool:
     packed = choose_packed_size(source, size, config).value
-    return is_packed(Job(source, make_format(config, size, packed)), cache)
+    return is_packed(PackJob(source, make_format(config, size, packed)), cache)

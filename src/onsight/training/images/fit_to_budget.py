@@ -11,14 +11,14 @@ from torch import nn
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.dataset import (
-    LEAST_PER_CLASS,
+    MIN_PER_CLASS,
     choose_packed_size,
-    least_decoded,
+    count_required_images,
     make_format,
 )
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.pack import is_packed
-from onsight.data.packing import Job
+from onsight.data.packing import PackJob
 from onsight.data.sources.source import Source
 from onsight.training.budget import Budget
 from onsight.training.images.fit_batch import SMALLEST
@@ -70,13 +70,13 @@ class Undecoded:
         asked = config.batch_size if "batch_size" in config.model_fields_set else SMALLEST
         evaluated = evaluated_images(config, free, validation, test)
         if config.freeze:  # with the features of fewer images, a refusal says more than a head
-            evaluated += min(free, LEAST_PER_CLASS * len(self.source.index.classes))
-        decoded = least_decoded(self.source) if self.is_limited else len(splits)
+            evaluated += min(free, MIN_PER_CLASS * len(self.source.index.classes))
+        decoded = count_required_images(self.source) if self.is_limited else len(splits)
         return Workload(decoded, evaluated, min(asked, free))
 
     def _is_packed(self, size: Size) -> bool:
         packed = choose_packed_size(self.source, size, self.config).value
-        return is_packed(Job(self.source, make_format(self.config, size, packed)), self.cache)
+        return is_packed(PackJob(self.source, make_format(self.config, size, packed)), self.cache)
 
 
 def fit_to_budget(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from onsight.config import Config
 from onsight.errors import BudgetTooSmall
-from onsight.models.tta import VIEWS
+from onsight.models.classifier import VIEWS
 from onsight.training.budget import Budget
 from onsight.training.images.fit_batch import SMALLEST
 from onsight.training.images.pace import Pace

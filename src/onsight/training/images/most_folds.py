@@ -8,8 +8,8 @@ from torch import nn
 
 from onsight.choice import Choice
 from onsight.config import Config
-from onsight.data.folds import USUAL_FOLDS
 from onsight.data.pack import Pack
+from onsight.data.split import USUAL_FOLDS
 from onsight.models.catalog import make_model
 from onsight.training.budget import Budget
 from onsight.training.workload import expected_seconds
@@ -47,7 +47,7 @@ def _training_seconds(
     pack: Pack, config: Config, device: torch.device, module: nn.Module | None
 ) -> float:
     """Roughly how many seconds one training takes."""
-    shape, count = (pack.format.channels, *pack.format.shown), len(pack)
+    shape, count = (pack.format.channels, *pack.format.model_size), len(pack)
     if module is None:
         net = make_model(config.model, shape, len(pack.index.classes))
     else:

@@ -16,9 +16,9 @@ from onsight.data.dataset import (
     USUAL_SIZE,
     Dataset,
     choose_size,
+    count_reasons,
     open_dataset,
-    problem_summary,
-    split_sentence,
+    summarise_splits,
 )
 from onsight.data.sources.find import ReadOptions, find_source, name_data
 from onsight.data.sources.source import Source, count_held_out
@@ -103,7 +103,7 @@ def open_data(
             lambda pack: choose_most_folds(pack, config, device, budget, module),
             _deadline(budget, source, pace, decoding_share),
         )
-    near = "together" if dataset.units.knows_copies else "apart"
+    near = "together" if dataset.units.includes_near_duplicates else "apart"
     config = config.model_copy(
         update={"folds": str(dataset.folds.value), "split_near_duplicates": near}
     )
@@ -142,10 +142,10 @@ def _report(dataset: Dataset, reporter: Reporter) -> None:
     source = "reopened from the cache" if dataset.pack.was_cached else "decoded"
     kept = dataset.pack.format
     shape = "x".join(str(side) for side in (kept.height, kept.width, kept.channels))
-    reporter.say(f"images: {split_sentence(dataset)} ({source}, {shape})")
+    reporter.say(f"images: {summarise_splits(dataset)} ({source}, {shape})")
     if kept.input_size:
         reporter.choice("packed_size", dataset.packed_size)
-    for reason, count in problem_summary(dataset.problems):
+    for reason, count in count_reasons(dataset.problems):
         reporter.warn(f"{count:,} not used: {reason}")
     for note in dataset.notes:
         reporter.warn(note)

@@ -10,12 +10,12 @@ from torch import nn
 
 from onsight.config import Config
 from onsight.data.dataset import make_format
-from onsight.data.packing import digest_of, prepare_image
+from onsight.data.decode import pixel_digest, prepare_image
 from onsight.data.sources.source import Source
 from onsight.errors import ImageError, ModelError
 from onsight.evaluation.predictions import evaluation_batch_size
 from onsight.models.catalog import make_model
-from onsight.models.freeze import freeze_backbone, set_training_mode
+from onsight.models.head import freeze_backbone, set_training_mode
 from onsight.models.trial_forward import check_output
 from onsight.training.step.growing import Timing, time_growing
 from onsight.training.step.losses import make_loss
@@ -146,7 +146,7 @@ def decoding_seconds(source: Source, config: Config, size: Size, most_seconds: f
     for row in rows:
         try:
             decoded, _ = prepare_image(source.read(int(row)), make_format(config, size, size))
-            digest_of(decoded)
+            pixel_digest(decoded)
         except ImageError:
             continue
         finally:

@@ -11,7 +11,7 @@ from onsight.config import Config
 from onsight.data.dataset import choose_packed_size, make_format
 from onsight.data.loader import BatchSource, Images
 from onsight.data.pack import is_packed
-from onsight.data.packing import Job
+from onsight.data.packing import PackJob
 from onsight.data.sources.source import Source
 from onsight.errors import ConfigError
 from onsight.words import data_size
@@ -31,7 +31,7 @@ def choose_streaming(
     if config.residency != "auto":
         return Choice(config.residency == "stream", "as asked")
     packed = choose_packed_size(source, size, config).value
-    job = Job(source, make_format(config, size, packed))
+    job = PackJob(source, make_format(config, size, packed))
     if is_packed(job, cache):
         return Choice(False, "the decoded images are already in the cache")
     needed = len(source.index) * packed[0] * packed[1] * (job.target.channels or 3)

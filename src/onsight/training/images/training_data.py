@@ -12,7 +12,7 @@ from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.data.loader import BatchSource, Images
-from onsight.data.normalization import Normalization, measure
+from onsight.data.normalization import Normalization, measure_normalization
 from onsight.models.catalog import expected_input
 from onsight.training.build import make_net
 from onsight.training.images.residency import place_images
@@ -65,7 +65,7 @@ def _make_scaling(config: Config, images: BatchSource, dataset: Dataset) -> Norm
         if wanted:
             return Normalization(*wanted.scaling(channels))
     kept = images if isinstance(images, Images) else Images.of(dataset.pack)
-    return measure(kept, dataset.ids(TRAIN))
+    return measure_normalization(kept, dataset.ids(TRAIN))
 
 
 def data_key(dataset: Dataset) -> str:

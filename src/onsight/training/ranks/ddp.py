@@ -16,7 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from onsight.data.loader import places_of
+from onsight.data.loader import find_positions
 from onsight.evaluation.predictions import PredictionTable
 from onsight.training.ranks.sync_batchnorm_cpu import WholeBatchNorm
 from onsight.training.ranks.world import World
@@ -114,7 +114,7 @@ def gather_per_image(part: PredictionTable, ids: Tensor, world: World) -> Predic
     """The results of all ranks in the order of ids (n,), each image at most once."""
     if world.size == 1:
         return part
-    places = places_of(ids, torch.from_numpy(part.ids))
+    places = find_positions(ids, torch.from_numpy(part.ids))
     seen = torch.zeros(len(ids), dtype=torch.uint8)
     seen[places] = 1
     kept = world.all_reduce(seen).numpy() > 0

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from onsight.choice import Choice
-from onsight.data.loader import BatchSource, Loader, places_of
+from onsight.data.loader import BatchSource, Loader, find_positions
 from onsight.evaluation.predictions import evaluation_batch_size
 from onsight.evaluation.temperature import choose_temperature
 from onsight.models.classifier import Classifier
@@ -45,5 +45,5 @@ def _logits(classifier: Classifier, images: BatchSource, ids: Tensor, world: Wor
     classes = int(world.agree(parts[0][1].shape[1] if parts else 1))  # the first rank has some
     logits = torch.zeros(len(ids), classes)
     for some, values in parts:
-        logits[places_of(ids, some.cpu())] = values
+        logits[find_positions(ids, some.cpu())] = values
     return world.all_reduce(logits)

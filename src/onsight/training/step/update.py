@@ -6,9 +6,8 @@ from torch import Tensor
 
 from onsight.config import Config
 from onsight.data.augment import Augmentation
-from onsight.data.augmentations.op import Numbers
-from onsight.data.chunk import Chunk
-from onsight.data.loader import Batch
+from onsight.data.augmentation_ops import Numbers
+from onsight.data.loader import Batch, Chunk
 from onsight.data.normalization import Normalization
 from onsight.errors import ConfigError
 from onsight.randomness import seed_generators
