@@ -25,7 +25,7 @@ from harness import circumstances, table, write_section
 from onsight.config import Config, make_config
 from onsight.data.loader import Batch, Images, Loader
 from onsight.data.normalization import measure_normalization
-from onsight.explainer.own.record import record_step
+from onsight.explainer.step_record import record_step
 from onsight.hardware.reproducible import reproducible
 from onsight.training.autotune.trial import Trial
 from onsight.training.build import make_net, make_update

@@ -22,7 +22,7 @@ from contenders import NAMES, TITLES, run_contender, warm_up
 from harness import Facts, circumstances, interleave, table, write_section
 
 from onsight.evaluation.statistics import wilson
-from onsight.words import fixed_percent
+from onsight.text import fixed_percent
 
 SETTINGS = Path(__file__).parent / "minute_settings.json"
 PACKAGES = ("timm", "fastai", "scikit-learn")

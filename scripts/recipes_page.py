@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onsight.config import read_about
+from onsight.config_files import read_about
 
 PAGE = Path(__file__).parents[1] / "docs/recipes.md"
 HEADER = """# The recipes compared with their sources

@@ -47,8 +47,8 @@ RELIABILITY = [
     Bug("onsight/files.py", "sync_folder(path.parent)", "pass", _TRACE),
     Bug(
         "onsight/files.py",
-        "    os.replace(private, path)",
-        "    path.unlink(missing_ok=True)\n    os.replace(private, path)",
+        "    os.replace(private_path, path)",
+        "    path.unlink(missing_ok=True)\n    os.replace(private_path, path)",
         _TRACE,
     ),
     Bug(
@@ -59,17 +59,17 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/files.py",
-        'path.with_name(private_name())\n        self.file = open(self._private, "xb")',
-        'path\n        self.file = open(self._private, "wb")',
+        'path.with_name(private_name())\n        self.file = open(self._private_path, "xb")',
+        'path\n        self.file = open(self._private_path, "wb")',
         f"{_KILLS} {_TRACE}",
     ),
     Bug(
         "onsight/files.py",
-        "            self._private.unlink(missing_ok=True)",
+        "            self._private_path.unlink(missing_ok=True)",
         "            pass",
         _FULL,
     ),
-    Bug("onsight/files.py", "if error.errno in _NO_ROOM:", "if False:", _FULL),
+    Bug("onsight/files.py", "if error.errno in _NO_SPACE:", "if False:", _FULL),
     Bug("onsight/files.py", "        os.close(descriptor)", "        pass", _LEVEL),
     Bug(
         "onsight/files.py",
@@ -91,7 +91,7 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/files.py",
-        "return _PRIVATE.fullmatch(name) is not None",
+        "return _PRIVATE_NAME.fullmatch(name) is not None",
         'return name.startswith(".")',
         "tests/test_files.py",
     ),
@@ -116,8 +116,8 @@ RELIABILITY = [
     *_without(
         "onsight/files.py",
         _OUTPUTS,
-        "if found and os.path.samestat(found, facts):",
-        "if found and stat.S_ISDIR(found.st_mode) and _is_inside(path, name):",
+        "if input_stat and os.path.samestat(input_stat, output_stat):",
+        "if input_stat and stat.S_ISDIR(input_stat.st_mode) and _is_inside(path, name):",
         "if os.path.islink(path):",
     ),
     *_without(
@@ -128,7 +128,7 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/tensorfile.py",
-        "if digest_around(data, _digest_place(data, digest)) != digest:",
+        "if digest_around(data, _digest_position(data, digest)) != digest:",
         "if False:",
         _DAMAGE,
     ),
@@ -220,7 +220,7 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/report/console.py",
-        "file=cast(IO[str], Lasting(sys.stderr))",
+        "file=cast(IO[str], LastingStream(sys.stderr))",
         "file=sys.stderr",
         _AROUND,
     ),

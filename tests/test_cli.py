@@ -15,9 +15,8 @@ import pytest
 from PIL import Image
 
 from onsight.cli import main
-from onsight.config import (
-    Config,
-    make_config,
+from onsight.config import Config, make_config
+from onsight.config_files import (
     read_about,
     read_config_file,
     read_recipe,
@@ -155,8 +154,8 @@ def test_explain_where_only_exported_models_run(capsys, monkeypatch, subject, pa
     """onsight-run has those modules of onsight_explain that need no torch."""
     for name in ("explain", "cli"):
         monkeypatch.setitem(sys.modules, f"onsight_explain.{name}", None)
-    monkeypatch.delitem(sys.modules, "onsight.explainer.dispatch", raising=False)
-    monkeypatch.delattr("onsight.explainer.dispatch", raising=False)
+    monkeypatch.delitem(sys.modules, "onsight.explainer.explain", raising=False)
+    monkeypatch.delattr("onsight.explainer.explain", raising=False)
     assert refused(capsys, "explain", subject).endswith(f"pip install {package}\n")
 
 
@@ -191,15 +190,13 @@ def test_train_eval_predict_report_one_after_the_other(capsys, bars, tmp_path):
     run = tmp_path / "run"
     code, out, _ = run_command(capsys, "train", bars, "--out", run, *SLIGHT)
     assert code == 0
-    assert re.search(r"accuracy [\d.]+% \(95% interval [\d.]+% to [\d.]+%, n = \d+\)", out)
+    assert re.search(r"accuracy [\d.]+% \(95% CI [\d.]+% to [\d.]+%, n = \d+\)", out)
     code, out, _ = run_command(capsys, "eval", run, bars, "--json")
     assert code == 0
     assert json.loads(out)["images"] > 0
     code, out, _ = run_command(capsys, "eval", run, bars, "--tta", "flip")
     assert code == 0
-    assert re.search(
-        r"over several views of each image \(flip\): accuracy [\d.]+% \(95% interval", out
-    )
+    assert re.search(r"over several views of each image \(flip\): accuracy [\d.]+% \(95% CI", out)
     code, out, _ = run_command(capsys, "predict", run, bars / "across", bars / "down" / "000.png")
     assert code == 0
     assert len(out.splitlines()) == 61
@@ -385,7 +382,7 @@ def test_no_code_runs_because_a_strangers_run_names_it(capsys, tmp_path, monkeyp
     run.mkdir()
     (run / "config.toml").write_text('model = "evilnet:Net"\n')
     (run / "plan.json").write_text("{}")
-    assert "nothing runs because a file says so" in refused(capsys, *command, run)
+    assert "code named by a file is not run" in refused(capsys, *command, run)
     assert not (tmp_path / "ran").exists()
 
 

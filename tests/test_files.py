@@ -12,9 +12,14 @@ import torch
 from safetensors.torch import save_file
 
 from onsight import tensorfile
-from onsight.checksum import digest_around
 from onsight.errors import DiskError, OutputError
-from onsight.files import check_output, keep_former, remove_unfinished, write_atomically
+from onsight.files import (
+    check_output,
+    digest_around,
+    keep_previous,
+    remove_unfinished,
+    write_atomically,
+)
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 
@@ -204,13 +209,13 @@ def test_a_former_file_stays_when_its_successor_is_written(tmp_path, monkeypatch
     path, former = tmp_path / "last", tmp_path / "former"
     write_atomically(path, b"1")
     for number in (b"2", b"3"):
-        keep_former(path, former)
+        keep_previous(path, former)
         before = path.read_bytes()
         write_atomically(path, number)
         assert (former.read_bytes(), path.read_bytes()) == (before, number)
 
     for _ in range(2):  # as after a kill between keeping the former one and writing the new one
-        keep_former(path, former)
+        keep_previous(path, former)
         assert sorted(os.listdir(tmp_path)) == ["former", "last"]
     assert former.read_bytes() == b"3"
 
@@ -218,6 +223,6 @@ def test_a_former_file_stays_when_its_successor_is_written(tmp_path, monkeypatch
         raise OSError(errno.EPERM, "no hard links here")
 
     monkeypatch.setattr(os, "link", refuse)
-    keep_former(path, former)
+    keep_previous(path, former)
     assert former.read_bytes() == b"3"
     assert sorted(os.listdir(tmp_path)) == ["former", "last"]

@@ -11,7 +11,7 @@ from PIL import Image
 from onsight.cli import main
 from onsight.inference import predict
 from onsight.inference.predictor import Predictor
-from onsight.report.card.metadata import MARK
+from onsight.report.card import CARD_MARK
 
 IMAGE = "data/cats/0.png"
 COMMANDS = [  # what is read is named in the last place, and as the file to write
@@ -72,7 +72,7 @@ def here(tmp_path, monkeypatch):
         **dict.fromkeys(("model", "m.onnx", "m.onnx.proof.json", "m.npz", "m.png"), "weights"),
         **dict.fromkeys(("run/model.safetensors", "hub/model.safetensors"), "weights"),
         "begun/checkpoints/last.safetensors": "mine",
-        "hub/README.md": f"---\n{MARK}\n---\n",
+        "hub/README.md": f"---\n{CARD_MARK}\n---\n",
         "run/predictions.csv": "path,label\n",
         "data/old.npz": "mine",
         "data/old.onnx": "mine",

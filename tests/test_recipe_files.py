@@ -4,7 +4,8 @@ from importlib import resources
 
 import pytest
 
-from onsight.config import make_config, read_about, read_recipe, recipe_names
+from onsight.config import make_config
+from onsight.config_files import read_about, read_recipe, recipe_names
 from onsight.data.sources.find import find_source
 from onsight.data.sources.named import NAMES
 from onsight.errors import ConfigError

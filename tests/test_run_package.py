@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 from onsight.cli import _LEFT_OUT
-from onsight.version import installed_as, onsight_version
+from onsight.installation import distribution, onsight_version
 
 _ROOT = Path(__file__).parents[1]
 
@@ -42,6 +42,6 @@ def test_the_version_is_that_of_whichever_distribution_is_installed(monkeypatch)
         return version
 
     for name, expected in (("onsight", "1.2"), ("onsight-run", "1.2"), ("", "unknown")):
-        monkeypatch.setattr("onsight.version.version", installed(name))
+        monkeypatch.setattr("onsight.installation.version", installed(name))
         assert onsight_version() == expected
-        assert installed_as() == (name or "onsight")
+        assert distribution() == (name or "onsight")

@@ -4,15 +4,15 @@ import math
 
 import pytest
 
-from onsight.words import (
+from onsight.text import (
     data_size,
     duration,
     fixed_percent,
     gib,
-    listed,
+    joined,
     percent,
     plural,
-    shortened,
+    shorten,
 )
 
 
@@ -33,7 +33,7 @@ def test_a_noun_agrees_with_its_count() -> None:
     ],
 )
 def test_a_long_list_is_cut_short(names: str, text: str) -> None:
-    assert listed(list(names), 3) == text
+    assert joined(list(names), 3) == text
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_percent_never_rounds_to_all_or_none(share: float | None, text: str) -> 
     ("name", "text"), [("coat", "coat"), ("coats", "co…"), ("a\n b", "a b"), ("", "")]
 )
 def test_names_are_shortened_to_one_line(name: str, text: str) -> None:
-    assert shortened(name, 3 if name == "coats" else 4) == text
+    assert shorten(name, 3 if name == "coats" else 4) == text
 
 
 @pytest.mark.parametrize(("share", "text"), [(0.914, "91.40%"), (1.0, "100.00%"), (None, "-")])

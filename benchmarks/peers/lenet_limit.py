@@ -12,7 +12,8 @@ import itertools
 from shared import Meter, parse
 from torch import Tensor
 
-from onsight.config import make_config, read_recipe
+from onsight.config import make_config
+from onsight.config_files import read_recipe
 from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import open_dataset
 from onsight.data.index import TRAIN

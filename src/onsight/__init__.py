@@ -1,6 +1,6 @@
-"""Onsight: point it at images, get an image classifier and the truth about it.
+"""Onsight: point it at images, get an image classifier and honest figures about it.
 
-Names are imported when first used, so `import onsight` is light and loads no torch.
+Names are imported on first use, so that `import onsight` is quick and does not load torch.
 """
 
 from importlib import import_module
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from onsight.audit.audit import Audit as Audit
     from onsight.audit.check import check as check
     from onsight.estimator import Classifier as Classifier
-    from onsight.explainer.dispatch import explain as explain
+    from onsight.explainer.explain import explain as explain
     from onsight.inference.evaluate import evaluate as evaluate
     from onsight.inference.predictor import Predictor as Predictor
     from onsight.inference.predictor import load as load
-    from onsight.report.comparison.compare import compare as compare
+    from onsight.report.compare import compare as compare
     from onsight.sweeper.result import Sweep as Sweep
     from onsight.sweeper.sweep import sweep as sweep
     from onsight.training.run import Run as Run
@@ -28,9 +28,9 @@ _HOMES = {
     "Run": "onsight.training.run",
     "Sweep": "onsight.sweeper.result",
     "check": "onsight.audit.check",
-    "compare": "onsight.report.comparison.compare",
+    "compare": "onsight.report.compare",
     "evaluate": "onsight.inference.evaluate",
-    "explain": "onsight.explainer.dispatch",
+    "explain": "onsight.explainer.explain",
     "load": "onsight.inference.predictor",
     "placement": "onsight_explain.placement.placement",
     "sweep": "onsight.sweeper.sweep",

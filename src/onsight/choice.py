@@ -8,8 +8,8 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Choice(Generic[Value]):
-    """A chosen value, the reason, and the measured figure behind the reason, if any."""
+    """A chosen value and why; the console, plan.json and the report all show the same reason."""
 
     value: Value
     reason: str
-    figure: float | None = None
+    figure: float | None = None  # the measurement behind the reason, if there is one

@@ -16,7 +16,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, NoReturn
 
 from onsight.errors import OnsightError
-from onsight.version import onsight_version
+from onsight.installation import onsight_version
 from onsight_explain.errors import ExplainError
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ _INTERRUPTED = 130
 _LEFT_OUT = {
     "jinja2",
     "matplotlib",
-    "onsight_explain.explain",  # it has other modules of this package
+    "onsight_explain.explain",  # other modules of this package are included
     "onsight_lint",
     "safetensors",
     "timm",
     "torch",
     "torchvision",
-}  # by onsight-run
+}  # what onsight-run does not install
 
 _COMMANDS = {
     "train": "Train an image classifier and report its accuracy for every class.",
@@ -56,7 +56,7 @@ _COMMANDS = {
     "bit for bit.",
     "doctor": "Check this machine: what works, what slows down training, and how to fix it.",
 }
-# Options of older versions that are no fields of the config, and what to do instead.
+# Removed options that are not config fields, and what to do instead.
 _RETIRED_FLAGS = {
     "--push": "write the folder with --to hub-folder; hf upload OWNER/NAME FOLDER uploads it",
 }
@@ -78,17 +78,17 @@ _PACKAGES = {"lint": "onsight_lint"}  # commands of other distributions, which r
 
 
 def make_app(named: str = "") -> "App":
-    """The app. named: the command to come, whose own help is all of its docstring."""
+    """Build the app. named: the command to run, whose help is its whole docstring."""
     from cyclopts import App
 
     app = App(
         name="onsight",
         help="Point it at images: it trains an image classifier, reports how good it is for "
-        "every class, and shows what it gets wrong. Try: onsight train demo",
+        "every class, and shows its mistakes. Try: onsight train demo",
         version=onsight_version,
         version_flags=["--version"],
         help_format="plaintext",
-        suppress_keyboard_interrupt=False,  # `main` says that it was interrupted
+        suppress_keyboard_interrupt=False,  # `main` reports it
     )
     for place, (name, summary) in enumerate(_COMMANDS.items()):
         if name in _PACKAGES:  # only listed: `main` passes it on
@@ -107,25 +107,25 @@ def _find_command(name: str) -> tuple[str, str]:
 
 
 def _description(module: str, function: str) -> str:
-    """A command's docstring up to its parameters, with a line for each paragraph."""
+    """Return a command's docstring up to its parameters, with a line for each paragraph."""
     text = inspect.getdoc(getattr(import_module(module), function)) or ""
     described = text.partition("\n\nParameters\n")[0]
     return re.sub(r"(?<=\S)\n(?=\S)", " ", described)
 
 
 def main(tokens: Sequence[str] | None = None) -> NoReturn:
-    """Run a command line and exit: 0 done, 1 failed, 2 the user can fix it, 130 interrupted."""
+    """Run a command line and exit: 0 success, 1 failure, 2 user error, 130 interrupted."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show is escaped
+        if isinstance(stream, io.TextIOWrapper):  # escape what the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
-    words = sys.argv[1:] if tokens is None else list(tokens)
-    command = next((word for word in words if not word.startswith("-")), "")
-    package = "onsight_explain" if _explains_script(command, words) else _PACKAGES.get(command)
+    args = sys.argv[1:] if tokens is None else list(tokens)
+    command = next((arg for arg in args if not arg.startswith("-")), "")
+    package = "onsight_explain" if _explains_script(command, args) else _PACKAGES.get(command)
     if package:
-        words.remove(command)
-        _pass_on(package, words)
+        args.remove(command)
+        _forward(package, args)
     try:
-        _run(command, words)
+        _run(command, args)
         sys.stdout.flush()
     except (OnsightError, ExplainError) as error:
         _fail(str(error), error.exit_code)
@@ -136,57 +136,57 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
             raise
         package = error.name.partition(".")[0]
         _fail(
-            f"this needs {package}, which an installation of onsight-run leaves out; it predicts "
-            "and serves exported models. For everything else: pip install onsight",
+            f"this needs {package}, which onsight-run does not install: it only predicts with and "
+            "serves exported models. For everything else: pip install onsight",
             2,
         )
-    except BrokenPipeError:  # whatever read stdout, such as head, has closed it
+    except BrokenPipeError:  # the reader of stdout, such as head, has closed it
         _drop_output()
         _drop_unread_errors()
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         _drop_output()
-        _fail("no space left to write the output to; what was written before is complete", 1)
+        _fail("no space left to write the output; what was written before is complete", 1)
     sys.exit(0)
 
 
-def _explains_script(command: str, words: Sequence[str]) -> bool:
-    """Whether it is a script, or a notebook, that is to be explained: not DATA or a run."""
-    own = takewhile(lambda word: word != "--", words)
-    return command == "explain" and any(word.endswith((".py", ".ipynb")) for word in own)
+def _explains_script(command: str, args: Sequence[str]) -> bool:
+    """Return whether a script or notebook is to be explained, not DATA or a run."""
+    own_args = takewhile(lambda arg: arg != "--", args)
+    return command == "explain" and any(arg.endswith((".py", ".ipynb")) for arg in own_args)
 
 
-def _pass_on(package: str, words: Sequence[str]) -> NoReturn:
-    """Let the command line of another distribution read the words."""
+def _forward(package: str, args: Sequence[str]) -> NoReturn:
+    """Run the command line of another distribution."""
     try:
         command_line = import_module(f"{package}.cli")
     except ModuleNotFoundError as error:
-        if error.name not in (package, f"{package}.cli"):  # of which onsight-run has a part
+        if error.name not in (package, f"{package}.cli"):  # onsight-run contains a part of it
             raise
         name = package.replace("_", "-")
         _fail(f"this needs {name}, which is not installed: pip install {name}", 2)
-    sys.exit(command_line.main(words))
+    sys.exit(command_line.main(args))
 
 
-def _run(command: str, words: Sequence[str]) -> None:
-    """Run one of our own commands. Exits with 2 if its words cannot be used."""
+def _run(command: str, args: Sequence[str]) -> None:
+    """Run one of Onsight's own commands. Exits with 2 if its arguments are wrong."""
     from cyclopts import CycloptsError
 
     app = make_app(command)
     try:
-        app(words, exit_on_error=False, print_error=False, result_action="return_value")
+        app(args, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         _fail(_explain_usage(error), 2)
 
 
 def _drop_output() -> None:
-    """Let what is still to be written to stdout vanish: Python would try again at its end."""
+    """Discard what is left to write to stdout: Python would try again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _drop_unread_errors() -> None:
-    """The same for stderr, if its reader has gone as well."""
+    """Discard what is left to write to stderr, if its reader is gone as well."""
     try:
         sys.stderr.flush()
     except OSError:
@@ -202,8 +202,8 @@ def _explain_usage(error: "CycloptsError") -> str:
     if isinstance(error.__cause__, ValidationError):
         return explain_invalid(error.__cause__)
     if isinstance(error, UnknownOptionError):
-        word = error.token.keyword or error.token.value
-        flag = word.partition("=")[0].replace("_", "-")
+        token = error.token.keyword or error.token.value
+        flag = token.partition("=")[0].replace("_", "-")
         field = RETIRED_FIELDS.get(flag[2:].replace("-", "_"))
         instead = field.instead if field else _RETIRED_FLAGS.get(flag)
         if instead:

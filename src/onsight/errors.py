@@ -2,7 +2,7 @@
 
 OnsightError                exit 1  the run failed
 ├── DiskError               exit 1  no space left, or the disk cannot be written to
-├── NotProven               exit 1  an exported model does not do what the model does
+├── ExportMismatch          exit 1  an exported model does not predict what the model predicts
 ├── NonFiniteLoss           exit 1  the loss became NaN or infinite
 ├── RankLost                exit 1  another process of the job is gone or stuck
 ├── RemoteFailed            exit 1  a server that holds DATA keeps failing
@@ -13,7 +13,7 @@ OnsightError                exit 1  the run failed
     ├── ConfigError         a flag, a field or a config file
     │   └── BudgetTooSmall  a time budget in which nothing can be trained
     ├── DataError           DATA: path, data format, images
-    │   └── AbsentData      the files of a dataset known by name are missing
+    │   └── MissingDataset  the files of a dataset known by name are missing
     ├── DeviceError         a device that does not exist
     ├── ModelError          a model name, module or model file
     ├── OutputError         the run folder
@@ -28,7 +28,7 @@ import onsight_explain.errors
 
 
 class OnsightError(Exception):
-    """The run failed; the message says what happened and what to do."""
+    """The run failed; the message states what happened and what to do."""
 
     exit_code = 1
 
@@ -37,8 +37,8 @@ class DiskError(OnsightError):
     """A file could not be written; the message names the path and the space needed."""
 
 
-class NotProven(OnsightError):
-    """An exported model does not do what the model does; nothing was written."""
+class ExportMismatch(OnsightError):
+    """An exported model does not predict what the model predicts; nothing was written."""
 
 
 class NonFiniteLoss(OnsightError):
@@ -54,7 +54,7 @@ class RemoteFailed(OnsightError):
 
 
 class Interrupted(OnsightError):
-    """A signal asked the run to stop; a checkpoint was written first."""
+    """A signal stopped the run; a checkpoint was written first."""
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
@@ -72,7 +72,7 @@ class ArgumentError(UserError, ValueError):
 
 
 class NotFitted(ArgumentError, AttributeError):
-    """An estimator was asked to predict before it was fitted."""
+    """An estimator cannot predict before it is fitted."""
 
 
 class ConfigError(UserError):
@@ -80,19 +80,19 @@ class ConfigError(UserError):
 
 
 class BudgetTooSmall(ConfigError):
-    """A time budget in which nothing can be trained; the message names the least."""
+    """A time budget in which nothing can be trained; the message names the smallest that works."""
 
 
 class DataError(UserError):
     """DATA cannot be used as it is."""
 
 
-class AbsentData(DataError):
-    """The files of a dataset known by name are missing; the message says where to put them."""
+class MissingDataset(DataError):
+    """The files of a dataset known by name are missing; the message names the folder for them."""
 
 
 class DeviceError(UserError):
-    """The device asked for does not exist."""
+    """The requested device does not exist."""
 
 
 class ModelError(UserError):
@@ -112,6 +112,6 @@ class ImageError(Exception):
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """' Did you mean a, b?' with the options closest to a name, or an empty string."""
-    near = difflib.get_close_matches(name, list(options), n=3, cutoff=0.6)
-    return f" Did you mean {', '.join(near)}?" if near else ""
+    """Return " Did you mean a, b?" with the options closest to a name, or an empty string."""
+    matches = difflib.get_close_matches(name, list(options), n=3, cutoff=0.6)
+    return f" Did you mean {', '.join(matches)}?" if matches else ""

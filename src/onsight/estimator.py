@@ -29,8 +29,8 @@ from onsight.inference.predictor import Predictor, load
 from onsight.models.catalog import is_user_spec
 from onsight.models.file import FILE_NAME
 from onsight.report.console import Reporter, SilentReporter
+from onsight.text import joined, plural
 from onsight.training.run import Run, train
-from onsight.words import listed, plural
 
 _OWN_PARAMETERS = ("budget", "out", "verbose")  # the others are fields of the config
 _DEFAULT_BUDGET = "60s"
@@ -97,7 +97,7 @@ class Classifier:
         """
         if unsupported:
             raise ArgumentError(
-                f"fit does not take {listed(list(unsupported))}; to make rare classes count more, "
+                f"fit does not take {joined(list(unsupported))}; to make rare classes count more, "
                 'use class_weights="balanced"'
             )
         with _as_value_errors():

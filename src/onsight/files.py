@@ -1,43 +1,51 @@
-"""Safe writing of files: none that is read is replaced, and each has its name once it is whole.
+"""Write files safely: inputs are never replaced, and a file gets its name once it is complete.
 
-Until then it has a private name in the same folder, which no file of the user's has. It is synced,
-renamed, and the folder synced.
+Until then it has a private name in the same folder. It is then synced, renamed, and the folder
+synced, so that neither a crash nor a power cut leaves half a file under the real name.
 """
 
+import csv
 import errno
+import hashlib
+import io
 import json
 import os
 import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 from onsight.errors import DiskError, OutputError
-from onsight.words import data_size
+from onsight.text import data_size
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
-_PRIVATE = re.compile(r"\.onsight-[0-9a-f]{16}\.tmp")
+BLANK_DIGEST = "0" * 64  # stands for a file's own SHA-256 while that is computed
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_PRIVATE_NAME = re.compile(r"\.onsight-[0-9a-f]{16}\.tmp")
 
 Inputs = str | Path | Iterable[str | Path] | None
 
 
 def user_path(text: str | Path) -> Path:
-    """A path with ~ replaced by the home folder. Raises OutputError if there is none."""
+    """Return a path with ~ expanded. Raises OutputError if there is no home folder."""
     try:
         return Path(text).expanduser()
     except RuntimeError as error:
         raise OutputError(f"{text}: {error}; name the folder without ~") from error
 
 
-def check_output(flag: str, path: Path, **inputs: Inputs) -> None:
-    """Fail now, rather than after long work, if a file cannot be written or must not be.
+# --- Checks before any work ---
 
-    flag: of the command, that names the file; inputs: as for refuse_replacing. Raises OutputError
-    if the path is a folder or would replace an input, DiskError if it cannot be written to.
+
+def check_output(flag: str, path: Path, **inputs: Inputs) -> None:
+    """Fail before the work if its output could not be written, or would replace an input.
+
+    flag names the file on the command line; inputs are those of refuse_replacing. Raises
+    OutputError for a folder or an input, DiskError for a place that cannot be written to.
     """
     _refuse_folder(path)
     refuse_replacing(flag, path, **inputs)
@@ -47,21 +55,21 @@ def check_output(flag: str, path: Path, **inputs: Inputs) -> None:
 
 
 def refuse_replacing(flag: str, path: Path, **inputs: Inputs) -> None:
-    """Raise OutputError if writing a file would replace one that is read.
+    """Raise OutputError if writing a file would replace an input.
 
-    inputs: the paths that are read, by what they are called; those that do not exist do not count.
-    Whatever lies in a folder that is read is taken to be read.
+    inputs are paths by what the message calls them; missing ones are ignored. Everything inside an
+    input folder counts as an input.
     """
-    facts = _stat(path)
-    if facts is None:  # there is nothing to replace
+    output_stat = _stat(path)
+    if output_stat is None:  # there is nothing to replace
         return
     for noun, given in inputs.items():
         for name in [given] if isinstance(given, str | Path) else given or ():
-            found = _stat(os.path.expanduser(name))
+            input_stat = _stat(os.path.expanduser(name))
             what = f"the {noun.replace('_', ' ')} {name}"
-            if found and stat.S_ISDIR(found.st_mode) and _is_inside(path, name):
+            if input_stat and stat.S_ISDIR(input_stat.st_mode) and _is_inside(path, name):
                 raise OutputError(f"{flag} would replace {path} in {what}; name another file")
-            if found and os.path.samestat(found, facts):
+            if input_stat and os.path.samestat(input_stat, output_stat):
                 raise OutputError(f"{flag} would replace {what}; name another file")
 
 
@@ -75,40 +83,77 @@ def refuse_inside_data(path: Path, data: str, example: str, flag: str = "--out")
         )
 
 
-def _is_inside(path: Path, folder: str | Path) -> bool:
-    """Whether a path, which need not exist, or what it links to is a folder or inside it."""
-    facts = _stat(os.path.expanduser(folder))
-    # Unlike Path.resolve, this gives an answer for a link to itself too.
-    place = Path(os.path.realpath(path))
-    above = [place, *place.parents]
-    if os.path.islink(path):  # it lies somewhere too
-        beside = Path(os.path.realpath(path.parent))
-        above += [beside, *beside.parents]
-    found = map(_stat, above)
-    return facts is not None and any(one and os.path.samestat(one, facts) for one in found)
+# --- Atomic writing ---
 
 
-def _stat(path: str | Path) -> os.stat_result | None:
-    """The facts about a file or folder, None if there is none."""
-    try:
-        return os.stat(path)
-    except (OSError, ValueError):
-        return None
+def write_atomically(path: Path, data: bytes | bytearray) -> None:
+    """Replace a file completely or not at all, even in a crash.
+
+    Raises OutputError if the path is a folder, and DiskError, which leaves the old file intact.
+    """
+    _refuse_folder(path)
+    with disk_errors(path, len(data)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(NewFile(path)) as new:
+            new.file.write(data)
+            new.finish()
 
 
-@contextmanager
-def disk_errors(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
-    """Turn an OSError while writing into one clear DiskError."""
-    try:
-        yield
-    except OSError as error:
-        need = f" ({data_size(needed_bytes)} needed)" if needed_bytes else ""
-        if error.errno in _NO_ROOM:
-            raise DiskError(
-                f"no space left on the disk while writing {path}{need}. "
-                "Free some space or choose another folder; nothing written before was lost."
-            ) from error
-        raise DiskError(f"cannot write {path}{need}: {error.strerror or error}") from error
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented JSON, atomically."""
+    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table atomically; paths that are not UTF-8 keep their bytes."""
+    text = csv_text(chain([header], rows))
+    write_atomically(path, text.encode("utf-8", "surrogateescape"))
+
+
+def csv_text(rows: Iterable[Sequence[object]]) -> str:
+    """Return rows as CSV that every program parses alike, one line per row."""
+    text = io.StringIO()
+    plain = csv.writer(text, lineterminator="\n")
+    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    for row in rows:
+        # Before Python 3.13, a lone carriage return is not quoted, and splits the row.
+        has_return = any("\r" in cell for cell in row if isinstance(cell, str))
+        (quoted if has_return else plain).writerow(row)
+    return text.getvalue()
+
+
+class NewFile:
+    """A file being written under a private name, until `finish` gives it its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._is_finished = False
+        self._path, self._private_path = path, path.with_name(private_name())
+        self.file = open(self._private_path, "xb")  # noqa: SIM115  # `close` closes it
+
+    def finish(self) -> None:
+        """Give the file its name. Raises OSError."""
+        move_into_place(self.file, self._private_path, self._path)
+        self._is_finished = True
+
+    def close(self) -> None:
+        """Close the file, and remove it unless it is finished."""
+        with suppress(OSError):  # a failed write has already raised
+            self.file.close()
+        if not self._is_finished:
+            self._private_path.unlink(missing_ok=True)
+
+
+def private_name() -> str:
+    """Return a new name for a file that is not complete yet."""
+    return f".onsight-{secrets.token_hex(8)}.tmp"
+
+
+def move_into_place(file: IO[bytes], private_path: Path, path: Path) -> None:
+    """Rename a complete, open file durably: not even a power cut undoes it."""
+    file.flush()
+    os.fsync(file.fileno())
+    os.replace(private_path, path)
+    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
@@ -120,79 +165,59 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-class NewFile:
-    """A file under a private name, until it is whole and takes the place of its path."""
-
-    def __init__(self, path: Path) -> None:
-        self._has_name = False
-        self._path, self._private = path, path.with_name(private_name())
-        self.file = open(self._private, "xb")  # noqa: SIM115  # `close` closes it
-
-    def finish(self) -> None:
-        """Give the file its name. Raises OSError."""
-        put_in_place(self.file, self._private, self._path)
-        self._has_name = True
-
-    def close(self) -> None:
-        """Close the file, and remove it unless it has its name."""
-        with suppress(OSError):  # what could not be written has been told
-            self.file.close()
-        if not self._has_name:
-            self._private.unlink(missing_ok=True)
-
-
-def private_name() -> str:
-    """A name that no file has, for one that is not whole yet."""
-    return f".onsight-{secrets.token_hex(8)}.tmp"
-
-
-def put_in_place(file: IO[bytes], private: Path, path: Path) -> None:
-    """Rename an open file that is whole, so that not even a power cut takes it back."""
-    file.flush()
-    os.fsync(file.fileno())
-    os.replace(private, path)
-    sync_folder(path.parent)
-
-
-def write_atomically(path: Path, data: bytes | bytearray) -> None:
-    """Replace a file completely or not at all, even in a crash.
-
-    Raises OutputError if the path is a folder, and DiskError, which leaves the former file intact.
-    """
-    _refuse_folder(path)
-    with disk_errors(path, len(data)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with closing(NewFile(path)) as new:
-            new.file.write(data)
-            new.finish()
-
-
-def keep_former(path: Path, former: Path) -> None:
-    """Give a file a second name in its folder, which it keeps when the first one is replaced."""
-    spare = former.with_name(private_name())
+def keep_previous(path: Path, previous: Path) -> None:
+    """Give a file a second name in its folder, which survives when the first is replaced."""
+    spare = previous.with_name(private_name())
     try:
-        with suppress(OSError):  # a disk without hard links: only the file itself is kept
+        with suppress(OSError):  # a disk without hard links: only the file itself remains
             os.link(path, spare)
-            os.replace(spare, former)
+            os.replace(spare, previous)
     finally:
         spare.unlink(missing_ok=True)  # a rename does nothing if both names are one file already
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a name is that of a file which was still being written."""
-    return _PRIVATE.fullmatch(name) is not None
+    """Return whether a name is the private name of a file still being written."""
+    return _PRIVATE_NAME.fullmatch(name) is not None
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes left half-written in a folder and below, where nobody writes.
+    """Remove the half-written files of killed processes, below a folder where nobody writes now.
 
     Nothing else is touched, and links are neither followed nor removed.
     """
-    for place, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in names:
-            path = Path(place, name)
+            path = Path(parent, name)
             if is_unfinished(name) and path.is_file() and not path.is_symlink():
                 path.unlink(missing_ok=True)
+
+
+@contextmanager
+def disk_errors(path: Path, needed_bytes: int | None = None) -> Iterator[None]:
+    """Turn an OSError while writing into one clear DiskError."""
+    try:
+        yield
+    except OSError as error:
+        need = f" ({data_size(needed_bytes)} needed)" if needed_bytes else ""
+        if error.errno in _NO_SPACE:
+            raise DiskError(
+                f"no space left on the disk while writing {path}{need}. "
+                "Free some space or choose another folder; nothing written before was lost."
+            ) from error
+        raise DiskError(f"cannot write {path}{need}: {error.strerror or error}") from error
+
+
+# --- Checksums ---
+
+
+def digest_around(data: bytes | bytearray | memoryview, position: int) -> str:
+    """Return the SHA-256 of a file that contains its own SHA-256 at a position, zeroed there."""
+    view = memoryview(data)
+    digest = hashlib.sha256(view[:position])
+    digest.update(BLANK_DIGEST.encode())
+    digest.update(view[position + len(BLANK_DIGEST) :])
+    return digest.hexdigest()
 
 
 def _refuse_folder(path: Path) -> None:
@@ -200,6 +225,24 @@ def _refuse_folder(path: Path) -> None:
         raise OutputError(f"'{path}' is a folder; it must be a file")
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a value as readable JSON, atomically."""
-    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+def _is_inside(path: Path, folder: str | Path) -> bool:
+    """Return whether a path, which need not exist, or its link target is a folder or inside it."""
+    folder_stat = _stat(os.path.expanduser(folder))
+    # Unlike Path.resolve, realpath also answers for a link to itself.
+    target = Path(os.path.realpath(path))
+    places = [target, *target.parents]
+    if os.path.islink(path):  # the link itself lies somewhere too
+        parent = Path(os.path.realpath(path.parent))
+        places += [parent, *parent.parents]
+    stats = map(_stat, places)
+    return folder_stat is not None and any(
+        place_stat and os.path.samestat(place_stat, folder_stat) for place_stat in stats
+    )
+
+
+def _stat(path: str | Path) -> os.stat_result | None:
+    """Return the stat of a file or folder, or None if there is none."""
+    try:
+        return os.stat(path)
+    except (OSError, ValueError):
+        return None

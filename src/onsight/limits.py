@@ -1,30 +1,34 @@
-"""Limits of what is read from outside, checked before memory or time is spent on it.
+"""Limits on untrusted input, checked before memory or time is spent on it; and other thresholds.
 
-None of them is met by files that people have. `--pixel-limit-megapixels` is the one that a flag
-lifts, for large scans; whoever has an archive beyond these unpacks it and gives the folder.
+Ordinary files stay far below all of them. Only the pixel limit has a flag
+(`--pixel-limit-megapixels`, for large scans); an archive beyond these limits can be unpacked and
+given as a folder.
 """
 
 # Images.
 IMAGE_FILE_BYTES = 512 * 2**20  # no image is that large, but a misplaced video may be
 JPEG_SCANS = 200  # of a progressive JPEG; encoders write about ten
 SLOW_BMP_PIXELS = 4_000_000  # of a run-length encoded BMP, which Pillow decodes slowly
-EXPANSE_PIXELS, PIXELS_A_BYTE = 24_000_000, 4000  # more in fewer bytes is blank, or a bomb
-TIFF_SECONDS = 60.0  # to decode one; those at the pixel limit take two or three
+EXPANSE_PIXELS, PIXELS_A_BYTE = 24_000_000, 4000  # larger in fewer bytes: blank, or a bomb
+TIFF_SECONDS = 60.0  # to decode one; a TIFF at the pixel limit takes two or three
 PADDED_PIXELS = 16_000_000  # of the frame around a padded image
 
 # Containers of images.
 ARCHIVE_MEMBERS = 5_000_000
-COMPRESSION_RATIO = 200  # of a zip's member and of a compressed tar; images hardly compress
+COMPRESSION_RATIO = 200  # of a zip member or a compressed tar; images hardly compress
 IDX_IMAGE_PIXELS = 64_000_000
 PICKLED_ARRAYS = 32  # arrays and their parts; a CIFAR batch has one of each
 PICKLED_CONTAINERS = 1000  # nested deeply, they would exhaust the stack
-PICKLED_KEYS = 1000  # of a dictionary, which can be made to collide
+PICKLED_KEYS = 1000  # of a dictionary, whose hashes can be made to collide
 MANIFEST_LINE_CHARACTERS = 1_000_000  # of a JSON object
-ROW_GROUP_BYTES = 1_000_000_000  # of a Parquet file of images, read as a whole
-ANNOTATION_BYTES = 1_000_000_000  # of a JSON or XML file; those of COCO have up to 0.45 GB
+ROW_GROUP_BYTES = 1_000_000_000  # of a Parquet file of images, which is read whole
+ANNOTATION_BYTES = 1_000_000_000  # of a JSON or XML file; COCO's have up to 0.45 GB
 SHARD_LABEL_BYTES = 1_000_000
 
 # Files of runs.
 TENSOR_HEADER_BYTES = 100_000_000
 INPUT_SIDE = 16_384  # pixels of a network's input, in a model file
 HIDDEN_UNITS = 65_536  # of a head
+
+# Statements about a model.
+FEW_IMAGES = 30  # test images of a class: with fewer, its recall may be off by over 15 points

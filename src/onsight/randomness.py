@@ -1,8 +1,8 @@
-"""Random numbers as a function: the same (seed, epoch, image) gives the same ones anywhere.
+"""Random numbers as a pure function of (seed, epoch, image), equal on every machine.
 
 A counter-based generator: the words of the key are mixed by the splitmix64 finaliser (Steele,
-Lea, Flood 2014). It uses integer arithmetic only, so the numbers depend neither on the device
-nor on the batch size or the number of ranks.
+Lea, Flood 2014). Integer arithmetic only, so the numbers depend neither on the device nor on the
+batch size or the number of ranks.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ _COLUMNS = 64  # random numbers per image and epoch
 
 
 def _signed(word: int) -> int:
-    """The two's-complement value of a 64-bit word, as stored in int64 tensors."""
+    """Return the two's-complement value of a 64-bit word, as int64 tensors store it."""
     return word - (1 << 64) if word >> 63 else word
 
 
 def mix(word: int) -> int:
-    """The splitmix64 finaliser of one 64-bit word."""
+    """Apply the splitmix64 finaliser to a 64-bit word."""
     word = (word + _GOLDEN) & _MASK
     word = ((word ^ (word >> 30)) * _MIX_1) & _MASK
     word = ((word ^ (word >> 27)) * _MIX_2) & _MASK
@@ -34,7 +34,7 @@ def mix(word: int) -> int:
 
 
 def key(*words: int) -> int:
-    """One 64-bit key made from several words, such as (seed, epoch)."""
+    """Combine several words, such as (seed, epoch), into a 64-bit key."""
     state = 0
     for word in words:
         state = mix(state ^ (word & _MASK))
@@ -42,7 +42,7 @@ def key(*words: int) -> int:
 
 
 def _shift_right(words: Tensor, bits: int) -> Tensor:
-    """Logical shift of int64 words: torch shifts the sign bit in, so it is masked off."""
+    """Shift int64 words logically: torch shifts copies of the sign bit in, which are masked off."""
     return (words >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -54,9 +54,9 @@ def _mix_tensor(words: Tensor) -> Tensor:
 
 
 def uniform(seed: int, epoch: int, ids: Tensor, columns: Sequence[int]) -> Tensor:
-    """Numbers in [0, 1), one row per image, each a function of (seed, epoch, id, column).
+    """Return numbers in [0, 1), one row per image, each a function of (seed, epoch, id, column).
 
-    ids: int64 (B,) image numbers; columns: which of the 64 numbers to draw. Returns float32
+    ids: int64 (B,) image numbers; columns: which of an image's 64 numbers to draw. Returns float32
     (B, len(columns)) on the device of ids.
     """
     base = _signed(key(seed, epoch))
@@ -66,13 +66,13 @@ def uniform(seed: int, epoch: int, ids: Tensor, columns: Sequence[int]) -> Tenso
 
 
 def permutation(seed: int, epoch: int, length: int) -> Tensor:
-    """The order of an epoch: int64 (length,), always drawn on the CPU."""
+    """Return the order of an epoch, int64 (length,), always drawn on the CPU."""
     generator = torch.Generator().manual_seed(_signed(key(seed, epoch, length)))
     return torch.randperm(length, generator=generator)
 
 
 def seed_generators(device: torch.device, *words: int) -> None:
-    """Seed torch's generators, which dropout and the like use, from these words."""
+    """Seed torch's own generators, for dropout and the like."""
     seed = key(*words) >> 1
     torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 100 times as long
     if has_indices(device.type):
@@ -83,6 +83,6 @@ def seed_generators(device: torch.device, *words: int) -> None:
 
 @lru_cache(maxsize=64)
 def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A small tensor that is copied to a device only once, as each copy waits for the device."""
+    """Return a small tensor, copied to its device once: each copy would wait for the device."""
     with torch.inference_mode(False):
         return torch.tensor(values, dtype=dtype).to(device)

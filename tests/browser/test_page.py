@@ -298,7 +298,7 @@ def test_the_card_tells_accuracy_classes_and_limits(page) -> None:
     page.get_by_role("button", name="About this model").click()
     card = page.get_by_role("dialog", name="About this model")
     expect(card.locator("#about-accuracy")).to_have_text("80.2%")
-    expect(card).to_contain_text("expect 77.6% to 82.6% (95% interval)")
+    expect(card).to_contain_text("expect 77.6% to 82.6% (95% CI)")
     expect(card.get_by_role("row")).to_have_count(1 + len(CLASSES))
     expect(card.get_by_role("row").nth(1)).to_have_text("bag90.0%80.0% to 95.0%100")
     expect(card).to_contain_text("'coat' and 'shirt' are hardly told apart.")

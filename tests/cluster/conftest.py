@@ -6,7 +6,7 @@ import sys
 import pytest
 from fake_ray import make_fake_ray
 
-from onsight.report import html
+from onsight.report import page
 from onsight_explain import threads
 
 
@@ -24,7 +24,7 @@ def _blank_report(monkeypatch):
         (run / "report.html").touch()
         return run / "report.html"
 
-    monkeypatch.setattr(html, "write_report", write_report)
+    monkeypatch.setattr(page, "write_report", write_report)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from onsight.config import step_fields
+from onsight.config import step_time_fields
 from onsight.data.augment import SETTINGS, Augmentation
 from onsight.data.loader import Batch
 from onsight.data.normalization import Normalization
@@ -34,7 +34,7 @@ def batch_of(images):
 
 def test_every_setting_is_a_field_of_the_config_and_tested_here():
     assert ALL.keys() | {"input_size"} == SETTINGS
-    assert ALL.keys() < set(step_fields())
+    assert ALL.keys() < set(step_time_fields())
 
 
 def test_no_column_is_shared_and_none_ever_changes():

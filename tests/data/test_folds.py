@@ -92,9 +92,9 @@ def choose(counts, given=UNSPLIT, most=5, numbers=None, **fields):
         (1, "'class 1' has too few different images: 2", {"counts": (150, 2)}),
         (3, "no more folds, as no time", {"counts": (150, 150), "most": 3}),
         (1, "no time", {"counts": (150, 150), "most": 1}),
-        (3, "as asked", {"counts": (150, 150), "folds": 3, "most": 1}),
-        (1, "as asked", {"counts": (150, 150), "folds": "1"}),
-        (7, "as asked", {"counts": (7, 3000), "folds": 7}),
+        (3, "set by you", {"counts": (150, 150), "folds": 3, "most": 1}),
+        (1, "set by you", {"counts": (150, 150), "folds": "1"}),
+        (7, "set by you", {"counts": (7, 3000), "folds": 7}),
     ],
 )
 def test_the_number_of_folds_and_why(folds, reason, facts):

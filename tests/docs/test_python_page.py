@@ -10,7 +10,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
 def test_the_blocks_print_what_they_say(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("onsight.report.html.write_report", lambda run: run / "report.html")
+    monkeypatch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
     blocks = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert [language for language, _ in blocks] == ["python", "text"] * 3
     names, printed = {}, ""

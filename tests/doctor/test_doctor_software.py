@@ -110,7 +110,7 @@ def test_the_child_needs_no_torch():
     import subprocess
     import sys
 
-    script = "import sys, onsight.version; assert 'torch' not in sys.modules"
+    script = "import sys, onsight.installation; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

@@ -29,7 +29,7 @@ FAST |= {"plan": "default", "model": "lenet", "learning_rate": 0.003}
 
 @pytest.fixture(autouse=True)
 def quick_report(monkeypatch):
-    monkeypatch.setattr("onsight.report.html.write_report", lambda run: run / "report.html")
+    monkeypatch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from onsight.explainer.own import explain as own
+from onsight.explainer import explain_run as own
 from onsight_explain.ceilings import Ceilings
 from onsight_explain.threads import thread_variables_set_by_user
 

@@ -15,7 +15,7 @@ import torch
 import onsight
 from onsight.cli import main
 from onsight.data.loader import Batch
-from onsight.errors import ConfigError, DataError, DiskError, ModelError, NotProven
+from onsight.errors import ConfigError, DataError, DiskError, ExportMismatch, ModelError
 from onsight.evaluation.statistics import PairedCounts, difference_interval
 from onsight.export import export as exporting
 from onsight.export import format as formats
@@ -99,7 +99,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(trained, tmp_path, monkeypatch):
 
 def test_not_a_number_is_no_agreement():
     proof = ExportProof(2, 2, math.nan, PairedCounts(2, 0, 0, 0))
-    with pytest.raises(NotProven, match="by up to nan"):
+    with pytest.raises(ExportMismatch, match="by up to nan"):
         check_difference(proof, "onnx")
 
 
@@ -160,7 +160,7 @@ def test_int8_is_measured_on_training_images_alone(trained, tmp_path, monkeypatc
     assert found.facts["precision"] == "int8"
     assert found.proof.largest_difference > 0
     assert onsight.load(out).runner.metadata["int8"] == {"calibration_images": len(given[0])}
-    with pytest.raises(NotProven, match=r"must be at most 0\. .*--max-loss"):
+    with pytest.raises(ExportMismatch, match=r"must be at most 0\. .*--max-loss"):
         export(trained.path, int8=True, max_loss=0, out=tmp_path / "no.onnx")
     assert not (tmp_path / "no.onnx").exists()
 

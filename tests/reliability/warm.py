@@ -14,7 +14,7 @@ import onsight
 import onsight.commands.evaluate
 import onsight.commands.predict
 import onsight.commands.train
-from onsight.report import html
+from onsight.report import page
 from onsight.report.console import SilentReporter
 
 torch.set_num_threads(1)
@@ -25,7 +25,7 @@ def _no_report(run):
     return run / "report.html"
 
 
-html.write_report = _no_report  # its figures take most of a small run's time
+page.write_report = _no_report  # its figures take most of a small run's time
 
 
 def _small_run(folder):

@@ -1,4 +1,4 @@
-"""The report's comparison with the run before: which run that is, and what is said of it."""
+"""The report's comparison with the previous run: which run that is, and what the page states."""
 
 import csv
 import json
@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from scipy.stats import binomtest
 
-from onsight.report.earlier import compared_with_earlier
-from onsight.report.html import write_report
+from onsight.report.page import compare_with_previous_run, write_report
 
 KEPT = ("results.json", "predictions.csv", "model.safetensors", "metrics.jsonl", "config.toml")
 
@@ -53,27 +52,27 @@ def test_the_newest_run_that_finished_before_is_compared(trained, tmp_path):
     run = put(trained, tmp_path / "run", 3000)
     n = mistake(before, 6)
     mistake(run, 0)
-    found = compared_with_earlier(run)
+    found = compare_with_previous_run(run)
     assert found.name == "before"
     assert found.images == n
     p = binomtest(0, 6).pvalue
     assert f"p = {p:.2g}" in found.sentence
-    assert found.sentence.startswith(f"run is {600 / n:.1f} points above before (95% interval")
-    assert found.counts == f"both right {n - 6}, only run 6, only before 0, both wrong 0"
+    assert found.sentence.startswith(f"run is {600 / n:.1f} points above before (95% CI")
+    assert found.counts == f"both correct {n - 6}, only run 6, only before 0, neither 0"
     assert found.command == f"onsight compare {before} {run}"
-    assert compared_with_earlier(tmp_path / "older") is None
+    assert compare_with_previous_run(tmp_path / "older") is None
 
     page = write_report(run).read_text()
-    assert 'id="earlier"' in page
+    assert 'id="previous"' in page
     assert found.counts in page
-    assert 'id="earlier"' not in write_report(tmp_path / "older").read_text()
+    assert 'id="previous"' not in write_report(tmp_path / "older").read_text()
 
 
 def test_the_current_folder_has_neighbours_too(trained, tmp_path, monkeypatch):
     put(trained, tmp_path / "before", 2000)
     put(trained, tmp_path / "run", 3000)
     monkeypatch.chdir(tmp_path / "run")
-    assert compared_with_earlier(Path()).name == "before"
+    assert compare_with_previous_run(Path()).name == "before"
 
 
 @pytest.mark.parametrize("damage", ["model.safetensors", "predictions.csv", "results.json"])
@@ -82,7 +81,7 @@ def test_a_damaged_run_is_not_compared(trained, tmp_path, damage):
     run = put(trained, tmp_path / "run", 3000)
     (before / damage).write_bytes(b"[]")
     os.utime(before / damage, (2000, 2000))
-    assert compared_with_earlier(run) is None
+    assert compare_with_previous_run(run) is None
 
 
 def test_runs_without_common_images_are_not_compared(trained, tmp_path):
@@ -95,4 +94,4 @@ def test_runs_without_common_images_are_not_compared(trained, tmp_path):
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows({**row, "digest": row["digest"][::-1]} for row in rows)
-    assert compared_with_earlier(run) is None
+    assert compare_with_previous_run(run) is None

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from onsight.report.recipes import print_recipe
+from onsight.report.console import print_recipe
 
 ABOUT = {
     "data": "[bold]cifar10[/]",

@@ -16,10 +16,9 @@ import pytest
 from PIL import Image
 
 from onsight.errors import OutputError
-from onsight.report.html import write_report
-from onsight.report.origin import PlanRow, choices
-from onsight.report.sound import sound_contents
-from onsight.words import percent
+from onsight.report.page import PlanRow, plan_rows, write_report
+from onsight.report.run_files import drop_damaged
+from onsight.text import percent
 
 HOSTILE = "<script>alert(1)</script>"
 FASHION = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"]
@@ -270,7 +269,15 @@ def test_every_number_of_the_results_is_said(tmp_path: Path) -> None:
     text = said(read(run)[1])
     for value in (results["accuracy"], results["accuracy_low"], results["accuracy_high"]):
         assert percent(value) in text
-    for fact in ("10,000", "0.2537", "1.2%", "70,000 used", "3 refused", "2 min 3 s", "123,456"):
+    for fact in (
+        "10,000",
+        "0.2537",
+        "1.2%",
+        "70,000 used",
+        "3 unreadable or left out",
+        "2 min 3 s",
+        "123,456",
+    ):
         assert fact in text
     for row in results["classes"]:
         for key in ("recall", "precision", "accuracy"):
@@ -325,19 +332,19 @@ def test_what_qualifies_the_accuracy_is_said(rendered_figures, tmp_path: Path) -
     assert HOSTILE not in page
     text = said(parsed)
     for phrase in (
-        f"'{HOSTILE}' and 'Bag' cannot be told apart with these images: 52% (42 to 63) right of",
+        f"'{HOSTILE}' and 'Bag' cannot be distinguished on these images: 52% correct (95% CI 42",
         "1 more pair",
-        "about +3.0 points of accuracy (1.0 to 5.0)",
-        "It was 4.6% before the outputs were divided by a temperature of 1.5",
+        "about +3.0 points of accuracy (95% CI 1.0 to 5.0)",
+        "(4.6% before temperature scaling; T = 1.5, fitted on 512 validation images)",
     ):
         assert phrase in text
-    for figure in ("before the temperature", "training images"):
+    for figure in (">before temperature scaling<", "training images"):
         assert figure in page
     assert "Balanced accuracy" not in text  # all classes have 1,000 images
     plain = said(read(make_run(tmp_path / "plain"))[1])
     assert "temperature" not in plain
     assert "more images help" not in plain
-    assert "told apart" not in plain
+    assert "distinguished" not in plain
 
 
 def test_hostile_names_are_text_only(tmp_path: Path) -> None:
@@ -374,10 +381,10 @@ def test_what_a_frozen_networks_head_learned_from_is_said(tmp_path: Path) -> Non
     (run / "metrics.jsonl").write_text(json.dumps(epoch_row(1) | {"epoch": 0}) + "\n")
     plain = said(read(run)[1])
     assert "fitted on the features of the frozen network, with a validation accuracy" in plain
-    assert "the head that is kept" not in plain
+    assert "the final one was then refit" not in plain
     results = json.loads((run / "results.json").read_text())
     (run / "results.json").write_text(json.dumps(results | {"fitted": 60045}))
-    sentence = "That head had learned from the training images only, and the temperature"
+    sentence = "That classifier was fitted on the training images only, and so was the temperature"
     refitted = said(read(run)[1])
     assert sentence in refitted
     assert "on all 60,045 training and validation images" in refitted
@@ -418,7 +425,7 @@ def test_files_that_are_broken_cost_their_section_only(tmp_path: Path) -> None:
     (run / "gallery" / "wrong-00.png").write_bytes(b"not an image")
     text = said(read(run)[1])
     assert text.count("no readable") == 5
-    assert text.count("image not kept") == 1
+    assert text.count("image not saved") == 1
 
 
 @pytest.mark.parametrize(
@@ -436,7 +443,7 @@ def test_altered_values_cost_their_section_only(
     whole = json.loads((run / file).read_text())
     (run / file).write_text(json.dumps(whole | {key: odd}))
     text = said(read(run)[1])
-    assert f"because the values are of a wrong type: {file}: {key}." in text
+    assert f"because of values of a wrong type: {file}: {key}." in text
 
 
 def test_what_works_is_kept_however_much_does_not() -> None:
@@ -445,10 +452,10 @@ def test_what_works_is_kept_however_much_does_not() -> None:
         return sum(numbers.values()) + (contents["b"] or 0) + len(contents["c"] or ())
 
     contents = {"a": {"x": 1, "y": "odd", "z": []}, "b": "odd", "c": "ok"}
-    kept, damaged = sound_contents(contents, render)
+    kept, damaged = drop_damaged(contents, render)
     assert kept == {"a": {"x": 1}, "b": None, "c": "ok"}
     assert damaged == ["a: y", "a: z", "b"]
-    kept, damaged = sound_contents({"a": {"x": "odd", "y": 1}, "b": 1, "c": None}, render)
+    kept, damaged = drop_damaged({"a": {"x": "odd", "y": 1}, "b": 1, "c": None}, render)
     assert (kept["a"], damaged) == ({"y": 1}, ["a: x"])
 
 
@@ -473,7 +480,7 @@ def test_confusion_is_drawn_as_the_number_of_classes_allows(tmp_path: Path) -> N
         pages[size] = read(make_run(tmp_path / str(size), names, images=40))[0]
     assert 'class="matrix long"' in pages[10]
     assert "Confusion matrix of 30 classes" in pages[30]
-    assert "The 50 worst of 250 classes are shown" in pages[250]
+    assert "Only the 50 worst of 250 classes are shown" in pages[250]
     assert "250 classes are too many to draw" in pages[250]
     assert [page.count('<td><span class="name">class ') for page in pages.values()] == [10, 20, 30]
 
@@ -482,8 +489,8 @@ def test_pairs_come_from_predictions_when_there_is_no_matrix(tmp_path: Path) -> 
     names = [f"class {index}" for index in range(1001)]
     run = make_run(tmp_path, names, images=1, confusion=None)
     text = said(read(run)[1])
-    assert "1 kind of confusion; 1 mistake in 1,001 images." in text
-    assert "With 1,001 classes no matrix is kept" in text
+    assert "1 confusion; 1 mistake in 1,001 images." in text
+    assert "With 1,001 classes no matrix is saved" in text
 
 
 def test_image_size_decides_how_it_is_scaled(tmp_path: Path) -> None:
@@ -502,7 +509,7 @@ def test_mistakes_show_the_training_images_most_like_them(tmp_path: Path) -> Non
     before = read(run)[0].count("data:image/png")
     for said_of, searched in (
         ("a sample of 2,000 of the 54,000 training images", {"searched": 2000, "of": 54000}),
-        ("All 54,000 training images were compared", {"searched": 54000, "of": 54000}),
+        ("among all 54,000 training images", {"searched": 54000, "of": 54000}),
         ("are not shown: no time.", {"searched": 0, "of": 54000, "reason": "no time"}),
     ):
         place.write_text(json.dumps(gallery | {"lookalikes": searched}))
@@ -545,7 +552,7 @@ def test_each_rank_says_where_everything_was_and_what_to_mend(tmp_path: Path) ->
     assert "Rank 0: everything is on cuda:0" in text
     assert f"Rank 1: {slip['what']}. Fix: self.x = {HOSTILE}" in text
     assert text.count(slip["what"]) == 1
-    assert "Every kind of tensor of rank 1" in text
+    assert "All tensors of rank 1" in text
     assert HOSTILE not in page
 
 
@@ -562,16 +569,16 @@ def test_measured_ways_are_rows_of_their_own():
         {"precision": "fp16", "threads": 2, "compile": "on", "refused": "the loss differs"},
     ]
     plan = {
-        "threads": {"value": 2, "reason": "as asked"},
+        "threads": {"value": 2, "reason": "set by you"},
         "measured": {"value": ways, "reason": "measured in 1.2 s"},
     }
-    assert choices(plan) == [
-        PlanRow("threads", 2, "as asked"),
+    assert plan_rows(plan) == [
+        PlanRow("threads", 2, "set by you"),
         PlanRow("measured", "precision bf16, threads 2", "4,326.8 images/s"),
-        PlanRow("measured", "precision fp16, threads 2, compiled", "refused: the loss differs"),
+        PlanRow("measured", "precision fp16, threads 2, compiled", "rejected: the loss differs"),
     ]
     unmeasured = {"measured": {"value": [], "reason": "so short a run"}}
-    assert choices(unmeasured) == [PlanRow("measured", [], "so short a run")]
+    assert plan_rows(unmeasured) == [PlanRow("measured", [], "so short a run")]
 
 
 def test_a_switch_during_training_is_a_row_with_its_reason():
@@ -581,4 +588,4 @@ def test_a_switch_during_training_is_a_row_with_its_reason():
         PlanRow("ranks", 1, "one process"),
         PlanRow("switch", "epoch 2, accumulate 2", "memory ran out"),
     ]
-    assert choices(plan) == rows
+    assert plan_rows(plan) == rows

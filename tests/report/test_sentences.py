@@ -4,14 +4,14 @@ from typing import Any
 
 from onsight.evaluation.statistics import wilson
 from onsight.report.sentences import (
-    curve_sentence,
-    is_unbalanced,
-    meaning,
-    noise_sentences,
+    accuracy_sentences,
+    calibration_sentence,
+    class_difference_sentences,
+    confidence_sentence,
+    is_imbalanced,
+    learning_curve_sentence,
     out_of_distribution_sentence,
     pair_sentence,
-    temperature_sentence,
-    trust,
 )
 
 
@@ -25,36 +25,38 @@ def recalls(n: int, **right: int) -> list[dict[str, Any]]:
 
 
 def test_worst_class_is_judged_against_noise() -> None:
-    sentences = " ".join(noise_sentences(recalls(1000, a=700, b=950), 0.825, 2000))
+    sentences = " ".join(class_difference_sentences(recalls(1000, a=700, b=950), 0.825, 2000))
     assert "The worst class is 'a': 70.0% of its 1,000 images" in sentences
-    assert "more than noise" in sentences
+    assert "were recognised (95% CI 67.1% to 72.8%), significantly below the overall" in sentences
     assert "below the overall accuracy (marked ▼): 1 of 2." in sentences
-    sentences = " ".join(noise_sentences(recalls(10, a=7, b=9), 0.8, 20))
-    assert "it may be noise. No class is clearly worse" in sentences
+    sentences = " ".join(class_difference_sentences(recalls(10, a=7, b=9), 0.8, 20))
+    assert (
+        "not significantly below the overall accuracy of 80.0% (n = 20). No class is" in sentences
+    )
 
 
 def test_headline_is_compared_with_the_commonest_class() -> None:
     classes = [{"name": "a", "images": 90}, {"name": "b", "images": 10}]
     results = {"images": 100, "split": "validation", **metric("accuracy", 91, 100)}
-    sentences = " ".join(meaning(results, classes))
-    assert (
-        "Of 100 validation images that it was not trained on, it classified 91 correctly."
-        in sentences
-    )
-    assert "not been shown to beat always answering 'a'" in sentences
+    sentences = " ".join(accuracy_sentences(results, classes))
+    assert "It classified 91 of 100 validation images correctly; it was not trained" in sentences
+    assert "not significantly better than always predicting 'a'" in sentences
     assert "used to choose which epoch to keep" in sentences
     results |= {"split": "test", **metric("accuracy", 99, 100)}
-    sentences = " ".join(meaning(results, classes))
-    assert "would be right for 90.0% of these 100" in sentences
+    sentences = " ".join(accuracy_sentences(results, classes))
+    assert "would be correct for 90.0% of these 100" in sentences
     assert "optimistic" not in sentences
 
 
 def test_trust_is_withheld_only_beyond_noise() -> None:
     results = {"accuracy_low": 0.88, "accuracy_high": 0.92}
-    assert trust(0.91, 0.90, results) == "Within noise, its confidence matches its accuracy."
-    assert trust(0.95, 0.90, results) == "It is overconfident."
-    assert trust(0.85, 0.90, results) == "It is underconfident."
-    assert trust(0.85, 0.90, {"accuracy_low": None, "accuracy_high": None}) == ""
+    assert (
+        confidence_sentence(0.91, 0.90, results)
+        == "Its confidence matches its accuracy within the margin of error."
+    )
+    assert confidence_sentence(0.95, 0.90, results) == "It is overconfident."
+    assert confidence_sentence(0.85, 0.90, results) == "It is underconfident."
+    assert confidence_sentence(0.85, 0.90, {"accuracy_low": None, "accuracy_high": None}) == ""
 
 
 def test_a_pair_is_told_with_its_n_and_interval() -> None:
@@ -67,31 +69,39 @@ def test_a_pair_is_told_with_its_n_and_interval() -> None:
         "accuracy_high": 0.63,
     }
     assert pair_sentence(pair) == (
-        "'cats' and 'dogs' cannot be told apart with these images: 52% (41 to 63) right of 84, "
-        "where 50% is guessing."
+        "'cats' and 'dogs' cannot be distinguished on these images: 52% correct "
+        "(95% CI 41 to 63, n = 84; chance is 50%)."
     )
-    assert "are hardly told apart" in pair_sentence(pair | {"told_apart": "hardly"})
+    often = pair_sentence(pair | {"told_apart": "hardly"})
+    assert often.startswith("'cats' and 'dogs' are often confused: 52% correct")
 
 
-def test_a_temperature_is_told_with_what_it_changed_or_why_there_is_none() -> None:
-    fitted: Any = {
+def test_the_calibration_error_comes_with_what_temperature_scaling_changed() -> None:
+    scaled: Any = {
+        "expected_calibration_error": 0.021,
         "temperature": 1.37,
         "temperature_reason": "fitted on 512 validation images",
         "expected_calibration_error_before": 0.042,
     }
-    assert temperature_sentence(fitted) == (
-        "It was 4.2% before the outputs were divided by a temperature of 1.37 (fitted on 512 "
+    assert calibration_sentence(scaled) == (
+        "Expected calibration error 2.1% (4.2% before temperature scaling; T = 1.37, fitted on 512 "
         "validation images)."
     )
-    assert "images, the same ones)." in temperature_sentence(fitted | {"split": "validation"})
-    none: Any = {"temperature": 1.0, "temperature_reason": "too few images"}
-    assert temperature_sentence(none) == "No temperature is applied: too few images."
-    old: Any = {}
-    assert temperature_sentence(old) == ""
+    assert "images, the same ones)." in calibration_sentence(scaled | {"split": "validation"})
+    none: Any = {
+        "expected_calibration_error": 0.027,
+        "temperature": 1.0,
+        "temperature_reason": "too few images",
+    }
+    assert calibration_sentence(none) == (
+        "Expected calibration error 2.7% (no temperature scaling: too few images)."
+    )
+    old: Any = {"expected_calibration_error": 0.027}
+    assert calibration_sentence(old) == "Expected calibration error 2.7%."
 
 
-def test_what_tells_unlike_images_is_told_with_its_check() -> None:
-    found: Any = {
+def test_the_out_of_distribution_threshold_comes_with_its_check() -> None:
+    detector: Any = {
         "threshold": 0.12345,
         "share": 0.01,
         "held_out": 607,
@@ -100,27 +110,26 @@ def test_what_tells_unlike_images_is_told_with_its_check() -> None:
         "flagged_low": 0.0016,
         "flagged_high": 0.0102,
     }
-    told: Any = {
-        "out_of_distribution": found,
+    results: Any = {
+        "out_of_distribution": detector,
         "out_of_distribution_reason": "set on them",
         "split": "test",
     }
-    assert out_of_distribution_sentence(told) == (
-        "An image is called unlike anything seen in training if its score, the cosine distance of "
-        "its features to those of the fifth nearest training image, is above 0.123, which 607 "
-        "held-out images set to flag at most 1.0% of new ones of their kind. Of 1,000 images "
-        "not used for that, 0.4% were flagged (0.2% to 1.0%)."
+    assert out_of_distribution_sentence(results) == (
+        "Out-of-distribution threshold 0.123 (cosine distance to the 5th nearest training image), "
+        "set on 607 held-out images for at most 1.0% false alarms; 0.4% of 1,000 test images were "
+        "flagged (95% CI 0.2% to 1.0%)."
     )
-    assert "images judged by the other folds" in out_of_distribution_sentence(
-        told | {"split": "folds"}
+    assert "of 1,000 cross-validated images were flagged" in out_of_distribution_sentence(
+        results | {"split": "folds"}
     )
-    unchecked = told | {"out_of_distribution": found | {"flagged": None, "images": 0}}
+    unchecked = results | {"out_of_distribution": detector | {"flagged": None, "images": 0}}
     assert out_of_distribution_sentence(unchecked).endswith(
-        "their kind. No others are left to check it."
+        "false alarms; no other images are left to check it."
     )
     none: Any = {"out_of_distribution": None, "out_of_distribution_reason": "too few images"}
     assert out_of_distribution_sentence(none) == (
-        "It does not tell images unlike those of training: too few images."
+        "It cannot flag out-of-distribution images: too few images."
     )
     old: Any = {}
     assert out_of_distribution_sentence(old) == ""
@@ -128,13 +137,16 @@ def test_what_tells_unlike_images_is_told_with_its_check() -> None:
 
 def test_what_more_images_bring_is_told_in_points() -> None:
     curve: Any = {"gain": 0.031, "gain_low": 0.012, "gain_high": 0.049, "points": [0, 1, 2]}
-    assert "about +3.1 points of accuracy (1.2 to 4.9)" in curve_sentence(curve)
+    assert (
+        "about +3.1 points of accuracy (95% CI 1.2 to 4.9), extrapolated"
+        in learning_curve_sentence(curve)
+    )
 
 
 def test_classes_are_unbalanced_beyond_twice_the_images() -> None:
     def rows(*images: int) -> Any:
         return [{"images": n} for n in images]
 
-    assert is_unbalanced(rows(21, 10))
-    assert not is_unbalanced(rows(20, 10, 0))
-    assert not is_unbalanced([])
+    assert is_imbalanced(rows(21, 10))
+    assert not is_imbalanced(rows(20, 10, 0))
+    assert not is_imbalanced([])

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from onsight.report.card.limits import limits
+from onsight.report.card_facts import limitations
 from onsight.serve.descriptions import model_card
 
 
@@ -32,7 +32,7 @@ def written_limitations(rows):
     preprocessing = SimpleNamespace(format=SimpleNamespace(shown=(8, 8)), channels=3)
     file = SimpleNamespace(classes=("a", "b"), preprocessing=preprocessing)
     results = {"accuracy": None, "classes": rows, "confused_pairs": None}
-    return limits(SimpleNamespace(file=file, results=results, plan={}))
+    return limitations(SimpleNamespace(file=file, results=results, plan={}))
 
 
 @pytest.mark.parametrize(("images", "is_few"), [(29, True), (30, False)])

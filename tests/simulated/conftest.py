@@ -9,7 +9,7 @@ import torch
 from on_device import IS_SIMULATED, RealDevice
 
 from onsight.hardware.reproducible import deterministic
-from onsight.report import html
+from onsight.report import page
 from onsight_explain.simulated.install import simulated_device
 
 
@@ -64,7 +64,7 @@ def planted_images(count=60, side=12, classes=3):
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch):
     """No report.html: drawing it, which no device changes, takes half of a small run's time."""
-    monkeypatch.setattr(html, "write_report", lambda folder: folder / "report.html")
+    monkeypatch.setattr(page, "write_report", lambda folder: folder / "report.html")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onsight.config import recipe_names
+from onsight.config_files import recipe_names
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_check.py"
 CHECK = runpy.run_path(str(SCRIPT))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onsight.report import html
+from onsight.report import page
 
 
 @pytest.fixture(autouse=True)
@@ -13,7 +13,7 @@ def blank_report(monkeypatch):
         (run / "report.html").touch()
         return run / "report.html"
 
-    monkeypatch.setattr(html, "write_report", write_report)
+    monkeypatch.setattr(page, "write_report", write_report)
 
 
 @pytest.fixture(scope="session")

@@ -72,7 +72,7 @@ def test_a_batch_that_allows_too_few_steps_is_made_smaller(bars, tmp_path, monke
     clock, net = make_slow(monkeypatch, 0.1, 0.01)
     asked = run_slow(bars, tmp_path / "asked", clock, net, 60, batch_size=64)
     plan = json.loads((asked.path / "plan.json").read_text())["batch_size"]
-    assert (plan["value"], plan["reason"]) == (64, "as asked")
+    assert (plan["value"], plan["reason"]) == (64, "set by you")
 
 
 def test_an_epoch_that_cannot_be_finished_is_evaluated_and_kept(bars, tmp_path, monkeypatch):

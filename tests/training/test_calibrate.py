@@ -16,7 +16,7 @@ from onsight.data.normalization import Normalization
 from onsight.evaluation.temperature import choose_temperature
 from onsight.models.classifier import Classifier
 from onsight.report.console import SilentReporter
-from onsight.report.html import write_report
+from onsight.report.page import write_report
 from onsight.training.ranks.world import World
 from onsight.training.step import calibrate as calibration
 from onsight.training.step.calibrate import calibrate
@@ -137,8 +137,8 @@ def test_a_run_keeps_its_temperature_and_says_what_it_changed(calibrated, render
     for same in ("accuracy", "loss", "calibration", "calibration_before", "temperature"):
         assert again[same] == results[same]
     page = write_report(run.path).read_text()
-    assert f"divided by a temperature of {results['temperature']:g} (fitted on" in page
-    assert "before the temperature" in page
+    assert f"T = {results['temperature']:g}, fitted on" in page
+    assert "before temperature scaling" in page
 
 
 def test_a_temperature_changes_no_prediction(calibrated):

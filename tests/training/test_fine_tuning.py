@@ -44,7 +44,7 @@ def test_what_is_left_open_is_chosen_with_reasons():
     assert set(choices) == {"layer_decay", "norm_statistics", "crop_area"}
     found = settled(**TUNED)
     assert 0.5 < found.layer_decay < 1
-    assert found.norm_statistics == "kept"
+    assert found.norm_statistics == "frozen"
     assert all(choice.reason for choice in choices.values())
     from_random = choose_learning_rate(make_config({"model": "resnet10t"}))
     assert choose_learning_rate(make_config(TUNED)).value < from_random.value
@@ -58,7 +58,7 @@ def test_what_is_asked_for_stays_even_where_it_is_the_default():
         assert getattr(found, name) == value
     choices = [*choose_fine_tuning(config).values(), choose_average(config, 100)]
     choices.append(usual_batch(config, 100))
-    assert {choice.reason for choice in choices} == {"as asked"}
+    assert {choice.reason for choice in choices} == {"set by you"}
 
 
 @pytest.mark.parametrize("training", [100, 1000, 2000, 5000, 100_000])
@@ -122,7 +122,7 @@ def test_a_run_writes_down_what_it_chose_and_repeats_it(bars, tmp_path):
     config = tomllib.loads((run.path / "config.toml").read_text())
     for name in ("layer_decay", "norm_statistics", "crop_area", "ema", "batch_size"):
         assert plan[name]["value"] == config[name]
-        assert plan[name]["reason"] not in ("", "as asked")
+        assert plan[name]["reason"] not in ("", "set by you")
     assert config["batch_size"] == 32
     again = onsight.train(
         bars,

@@ -137,7 +137,7 @@ def run(patterns, train_once):
         patch.setattr(hidden_head, "_FEWEST_JUDGED", 1)
         patch.setattr(fitted_heads, "_MIN_STEPS", 30)
         patch.setattr(hidden_head, "is_clearly_better", lambda *logits: True)
-        patch.setattr("onsight.report.html.write_report", lambda run: run / "report.html")
+        patch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
         settings = {name: value for name, value in QUICK.items() if name != "reporter"}
         return train_once("hidden-head", patterns, freeze=True, **settings)
 
@@ -169,7 +169,7 @@ def test_features_are_those_of_the_backbone(run, patterns):
 
 
 def test_another_run_starts_from_its_backbone(run, patterns, tmp_path, monkeypatch):
-    monkeypatch.setattr("onsight.report.html.write_report", lambda run: run / "report.html")
+    monkeypatch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
     again = onsight.train(
         patterns, out=tmp_path / "run", weights=str(run.path), epochs=1, batch_size=64, **QUICK
     )

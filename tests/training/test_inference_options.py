@@ -39,4 +39,4 @@ def test_bf16_is_not_tried_where_it_would_be_emulated(chosen):
 
 
 def test_what_was_asked_for_stays(chosen):
-    assert chosen("AVX512", 2.0, precision="fp32").reason == "as asked"
+    assert chosen("AVX512", 2.0, precision="fp32").reason == "set by you"

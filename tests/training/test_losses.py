@@ -56,14 +56,14 @@ def test_balanced_weights_equal_scikit_learns():
 
 
 def test_a_class_without_images_has_weight_zero():
-    for how in ("none", "root", "balanced"):
+    for how in ("none", "sqrt", "balanced"):
         assert class_weights(torch.tensor([5, 0, 5]), how).tolist() == [1.0, 0.0, 1.0]
 
 
 def test_root_weights_go_half_of_the_way():
     """In logarithms, between none and balanced; the mean over the images stays 1."""
     counts = torch.tensor([900, 90, 9, 1])
-    none, root, balanced = (class_weights(counts, how) for how in ("none", "root", "balanced"))
+    none, root, balanced = (class_weights(counts, how) for how in ("none", "sqrt", "balanced"))
     assert none.tolist() == [1.0] * 4
     assert torch.allclose(root / root[0], (balanced / balanced[0]).sqrt(), rtol=1e-6)
     for weights in (root, balanced):
@@ -73,7 +73,7 @@ def test_root_weights_go_half_of_the_way():
 def test_weights_are_chosen_where_a_class_has_over_five_times_the_images_of_another():
     for counts, how in [
         ([50, 10, 0], "none"),
-        ([51, 10, 0], "root"),
+        ([51, 10, 0], "sqrt"),
         ([7, 7], "none"),
         ([0, 0], "none"),
     ]:

@@ -9,9 +9,9 @@ from torchvision.datasets import ImageFolder
 
 import onsight
 from onsight.errors import ConfigError, DataError, OutputError
-from onsight.explainer.own.explain import data_of_run
+from onsight.explainer.explain_run import data_of_run
 from onsight.report.console import SilentReporter
-from onsight.report.origin import command
+from onsight.report.page import repeat_command
 from onsight.tensorfile import read_tensors
 
 FAST = {"epochs": 2, "batch_size": 16, "threads": 1, "plan": "default"}
@@ -53,8 +53,8 @@ def test_the_run_says_where_its_data_was(shared_bars, tmp_path, monkeypatch):
     assert run.path.name == "arrays"
     assert run.results["data"] == "arrays in memory (120)"
     assert run.results["found"] == "arrays in memory, 2 classes, 120 images"
-    assert command(run.path, run.results["data"]) is None
-    assert command(run.path, str(shared_bars)) is not None
+    assert repeat_command(run.path, run.results["data"]) is None
+    assert repeat_command(run.path, str(shared_bars)) is not None
     with pytest.raises(OutputError, match="trained on arrays in memory .120., which no command"):
         data_of_run(run.path)
 

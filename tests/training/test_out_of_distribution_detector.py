@@ -113,7 +113,7 @@ def test_a_run_keeps_its_threshold_and_checks_it_on_the_test_images(told):
     )
     assert result["images"] == told.results["images"]
     page = (told.path / "report.html").read_text()
-    assert "An image is called unlike anything seen in training if its score" in page
+    assert "Out-of-distribution threshold" in page
 
 
 def test_what_is_above_the_threshold_is_named_in_every_listing(told, shared_bars, tmp_path, capfd):

@@ -192,11 +192,11 @@ def test_what_the_user_sets_is_not_measured(bars, tmp_path, timed, monkeypatch):
     counts = timed(lambda options: 0.01)
     plan = choose(bars, tmp_path, plan="default")[1]
     assert counts == {}
-    assert plan.measured.reason == "not measured: as asked"
+    assert plan.measured.reason == "not measured: set by you"
     asked = {"precision": "fp32", "threads": 2, "memory_format": "channels_last"}
     plan = choose(bars, tmp_path, **asked)[1]
     assert counts == {}
-    assert {plan.choices()[name].reason for name in asked} == {"as asked"}
+    assert {plan.choices()[name].reason for name in asked} == {"set by you"}
     plan = choose(bars, tmp_path, precision="bf16")[1]
     assert {row["precision"] for row in plan.measured.value} == {"bf16"}
 

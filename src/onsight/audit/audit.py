@@ -10,15 +10,13 @@ from typing import Any
 
 from PIL import Image
 
+from onsight import text
 from onsight.audit.dataset import CheckedDataset
 from onsight.audit.finding import GROUPS, KINDS, AuditFinding, AuditItem
 from onsight.errors import OutputError
-from onsight.files import user_path, write_atomically
-from onsight.report import filters
-from onsight.report.csv_table import write_csv
-from onsight.report.notebook import facts_table
-from onsight.report.template import has_mark, page_template
-from onsight.words import duration, percent, plural
+from onsight.files import user_path, write_atomically, write_csv
+from onsight.report.html_page import has_mark, page_template
+from onsight.text import duration, notebook_table, percent, plural
 
 PAGE, TABLE = "check.html", "check.csv"
 
@@ -79,7 +77,7 @@ class Audit:
 
     def _repr_html_(self) -> str:
         counts = {heading: len(self.of(kind)) for kind, heading in KINDS.items()}
-        return facts_table(f"Audit of {self.data}, n = {self.images:,}", counts)
+        return notebook_table(f"Audit of {self.data}, n = {self.images:,}", counts)
 
     def facts(self) -> dict[str, Any]:
         """Return everything as plain values, as printed by --json."""
@@ -145,9 +143,9 @@ def _page_template() -> Any:
         "onsight.audit",
         "check.html.jinja",
         percent=percent,
-        count=filters.whole,
+        count=text.whole_number,
         duration=duration,
-        ending=filters.path_end,
+        ending=text.path_ending,
     )
 
 

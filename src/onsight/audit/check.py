@@ -36,7 +36,7 @@ from onsight.evaluation.statistics import wilson
 from onsight.files import user_path
 from onsight.hardware.devices import choose_device
 from onsight.report.console import Reporter
-from onsight.words import percent
+from onsight.text import percent
 
 _MIN_IMAGES = 20  # to check labels with
 

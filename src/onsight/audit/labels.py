@@ -34,7 +34,7 @@ from onsight.models.classifier import Classifier
 from onsight.models.timm_nets import OFFLINE_MODEL, has_offline_weights, offline_hint
 from onsight.report.console import Reporter
 from onsight.report.sentences import pair_sentence
-from onsight.words import plural
+from onsight.text import plural
 
 INSTALL = 'pip install "onsight[check]"'
 

@@ -13,10 +13,9 @@ from onsight.audit.check import check
 from onsight.audit.finding import GROUPS
 from onsight.data.index import SPLIT_NAMES, UNSPLIT
 from onsight.errors import ConfigError, OutputError, did_you_mean
-from onsight.files import check_output, refuse_inside_data, user_path
+from onsight.files import check_output, refuse_inside_data, user_path, write_csv
 from onsight.report.console import Reporter
-from onsight.report.csv_table import write_csv
-from onsight.words import listed
+from onsight.text import joined
 
 
 def run_check(
@@ -81,7 +80,7 @@ def write_clean_manifest(audit: Audit, path: Path) -> str:
     write_csv(path, ("path", "label", "split"), rows)
     left_out = [f"{len(audit.of('unusable')):,} unusable"]
     left_out += [f"{len(numbers):,} {reason}" for reason, numbers in dropped.items()]
-    return f"{path}: {int((~is_dropped).sum()):,} images; left out: {listed(left_out)}"
+    return f"{path}: {int((~is_dropped).sum()):,} images; left out: {joined(left_out)}"
 
 
 def _refuse_existing(path: Path) -> None:
@@ -112,7 +111,7 @@ def _parse_groups(text: str) -> list[str]:
     for name in names:
         if name not in GROUPS:
             raise ConfigError(
-                f"--fail-on {name}: choose from {listed(list(GROUPS))}.{did_you_mean(name, GROUPS)}"
+                f"--fail-on {name}: choose from {joined(list(GROUPS))}.{did_you_mean(name, GROUPS)}"
             )
     return names
 
@@ -133,4 +132,4 @@ def _print_result(audit: Audit, page: Path, failed: list[str], as_json: bool) ->
     console.print(escape(f"table: {page.with_name(TABLE)}"))
     console.print(escape(f"page: {page}"))
     if failed:
-        console.print(escape(f"failed (--fail-on): {listed(failed)}"))
+        console.print(escape(f"failed (--fail-on): {joined(failed)}"))

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from onsight.config import fields_for_resume
 from onsight.errors import DataError, OnsightError, OutputError
-from onsight.words import plural
+from onsight.text import plural
 
 _MAX_LOSSES = 3  # in a row without a new checkpoint: continuing would repeat them for ever
 _CHECKPOINT = Path("checkpoints") / "last.safetensors"
@@ -44,11 +45,7 @@ class TrainingJob:
         """
         if not resume or self.resume:
             return dict(self.fields)
-        from onsight.training.run import FREE_ON_RESUME
-
-        uses_own_code = ":" in str(self.fields.get("model", ""))  # runs only if named again
-        names = FREE_ON_RESUME | ({"model"} if uses_own_code else set())
-        return {name: value for name, value in self.fields.items() if name in names}
+        return fields_for_resume(self.fields)
 
     @property
     def checkpoint_version(self) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onsight.errors import ConfigError
-from onsight.version import installed_as
-from onsight.words import plural
+from onsight.installation import distribution
+from onsight.text import plural
 from onsight_explain.threads import usable_cores
 
 AUTO = "auto"
@@ -147,7 +147,7 @@ def _import_ray(library: str) -> Any:
         import_module(library)
     except ImportError as error:
         raise ConfigError(
-            f"--cluster needs Ray: pip install '{installed_as()}[cluster]', here and on every "
+            f"--cluster needs Ray: pip install '{distribution()}[cluster]', here and on every "
             f"machine of the cluster ({error})"
         ) from error
     return ray

@@ -15,13 +15,14 @@ from typing import Any
 from onsight.cluster.job import JobState, TrainingJob, raise_failure, ray_failed
 from onsight.cluster.ranks import FOLDER, run_ranks
 from onsight.cluster.session import HEAD, Allocation, allocate, live_nodes, ray_cluster
-from onsight.config import config_layers, make_config
+from onsight.config import make_config
+from onsight.config_files import config_layers
 from onsight.errors import OutputError
 from onsight.files import refuse_inside_data, user_path
 from onsight.report.console import Reporter
+from onsight.text import plural
 from onsight.training.run import Run, read_results
 from onsight.training.run_folder.folder import claim_folder, next_run_folder
-from onsight.words import plural
 
 _POLL_SECONDS = 0.5
 _WAITING_SECONDS = 30.0  # until the user is told that the ranks wait for free CPUs or GPUs

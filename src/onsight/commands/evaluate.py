@@ -26,7 +26,7 @@ def evaluate(
             help="Test-time augmentation: also report the accuracy of predictions averaged over "
             "several views of each image."
         ),
-    ] = "one",
+    ] = "none",
     csv: Annotated[
         Path | None, Parameter(group=OUTPUT, help="CSV file with a row for every image.")
     ] = None,
@@ -45,7 +45,7 @@ def evaluate(
     """
     from onsight.inference.evaluate import evaluate as evaluate_model
     from onsight.report.console import Reporter
-    from onsight.words import plural
+    from onsight.text import plural
 
     reporter = Reporter()
     results = evaluate_model(

@@ -78,10 +78,10 @@ def explain(
     from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads
-    from onsight.explainer import dispatch
+    from onsight.explainer.explain import explain as explain_subject
     from onsight_explain.explain import QUICK_SECONDS
 
-    explanation = dispatch.explain(
+    explanation = explain_subject(
         subject,
         what_ifs=what_ifs,
         seconds=min(seconds, QUICK_SECONDS) if quick else seconds,

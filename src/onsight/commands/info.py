@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from onsight.commands.options import Json
-from onsight.config import read_about, recipe_names
+from onsight.config_files import read_about, recipe_names
 
 
 def models(
@@ -31,7 +31,7 @@ def recipes() -> None:
     """List the ready-made configs for --recipe and the results they reproduce."""
     from rich.console import Console
 
-    from onsight.report.recipes import print_recipe
+    from onsight.report.console import print_recipe
 
     console = Console(highlight=False, soft_wrap=True)
     for name in recipe_names():

@@ -18,7 +18,7 @@ def report(run: Path, /) -> None:
     run
         A run folder.
     """
-    from onsight.report.html import write_report
+    from onsight.report.page import write_report
 
     print(write_report(run))
 
@@ -37,10 +37,10 @@ def compare(
     runs
         Two or more run folders. They are compared on the images that all of them held out.
     """
-    from onsight.report.comparison.compare import compare as compare_runs
-    from onsight.report.comparison.page import page_place
+    from onsight.report.compare import compare as compare_runs
+    from onsight.report.compare_page import choose_page_path
 
-    page_place(out)  # refuses a bad name before the work
+    choose_page_path(out)  # refuses a bad name before the work
     comparison = compare_runs(*runs)
     page = comparison.save_page(out)
     if json_:
@@ -81,10 +81,10 @@ def card(
     """
     folder = model if model.is_dir() else model.parent
     if to == "card":
-        from onsight.report.card.card import write_card
-        from onsight.report.card.subject import read_subject
+        from onsight.report.card import write_card
+        from onsight.report.card_facts import read_card_subject
 
-        print(write_card(read_subject(model), out or folder / "card.md", license_))
+        print(write_card(read_card_subject(model), out or folder / "card.md", license_))
         return
     from onsight.export.hub_folder import write_hub_folder
 

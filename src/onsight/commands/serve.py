@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from onsight.commands.options import ModelOptions
-from onsight.version import installed_as
+from onsight.installation import distribution
 
 _ACCESS = Group("Access", sort_key=1)
 _LIMITS = Group("Limits", sort_key=2)
@@ -99,7 +99,7 @@ def serve(
         import uvicorn.protocols.http.httptools_impl  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            f"serving needs {error.name}: pip install '{installed_as()}[serve]'"
+            f"serving needs {error.name}: pip install '{distribution()}[serve]'"
         ) from error
     from onsight_explain.threads import choose_spinning
 

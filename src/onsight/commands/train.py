@@ -18,8 +18,9 @@ from onsight.commands.options import (
     given_fields,
     print_results,
 )
-from onsight.config import Config, read_about
-from onsight.errors import AbsentData, ConfigError
+from onsight.config import Config
+from onsight.config_files import read_about
+from onsight.errors import ConfigError, MissingDataset
 
 _DATA_OR_RECIPE = f"{DATA} Optional with --recipe, which has its own."
 
@@ -64,11 +65,11 @@ def train(
 
             # A budget includes the time to load torch.
             run = train_run(chosen, spent=seconds_since_start, **options)
-    except AbsentData as error:
+    except MissingDataset as error:
         if recipe is None:
             raise
         others = read_about(recipe)["stand_in"]
-        raise AbsentData(
+        raise MissingDataset(
             f"{error}\nIf you have that folder elsewhere, add --data FOLDER. "
             f"The recipe also runs on {others}"
         ) from error

@@ -27,7 +27,7 @@ from onsight.data.split import USUAL_FOLDS, assign_folds, choose_folds, find_lea
 from onsight.data.split_units import SplitUnits, find_split_units
 from onsight.data.stream import StreamedImages
 from onsight.errors import ConfigError, DataError
-from onsight.words import data_size, listed, plural
+from onsight.text import data_size, joined, plural
 
 USUAL_SIZE = (64, 64)  # pixels, if images differ in size or are large
 MIN_PER_CLASS = 4  # training images; with fewer, an error is more useful than a model
@@ -95,7 +95,7 @@ def choose_size(
     preferred: the size the model was made for, None if it takes any.
     """
     if requested:
-        return Choice(requested, "as asked")
+        return Choice(requested, "set by you")
     if preferred:
         return Choice(preferred, "the size the model was made for")
     sizes = set(source.sizes)
@@ -271,13 +271,13 @@ def _notes(dataset: Dataset, source: Source) -> list[str]:
     notes = list(source.notes)
     unused = sorted(set(source.index.classes) - set(dataset.classes))
     if unused:
-        notes.append(f"classes without a usable image, left out: {listed(unused)}")
+        notes.append(f"classes without a usable image, left out: {joined(unused)}")
     in_folds = dataset.folds.value > 1
     train, test = dataset.counts(TRAIN), dataset.counts(TEST)
     unlearned = [name for name, count in zip(dataset.classes, train, strict=True) if count == 0]
     if unlearned:
         notes.append(
-            f"classes without a training image, which cannot be learned: {listed(unlearned)}; "
+            f"classes without a training image, which cannot be learned: {joined(unlearned)}; "
             "add images, or provide a split"
         )
     total = train + test + dataset.counts(VALIDATION)
@@ -291,7 +291,7 @@ def _notes(dataset: Dataset, source: Source) -> list[str]:
         kind = "" if in_folds else "test "
         notes.append(
             f"classes with fewer than {_MIN_EVALUATED} {kind}images, too few to evaluate: "
-            f"{listed(few)}"
+            f"{joined(few)}"
         )
     conflicts = _count_conflicts(dataset.pack)
     if conflicts:

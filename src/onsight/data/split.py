@@ -130,7 +130,7 @@ def choose_folds(
             f"--folds {folds} needs {folds} different images of every class, but '{rarest}' has "
             f"{fewest}: {remedy}, or add images"
         )
-    return Choice(folds, "as asked")
+    return Choice(folds, "set by you")
 
 
 def assign_folds(

@@ -24,7 +24,7 @@ from onsight.data.pack import Pack
 from onsight.data.sources.source import Source
 from onsight.data.split import assign_splits, assign_splits_by_time
 from onsight.errors import ConfigError, DataError
-from onsight.words import listed, plural
+from onsight.text import joined, plural
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def find_split_units(
     if source.times is not None:
         times = _latest(digests, source.times[pack.sources])
     value = "by digest" if times is None else "by time"
-    how = Choice(value, f"{listed(together)} stay together")
+    how = Choice(value, f"{joined(together)} stay together")
     return SplitUnits(digests, copies, times, how, pairs is not None)
 
 

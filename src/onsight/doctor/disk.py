@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onsight.data.cache import find_cache_folder
 from onsight.doctor.report import CheckResult
-from onsight.words import data_size
+from onsight.text import data_size
 from onsight_explain.text import rate_words
 
 _FULL_BYTES = 1_000_000_000

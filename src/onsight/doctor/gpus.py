@@ -23,7 +23,7 @@ from onsight.doctor.nvidia import (
     query_smi,
 )
 from onsight.doctor.report import CheckResult, Status
-from onsight.words import gib, plural
+from onsight.text import gib, plural
 from onsight_explain.devices import available_devices, has_streams, module_of
 
 _CONTROL = Path("/dev/nvidiactl")  # missing in a container started without GPUs

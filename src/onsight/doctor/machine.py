@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from onsight.doctor.report import CheckResult
-from onsight.words import gib, plural
+from onsight.text import gib, plural
 from onsight_explain.ceilings import Ceilings, measure_ceilings
 from onsight_explain.devices import available_devices, free_memory_bytes, memory_bytes
 from onsight_explain.text import flops_words, rate_words

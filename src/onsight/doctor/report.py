@@ -7,7 +7,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.text import Text
 
-from onsight.words import plural
+from onsight.text import plural
 
 Status = Literal["ok", "note", "warning", "problem"]
 

@@ -14,12 +14,12 @@ from onsight.doctor.nvidia import install_commands
 from onsight.doctor.report import CheckResult
 from onsight.hardware.devices import package_version
 from onsight.models.timm_nets import offline_hint, offline_models
-from onsight.words import listed
+from onsight.text import joined
 from onsight_explain.python_process import child_command
 
 _REQUIRED = ("torchvision", "timm", "numpy", "pillow", "simplejpeg", "safetensors")
 _SHOWN = ("torchvision", "timm")
-_CHILD_MODULE = "onsight.version"  # imports little and ends at once
+_CHILD_MODULE = "onsight.installation"  # imports little and ends at once
 _DEADLINE_SECONDS = 30.0
 _LOOPBACK_NAMES = ("lo", "lo0")
 
@@ -116,7 +116,7 @@ def check_pretrained() -> CheckResult:
     models = offline_models()
     if models:
         message = (
-            f"ImageNet weights of {listed(models)} are installed, for use offline: "
+            f"ImageNet weights of {joined(models)} are installed, for use offline: "
             f"--model {models[0]} --pretrained."
         )
     else:

@@ -26,7 +26,7 @@ from onsight.models.out_of_distribution import (
     is_out_of_distribution,
     score,
 )
-from onsight.words import plural
+from onsight.text import plural
 
 FALSE_ALARMS = 0.01  # target share of images from the training distribution that are flagged
 _MIN_IMAGES = 20

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onsight.choice import Choice
-from onsight.words import plural
+from onsight.text import plural
 
 _MIN_IMAGES = 50
 _LOWEST, _HIGHEST = 0.1, 10.0  # a fit outside means that the images do not determine it

@@ -29,7 +29,7 @@ from onsight.export.proof import (
     read_calibration_images,
 )
 from onsight.export.whole import as_program
-from onsight.files import check_output, disk_errors, put_in_place, write_json
+from onsight.files import check_output, disk_errors, move_into_place, write_json
 from onsight.hardware.devices import package_versions
 from onsight.inference.held_out import HeldOutImages
 from onsight.inference.onnx_runner import FORMAT, VERSION
@@ -38,8 +38,8 @@ from onsight.inference.torch_runner import TorchRunner
 from onsight.models.file import ModelFile, build_model, load_model_file
 from onsight.models.user import make_user_model
 from onsight.report.console import Reporter, SilentReporter
-from onsight.report.runfiles import read_json
-from onsight.words import data_size
+from onsight.report.run_files import read_json
+from onsight.text import data_size
 from onsight_explain.threads import usable_cores
 
 _LEFT_OUT_OF_RESULTS = {"calibration", "calibration_before", "confusion", "notes"}  # long lists
@@ -79,7 +79,7 @@ def export(
     """Export a run folder or model file; no file gets its final name unless the proof holds.
 
     on: images for the proof instead of those that the run held out; max_loss: percentage points
-    of accuracy that int8 may cost, at the upper end of the paired 95% interval. Raises NotProven
+    of accuracy that int8 may cost, at the upper end of the paired 95% interval. Raises ExportMismatch
     if the file computes something else than the model; UserError, DiskError.
     """
     reporter = reporter or SilentReporter()
@@ -257,4 +257,4 @@ def _move_into_place(folder: Path, target: Path) -> None:
     with disk_errors(target):
         for path in paths:
             with open(path, "rb") as file:
-                put_in_place(file, path, target.with_name(path.name))
+                move_into_place(file, path, target.with_name(path.name))

@@ -20,10 +20,9 @@ from onsight.models.catalog import is_user_spec, own_names
 from onsight.models.file import FILE_NAME, ModelFile, build_model, save_model
 from onsight.models.head import find_heads
 from onsight.models.timm_nets import timm_facts
-from onsight.report.card.card import InFolder, write_card
-from onsight.report.card.metadata import MARK
-from onsight.report.card.subject import read_subject
-from onsight.report.template import has_mark
+from onsight.report.card import CARD_MARK, FolderNote, write_card
+from onsight.report.card_facts import read_card_subject
+from onsight.report.html_page import has_mark
 
 _CARD, _CONFIG = "README.md", "config.json"
 _CROP_MODES: dict[Fit, str] = {"stretch": "squash", "crop": "center", "pad": "border"}
@@ -48,7 +47,7 @@ def write_hub_folder(model: Path, folder: Path, license_name: str | None = None)
     """
     _check_empty(folder)
     check_output("--out", folder / FILE_NAME, model=list_model_files(model))
-    subject = read_subject(model)
+    subject = read_card_subject(model)
     file = _without_local_paths(subject.file, subject.data_name)
     why_not, difference = _why_no_timm(file), 0.0
     (folder / _CONFIG).unlink(missing_ok=True)
@@ -62,14 +61,14 @@ def write_hub_folder(model: Path, folder: Path, license_name: str | None = None)
         (folder / _CONFIG).unlink(missing_ok=True)
         save_model(folder / FILE_NAME, file, weights_only=True)
     note = _describe(file, why_not)
-    write_card(subject, folder / _CARD, license_name, InFolder(note, timm=not why_not))
+    write_card(subject, folder / _CARD, license_name, FolderNote(note, timm=not why_not))
     return HubFolder(folder, why_not, difference)
 
 
 def _check_empty(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is a file; --out needs a folder")
-    is_ours = has_mark(folder / _CARD, MARK.encode())
+    is_ours = has_mark(folder / _CARD, CARD_MARK.encode())
     if folder.is_dir() and any(folder.iterdir()) and not is_ours:
         raise OutputError(f"{folder} holds other files; choose an empty or new folder with --out")
 

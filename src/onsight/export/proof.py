@@ -16,13 +16,13 @@ import numpy as np
 from onsight.data.loader import Batch, Images
 from onsight.data.pixels import Pixels
 from onsight.data.sources.find import ReadOptions, find_source
-from onsight.errors import DataError, NotProven
+from onsight.errors import DataError, ExportMismatch
 from onsight.evaluation.statistics import PairedCounts, difference_interval
 from onsight.export.format import Classify
 from onsight.inference.held_out import HeldOutImages, open_held_out, training_source
 from onsight.inference.predictor import Predictor
 from onsight.report.console import Reporter
-from onsight.words import percent
+from onsight.text import percent
 
 MAX_DIFFERENCE = 1e-3
 """Of a probability, in fp32: labels can then differ only where two classes are within twice that.
@@ -89,7 +89,7 @@ class ExportProof:
         loss, low, high = (100 * share for share in self.loss)
         yield (
             f"accuracy: {percent(facts['accuracy'])}, in torch "
-            f"{percent(facts['accuracy_in_torch'])}: {loss:.2f} points lost (95% interval "
+            f"{percent(facts['accuracy_in_torch'])}: {loss:.2f} points lost (95% CI "
             f"{low:.2f} to {high:.2f}, n = {n:,}; {counts.only_first:,} correct only in torch, "
             f"{counts.only_second:,} only in the exported file)"
         )
@@ -182,7 +182,7 @@ def compare_outputs(
 def check_difference(proof: ExportProof, to: str) -> None:
     """Raise NotProven if any probability differs by more than MAX_DIFFERENCE."""
     if not proof.largest_difference <= MAX_DIFFERENCE:  # NaN fails too
-        raise NotProven(
+        raise ExportMismatch(
             f"the export to {to} was rejected, and nothing was written: probabilities differ from "
             f"torch's by up to {proof.largest_difference:.2g} (at most {MAX_DIFFERENCE:g} is "
             f"allowed), and {proof.agree:,} of {proof.images:,} labels agree"
@@ -193,9 +193,9 @@ def check_loss(proof: ExportProof, max_loss: float) -> None:
     """Raise NotProven unless the interval shows that at most max_loss points are lost."""
     loss, low, high = (100 * share for share in proof.loss)
     if not high <= max_loss:
-        raise NotProven(
+        raise ExportMismatch(
             f"the export in int8 was rejected, and nothing was written: it costs {loss:.2f} points "
-            f"of accuracy (95% interval {low:.2f} to {high:.2f}, n = {proof.images:,}), and the "
+            f"of accuracy (95% CI {low:.2f} to {high:.2f}, n = {proof.images:,}), and the "
             f"upper end must be at most {max_loss:g}. More held-out images (--on DATA) narrow the "
             f"interval; --max-loss {math.ceil(10 * high) / 10:g} would accept it"
         )

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from onsight.checksum import BLANK, digest_around
 from onsight.export.format import Classify, Format
 from onsight.export.whole import exporting
-from onsight.files import write_atomically
+from onsight.files import BLANK_DIGEST, digest_around, write_atomically
 from onsight.inference.onnx_runner import INPUT, METADATA_KEY, OUTPUT, SCORES, load_onnx
 
 
@@ -31,10 +30,10 @@ def seal_onnx(proto: Any, facts: dict[str, Any], path: Path) -> None:
     """Write an onnx.ModelProto with facts and a checksum of all its bytes. Raises DiskError."""
     del proto.metadata_props[:]
     entry = proto.metadata_props.add()
-    entry.key, entry.value = METADATA_KEY, json.dumps({**facts, "sha256": BLANK})
+    entry.key, entry.value = METADATA_KEY, json.dumps({**facts, "sha256": BLANK_DIGEST})
     data = bytearray(proto.SerializeToString())
-    start = data.rindex(f'"sha256": "{BLANK}"'.encode()) + len('"sha256": "')
-    data[start : start + len(BLANK)] = digest_around(data, start).encode()
+    start = data.rindex(f'"sha256": "{BLANK_DIGEST}"'.encode()) + len('"sha256": "')
+    data[start : start + len(BLANK_DIGEST)] = digest_around(data, start).encode()
     write_atomically(path, data)
 
 

@@ -22,7 +22,7 @@ from onsight.errors import ModelError
 from onsight.models.head import capturing_features
 from onsight.models.out_of_distribution import score
 from onsight.models.preprocessing import Preprocessing
-from onsight.words import shortened
+from onsight.text import shorten
 
 _EXAMPLES = 2  # images: torch.export specialises a batch of 1
 _REASON_LENGTH = 200  # characters of an exporter's message
@@ -117,7 +117,7 @@ def _explain(tool: str, error: BaseException) -> str:
         line = _find_line(error) or line
     operator = _OPERATOR.search(str(error))
     part = f"the operator {operator[1]}" if operator else line or "how it treats its input"
-    reason = shortened(str(error), _REASON_LENGTH)
+    reason = shorten(str(error), _REASON_LENGTH)
     return f"{tool} cannot export this network, because of {part}: {type(error).__name__}: {reason}"
 
 

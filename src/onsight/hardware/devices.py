@@ -12,7 +12,7 @@ import torch
 
 from onsight.choice import Choice
 from onsight.errors import DeviceError
-from onsight.words import plural
+from onsight.text import plural
 from onsight_explain.devices import (
     available_devices,
     has_indices,
@@ -38,7 +38,7 @@ def choose_device(requested: str) -> Choice[torch.device]:
             f"there is no device '{requested}'; available: {', '.join(available)}."
             f"{_why_missing(requested)}"
         )
-    return Choice(torch.device(name), "as asked")
+    return Choice(torch.device(name), "set by you")
 
 
 def choose_devices(requested: str, ranks: int) -> Choice[list[torch.device]]:
@@ -49,7 +49,7 @@ def choose_devices(requested: str, ranks: int) -> Choice[list[torch.device]]:
     names = available_devices()[:-1] or ["cpu"] if requested == "all" else requested.split(",")
     chosen = [choose_device(name.strip()) for name in names]
     devices = [choice.value for choice in chosen]
-    reason = chosen[0].reason if len(names) == 1 else "as asked"
+    reason = chosen[0].reason if len(names) == 1 else "set by you"
     kinds = {device.type for device in devices}
     if len(kinds) > 1 or len(set(devices)) < len(devices):
         raise DeviceError(f"--device {requested}: all devices must be of one kind, each named once")

@@ -20,7 +20,7 @@ from onsight.inference.predictor import Batches, Prediction, Predictor, list_mod
 from onsight.inference.row_formats import RowCounts
 from onsight.inference.sinks import ParquetFile, Sink, require_pyarrow
 from onsight.report.console import Reporter
-from onsight.words import plural
+from onsight.text import plural
 
 _MAX_WARNINGS = 3  # inputs that cannot be used
 _COLUMNS = ("path", "features", "predicted", "probability", "problem")

@@ -20,7 +20,7 @@ from onsight.inference.predictor import list_model_files, load
 from onsight.models.classifier import TtaForward
 from onsight.models.out_of_distribution import is_out_of_distribution
 from onsight.report.console import Reporter, SilentReporter
-from onsight.report.tables import write_predictions
+from onsight.report.run_files import write_predictions
 
 
 def evaluate(
@@ -35,7 +35,7 @@ def evaluate(
     cache_folder: str = "",
     module: nn.Module | str | None = None,
     csv: Path | None = None,
-    tta: str = "one",
+    tta: str = "none",
     reporter: Reporter | None = None,
 ) -> Results:
     """Evaluate a model on labelled images.
@@ -65,7 +65,7 @@ def evaluate(
         check_output("--csv", csv, model=list_model_files(Path(model)), data=data_path)
     predictor = load(model, device=device, module=module)
     classifier = predictor.classifier
-    tta_forward = None if tta == "one" else TtaForward(classifier, tta)
+    tta_forward = None if tta == "none" else TtaForward(classifier, tta)
     cache = find_cache_folder(cache_folder)
     taken = resolve_data(data)
     source = find_source(taken, ReadOptions(data_format, label, label_from, crop_boxes), cache)

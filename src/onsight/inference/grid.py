@@ -16,8 +16,8 @@ from onsight.errors import ImageError, OutputError
 from onsight.files import write_atomically
 from onsight.inference.images import read_image
 from onsight.inference.predictor import Prediction, Predictor
-from onsight.report.canvas import Canvas, Words, tile
-from onsight.words import percent, shortened
+from onsight.report.canvas import Canvas, CanvasText, tile
+from onsight.text import percent, shorten
 
 if TYPE_CHECKING:  # it loads torch
     from onsight.inference.similar import Neighbour
@@ -135,7 +135,7 @@ def _draw_tile(
     corner: tuple[int, int],
     cell: _Cell,
     pixels: Pixels | None,
-    caption: Sequence[Words],
+    caption: Sequence[CanvasText],
 ) -> None:
     """Draw an image in the middle of its square, and its caption below."""
     x, y = corner
@@ -167,22 +167,24 @@ def _thumbnail(
         return None
 
 
-def _missing_reason(prediction: Prediction) -> Words:
+def _missing_reason(prediction: Prediction) -> CanvasText:
     """Return why there is no image, in the few lines that fit."""
     reason = prediction.problem or "changed since it was predicted"
     lines = textwrap.wrap(reason, _REASON, max_lines=6, placeholder=" …")
-    return Words("\n".join(lines), _QUIET, 8)
+    return CanvasText("\n".join(lines), _QUIET, 8)
 
 
-def _prediction_caption(prediction: Prediction, actual: str | None, wrong: bool) -> list[Words]:
-    name = Words(shortened(os.path.basename(prediction.path), _NAME), _QUIET, 7)
+def _prediction_caption(
+    prediction: Prediction, actual: str | None, wrong: bool
+) -> list[CanvasText]:
+    name = CanvasText(shorten(os.path.basename(prediction.path), _NAME), _QUIET, 7)
     if prediction.problem is not None:
-        return [Words("no prediction", _INK, 8.5, "bold"), name]
-    label = shortened(prediction.predicted or "unsure", _LABEL)
-    lines = [Words(f"{label} {percent(prediction.probability)}", _INK, 8.5, "bold")]
+        return [CanvasText("no prediction", _INK, 8.5, "bold"), name]
+    label = shorten(prediction.predicted or "unsure", _LABEL)
+    lines = [CanvasText(f"{label} {percent(prediction.probability)}", _INK, 8.5, "bold")]
     if actual is not None:
         sign, colour, weight = ("✗", _WRONG, "bold") if wrong else ("✓", _RIGHT, "normal")
-        lines.append(Words(f"{sign} actual: {shortened(actual, _LABEL)}", colour, 8.5, weight))
+        lines.append(CanvasText(f"{sign} actual: {shorten(actual, _LABEL)}", colour, 8.5, weight))
     return [*lines, name]
 
 
@@ -193,18 +195,18 @@ def _read_query(query: Prediction, target: ImageFormat) -> Pixels | None:
         return None
 
 
-def _query_caption(query: Prediction) -> list[Words]:
+def _query_caption(query: Prediction) -> list[CanvasText]:
     text = f"predicted {query.predicted}" if query.predicted else query.problem or ""
-    return [Words(shortened(text, _SIMILAR_NAME), _INK, 7.5, "bold"), _file_name(query.path)]
+    return [CanvasText(shorten(text, _SIMILAR_NAME), _INK, 7.5, "bold"), _file_name(query.path)]
 
 
-def _neighbour_caption(neighbour: "Neighbour") -> list[Words]:
+def _neighbour_caption(neighbour: "Neighbour") -> list[CanvasText]:
     text = "identical" if neighbour.identical else f"{neighbour.similarity:.3f}"
-    lines = [Words(text, _INK, 7.5, "bold")]
+    lines = [CanvasText(text, _INK, 7.5, "bold")]
     if neighbour.label:
-        lines.append(Words(shortened(neighbour.label, _SIMILAR_LABEL), _INK, 7.5))
+        lines.append(CanvasText(shorten(neighbour.label, _SIMILAR_LABEL), _INK, 7.5))
     return [*lines, _file_name(neighbour.path)]
 
 
-def _file_name(path: str) -> Words:
-    return Words(shortened(os.path.basename(path), _SIMILAR_NAME), _QUIET, 6.5)
+def _file_name(path: str) -> CanvasText:
+    return CanvasText(shorten(os.path.basename(path), _SIMILAR_NAME), _QUIET, 6.5)

@@ -23,8 +23,8 @@ from onsight.heatmaps.heat import heat_maps, require_captum
 from onsight.heatmaps.overlay import Heat, enlarge, map_to_original, overlay
 from onsight.inference.images import Input
 from onsight.inference.predictor import Prediction, Predictor
-from onsight.report.canvas import Canvas, Words
-from onsight.words import percent, shortened
+from onsight.report.canvas import Canvas, CanvasText
+from onsight.text import percent, shorten
 
 _BATCH_SIZE = 16
 _SIDE, _GAP, _LINE = 448, 16, 22  # pixels
@@ -99,10 +99,10 @@ def _draw_page(row: Prediction, data: bytes, heat: Heat, target: ImageFormat) ->
     canvas = Canvas(content_width + 2 * _GAP, height + 3 * _GAP + 2 * _LINE)
     canvas.image(_GAP, _GAP, np.broadcast_to(pixels, (*heat.shape, 3)))
     canvas.image(2 * _GAP + width, _GAP, overlay(pixels, heat))
-    label = f"{shortened(str(row.predicted), _NAME // 2)} {percent(row.probability)}"
-    canvas.write(_GAP, height + 2 * _GAP, Words(label, _INK, 11, "bold"))
-    name = shortened(os.path.basename(row.path), _NAME)
-    canvas.write(_GAP, height + 2 * _GAP + _LINE, Words(name, _QUIET, 8.5))
+    label = f"{shorten(str(row.predicted), _NAME // 2)} {percent(row.probability)}"
+    canvas.write(_GAP, height + 2 * _GAP, CanvasText(label, _INK, 11, "bold"))
+    name = shorten(os.path.basename(row.path), _NAME)
+    canvas.write(_GAP, height + 2 * _GAP + _LINE, CanvasText(name, _QUIET, 8.5))
     return canvas.as_png()
 
 

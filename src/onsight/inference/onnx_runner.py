@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onsight.checksum import digest_around
 from onsight.data.pixels import Pixels
 from onsight.errors import ConfigError, DeviceError, ModelError
+from onsight.files import digest_around
 from onsight.inference.runner import Outputs, model_facts
 from onsight.models.preprocessing import Preprocessing
 from onsight_explain.threads import usable_cores

@@ -37,7 +37,7 @@ from onsight.inference.row_formats import (
 )
 from onsight.inference.sinks import ParquetFile, Sink, Stdout, require_pyarrow
 from onsight.report.console import Reporter
-from onsight.words import duration, plural
+from onsight.text import duration, plural
 
 if TYPE_CHECKING:
     from torch import nn

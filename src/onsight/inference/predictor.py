@@ -23,7 +23,7 @@ from onsight.inference.images import (
     read_image,
 )
 from onsight.inference.runner import Runner
-from onsight.report.notebook import facts_table
+from onsight.text import notebook_table
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,7 +76,7 @@ class Predictor:
         return f"<Predictor {facts}>"
 
     def _repr_html_(self) -> str:
-        return facts_table("Predictor", self.runner.facts)
+        return notebook_table("Predictor", self.runner.facts)
 
     @property
     def file(self) -> "ModelFile":

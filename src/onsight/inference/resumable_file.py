@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from onsight.errors import OutputError
-from onsight.files import disk_errors, put_in_place, write_json
+from onsight.files import disk_errors, move_into_place, write_json
 from onsight.inference.images import Input, is_batch_full
 from onsight.inference.predictor import Prediction, list_model_files
 from onsight.inference.row_formats import ResumableFormat, RowCounts
 from onsight.inference.runner import Runner
 from onsight.inference.sinks import Sink
-from onsight.version import onsight_version
-from onsight.words import plural
+from onsight.installation import onsight_version
+from onsight.text import plural
 
 BATCH_SIZE = "batch size"
 
@@ -160,7 +160,7 @@ class ResumableFile(Sink):
     def finish(self, counts: RowCounts) -> None:
         """Give the file its name."""
         with disk_errors(self._path):
-            put_in_place(self._file, self._rows_path, self._path)
+            move_into_place(self._file, self._rows_path, self._path)
             self._job_path.unlink()
 
     def close(self) -> None:

@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from onsight.files import csv_text
 from onsight.inference.predictor import Prediction
-from onsight.report.csv_table import csv_text
-from onsight.words import fixed_percent
+from onsight.text import fixed_percent
 
 _RESUMED = ("path", "predicted", "probability", "problem")  # read again when a file is resumed
 _SCALARS = (*_RESUMED, "out_of_distribution", "score")

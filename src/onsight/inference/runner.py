@@ -13,7 +13,7 @@ from onsight.data.fit import ImageFormat
 from onsight.data.pixels import Pixels
 from onsight.evaluation.results import Results
 from onsight.report.console import headline
-from onsight.words import listed
+from onsight.text import joined
 
 
 class Outputs(NamedTuple):
@@ -65,7 +65,7 @@ def model_facts(
         "model": model,
         "device": device,
         "input": f"{size.model_size[0]}x{size.model_size[1]}, {colour}",
-        "classes": listed(classes),
+        "classes": joined(classes),
     }
     if "images" in results:
         facts["result"] = headline(cast(Results, results))

@@ -22,7 +22,7 @@ from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.folder import read_unlabelled
 from onsight.data.sources.read_file import read_regular_file
 from onsight.data.sources.source import Source
-from onsight.errors import AbsentData, ConfigError, DataError
+from onsight.errors import ConfigError, DataError, MissingDataset
 from onsight.evaluation.predictions import BATCH_SIZE
 from onsight.features.feature_pass import (
     FeatureStore,
@@ -39,7 +39,7 @@ from onsight.inference.sinks import write_to_stdout
 from onsight.models.file import image_keys
 from onsight.models.head import require_head
 from onsight.report.console import Reporter
-from onsight.words import plural
+from onsight.text import plural
 
 _MAX_WARNINGS = 3  # images that cannot be searched
 
@@ -200,7 +200,7 @@ def _open_source(among: str, data_format: str, cache: Path | None) -> Source:
     """Open DATA, or a folder of images that are not in class folders."""
     try:
         return find_source(among, ReadOptions(data_format), cache)
-    except AbsentData:
+    except MissingDataset:
         raise
     except DataError:
         if data_format != "auto" or not Path(among).is_dir():

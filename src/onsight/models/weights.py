@@ -21,7 +21,7 @@ from onsight.errors import ModelError
 from onsight.models.head import find_heads, start_head_at_zero
 from onsight.models.preprocessing import ExpectedInput, Preprocessing
 from onsight.tensorfile import DamagedFile, read_tensors
-from onsight.words import listed, plural
+from onsight.text import joined, plural
 
 _IN_FOLDER = "model.safetensors"  # of a run folder, and of a Hugging Face repository
 _PICKLED = {".pth", ".pt", ".bin"}
@@ -58,12 +58,12 @@ class LoadedWeights:
         total = self.loaded + len(self.new)
         parts = [f"{self.loaded:,} of {plural(total, 'tensor')} from {self.source}"]
         parts += [
-            f"{listed(names, _NAMES_SHOWN)} start{'s' if len(names) == 1 else ''} new ({reason})"
+            f"{joined(names, _NAMES_SHOWN)} start{'s' if len(names) == 1 else ''} new ({reason})"
             for reason, names in _group_by_reason(self.new).items()
         ]
         unused = {name: reason for name, reason in self.skipped.items() if name not in self.new}
         parts += [
-            f"{listed(names, _NAMES_SHOWN)} of the file not used ({reason})"
+            f"{joined(names, _NAMES_SHOWN)} of the file not used ({reason})"
             for reason, names in _group_by_reason(unused).items()
         ]
         return "weights: " + "; ".join(parts)
@@ -170,7 +170,7 @@ def _unwrap(path: Path, content: Any) -> tuple[str, dict[str, Tensor]]:
         raise ModelError(f"{path} holds a {type(content).__name__}, not weights by name")
     tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
-        keys = listed([str(key) for key in content], 4)
+        keys = joined([str(key) for key in content], 4)
         raise ModelError(f"{path} holds no tensors by name" + (f", only {keys}" if keys else ""))
     return key_used, tensors
 
@@ -259,8 +259,8 @@ def _misfit(
 ) -> str:
     if not fitting:
         return (
-            f"{source} fits no layer of {type(net).__name__}: it has {listed(list(given), 2)}, "
-            f"the network {listed(list(own), 2)}"
+            f"{source} fits no layer of {type(net).__name__}: it has {joined(list(given), 2)}, "
+            f"the network {joined(list(own), 2)}"
         )
     name = wrong[0]
     fault = f"is {given[name]} instead of {own[name]}" if name in given else "is missing"

@@ -1,7 +1,4 @@
-"""A page of images and text, placed by pixel and saved as PNG.
-
-Nothing here uses pyplot.
-"""
+"""A canvas of images and text, placed by pixel and saved as PNG (without pyplot)."""
 
 import io
 import warnings
@@ -16,24 +13,24 @@ from numpy.typing import NDArray
 from PIL import Image
 
 _DPI = 100
-# matplotlib's own font has no Chinese, Japanese or Korean.
+# matplotlib's own font lacks Chinese, Japanese and Korean.
 _WIDER_FONTS = (
     "Noto Sans CJK SC", "Source Han Sans SC", "Microsoft YaHei", "PingFang SC",
     "Hiragino Sans", "Malgun Gothic", "WenQuanYi Zen Hei", "Arial Unicode MS",
 )  # fmt: skip
 
 
-class Words(NamedTuple):
-    """Text with its look; size in points."""
+class CanvasText(NamedTuple):
+    """Text with its style."""
 
     text: str
     colour: str
-    size: float
+    size: float  # points
     weight: str = "normal"
 
 
 def tile(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """Pixels (H, W, 1 or 3) as (H, W, 3) that fits a square; tiny ones grow pixel by pixel."""
+    """Fit pixels (H, W, 1 or 3) into a square, as (H, W, 3); tiny images grow by whole factors."""
     image = Image.fromarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     factor = side // max(image.size)
@@ -42,7 +39,7 @@ def tile(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 
 class Canvas:
-    """A white page; x goes right and y down from its top left corner, in pixels."""
+    """A white canvas; x goes right and y down from its top left corner, in pixels."""
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
@@ -51,7 +48,7 @@ class Canvas:
         self.fonts = ["DejaVu Sans", *(font for font in _WIDER_FONTS if font in installed)]
 
     def square(self, x: int, y: int, side: int, **style: Any) -> None:
-        """A square; style: matplotlib's properties of a patch."""
+        """Draw a square; style: properties of a matplotlib patch."""
         corner = x / self.width, 1 - (y + side) / self.height
         sides = side / self.width, side / self.height
         self.figure.add_artist(
@@ -59,23 +56,23 @@ class Canvas:
         )
 
     def image(self, x: int, y: int, pixels: NDArray[np.uint8]) -> None:
-        """Pixels (H, W, 3), drawn one to one."""
+        """Draw pixels (H, W, 3) one to one."""
         self.figure.figimage(pixels, x, self.height - y - len(pixels), origin="upper", zorder=2)
 
-    def write(self, x: int, y: int, words: Words) -> None:
-        """Words with their top left corner at (x, y)."""
-        # Fonts lack lone surrogates, which stand for the bytes of a name that is not UTF-8.
-        text = words.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    def write(self, x: int, y: int, text: CanvasText) -> None:
+        """Write text with its top left corner at (x, y)."""
+        # Lone surrogates stand for the bytes of a name that is not UTF-8; fonts lack them.
+        drawable = text.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         self.figure.text(
-            x / self.width, 1 - y / self.height, text, color=words.colour, fontsize=words.size,
-            fontweight=words.weight, fontfamily=self.fonts, verticalalignment="top",
+            x / self.width, 1 - y / self.height, drawable, color=text.colour, fontsize=text.size,
+            fontweight=text.weight, fontfamily=self.fonts, verticalalignment="top",
             parse_math=False, usetex=False,
         )  # fmt: skip
 
     def as_png(self) -> bytes:
-        """The page as a PNG file."""
+        """Return the canvas as a PNG file."""
         data = io.BytesIO()
-        # A user's own settings may crop what is saved.
+        # The user's own matplotlib settings may crop what is saved.
         with matplotlib.rc_context({"savefig.bbox": None}), warnings.catch_warnings():
             # A missing glyph is drawn as a box.
             warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)

@@ -1,8 +1,9 @@
-"""What a run prints on stderr: lines, and progress bars on a terminal."""
+"""Terminal output: the progress of a run on stderr, and results on stdout."""
 
 import sys
+import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO, Any, cast
 
@@ -21,17 +22,26 @@ from rich.table import Table
 from onsight.choice import Choice
 from onsight.evaluation.results import ClassResult, Results, worst_first
 from onsight.report.sentences import (
-    curve_sentence,
-    is_unbalanced,
+    calibration_sentence,
+    is_imbalanced,
+    learning_curve_sentence,
     out_of_distribution_sentence,
     pair_sentence,
-    temperature_sentence,
 )
-from onsight.words import fixed_percent, percent, plural
+from onsight.text import fixed_percent, plural
 
 _REFRESH_SECONDS = 0.1
 _LINE_SECONDS = 15.0
 _PAIRS_SHOWN = 5
+_MAX_CLASS_ROWS, _WORST_ROWS = 40, 20  # with more classes, only the worst are shown
+_RECIPE_TITLES = {
+    "data": "data",
+    "reproduces": "reproduces",
+    "published": "published",
+    "measured": "measured",
+    "stand_in": "also on",
+}
+_RECIPE_INDENT = 14
 
 
 class Bar:
@@ -48,17 +58,18 @@ class Bar:
         self.task = live.add_task(title, total=total, note="") if live else TaskID(0)
         self.pause_seconds = _REFRESH_SECONDS if live else _LINE_SECONDS
         self.done = 0
-        self.started = self.shown = time.monotonic()
+        self.started = self.last_shown = time.monotonic()
 
     def advance(self, count: int, facts: Callable[[], dict[str, float]] = dict) -> None:
-        """Count more of them; facts, such as the loss, are asked for only when it is drawn."""
+        """Count more of them; facts, such as the loss, are computed only when it is drawn."""
         self.done += count
         now = time.monotonic()
-        if now - self.shown < self.pause_seconds:
+        if now - self.last_shown < self.pause_seconds:
             return
-        self.shown = now
+        self.last_shown = now
         rate = self.done / (now - self.started)
-        note = f"{rate:,.0f} {self.unit}/s" + "".join(_fact(*fact) for fact in facts().items())
+        note = f"{rate:,.0f} {self.unit}/s"
+        note += "".join(_format_fact(name, value) for name, value in facts().items())
         if self.live:
             self.live.update(self.task, completed=self.done, note=note)
         else:
@@ -68,20 +79,20 @@ class Bar:
             self.console.print(f"{self.title}: {self.done:,}{of}, {note}{left}")
 
 
-class Lasting:
-    """A stream that falls silent when its terminal or reader is gone: no run ends for that."""
+class LastingStream:
+    """A stream that goes silent when its terminal or reader is gone, so that no run ends for it."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write, if anybody reads."""
+        """Write, ignoring a closed stream."""
         with suppress(OSError, ValueError):
             return self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush, if anybody reads."""
+        """Flush, ignoring a closed stream."""
         with suppress(OSError, ValueError):
             self._stream.flush()
 
@@ -89,35 +100,38 @@ class Lasting:
         return getattr(self._stream, name)
 
 
-class ResultConsole(Console):
-    """Prints results on stdout; that its reader has closed it, the command line takes calmly."""
+class WrappingConsole(Console):
+    """A console that wraps at words on a terminal, and leaves lines whole in a pipe."""
 
-    def __init__(self) -> None:
-        super().__init__(highlight=False, soft_wrap=True)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(highlight=False, **settings)
+        self.soft_wrap = not self.is_terminal
+
+
+class ResultConsole(WrappingConsole):
+    """Prints results on stdout; the command line handles a reader that has closed it."""
 
     def on_broken_pipe(self) -> None:
-        """Raise the error, in place of ending the program with code 1."""
+        """Raise the error instead of exiting with code 1."""
         raise
 
 
 class Reporter:
-    """Reports a run as plain text that can be understood without colours."""
+    """Reports a run as plain text that does not rely on colours."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(
-            file=cast(IO[str], Lasting(sys.stderr)), highlight=False, soft_wrap=True
-        )
+        self.console = console or WrappingConsole(file=cast(IO[str], LastingStream(sys.stderr)))
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Print one line."""
         self.console.print(escape(text))
 
     def warn(self, text: str) -> None:
-        """One line that deserves attention."""
+        """Print one line that deserves attention."""
         self.console.print(f"[yellow]note:[/] {escape(text)}")
 
     def choice(self, name: str, choice: Choice[Any]) -> None:
-        """A choice with its reason."""
+        """Print a choice with its reason."""
         value = choice.value
         if isinstance(value, tuple):  # a (height, width)
             value = "x".join(str(side) for side in value)
@@ -125,9 +139,9 @@ class Reporter:
 
     @contextmanager
     def bar(self, title: str, total: int | None, unit: str = "images") -> Iterator[Bar]:
-        """A progress bar, which on a terminal updates in place and disappears when it is done.
+        """Show a progress bar, which a terminal updates in place and clears when it is done.
 
-        total: None if nobody knows.
+        total: None if it is unknown.
         """
         if not self.console.is_terminal:
             yield Bar(self.console, title, total, None, unit)
@@ -151,83 +165,72 @@ class SilentReporter(Reporter):
 
 
 def print_results(results: Results, console: Console) -> None:
-    """The result of an evaluation: the accuracy, then a row per class."""
-    console.print(headline(results))
-    if results.get("tta_accuracy") is not None:
-        console.print(_tta_line(results))
-    if results.get("split") == "folds":
-        console.print("the model that is kept has seen all images, so none is left to judge it")
-    for line in _details(results):
+    """Print the result of an evaluation: the accuracy, what to know about it, a row per class."""
+    for line in (headline(results), *_details(results)):
         console.print(escape(line))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("class")
-    for name in ("n", "recall", "95% interval", "precision", "95% interval"):
+    for name in ("n", "recall", "95% CI", "precision", "95% CI"):
         table.add_column(name, justify="right")
     rows = results["classes"]
-    for row in rows if len(rows) <= 40 else worst_first(rows)[:20]:
+    for row in rows if len(rows) <= _MAX_CLASS_ROWS else worst_first(rows)[:_WORST_ROWS]:
         table.add_row(escape(row["name"]), f"{row['images']:,}", *_share_cells(row))
     console.print(table)
-    if len(rows) > 40:
+    if len(rows) > _MAX_CLASS_ROWS:
         console.print(
-            f"(the 20 of {len(rows):,} classes with the lowest recall; the report has all)"
+            f"(the {_WORST_ROWS} of {len(rows):,} classes with the lowest recall; "
+            "the report has all)"
         )
-
-
-def _details(results: Results) -> Iterator[str]:
-    """What the accuracy alone does not say: balance, calibration, confusions, more images."""
-    if is_unbalanced(results["classes"]):
-        yield _accuracy(
-            results["balanced_accuracy"],
-            results["balanced_accuracy_low"],
-            results["balanced_accuracy_high"],
-            f"mean over {plural(_present(results), 'class', 'classes')}, n = {results['images']:,}",
-            name="balanced accuracy",
-        )
-    if results["expected_calibration_error"] is not None:
-        error = percent(results["expected_calibration_error"])
-        yield f"expected calibration error {error}. {temperature_sentence(results)}".strip()
-    if out_of_distribution := out_of_distribution_sentence(results):
-        yield out_of_distribution
-    pairs = results["confused_pairs"] or []
-    yield from (pair_sentence(pair) for pair in pairs[:_PAIRS_SHOWN])
-    if len(pairs) > _PAIRS_SHOWN:
-        yield f"(and {plural(len(pairs) - _PAIRS_SHOWN, 'more such pair')}; the report has all)"
-    if "learning_curve" in results:
-        yield curve_sentence(results["learning_curve"])
-
-
-def _present(results: Results) -> int:
-    return sum(row["images"] > 0 for row in results["classes"])
 
 
 def headline(results: Results) -> str:
-    """The accuracy in one line, with its interval and n."""
+    """Return the accuracy in one line, with its interval, n and what it was measured on."""
     if not results["images"]:
         return "no held-out images, so the accuracy is unknown"
-    flattered = results.get("split") == "validation"
-    shares = results["accuracy"], results["accuracy_low"], results["accuracy_high"]
-    where = ", on the images that were used to choose the epoch" if flattered else ""
+    text = _accuracy_text(results, "accuracy", f"n = {results['images']:,}")
     if results.get("split") == "folds":
-        where = f", each image judged by one of {results['folds']} models that had not seen it"
-    return _accuracy(*shares, f"n = {results['images']:,}") + where
+        return f"{text}, {results['folds']}-fold cross-validation"
+    if results.get("split") == "validation":
+        return f"{text}, on the images that were used to choose the epoch"
+    return text
 
 
-def _tta_line(results: Results) -> str:
-    """The accuracy of the mean over several views of each image."""
-    shares = (
-        results["tta_accuracy"],
-        results["tta_accuracy_low"],
-        results["tta_accuracy_high"],
-    )
-    accuracy = _accuracy(*shares, f"n = {results['tta_images']:,}")
-    return f"averaged over several views of each image ({results['tta']}): {accuracy}"
+def print_recipe(name: str, about: Mapping[str, str], console: Console) -> None:
+    """Print a recipe's name, its description and the command that runs it."""
+    console.print(f"[bold]{escape(name)}[/]")
+    rows = {title: about[key] for key, title in _RECIPE_TITLES.items()}
+    for title, text in (rows | {"command": f"onsight train --recipe {name}"}).items():
+        console.print(escape(_recipe_row(title, text, console)))
+    console.print()
 
 
-def _accuracy(
-    share: float | None, low: float | None, high: float | None, of: str, name: str = "accuracy"
-) -> str:
-    ends = f"{fixed_percent(low)} to {fixed_percent(high)}"
-    return f"{name} {fixed_percent(share)} (95% interval {ends}, {of})"
+def _details(results: Results) -> Iterator[str]:
+    """Yield lines that qualify the accuracy: views, balance, calibration, confusions, outlook."""
+    if results.get("tta_accuracy") is not None:
+        accuracy = _accuracy_text(results, "tta_accuracy", f"n = {results['tta_images']:,}")
+        yield f"averaged over several views of each image ({results['tta']}): {accuracy}"
+    if results.get("split") == "folds":
+        yield "the final model was trained on all images; the accuracy above is cross-validated"
+    if is_imbalanced(results["classes"]):
+        classes = sum(row["images"] > 0 for row in results["classes"])
+        n = f"mean over {plural(classes, 'class', 'classes')}, n = {results['images']:,}"
+        yield _accuracy_text(results, "balanced_accuracy", n, "balanced accuracy")
+    if results["expected_calibration_error"] is not None:
+        yield calibration_sentence(results)
+    if out_of_distribution := out_of_distribution_sentence(results):
+        yield out_of_distribution
+    pairs = results["confused_pairs"] or []
+    yield from map(pair_sentence, pairs[:_PAIRS_SHOWN])
+    if len(pairs) > _PAIRS_SHOWN:
+        yield f"(and {plural(len(pairs) - _PAIRS_SHOWN, 'more such pair')}; the report has all)"
+    if "learning_curve" in results:
+        yield learning_curve_sentence(results["learning_curve"])
+
+
+def _accuracy_text(results: Results, key: str, n: str, name: str = "accuracy") -> str:
+    shares = cast(dict[str, float | None], results)
+    low, high = fixed_percent(shares[f"{key}_low"]), fixed_percent(shares[f"{key}_high"])
+    return f"{name} {fixed_percent(shares[key])} (95% CI {low} to {high}, {n})"
 
 
 def _share_cells(row: ClassResult) -> list[str]:
@@ -243,7 +246,22 @@ def _interval(low: float | None, high: float | None) -> str:
     return "-" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
 
 
-def _fact(name: str, value: float) -> str:
+def _format_fact(name: str, value: float) -> str:
     if name == "loss":
         return f", loss {value:.3f}"
     return f", {name} {100 * value:.0f}%"
+
+
+def _recipe_row(title: str, text: str, console: Console) -> str:
+    """Return a title and its text, wrapped on a terminal and on one line in a pipe."""
+    head = f"  {title}".ljust(_RECIPE_INDENT)
+    if not console.is_terminal:
+        return head + text
+    return textwrap.fill(
+        text,
+        max(console.width, 2 * _RECIPE_INDENT),
+        initial_indent=head,
+        subsequent_indent=" " * _RECIPE_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

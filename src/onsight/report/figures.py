@@ -1,7 +1,7 @@
-"""Figures as inline SVG: text stays text, colours follow the page, equal input gives equal bytes.
+"""Plots as inline SVG: text stays text, colours follow the page, equal input gives equal bytes.
 
-Nothing here uses pyplot. Figures are drawn in placeholder colours, which are then replaced by the
-page's CSS variables, so that the same figure suits a light and a dark page.
+Plots are drawn (without pyplot) in placeholder colours, which are then replaced by the page's CSS
+variables, so that the same plot suits a light and a dark page.
 """
 
 import io
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from onsight.evaluation.results import LearningCurve
 from onsight.evaluation.statistics import wilson
-from onsight.words import shortened
+from onsight.text import shorten
 
 _INK, _GRID, _FIRST, _SECOND = "#010203", "#020304", "#030405", "#040506"
 _CSS_COLOURS = {
@@ -59,7 +59,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def loss_curve(epochs: Rows) -> str:
-    """Training and validation loss by epoch, as SVG."""
+    """Plot training and validation loss by epoch, as SVG."""
 
     def paint(figure: Figure) -> None:
         axes = _epoch_axes(figure)
@@ -72,7 +72,7 @@ def loss_curve(epochs: Rows) -> str:
 
 
 def accuracy_curve(epochs: Rows) -> str:
-    """Validation accuracy by epoch with its 95% band, as SVG."""
+    """Plot validation accuracy by epoch with its 95% interval, as SVG."""
 
     def paint(figure: Figure) -> None:
         axes = _epoch_axes(figure)
@@ -80,16 +80,16 @@ def accuracy_curve(epochs: Rows) -> str:
         x, low = _points(epochs, "validation_accuracy_low")
         _, high = _points(epochs, "validation_accuracy_high")
         if len(low) == len(high) > 0:
-            axes.fill_between(x, low, high, color=_FIRST, alpha=0.2, lw=0, label="95% interval")
+            axes.fill_between(x, low, high, color=_FIRST, alpha=0.2, lw=0, label="95% CI")
         _line(axes, epochs, "validation_accuracy", _FIRST, "validation")
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="lower right")
 
-    return _draw("accuracy", (4.1, 2.8), paint, "Validation accuracy by epoch with its 95% band")
+    return _draw("accuracy", (4.1, 2.8), paint, "Validation accuracy by epoch with its 95% CI")
 
 
 def learning_rate_curve(epochs: Rows) -> str:
-    """The learning rate by epoch, as SVG."""
+    """Plot the learning rate by epoch, as SVG."""
 
     def paint(figure: Figure) -> None:
         axes = _epoch_axes(figure)
@@ -101,27 +101,27 @@ def learning_rate_curve(epochs: Rows) -> str:
 
 
 def calibration_diagram(bins: Rows, before: Rows = ()) -> str:
-    """The accuracy at each level of confidence, and the number of images there, as SVG.
+    """Plot the accuracy and the number of images at each level of confidence, as SVG.
 
-    before: the same without the temperature, drawn in addition.
+    before: the bins without temperature scaling, drawn in addition.
     """
-    filled, earlier = ([row for row in some if row["images"]] for some in (bins, before))
+    filled, unscaled = ([row for row in rows if row["images"]] for rows in (bins, before))
 
     def paint(figure: Figure) -> None:
         share, count = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
         share.plot([0, 1], [0, 1], "--", color=_INK, lw=1, label="perfectly calibrated")
-        if earlier:
-            x, y = (_column(earlier, key) for key in ("confidence", "accuracy"))
-            share.plot(x, y, "o:", color=_SECOND, lw=1.2, label="before the temperature")
-        right, confidence = (_column(filled, key) for key in ("accuracy", "confidence"))
+        if unscaled:
+            x, y = (_column(unscaled, key) for key in ("confidence", "accuracy"))
+            share.plot(x, y, "o:", color=_SECOND, lw=1.2, label="before temperature scaling")
+        accuracy, confidence = (_column(filled, key) for key in ("accuracy", "confidence"))
         intervals = [
             wilson(round(row["accuracy"] * row["images"]), row["images"]) for row in filled
         ]
-        spread = [[p - low for p, (low, _) in zip(right, intervals, strict=True)]]
-        spread += [[high - p for p, (_, high) in zip(right, intervals, strict=True)]]
+        spread = [[p - low for p, (low, _) in zip(accuracy, intervals, strict=True)]]
+        spread += [[high - p for p, (_, high) in zip(accuracy, intervals, strict=True)]]
         share.errorbar(
-            confidence, right, np.maximum(spread, 0), fmt="o-", color=_FIRST, lw=1.2,
-            elinewidth=1.4, label="this model, 95% interval",
+            confidence, accuracy, np.maximum(spread, 0), fmt="o-", color=_FIRST, lw=1.2,
+            elinewidth=1.4, label="this model (95% CI)",
         )  # fmt: skip
         share.set(ylim=(0, 1.02), xlim=(0, 1.01), ylabel="accuracy")
         share.legend(loc="upper left")
@@ -133,7 +133,7 @@ def calibration_diagram(bins: Rows, before: Rows = ()) -> str:
 
 
 def learning_curve(curve: LearningCurve) -> str:
-    """The accuracy by the number of training images, and the law through it, as SVG."""
+    """Plot the accuracy by the number of training images and the fitted power law, as SVG."""
     points = curve["points"]
     sizes = [point["train_images"] for point in points]
 
@@ -141,7 +141,7 @@ def learning_curve(curve: LearningCurve) -> str:
         axes = figure.subplots()
         x = np.geomspace(sizes[0], 2 * sizes[-1], 60)
         y = 1 - curve["factor"] * x ** -curve["exponent"]
-        axes.plot(x, y, "--", color=_SECOND, lw=1.4, label="fitted law")
+        axes.plot(x, y, "--", color=_SECOND, lw=1.4, label="fitted power law")
         axes.vlines(
             sizes,
             _column(points, "accuracy_low"),
@@ -149,7 +149,7 @@ def learning_curve(curve: LearningCurve) -> str:
             color=_FIRST,
             lw=1.4,
         )
-        axes.plot(sizes, _column(points, "accuracy"), "o", color=_FIRST, label="95% interval")
+        axes.plot(sizes, _column(points, "accuracy"), "o", color=_FIRST, label="95% CI")
         axes.set_xscale("log", base=2)
         axes.set_xticks([*sizes, 2 * sizes[-1]])
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
@@ -162,21 +162,21 @@ def learning_curve(curve: LearningCurve) -> str:
 
 
 def confusion_image(confusion: ArrayLike, names: Sequence[str]) -> str:
-    """A K x K matrix as SVG: correct cells blue, mistakes orange, darker is more.
+    """Draw a K x K matrix as SVG: correct cells blue, mistakes orange, darker is more.
 
-    Rows are true classes; a cell's strength is the square root of its share of the row.
+    Rows are true classes; a cell's opacity is the square root of its share of the row.
     """
     counts = np.asarray(confusion, dtype=float)
     size = len(names)
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
-        axes.imshow(_heat(counts), interpolation="none")
+        axes.imshow(_cell_colours(counts), interpolation="none")
         axes.grid(False)
         axes.set(xlabel="predicted class", ylabel="true class")
         axes.spines[["top", "right"]].set_visible(True)
         if size <= 60:
-            short = [shortened(name, 18) for name in names]
+            short = [shorten(name, 18) for name in names]
             axes.set_xticks(range(size), short, rotation=90)
             axes.set_yticks(range(size), short)
             axes.tick_params(labelsize=7.5 if size <= 40 else 6)
@@ -221,8 +221,8 @@ def _count_bars(axes: Axes, bins: Rows) -> None:
     axes.set(xlabel="confidence", ylabel="images")
 
 
-def _heat(counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Colour and strength (K, K, 4); empty cells are transparent and show the page."""
+def _cell_colours(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return red, green, blue and opacity, (K, K, 4); empty cells are transparent."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     pixels = np.empty((*counts.shape, 4))
     pixels[..., :3] = _PAGE_ORANGE
@@ -246,19 +246,19 @@ def _draw(
 
 
 def _inline(svg: str, name: str, label: str) -> str:
-    """A stand-alone SVG file as an element of a page that may contain others."""
+    """Turn a stand-alone SVG file into an element of a page that may contain others."""
     svg = svg[svg.index("<svg") :]
-    # The <style> would apply to the whole page; the metadata and namespaces are foreign URLs.
+    # A <style> would apply to the whole page; metadata and namespaces contain foreign URLs.
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     head, _, body = svg.partition(">")
     box = re.search(r'viewBox="[^"]*"', head)
     opening = f'<svg {box.group() if box else ""} role="img" aria-label="{escape(label)}">'
-    # Only inside tags: the text between them may be the user's class names.
+    # Only inside tags: the text between them may contain the user's class names.
     return opening + re.sub("<[^>]*>", lambda tag: _page_tag(tag.group(), name), body)
 
 
 def _page_tag(tag: str, name: str) -> str:
-    """A tag with ids of this figure only, and the page's colours."""
+    """Give a tag ids that are unique to this plot, and the page's colours."""
     tag = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", tag)
     tag = tag.replace("xlink:href=", "href=")
-    return re.sub("|".join(_CSS_COLOURS), lambda found: _CSS_COLOURS[found.group()], tag)
+    return re.sub("|".join(_CSS_COLOURS), lambda match: _CSS_COLOURS[match.group()], tag)

@@ -1,6 +1,11 @@
-"""The images that a report shows: correct predictions and the worst mistakes."""
+"""The images that a report shows: correct predictions and the worst mistakes.
+
+`save_gallery` writes them into the run folder when a run ends; `load_gallery` embeds them in the
+page whenever it is written.
+"""
 
 import io
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,69 +19,63 @@ from onsight.data.pack import Pack
 from onsight.evaluation.predictions import PredictionTable
 from onsight.files import write_atomically, write_json
 from onsight.heatmaps.overlay import enlarge, overlay
+from onsight.report.html_page import InlineImage, data_uri
+from onsight.report.run_files import LenientDict, Row
 
-_MOST = 40  # images of each kind
-_SMALL_SIDE = 64  # pixels of a lookalike's longer side at most
-_HEAT_SIDE = 160  # pixels of the longer side of a heat map at least
+GALLERY_FILE = "gallery/gallery.json"
+_MAX_SHOWN = 40  # images of each kind
+_MAX_LOOKALIKE_SIDE = 64  # pixels of the longer side
+_MIN_HEAT_SIDE = 160  # pixels of the longer side
 _EDGE = 1  # pixels of white beside each lookalike
+_TINY_PIXELS = 112  # images up to this size stay crisp when enlarged
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 class NearItem(TypedDict):
-    """A training image in gallery.json that looks like a mistake; similarity: -1 to 1."""
+    """A training image in gallery.json that is similar to a mistake."""
 
     path: str
     label: str
-    similarity: float
+    similarity: float  # -1 to 1
 
 
 class GalleryItem(TypedDict):
-    """An image in gallery.json; path: where it came from; probability: of the predicted class.
+    """An image in gallery.json. Only mistakes have heat maps and lookalikes."""
 
-    near: the training images that a mistake looks most like, if they were searched; near_file:
-    these side by side; heat_file: where a mistake speaks for the predicted class, if computed.
-    """
-
-    heat_file: NotRequired[str]
-    near: NotRequired[list[NearItem]]
-    near_file: NotRequired[str]
     file: str
-    path: str
+    path: str  # of the original in DATA
     label: str
     predicted: str
-    probability: float
+    probability: float  # of the predicted class
     loss: float
+    heat_file: NotRequired[str]  # the regions that support the prediction
+    near: NotRequired[list[NearItem]]  # the most similar training images
+    near_file: NotRequired[str]  # these, side by side
 
 
 @dataclass(frozen=True)
 class Lookalikes:
-    """The training images that each of m mistakes looks most like, most similar first.
+    """The training images most similar to each of m mistakes, most similar first."""
 
-    images: int64 (m, k) image numbers; similarities: float32 (m, k); searched: how many
-    training images were compared, of how many; reason: why none were, if none were.
-    """
-
-    images: NDArray[np.int64]
-    similarities: NDArray[np.float32]
-    searched: int
-    of: int
-    reason: str = ""
+    images: NDArray[np.int64]  # (m, k) image numbers
+    similarities: NDArray[np.float32]  # (m, k)
+    searched: int  # training images that were compared
+    of: int  # training images in all
+    reason: str = ""  # why none were compared
 
 
 @dataclass(frozen=True)
 class MistakesHeat:
-    """Where the first m of the worst mistakes speak for the class that was predicted.
+    """The regions of the first m of the worst mistakes that support the prediction."""
 
-    heats: float32 (m, H, W), 0 to 1; reason: why there are none or fewer, if so.
-    """
-
-    heats: NDArray[np.float32]
-    reason: str = ""
+    heats: NDArray[np.float32]  # (m, H, W), 0 to 1
+    reason: str = ""  # why there are fewer than mistakes, or none
 
 
 def worst_mistakes(per_image: PredictionTable) -> NDArray[np.int64]:
-    """The places of the mistakes that the gallery shows, the largest loss first."""
+    """Return the rows of the mistakes that the gallery shows, the largest loss first."""
     wrong = np.flatnonzero(per_image.labels != per_image.predicted)
-    return wrong[np.argsort(-per_image.losses[wrong], kind="stable")][:_MOST]
+    return wrong[np.argsort(-per_image.losses[wrong], kind="stable")][:_MAX_SHOWN]
 
 
 def save_gallery(
@@ -88,10 +87,10 @@ def save_gallery(
 ) -> None:
     """Write the images as PNG files, and gallery.json, which describes them.
 
-    Images are numbered by digest, so the first correct predictions are a fair sample.
-    lookalikes, heat: of the worst mistakes, in their order.
+    Images are numbered by digest, so the first correct predictions are a fair sample. Lookalikes
+    and heat maps are those of the worst mistakes, in the same order.
     """
-    right = np.flatnonzero(per_image.labels == per_image.predicted)[:_MOST]
+    right = np.flatnonzero(per_image.labels == per_image.predicted)[:_MAX_SHOWN]
     mistakes = worst_mistakes(per_image)
     wrong = _save_all(folder, "wrong", mistakes, per_image, pack)
     for number, (item, images, similarities) in enumerate(
@@ -107,7 +106,7 @@ def save_gallery(
         zip(wrong, per_image.ids[mistakes], heat.heats, strict=False)
     ):
         item["heat_file"] = f"heat-{number:02d}.png"
-        drawn = overlay(*enlarge(pack.pixels[pack.rows[image]], values, _HEAT_SIDE))
+        drawn = overlay(*enlarge(pack.pixels[pack.rows[image]], values, _MIN_HEAT_SIDE))
         _write_png(folder / item["heat_file"], Image.fromarray(drawn))
     write_json(
         folder / "gallery.json",
@@ -124,25 +123,40 @@ def save_gallery(
     )
 
 
+def load_gallery(run: Path, listing: Row | None) -> Row | None:
+    """Return the images that gallery.json lists as wrong and right, embedded as data URIs.
+
+    Its facts about lookalikes and heat maps are added, or None if it has none.
+    """
+    if listing is None:
+        return None
+    folder = (run / GALLERY_FILE).parent
+    images = {
+        kind: [_embed_item(folder, item) for item in listing.get(kind, [])]
+        for kind in ("wrong", "right")
+    }
+    return images | {name: listing.get(name) for name in ("lookalikes", "heat")}
+
+
 def _save_all(
-    folder: Path, kind: str, places: NDArray[np.int64], per_image: PredictionTable, pack: Pack
+    folder: Path, kind: str, rows: NDArray[np.int64], per_image: PredictionTable, pack: Pack
 ) -> list[GalleryItem]:
     return [
-        _save(folder / f"{kind}-{number:02d}.png", int(place), per_image, pack)
-        for number, place in enumerate(places)
+        _save(folder / f"{kind}-{number:02d}.png", int(row), per_image, pack)
+        for number, row in enumerate(rows)
     ]
 
 
-def _save(path: Path, place: int, per_image: PredictionTable, pack: Pack) -> GalleryItem:
-    image = int(per_image.ids[place])
+def _save(path: Path, row: int, per_image: PredictionTable, pack: Pack) -> GalleryItem:
+    image = int(per_image.ids[row])
     _write_png(path, _to_pillow(image, pack))
     return {
         "file": path.name,
         "path": pack.index.locators[image],
-        "label": pack.index.classes[per_image.labels[place]],
-        "predicted": pack.index.classes[per_image.predicted[place]],
-        "probability": float(per_image.confidence[place]),
-        "loss": float(per_image.losses[place]),
+        "label": pack.index.classes[per_image.labels[row]],
+        "predicted": pack.index.classes[per_image.predicted[row]],
+        "probability": float(per_image.confidence[row]),
+        "loss": float(per_image.losses[row]),
     }
 
 
@@ -155,10 +169,10 @@ def _near(image: int, similarity: float, pack: Pack) -> NearItem:
 
 
 def _side_by_side(images: Sequence[int], pack: Pack) -> Image.Image:
-    """The images, made small, in equal columns."""
+    """Draw the images, made small, in equal columns."""
     thumbnails = [_to_pillow(image, pack) for image in images]
     for thumbnail in thumbnails:
-        thumbnail.thumbnail((_SMALL_SIDE, _SMALL_SIDE))
+        thumbnail.thumbnail((_MAX_LOOKALIKE_SIDE, _MAX_LOOKALIKE_SIDE))
     width, height = thumbnails[0].size
     strip = Image.new(thumbnails[0].mode, (len(thumbnails) * (width + 2 * _EDGE), height), "white")
     for column, thumbnail in enumerate(thumbnails):
@@ -175,3 +189,24 @@ def _write_png(path: Path, image: Image.Image) -> None:
     data = io.BytesIO()
     image.save(data, "PNG")
     write_atomically(path, data.getvalue())
+
+
+def _embed_item(folder: Path, item: Row) -> Row:
+    extra_files = {"strip": item.get("near_file"), "heat": item.get("heat_file")}
+    extra = {
+        name: LenientDict(_embed_png(folder / Path(file).name)._asdict()) if file else None
+        for name, file in extra_files.items()
+    }
+    return LenientDict(item | _embed_png(folder / Path(item["file"]).name)._asdict() | extra)
+
+
+def _embed_png(path: Path) -> InlineImage:
+    """Embed a PNG file; its uri is empty if the file is missing or broken."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        data = b""
+    if len(data) < 24 or not data.startswith(_PNG_SIGNATURE):
+        return InlineImage("", tiny=False)
+    width, height = struct.unpack(">II", data[16:24])
+    return InlineImage(data_uri(data, "png"), max(width, height) <= _TINY_PIXELS)

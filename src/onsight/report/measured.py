@@ -1,9 +1,13 @@
-"""What was measured: the classes, the epochs, calibration and time."""
+"""What a report shows of the measurements: classes, confusions, epochs, calibration and time."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from onsight.evaluation.results import (
     CalibrationBin,
@@ -13,108 +17,188 @@ from onsight.evaluation.results import (
     worst_first,
 )
 from onsight.report import figures
+from onsight.report.run_files import Row, read_csv
 from onsight.report.sentences import (
-    clearly_below,
-    curve_sentence,
-    noise_sentences,
+    calibration_sentence,
+    class_difference_sentences,
+    confidence_sentence,
+    is_below_average,
+    learning_curve_sentence,
     out_of_distribution_sentence,
-    temperature_sentence,
-    trust,
 )
 
-_ALL_ROWS, _WORST_ROWS = 200, 50  # of more classes than the first, only the worst are shown
+_MAX_CLASS_ROWS, _WORST_ROWS = 200, 50  # with more classes, only the worst are shown
+_MAX_TABLE_CLASSES, _MAX_IMAGE_CLASSES = 25, 200  # of a confusion matrix, as a table or an image
+
+
+# --- Classes ---
 
 
 @dataclass(frozen=True)
 class ClassTable:
-    """The classes, worst first.
+    """The results by class."""
 
-    below: names of those clearly below the overall accuracy; floor: where the scale of the
-    intervals begins; noise: sentences on whether chance explains how the classes differ.
-    """
-
-    rows: list[ClassResult]
+    rows: list[ClassResult]  # worst first, perhaps not all
     total: int
-    below: set[str]
-    floor: float
+    below: set[str]  # names of the classes significantly below the overall accuracy
+    floor: float  # where the scale of the intervals begins
     train_images: int
     validation_images: int
-    noise: list[str]
-
-
-@dataclass(frozen=True)
-class Curves:
-    """The epochs as figures (title, SVG) and rows; the one kept, and where overfitting began."""
-
-    figures: list[tuple[str, str]]
-    epochs: list[EpochRow]
-    overfit: EpochRow | None
-    best: EpochRow | None
-
-
-class MeanConfidence(NamedTuple):
-    """The mean confidence (claimed) and the share that was right, of so many images."""
-
-    images: int
-    claimed: float
-    right: float
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """How confident it was (claimed) against how often it was right, on average and in bins.
-
-    temperature: a sentence on what was done about it, or empty; unlike: one on what tells unlike
-    images, or empty.
-    """
-
-    svg: str
-    bins: list[CalibrationBin]
-    images: int
-    claimed: float
-    right: float
-    verdict: str
-    temperature: str
-    out_of_distribution: str
-
-
-@dataclass(frozen=True)
-class More:
-    """What more training images would bring."""
-
-    svg: str
-    sentence: str
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A part of the run's time; share: of all of it."""
-
-    name: str
-    seconds: float
-    share: float
+    differences: list[str]  # sentences on whether the classes differ by more than chance
 
 
 def class_table(results: Results, classes: Sequence[ClassResult]) -> ClassTable | None:
-    """The table of the classes; None when there are no results by class."""
+    """Return the table of the classes, or None without results by class."""
     if not classes:
         return None
     accuracy, ranked = results["accuracy"], worst_first(classes)
-    shown = ranked if len(classes) <= _ALL_ROWS else ranked[:_WORST_ROWS]
+    shown = ranked if len(classes) <= _MAX_CLASS_ROWS else ranked[:_WORST_ROWS]
     lows = [row["recall_low"] for row in shown if row["recall_low"] is not None]
     return ClassTable(
         rows=shown,
         total=len(classes),
-        below={row["name"] for row in classes if clearly_below(row, accuracy)},
+        below={row["name"] for row in classes if is_below_average(row, accuracy)},
         floor=math.floor(min(lows, default=0.0) * 10) / 10,
         train_images=sum(row["train_images"] or 0 for row in classes),
         validation_images=sum(row["validation_images"] or 0 for row in classes),
-        noise=noise_sentences(ranked, accuracy, results["images"]),
+        differences=class_difference_sentences(ranked, accuracy, results["images"]),
     )
 
 
-def curves(epochs: list[EpochRow] | None, best_epoch: int | None) -> Curves | None:
-    """The course of training; None when no epoch was recorded."""
+# --- Confusions ---
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Images of one class predicted as another."""
+
+    true: str
+    predicted: str
+    count: int
+    images: int  # all images of the true class
+
+
+@dataclass(frozen=True)
+class Confusions:
+    """The most frequent confusions."""
+
+    rows: list[Confusion]
+    total: int  # pairs of classes with a confusion
+    mistakes: int  # images
+
+
+@dataclass(frozen=True)
+class MatrixCell:
+    """A cell of the confusion matrix."""
+
+    count: int
+    share: float  # of its row
+    strength: float  # of its colour, 0 to 1
+    correct: bool
+
+
+@dataclass(frozen=True)
+class MatrixRow:
+    """The predictions for the images of one class."""
+
+    name: str
+    images: int
+    cells: list[MatrixCell]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The confusion matrix as table rows, or as an SVG, or neither for too many classes."""
+
+    names: list[str]
+    rows: list[MatrixRow] = field(default_factory=list)
+    svg: str = ""
+
+    @property
+    def long(self) -> bool:
+        """True if the names are too long to stand above their columns."""
+        return max(map(len, self.names)) > 3
+
+
+def frequent_confusions(
+    run: Path, confusion: list[list[int]] | None, classes: Sequence[ClassResult]
+) -> Confusions | None:
+    """Return the most frequent confusions, from predictions.csv if no matrix was saved."""
+    if confusion is not None:
+        counts = _count_in_matrix(confusion, [row["name"] for row in classes])
+    else:
+        predictions = read_csv(run / "predictions.csv")
+        if predictions is None:
+            return None
+        counts = _count_in_predictions(predictions)
+    few, some = len(classes) <= _MAX_TABLE_CLASSES, len(classes) <= _MAX_IMAGE_CLASSES
+    limit = 10 if few else 20 if some else 30
+    images = {row["name"]: row["images"] for row in classes}
+    ranked = sorted(counts.items(), key=lambda item: -item[1])
+    rows = [
+        Confusion(true, predicted, count, images.get(true) or 0)
+        for (true, predicted), count in ranked[:limit]
+    ]
+    return Confusions(rows, len(ranked), sum(counts.values()))
+
+
+def confusion_matrix(
+    confusion: list[list[int]] | None, classes: Sequence[ClassResult]
+) -> Matrix | None:
+    """Return the matrix, drawn as the number of classes permits, or None without images."""
+    if not confusion or not np.any(confusion):
+        return None
+    names = [row["name"] for row in classes]
+    if len(names) <= _MAX_TABLE_CLASSES:
+        return Matrix(names, rows=_matrix_rows(confusion, names))
+    if len(names) <= _MAX_IMAGE_CLASSES:
+        return Matrix(names, svg=figures.confusion_image(confusion, names))
+    return Matrix(names)
+
+
+def _count_in_matrix(confusion: list[list[int]], names: list[str]) -> dict[tuple[str, str], int]:
+    matrix = np.array(confusion)
+    np.fill_diagonal(matrix, 0)
+    return {(names[i], names[j]): int(matrix[i, j]) for i, j in np.argwhere(matrix > 0).tolist()}
+
+
+def _count_in_predictions(predictions: list[Row]) -> Counter[tuple[str, str]]:
+    labels = ((row["label"], row["predicted"]) for row in predictions)
+    return Counter((a, b) for a, b in labels if a is not None and b is not None and a != b)
+
+
+def _matrix_rows(confusion: list[list[int]], names: list[str]) -> list[MatrixRow]:
+    return [
+        MatrixRow(
+            names[i],
+            sum(counts),
+            [_matrix_cell(count, sum(counts), i == j) for j, count in enumerate(counts)],
+        )
+        for i, counts in enumerate(confusion)
+    ]
+
+
+def _matrix_cell(count: int, total: int, correct: bool) -> MatrixCell:
+    share = count / total if total else 0.0
+    # Mistakes are rare: their square root makes 1% visible beside 90%.
+    return MatrixCell(count, share, share if correct else share**0.5, correct)
+
+
+# --- Epochs ---
+
+
+@dataclass(frozen=True)
+class TrainingCurves:
+    """The epochs of a run."""
+
+    figures: list[tuple[str, str]]  # title and SVG
+    epochs: list[EpochRow]
+    overfit: EpochRow | None  # the epoch from which on the model overfitted
+    best: EpochRow | None  # the epoch whose model was kept
+
+
+def training_curves(epochs: list[EpochRow] | None, best_epoch: int | None) -> TrainingCurves | None:
+    """Draw the epochs, or return None if none were recorded."""
     if not epochs:
         return None
     drawn = [
@@ -123,54 +207,104 @@ def curves(epochs: list[EpochRow] | None, best_epoch: int | None) -> Curves | No
         ("Learning rate", figures.learning_rate_curve(epochs)),
     ]
     best = next((row for row in epochs if row["epoch"] == best_epoch), None)
-    return Curves(drawn, epochs, _overfit(epochs), best)
+    return TrainingCurves(drawn, epochs, _find_overfitting(epochs), best)
 
 
-def _overfit(epochs: list[EpochRow]) -> EpochRow | None:
-    """The epoch of lowest validation loss, if the loss clearly rose after it."""
-    judged = [(row["validation_loss"], row) for row in epochs]
-    losses = [(loss, row) for loss, row in judged if loss is not None]
+def _find_overfitting(epochs: list[EpochRow]) -> EpochRow | None:
+    """Return the epoch with the lowest validation loss if the loss clearly rose after it."""
+    all_losses = [(row["validation_loss"], row) for row in epochs]
+    losses = [(loss, row) for loss, row in all_losses if loss is not None]
     if not losses:
         return None
-    least, row = min(losses, key=lambda pair: pair[0])
-    return row if losses[-1][0] > 1.05 * least else None
+    lowest, row = min(losses, key=lambda pair: pair[0])
+    return row if losses[-1][0] > 1.05 * lowest else None
+
+
+@dataclass(frozen=True)
+class LearningCurveFigure:
+    """What more training images would bring."""
+
+    svg: str
+    sentence: str
+
+
+def learning_curve_figure(results: Results) -> LearningCurveFigure | None:
+    """Draw the learning curve, or return None if none was measured."""
+    curve = results.get("learning_curve")
+    if not curve:
+        return None
+    return LearningCurveFigure(figures.learning_curve(curve), learning_curve_sentence(curve))
+
+
+# --- Calibration ---
+
+
+class MeanConfidence(NamedTuple):
+    """Mean confidence and accuracy over the same images."""
+
+    images: int
+    confidence: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Confidence against accuracy, on average and in bins."""
+
+    svg: str
+    bins: list[CalibrationBin]
+    mean: MeanConfidence
+    verdict: str  # whether the two match
+    error: str  # a sentence on the expected calibration error and the temperature
+    out_of_distribution: str  # a sentence on the detector, or empty
 
 
 def calibration(results: Results) -> Calibration | None:
-    """How confident it was against how right it was; None without images."""
+    """Compare confidence with accuracy, or return None without images."""
     mean = mean_confidence(results)
     if mean is None:
         return None
     bins = [row for row in results["calibration"] if row["images"]]
-    verdict = trust(mean.claimed, mean.right, results)
-    svg = figures.calibration_diagram(bins, results.get("calibration_before") or [])
-    said = temperature_sentence(results), out_of_distribution_sentence(results)
-    return Calibration(svg, bins, *mean, verdict, *said)
+    measured = results["expected_calibration_error"] is not None
+    return Calibration(
+        svg=figures.calibration_diagram(bins, results.get("calibration_before") or []),
+        bins=bins,
+        mean=mean,
+        verdict=confidence_sentence(mean.confidence, mean.accuracy, results),
+        error=calibration_sentence(results) if measured else "",
+        out_of_distribution=out_of_distribution_sentence(results),
+    )
 
 
 def mean_confidence(results: Results) -> MeanConfidence | None:
-    """How confident it was on average, and how right; None without images."""
+    """Return the mean confidence and accuracy over all bins, or None without images."""
     bins = [row for row in results["calibration"] or [] if row["images"]]
     n = sum(row["images"] for row in bins)
     if not n:
         return None
-    claimed = sum(row["images"] * (row["confidence"] or 0) for row in bins) / n
-    right = sum(row["images"] * (row["accuracy"] or 0) for row in bins) / n
-    return MeanConfidence(n, claimed, right)
+    confidence = sum(row["images"] * (row["confidence"] or 0) for row in bins) / n
+    accuracy = sum(row["images"] * (row["accuracy"] or 0) for row in bins) / n
+    return MeanConfidence(n, confidence, accuracy)
 
 
-def more_images(results: Results) -> More | None:
-    """What more training images would bring; None if that is not known."""
-    curve = results.get("learning_curve")
-    return More(figures.learning_curve(curve), curve_sentence(curve)) if curve else None
+# --- Time ---
 
 
-def phases(results: Results) -> list[Phase]:
-    """Where the time went, longest first, including what belongs to no phase."""
+@dataclass(frozen=True)
+class PhaseTime:
+    """Wall-clock time of a part of the run."""
+
+    name: str
+    seconds: float
+    share: float
+
+
+def phase_times(results: Results) -> list[PhaseTime]:
+    """Return where the time went, longest first, including what belongs to no phase."""
     seconds = dict(results["phases"] or {})
     total = max(sum(seconds.values()), results["seconds"] or 0.0)
     rest = total - sum(seconds.values())
     if total and rest > 0.01 * total:
         seconds["everything else"] = rest
     ranked = sorted(seconds.items(), key=lambda item: -item[1])
-    return [Phase(name, value, value / total) for name, value in ranked if total]
+    return [PhaseTime(name, value, value / total) for name, value in ranked if total]

@@ -1,59 +1,274 @@
-"""Everything that report.html says about a run, section by section."""
+"""report.html: one page that opens offline, made only from the files of a run folder.
 
-from collections.abc import Mapping
+This module collects the numbers and sentences; report.html.jinja decides how they look.
+"""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
+import jinja2
+
+from onsight.data.sources.source import is_memory_name
+from onsight.errors import OnsightError, OutputError
 from onsight.evaluation.results import Results
-from onsight.report import confusion, measured, origin
-from onsight.report.earlier import compared_with_earlier
-from onsight.report.embedding import GALLERY, embedded_gallery
-from onsight.report.runfiles import Said, read_csv, read_epochs, read_json, read_toml_text
-from onsight.report.sentences import is_unbalanced, meaning, pair_sentence
+from onsight.models.file import FILE_NAME
+from onsight.report import measured
+from onsight.report.compare import compare
+from onsight.report.compare_result import class_line, gap_counts, gap_sentence, settings_line
+from onsight.report.gallery import GALLERY_FILE, load_gallery
+from onsight.report.html_page import page_template, write_page
+from onsight.report.run_files import (
+    LenientDict,
+    Row,
+    drop_damaged,
+    read_csv,
+    read_epochs,
+    read_json,
+    read_toml_text,
+)
+from onsight.report.sentences import accuracy_sentences, is_imbalanced, pair_sentence
+from onsight.text import plain_value
+
+_PROBLEM_ROWS = 200
+_RUN_FILES = ("results.json", "metrics.jsonl", "config.toml")
 
 
-def contents_of(run: Path) -> dict[str, Any]:
-    """The files of a run folder that the page is made from, by their names; None if unreadable.
+def write_report(run: Path) -> Path:
+    """Write report.html from the other files of a run folder, and return its path.
 
-    With them, how the run compares with an earlier one.
+    A missing or unreadable file leaves out its section, as does a value of a wrong type, which the
+    page names. Raises OutputError for a folder without a run, DiskError.
     """
-    json_files = ("results.json", "plan.json", "placement.json", "environment.json", GALLERY)
+    if not any((run / name).is_file() for name in _RUN_FILES):
+        raise OutputError(f"{run} is not a run folder: it has no results, metrics or config")
+    page = _render(run, page_template("onsight.report", "report.html.jinja"))
+    write_page(run / "report.html", page)
+    return run / "report.html"
+
+
+def _render(run: Path, template: jinja2.Template) -> str:
+    contents = _read_run(run)
+    try:
+        return template.render(_page_variables(run, contents), damaged=[])
+    except Exception:  # a value of a wrong type can raise anything, wherever it is used
+        sound, damaged = drop_damaged(
+            contents, lambda part: template.render(_page_variables(run, part), damaged=[])
+        )
+        return template.render(_page_variables(run, sound), damaged=damaged)
+
+
+def _read_run(run: Path) -> dict[str, Any]:
+    """Read the files that the page is made from, by name; None for unreadable ones."""
+    json_files = ("results.json", "plan.json", "placement.json", "environment.json", GALLERY_FILE)
     return {
         **{name: read_json(run / name) for name in json_files},
         "export": [read_json(path) for path in sorted(run.glob("export/*.proof.json"))],
         "metrics.jsonl": read_epochs(run / "metrics.jsonl"),
         "problems.csv": read_csv(run / "problems.csv"),
         "config.toml": read_toml_text(run / "config.toml"),
-        "an earlier run": compared_with_earlier(run),
+        "the previous run": compare_with_previous_run(run),
     }
 
 
-def page_of(run: Path, contents: Mapping[str, Any]) -> dict[str, object]:
-    """The template's variables. May raise anything if a value in a file has the wrong type."""
-    found = contents["results.json"]
-    results = cast(Results, found or Said())  # any value may be None if the file is broken
+def _page_variables(run: Path, contents: Mapping[str, Any]) -> dict[str, object]:
+    """Return the template's variables. Can raise anything for a value of a wrong type."""
+    saved = contents["results.json"]
+    results = cast(Results, saved or LenientDict())  # any value may be None if the file is broken
     classes = results["classes"] or []
     return {
         "name": run.resolve().name,
-        "finished": found is not None,
+        "finished": saved is not None,
         "results": results,
-        "meaning": meaning(results, classes),
+        "explanation": accuracy_sentences(results, classes),
         "classes": measured.class_table(results, classes),
-        "told_apart": [pair_sentence(pair) for pair in results["confused_pairs"] or []],
-        "unbalanced": results["balanced_accuracy"] is not None and is_unbalanced(classes),
-        "more": measured.more_images(results),
-        "pairs": confusion.commonest_pairs(run, results["confusion"], classes),
-        "gallery": embedded_gallery(run, contents[GALLERY]),
-        "curves": measured.curves(contents["metrics.jsonl"], results["best_epoch"]),
-        "matrix": confusion.whole_matrix(results["confusion"], classes),
+        "confused": [pair_sentence(pair) for pair in results["confused_pairs"] or []],
+        "imbalanced": results["balanced_accuracy"] is not None and is_imbalanced(classes),
+        "learning_curve": measured.learning_curve_figure(results),
+        "confusions": measured.frequent_confusions(run, results["confusion"], classes),
+        "gallery": load_gallery(run, contents[GALLERY_FILE]),
+        "curves": measured.training_curves(contents["metrics.jsonl"], results["best_epoch"]),
+        "matrix": measured.confusion_matrix(results["confusion"], classes),
         "calibration": measured.calibration(results),
-        "earlier": contents["an earlier run"],
-        "phases": measured.phases(results),
-        "plan": origin.choices(contents["plan.json"]),
-        "placement": origin.placements(contents["placement.json"]),
-        "environment": origin.machine(contents["environment.json"]),
-        "exports": origin.exports(contents["export"]),
-        "problems": origin.refused(contents["problems.csv"]),
+        "previous": contents["the previous run"],
+        "phases": measured.phase_times(results),
+        "plan": plan_rows(contents["plan.json"]),
+        "placement": _placements(contents["placement.json"]),
+        "environment": list(_flatten(contents["environment.json"] or {})),
+        "exports": _exports(contents["export"]),
+        "problems": _problems(contents["problems.csv"]),
         "config": contents["config.toml"],
-        "command": origin.command(run, results["data"]),
+        "command": repeat_command(run, results["data"]),
     }
+
+
+# --- How the run was made ---
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """A choice with its reason, or a way to compute a step with its measured speed."""
+
+    name: str
+    value: Any
+    reason: str | None
+
+
+def plan_rows(plan: Mapping[str, Any] | None) -> list[PlanRow]:
+    """Return what Onsight chose and why, then every way to compute a step that it timed."""
+    entries = dict(plan or {})
+    switches = _dicts(entries.pop("switches", []))
+    rows = {name: _choice_row(name, value) for name, value in entries.items()}
+    timed = _dicts(rows["measured"].value) if "measured" in rows else []
+    if timed:
+        del rows["measured"]
+    return [*rows.values(), *map(_timed_row, timed), *map(_switch_row, switches)]
+
+
+def _choice_row(name: str, value: Any) -> PlanRow:
+    entry = value if isinstance(value, dict) and "value" in value else {"value": value}
+    return PlanRow(name, entry["value"], entry.get("reason"))
+
+
+def _timed_row(candidate: Row) -> PlanRow:
+    """Describe a way to compute a step, with its speed or why it was rejected."""
+    shown = ("precision", "threads", "memory_format")
+    text = ", ".join(
+        f"{name.replace('_', ' ')} {candidate[name]}" for name in shown if name in candidate
+    )
+    if candidate.get("cuda_graph") == "on":
+        text += ", as a CUDA graph"
+    if candidate.get("compile") == "on":
+        text += ", compiled"
+    if "refused" in candidate:
+        return PlanRow("measured", text, f"rejected: {candidate['refused']}")
+    return PlanRow("measured", text, f"{plain_value(candidate.get('images_per_second'))} images/s")
+
+
+def _switch_row(switch: Row) -> PlanRow:
+    """Describe what changed during training: from which epoch and step, from 0, and why."""
+    value = switch.get("value")
+    facts = [f"{name} {fact}" for name, fact in value.items()] if isinstance(value, dict) else []
+    return PlanRow("switch", ", ".join(facts), switch.get("reason"))
+
+
+def _placements(ranks: Any) -> list[Row]:
+    """Return where all tensors were after the first step, one entry per rank."""
+    return [
+        LenientDict(rank | {name: _dicts(rank[name]) for name in ("problems", "rows")})
+        for rank in _dicts(ranks)
+    ]
+
+
+def _exports(proofs: Any) -> list[Row]:
+    """Return the exported files with their proofs, leaving out malformed ones."""
+    return [proof for proof in _dicts(proofs) if proof["file"] and _dicts(proof["speeds"])]
+
+
+def _dicts(value: Any) -> list[Row]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _flatten(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the machine and the versions, one fact per row."""
+    for key, item in value.items():
+        name = f"{above} › {key}" if above else str(key)
+        if isinstance(item, dict):
+            yield from _flatten(item, name)
+        else:
+            yield name.replace("_", " "), plain_value(item)
+
+
+@dataclass(frozen=True)
+class ProblemSummary:
+    """The images that could not be used."""
+
+    total: int
+    reasons: list[tuple[tuple[str, str], int]]  # (stage, reason) and count, most frequent first
+    rows: list[Row]  # the first rows of problems.csv
+
+
+def _problems(rows: list[Row] | None) -> ProblemSummary | None:
+    if rows is None:
+        return None
+    reasons = Counter((row["stage"] or "", row["reason"] or "") for row in rows)
+    return ProblemSummary(len(rows), reasons.most_common(20), rows[:_PROBLEM_ROWS])
+
+
+def repeat_command(run: Path, data: str | None) -> str | None:
+    """Return the command that repeats the run, or None if its data is unknown or was in memory."""
+    if data is None or is_memory_name(data):
+        return None
+    return shlex.join(["onsight", "train", str(data), "--config", str(run / "config.toml")])
+
+
+# --- The previous run ---
+
+
+@dataclass(frozen=True)
+class PreviousRun:
+    """The run before this one, and what became better or worse since."""
+
+    name: str
+    finished: str  # date and time
+    images: int  # that both runs held out
+    sentence: str
+    counts: str
+    class_lines: list[str]
+    settings: str
+    notes: list[str]
+    command: str  # shows the images on which the two differ
+
+
+def compare_with_previous_run(run: Path) -> PreviousRun | None:
+    """Compare a run with the last one finished before it in the same folder, on the same DATA.
+
+    Returns None if there is no such run, or if the two held out no common images.
+    """
+    data = _data_of(run)
+    previous = next((other for other in _finished_before(run) if _data_of(other) == data), None)
+    if data is None or previous is None:
+        return None
+    try:
+        comparison = compare(previous, run)
+    except OnsightError:  # other classes, no common images, a damaged file
+        return None
+    (gap,) = comparison.gaps
+    return PreviousRun(
+        name=previous.name,
+        finished=f"{datetime.fromtimestamp(_finish_time(previous)):%Y-%m-%d %H:%M}",
+        images=comparison.images,
+        sentence=gap_sentence(comparison, gap),
+        counts=gap_counts(gap),
+        class_lines=[class_line(name, class_gap) for name, class_gap in comparison.class_gaps],
+        settings=settings_line(comparison),
+        notes=list(comparison.notes),
+        command=shlex.join(["onsight", "compare", str(previous), str(run)]),
+    )
+
+
+def _data_of(run: Path) -> object:
+    results = read_json(run / "results.json")
+    return results.get("data") if isinstance(results, dict) else None
+
+
+def _finished_before(run: Path) -> Iterator[Path]:
+    """Yield the runs in the same folder that finished before this one, newest first."""
+    folder = run.parent if run.name else run.resolve().parent  # the name of . is empty
+    siblings = [path.parent for path in folder.glob(f"*/{FILE_NAME}")]
+    times = {path: _finish_time(path) for path in siblings}
+    own = _finish_time(run)
+    earlier = (path for path in siblings if times[path] < own)
+    yield from sorted(earlier, key=lambda path: -times[path])
+
+
+def _finish_time(run: Path) -> float:
+    """Return when the model file was written, which rewriting a report does not change."""
+    try:
+        return (run / FILE_NAME).stat().st_mtime
+    except OSError:
+        return 0.0

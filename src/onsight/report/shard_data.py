@@ -1,7 +1,5 @@
-"""The command's work: find DATA, write its shards, say what was written."""
+"""What `onsight shard` does: find DATA, write its shards, report what was written."""
 
-import csv
-import io
 import json
 from pathlib import Path
 
@@ -10,12 +8,13 @@ from onsight.data.index import Problem
 from onsight.data.shards.write import Target, WrittenShards, write_shards
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import ConfigError
-from onsight.files import check_output, refuse_inside_data, refuse_replacing, write_atomically
+from onsight.files import check_output, refuse_inside_data, refuse_replacing
 from onsight.report.console import Reporter
-from onsight.words import data_size, plural
+from onsight.report.run_files import write_problems
+from onsight.text import data_size, plural
 
-_LEAST_MEGABYTES = 0.1
-_SHOWN = 3  # problems
+_MIN_MEGABYTES = 0.1
+_PROBLEMS_SHOWN = 3
 
 
 def shard_data(
@@ -27,8 +26,8 @@ def shard_data(
     as_json: bool,
 ) -> None:
     """Write DATA as shards to a folder or a URL. Raises UserError, DiskError, RemoteFailed."""
-    if shard_megabytes < _LEAST_MEGABYTES:
-        raise ConfigError(f"--shard-megabytes must be at least {_LEAST_MEGABYTES}")
+    if shard_megabytes < _MIN_MEGABYTES:
+        raise ConfigError(f"--shard-megabytes must be at least {_MIN_MEGABYTES}")
     target = Target.open(out)
     if target.remote is None:
         refuse_inside_data(target.folder, data, "../shards")
@@ -43,8 +42,8 @@ def shard_data(
         written = write_shards(source, target, int(shard_megabytes * 1e6), bar.advance)
     problems = [*source.problems, *written.problems]
     if problems_file:
-        write_atomically(problems_file, _table(problems))
-    _tell(reporter, target, written, problems)
+        write_problems(problems_file, problems)
+    _report_written(reporter, target, written, problems)
     if as_json:
         facts = {"out": target.name, "images": written.images, "problems": len(problems)}
         print(json.dumps({**facts, "shards": len(written.shards), "kept": written.kept}))
@@ -52,25 +51,18 @@ def shard_data(
         print(target.name)
 
 
-def _tell(
+def _report_written(
     reporter: Reporter, target: Target, written: WrittenShards, problems: list[Problem]
 ) -> None:
     size = sum(int(shard["filesize"]) for shard in written.shards)
-    kept = f", {written.kept:,} of them were there already" if written.kept else ""
+    existing = f", {written.kept:,} of which already existed" if written.kept else ""
     reporter.say(
         f"{plural(written.images, 'image')} in {plural(len(written.shards), 'shard')}, "
-        f"{data_size(size)}{kept}"
+        f"{data_size(size)}{existing}"
     )
-    for problem in problems[:_SHOWN]:
+    for problem in problems[:_PROBLEMS_SHOWN]:
         reporter.warn(f"not used: {problem.path}: {problem.reason}")
-    if len(problems) > _SHOWN:
-        reporter.warn(f"and {len(problems) - _SHOWN:,} more (--problems FILE.csv lists them)")
+    if len(problems) > _PROBLEMS_SHOWN:
+        more = len(problems) - _PROBLEMS_SHOWN
+        reporter.warn(f"and {more:,} more (--problems FILE.csv lists them)")
     reporter.say(f"train from them: onsight train {target.name}")
-
-
-def _table(problems: list[Problem]) -> bytes:
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(Problem._fields)
-    rows.writerows(problems)
-    return text.getvalue().encode("utf-8", "surrogateescape")

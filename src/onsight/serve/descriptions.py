@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from onsight.report.sentences import FEW_IMAGES
+from onsight.installation import onsight_version
+from onsight.limits import FEW_IMAGES
 from onsight.serve.access import Limits
 from onsight.serve.registry import ServedModel, model_file
-from onsight.version import onsight_version
-from onsight.words import percent
+from onsight.text import percent
 
 Schema = dict[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 from onsight.config import Config, explain_unknown, make_config
 from onsight.errors import ConfigError, OutputError
 from onsight.files import disk_errors, write_json
-from onsight.report.runfiles import read_json
+from onsight.report.run_files import read_json
 from onsight.training.run_folder.folder import CONFIG, lock_folder
 
 Settings = dict[str, Any]  # config fields and a value for each

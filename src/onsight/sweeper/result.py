@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from onsight.evaluation.results import EpochRow
-from onsight.report.comparison.result import Comparison
-from onsight.report.comparison.words import gap_sentence
-from onsight.report.notebook import facts_table
-from onsight.report.runfiles import read_epochs, read_json
+from onsight.report.compare_result import RunComparison, gap_sentence
+from onsight.report.run_files import read_epochs, read_json
 from onsight.sweeper.plan import PlannedRun, Settings, Space
-from onsight.words import duration, fixed_percent, percent, plural
+from onsight.text import duration, fixed_percent, notebook_table, percent, plural
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class Sweep:
     runs: tuple[SweptRun, ...]
     failed: tuple[FailedRun, ...]
     winner: SweptRun
-    compared: Comparison | None  # the winner with every other run; None if no other finished
+    compared: RunComparison | None  # the winner with every other run; None if no other finished
     page: Path | None  # of that comparison
 
     def __str__(self) -> str:
@@ -90,7 +88,7 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         others = {run.name: fixed_percent(run.accuracy) for run in self.runs}
-        return facts_table("Sweep", {"folder": self.path, "winner": self.winner.name, **others})
+        return notebook_table("Sweep", {"folder": self.path, "winner": self.winner.name, **others})
 
     def lines(self) -> Iterator[str]:
         """Yield the table and the conclusions, line by line."""
@@ -113,7 +111,7 @@ class Sweep:
         else:
             yield f"winner: {winner.name}, {validation}"
         yield (
-            f"expected accuracy: {percent(winner.accuracy)} (95% interval "
+            f"expected accuracy: {percent(winner.accuracy)} (95% CI "
             f"{percent(winner.accuracy_low)} to {percent(winner.accuracy_high)}, "
             f"n = {winner.images:,} test images, which had no part in the choice)"
         )

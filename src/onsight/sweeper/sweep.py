@@ -5,11 +5,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from onsight.config import config_layers, make_config, without_foreign_code
+from onsight.config import make_config, refuse_code_from_files
+from onsight.config_files import config_layers
 from onsight.data.sources.find import DEMO
 from onsight.errors import ConfigError, OnsightError, UserError
 from onsight.files import refuse_inside_data, user_path
-from onsight.report.comparison.compare import compare
+from onsight.report.compare import compare
 from onsight.report.console import Reporter
 from onsight.sweeper.plan import (
     PlannedRun,
@@ -23,7 +24,7 @@ from onsight.sweeper.plan import (
 )
 from onsight.sweeper.result import FailedRun, Sweep, choose_winner, read_run
 from onsight.sweeper.runs import Errors, run_locally, run_on_ray
-from onsight.words import listed, plural
+from onsight.text import joined, plural
 
 
 def sweep(
@@ -87,7 +88,7 @@ def _common_fields(
     layers = config_layers(recipe, config_file, fields)
     config = make_config(*layers)
     if "model" not in space:
-        without_foreign_code(config, fields)
+        refuse_code_from_files(config, fields)
     if config.folds not in ("auto", "1"):
         raise ConfigError(
             "a sweep chooses by validation images and evaluates on test images: leave out --folds"
@@ -129,5 +130,5 @@ def _no_run_finished(failed: Sequence[FailedRun]) -> OnsightError:
         return UserError(f"no run of the sweep finished, all for the same reason: {reasons[0]}")
     errors = [f"{run.name}: {run.error}" for run in failed]
     return UserError(
-        f"no run of the sweep finished. {plural(len(errors), 'run')} failed: {listed(errors)}"
+        f"no run of the sweep finished. {plural(len(errors), 'run')} failed: {joined(errors)}"
     )

@@ -9,8 +9,8 @@ from onsight.errors import NonFiniteLoss
 from onsight.evaluation.metrics import share_with_interval
 from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import EpochRow
+from onsight.text import fixed_percent
 from onsight.training.run_folder.progress import Progress
-from onsight.words import fixed_percent
 
 
 def epoch_row(

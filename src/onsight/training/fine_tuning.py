@@ -31,7 +31,7 @@ def choose_fine_tuning(config: Config) -> dict[str, Choice[Any]]:
         return {}
     choices: dict[str, Choice[Any]] = {
         "layer_decay": Choice(_LAYER_DECAY, "early layers fit most images as they are"),
-        "norm_statistics": Choice("kept", "the weights were made for them"),
+        "norm_statistics": Choice("frozen", "the weights were trained with them"),
         "crop_area": Choice(_CROP_AREA, "a fitted head leaves nothing to learn from whole images"),
     }
     left_open = {
@@ -40,7 +40,7 @@ def choose_fine_tuning(config: Config) -> dict[str, Choice[Any]]:
         "crop_area": "crop_area" not in config.model_fields_set,
     }
     return {
-        name: choice if left_open[name] else Choice(getattr(config, name), "as asked")
+        name: choice if left_open[name] else Choice(getattr(config, name), "set by you")
         for name, choice in choices.items()
     }
 
@@ -60,7 +60,7 @@ def choose_average(config: Config, steps: int) -> Choice[float]:
     It is that of a third of the steps, so that 5% of the start is left at the end.
     """
     if "ema" in config.model_fields_set:
-        return Choice(config.ema, "as asked")
+        return Choice(config.ema, "set by you")
     decay = 1 - 1 / max(2.0, _STEPS_IN_AVERAGE * steps)
     return Choice(round(min(_MOST_DECAY, decay), 5), f"over a third of about {steps:,} steps")
 

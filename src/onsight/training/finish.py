@@ -20,7 +20,7 @@ from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
 from onsight.models.out_of_distribution import is_out_of_distribution
 from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
-from onsight.report.tables import write_predictions
+from onsight.report.run_files import write_predictions
 from onsight.training.budget import Budget
 from onsight.training.judge import Judged
 from onsight.training.lookalikes import find_lookalikes
@@ -149,7 +149,7 @@ def _write_out(
     phases: dict[str, float],
 ) -> Results:
     """Write tables, images and report; the seconds of the report are added to the results."""
-    from onsight.report.html import write_report  # matplotlib: half a second, not at start
+    from onsight.report.page import write_report  # matplotlib: half a second, not at start
 
     begun = time.perf_counter()
     folds = dataset.fold if dataset.folds.value > 1 else None

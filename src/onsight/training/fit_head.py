@@ -36,11 +36,11 @@ from onsight.models.catalog import is_user_spec
 from onsight.models.classifier import Classifier
 from onsight.models.head import HiddenHead, find_head, set_hidden_head, set_linear_head
 from onsight.report.console import Reporter
+from onsight.text import fixed_percent, plural
 from onsight.training.build import loss_weights
 from onsight.training.hidden_head import try_hidden_layer
 from onsight.training.images.training_data import TrainingData
 from onsight.training.out_of_distribution import SAMPLE
-from onsight.words import fixed_percent, plural
 
 _AGAIN = 1.5  # times as long as fitting on the training images, to be on the safe side
 _CURVE = 8.0  # the same for heads on parts of the images, if judged by folds
@@ -116,7 +116,7 @@ def fit_head(
     kept = None
     if every:
         kept = chosen.settings.fit(every, classes, weights)
-        sentence += f"; then fitted on all {len(every):,} with those of validation"
+        sentence += f"; then refit on all {len(every):,} training and validation images"
     reporter.say(sentence)
     fewer: list[LearningCurvePoint] = []
     # Without a limit the seconds are nan, which is never more.

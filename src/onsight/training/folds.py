@@ -19,6 +19,7 @@ from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import FoldResult
 from onsight.report.console import Bar, Reporter
 from onsight.tensorfile import read_tensors, write_tensors
+from onsight.text import duration, fixed_percent, plural
 from onsight.training.budget import Budget
 from onsight.training.images.least_budget import evaluated_images
 from onsight.training.images.training_data import data_key, make_normalization
@@ -28,7 +29,6 @@ from onsight.training.loggers.loggers import Loggers, logging
 from onsight.training.prepare import PreparedRun
 from onsight.training.run_folder.folder import RunFolder
 from onsight.training.train_once import RunContext, Trained, train_once
-from onsight.words import duration, fixed_percent, plural
 
 
 class FoldReporter(Reporter):

@@ -45,7 +45,7 @@ def judge(classifier: Classifier, dataset: Dataset, tta: str, world: World) -> J
     mine = evaluate_with_scores(classifier, batches())
     per_image = gather_per_image(mine, ids, world)
     views = None
-    if tta != "one":
+    if tta != "none":
         mine = evaluate_batches(TtaForward(classifier, tta), batches())
         views = gather_per_image(mine, ids, world)
     return Judged(per_image, views, SPLIT_NAMES[split])

@@ -103,7 +103,7 @@ class Plan:
 def choose_threads(asked: int, local_ranks: int = 1) -> Choice[int]:
     """Threads per rank, for decoding and for computing on the CPU."""
     if asked:
-        return Choice(asked, "as asked")
+        return Choice(asked, "set by you")
     if local_ranks > 1:
         share = max(1, usable_cores() // local_ranks)
         return Choice(share, f"this rank's share of the {usable_cores()} cores")
@@ -115,7 +115,7 @@ def choose_precision(asked: str, device: torch.device) -> Choice[str]:
     if asked == "fp16" and device.type == "cpu":
         raise ConfigError("--precision fp16 needs a GPU; on the CPU use fp32 or bf16")
     if asked != "auto":
-        return Choice(asked, "as asked")
+        return Choice(asked, "set by you")
     if has_bf16(device):
         return Choice("bf16", "this GPU computes it natively")
     return Choice("fp32", f"exact everywhere; bf16 is not always faster on {device.type}")

@@ -14,12 +14,13 @@ from torch.distributed import Store
 
 from onsight.choice import Choice
 from onsight.config import (
+    OVERRIDABLE_ON_RESUME,
     Config,
-    config_layers,
+    fields_for_resume,
     make_config,
-    read_config_file,
-    without_foreign_code,
+    refuse_code_from_files,
 )
+from onsight.config_files import config_layers, read_config_file
 from onsight.data.sources.find import name_data, resolve_data
 from onsight.data.sources.memory import InMemory
 from onsight.errors import ConfigError, OutputError
@@ -29,7 +30,7 @@ from onsight.hardware.devices import choose_devices, choose_rank_device
 from onsight.hardware.memory import keep_freed_memory
 from onsight.hardware.reproducible import KERNELS, reporting_nondeterministic
 from onsight.report.console import Reporter, SilentReporter, headline
-from onsight.report.notebook import facts_table
+from onsight.text import joined, notebook_table
 from onsight.training.autotune.compute_options import why_not_graphed
 from onsight.training.loggers.loggers import check_installed
 from onsight.training.plan import choose_threads
@@ -47,13 +48,6 @@ from onsight.training.run_folder.folder import (
 from onsight.training.run_folder.job import has_begun, keep_job, run_of_job
 from onsight.training.run_folder.mirror import refuse_taken, restore
 from onsight.training.run_session import RunSession
-from onsight.words import listed
-
-# What may differ when a run resumes: where it computes, stores and shows things, not what it does.
-FREE_ON_RESUME = {
-    "device", "ranks", "restarts", "threads", "cache_folder", "residency", "log",
-    "checkpoint_steps", "checkpoint_seconds", "checkpoints",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,8 +63,8 @@ class Run:
 
     def _repr_html_(self) -> str:
         names = [row["name"] for row in self.results["classes"]]
-        facts = {"result": headline(self.results), "classes": listed(names)}
-        return facts_table("Run", {"folder": self.path, **facts, "report": self.report})
+        facts = {"result": headline(self.results), "classes": joined(names)}
+        return notebook_table("Run", {"folder": self.path, **facts, "report": self.report})
 
     @property
     def accuracy(self) -> float | None:
@@ -121,7 +115,13 @@ def train(
     path = user_path(out) if out else None
     begun = _begun_before(path, restarted, rank_info, store)
     if begun and not resume:
-        path, resume, recipe, config_file, fields = begun, True, None, None, _free(fields)
+        path, resume, recipe, config_file, fields = (
+            begun,
+            True,
+            None,
+            None,
+            fields_for_resume(fields),
+        )
     if resume and path:
         _bring_back(path, fields.get("checkpoints"), rank_info, store)
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
@@ -210,15 +210,6 @@ def _bring_back(
         bring()
 
 
-def _free(fields: dict[str, Any]) -> dict[str, Any]:
-    """What a run that goes on by itself may be given: the rest is in its folder.
-
-    A network's code runs only if the user names it again.
-    """
-    kept = FREE_ON_RESUME | ({"model"} if ":" in str(fields.get("model")) else set())
-    return {name: value for name, value in fields.items() if name in kept}
-
-
 def _not_sent(what: str, remedy: str) -> ConfigError:
     return ConfigError(
         f"{what} cannot be sent to other processes: {remedy}, or start your script with torchrun"
@@ -241,11 +232,11 @@ def _resolve_config(
     layers = config_layers(recipe, config_file, fields)
     asked = make_config(*layers)
     if resumed is None:
-        return without_foreign_code(asked, fields)
+        return refuse_code_from_files(asked, fields)
     if not (resumed / CONFIG).exists():
         raise OutputError(f"nothing to resume: {resumed} is not a run folder")
     saved = make_config(read_config_file(resumed / CONFIG))
-    named = {name for layer in layers for name in layer} - FREE_ON_RESUME
+    named = {name for layer in layers for name in layer} - OVERRIDABLE_ON_RESUME
     if "stream" in (asked.residency, saved.residency):  # crops from a pack differ in bits
         named |= {name for layer in layers for name in layer if name == "residency"}
     changed = sorted(n for n in named if getattr(asked, n) != getattr(saved, n))
@@ -255,7 +246,7 @@ def _resolve_config(
             "leave that out, or start a new run"
         )
     free = {name: getattr(asked, name) for layer in layers for name in layer if name not in named}
-    return without_foreign_code(make_config(saved.model_dump(), free), fields)
+    return refuse_code_from_files(make_config(saved.model_dump(), free), fields)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from onsight.choice import Choice
-from onsight.config import Config, Switch, save_config
+from onsight.config import Config, Switch
+from onsight.config_files import save_config
 from onsight.data.index import VALIDATION
 from onsight.data.sources.find import name_data
 from onsight.data.sources.source import Source
@@ -18,7 +19,7 @@ from onsight.files import write_json
 from onsight.hardware.devices import describe_environment, package_versions
 from onsight.hardware.memory import reset_peak_device_memory
 from onsight.report.console import Reporter
-from onsight.report.tables import write_problems
+from onsight.report.run_files import write_problems
 from onsight.training.budget import Budget, read_budget
 from onsight.training.finish import finish
 from onsight.training.folds import judge_folds

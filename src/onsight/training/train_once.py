@@ -21,6 +21,7 @@ from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
 from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.report.console import Reporter
+from onsight.text import joined
 from onsight.training.announce_weights import announcing_weights
 from onsight.training.budget import Budget
 from onsight.training.build import make_net, make_update
@@ -45,7 +46,6 @@ from onsight.training.run_folder.record import Record
 from onsight.training.step.calibrate import calibrate, set_temperature
 from onsight.training.step.recalibrate import recalibrate_norms
 from onsight.training.trainer import Trainer
-from onsight.words import listed
 
 
 @dataclass(frozen=True)
@@ -223,4 +223,4 @@ def _make_trainer(
 
 
 def _name_images(batch: Batch, dataset: Dataset) -> str:
-    return listed([dataset.pack.index.locators[number] for number in batch.ids.tolist()])
+    return joined([dataset.pack.index.locators[number] for number in batch.ids.tolist()])

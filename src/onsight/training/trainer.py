@@ -18,6 +18,7 @@ from onsight.evaluation.results import EpochRow
 from onsight.models.classifier import Classifier
 from onsight.models.head import set_training_mode
 from onsight.report.console import Reporter
+from onsight.text import fixed_percent, percent
 from onsight.training.blends import SHARES, Blends
 from onsight.training.budget import Budget
 from onsight.training.epoch_rows import epoch_line, epoch_row, split_facts
@@ -35,7 +36,6 @@ from onsight.training.step.deferred_losses import NonFiniteStepError
 from onsight.training.step.optim import learning_rate_factor, set_learning_rate
 from onsight.training.step.update import Update
 from onsight.training.timely import evaluate_in_time, shortened
-from onsight.words import fixed_percent, percent
 
 
 class Trainer:
@@ -183,7 +183,7 @@ class Trainer:
         return self.progress.epoch >= self.config.epochs
 
     def _train_epoch(self) -> None:
-        set_training_mode(self.step.model, self.config.norm_statistics == "kept")
+        set_training_mode(self.step.model, self.config.norm_statistics == "frozen")
         now = self.progress
         title = f"epoch {now.epoch + 1}" + ("" if self.budget else f"/{self.config.epochs}")
         with self.reporter.bar(title, len(self.loader.ids)) as bar:

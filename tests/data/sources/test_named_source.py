@@ -13,7 +13,7 @@ from torchvision import datasets
 from onsight.data.sources import named
 from onsight.data.sources.find import find_source
 from onsight.data.sources.named import NAMED_SETS, NAMES, find_named_root, match_name, read_named
-from onsight.errors import AbsentData, DataError
+from onsight.errors import DataError, MissingDataset
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +120,7 @@ def test_without_a_network_the_files_to_put_are_named(root, monkeypatch, failure
         raise failure
 
     monkeypatch.setattr(datasets.MNIST, "download", download)
-    with pytest.raises(AbsentData) as error:
+    with pytest.raises(MissingDataset) as error:
         read_named("fashion-mnist")
     message = str(error.value)
     assert "cannot be downloaded: " in message
@@ -152,7 +152,7 @@ def test_every_known_name_is_listed():
 def test_pets_are_here_or_below_the_root_and_are_never_downloaded(root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(named, "_fetch", None)
-    with pytest.raises(AbsentData) as error:
+    with pytest.raises(MissingDataset) as error:
         find_source("PetImages")
     for words in (str(root), "current folder", "Cat and Dog", "Kaggle Cats and Dogs Dataset"):
         assert words in str(error.value)

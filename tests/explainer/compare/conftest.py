@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from onsight.explainer.compare.candidates import Candidate
-from onsight.explainer.compare.measure import Comparison
-from onsight.explainer.compare.rounds import Cell
+from onsight.explainer.compare_devices import DeviceComparison
+from onsight.explainer.rounds import DeviceCandidate, TimedCell
 
 
 @pytest.fixture
@@ -16,16 +15,16 @@ def planted():
     """
 
     def plant(costs, sizes, noise=(1.0, 1.0, 1.0), problems=None):
-        candidates = [Candidate(name, torch.device("cpu"), 1, "fp32") for name in costs]
+        candidates = [DeviceCandidate(name, torch.device("cpu"), 1, "fp32") for name in costs]
         cells = []
         for size in sizes:
             for candidate in candidates:
                 fixed, image = costs[candidate.name]
-                cell = Cell(candidate, size, lambda steps: 0.0)
+                cell = TimedCell(candidate, size, lambda steps: 0.0)
                 cell.problem = (problems or {}).get((candidate.name, size), "")
                 if not cell.problem:
                     cell.rounds = [(fixed + image * size) * factor for factor in noise]
                 cells.append(cell)
-        return Comparison("lenet", (32, 32, 3), candidates, list(sizes), cells)
+        return DeviceComparison("lenet", (32, 32, 3), candidates, list(sizes), cells)
 
     return plant

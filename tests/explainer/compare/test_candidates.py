@@ -5,8 +5,12 @@ import torch
 
 from onsight.config import make_config
 from onsight.errors import ConfigError, DeviceError
-from onsight.explainer.compare.candidates import choose_candidates
-from onsight.explainer.compare.sizes import choose_batch_sizes, read_batch_sizes, second_size
+from onsight.explainer.compare_devices import (
+    choose_batch_sizes,
+    choose_candidates,
+    parse_batch_sizes,
+    second_batch_size,
+)
 from onsight.training import plan
 
 
@@ -79,10 +83,10 @@ def test_wrong_batch_sizes_are_refused(sizes, expected):
 
 
 def test_batch_sizes_are_parsed():
-    assert read_batch_sizes("4,32, 128") == [4, 32, 128]
+    assert parse_batch_sizes("4,32, 128") == [4, 32, 128]
     for text in ("4,", "4;32", "4.5", "four"):
         with pytest.raises(ConfigError, match="whole numbers separated by commas"):
-            read_batch_sizes(text)
+            parse_batch_sizes(text)
 
 
 @pytest.mark.parametrize(
@@ -90,4 +94,4 @@ def test_batch_sizes_are_parsed():
     [(512, 1000, 128), (8, 1000, 2), (4, 1000, 32), (1, 1000, 8), (4, 10, 10), (4, 4, None)],
 )
 def test_a_second_size_is_far_enough_and_possible(size, images, expected):
-    assert second_size(size, images) == expected
+    assert second_batch_size(size, images) == expected

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 from PIL import Image
 
-from onsight.explainer.compare.draw import draw_comparison
+from onsight.explainer.show_devices import draw_comparison
 
 
 def test_every_candidate_has_its_line_at_its_own_speeds(planted, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from onsight.explainer.compare.fit import Fit, crossover, fit_costs
+from onsight.explainer.step_costs import StepCosts, find_crossover, fit_costs
 
 SIZES = (4, 32, 128, 512)
 costs = st.floats(1e-7, 1e-1)
@@ -44,20 +44,20 @@ def test_a_single_size_gives_no_fit():
 
 
 def test_the_crossover_is_the_first_batch_size_at_which_the_second_is_faster():
-    cpu, gpu = Fit(0.12e-3, 14e-6, 0), Fit(0.61e-3, 1.2e-6, 0)
+    cpu, gpu = StepCosts(0.12e-3, 14e-6, 0), StepCosts(0.61e-3, 1.2e-6, 0)
     expected = next(n for n in range(4, 513) if gpu.step_seconds(n) < cpu.step_seconds(n))
-    assert crossover(cpu, gpu, 4, 512) == expected
+    assert find_crossover(cpu, gpu, 4, 512) == expected
     assert math.isclose(expected, 39, abs_tol=0)
 
 
 @pytest.mark.parametrize("sizes", [(4, 38), (39, 512), (64, 512)])
 def test_no_crossover_outside_the_measured_range(sizes):
-    cpu, gpu = Fit(0.12e-3, 14e-6, 0), Fit(0.61e-3, 1.2e-6, 0)
-    assert crossover(cpu, gpu, *sizes) is None
+    cpu, gpu = StepCosts(0.12e-3, 14e-6, 0), StepCosts(0.61e-3, 1.2e-6, 0)
+    assert find_crossover(cpu, gpu, *sizes) is None
 
 
 def test_no_crossover_if_one_is_always_faster():
-    slow, fast = Fit(2e-3, 2e-6, 0), Fit(1e-3, 1e-6, 0)
-    assert crossover(slow, fast, 4, 512) is None
-    assert crossover(fast, slow, 4, 512) is None
-    assert crossover(fast, fast, 4, 512) is None
+    slow, fast = StepCosts(2e-3, 2e-6, 0), StepCosts(1e-3, 1e-6, 0)
+    assert find_crossover(slow, fast, 4, 512) is None
+    assert find_crossover(fast, slow, 4, 512) is None
+    assert find_crossover(fast, fast, 4, 512) is None

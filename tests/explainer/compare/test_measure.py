@@ -11,10 +11,10 @@ from rich.console import Console
 from onsight.cli import main
 from onsight.config import make_config
 from onsight.errors import DeviceError
-from onsight.explainer.compare import measure as comparing
-from onsight.explainer.compare import rounds
-from onsight.explainer.compare.measure import compare
-from onsight.explainer.compare.show import facts, print_comparison
+from onsight.explainer import compare_devices as comparing
+from onsight.explainer import rounds
+from onsight.explainer.compare_devices import compare_devices
+from onsight.explainer.show_devices import comparison_facts, print_comparison
 from onsight.report.console import Reporter, SilentReporter
 
 
@@ -110,8 +110,8 @@ def test_the_printed_table_and_sentences(capsys, bars, hasty):
 
 def test_the_verdict_names_the_planted_costs(bars, gpu, plant):
     plant({"cpu": (0.12e-3, 14e-6, 512), "cuda:0": (0.61e-3, 1.2e-6, 512)})
-    comparison = compare(str(bars), make_config({}), (), (4, 64), SilentReporter())
-    found = facts(comparison)
+    comparison = compare_devices(str(bars), make_config({}), (), (4, 64), SilentReporter())
+    found = comparison_facts(comparison)
     assert "at batch 4: cpu (3.5x over cuda:0, by a lower fixed cost per step)" in found["verdict"]
     assert "at batch 64: cuda:0 (1.48x over cpu, by less time per image)" in found["verdict"]
     assert (found["device"], found["best_ratio"]) == ("cuda:0", pytest.approx(1.48, abs=0.01))
@@ -128,8 +128,8 @@ def test_the_verdict_names_the_planted_costs(bars, gpu, plant):
 
 def test_out_of_memory_is_shown_in_its_cell(bars, gpu, plant):
     plant({"cpu": (1e-3, 1e-5, 512), "cuda:0": (1e-3, 1e-6, 32)})
-    comparison = compare(str(bars), make_config({}), (), (4, 32, 64), SilentReporter())
-    found = facts(comparison)
+    comparison = compare_devices(str(bars), make_config({}), (), (4, 32, 64), SilentReporter())
+    found = comparison_facts(comparison)
     assert [row["problem"] for row in found["rows"]] == [None] * 5 + ["out of memory"]
     assert found["rows"][-1]["images_per_second"] is None
     assert found["rows"][-1]["ratio"] is None
@@ -146,7 +146,7 @@ def test_no_memory_even_for_the_network_gives_advice(bars, gpu, plant, monkeypat
 
     monkeypatch.setattr(comparing, "_make_trial", fail)
     with pytest.raises(DeviceError, match="leave it out of --compare"):
-        compare(str(bars), make_config({}), (), (4,), SilentReporter())
+        compare_devices(str(bars), make_config({}), (), (4,), SilentReporter())
 
 
 def test_a_failing_network_is_an_error(bars, monkeypatch):
@@ -155,7 +155,7 @@ def test_a_failing_network_is_an_error(bars, monkeypatch):
 
     monkeypatch.setattr(comparing, "_make_trial", fail)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        compare(str(bars), make_config({}), ["cpu"], (4,), SilentReporter())
+        compare_devices(str(bars), make_config({}), ["cpu"], (4,), SilentReporter())
 
 
 def test_bf16_is_left_out_if_it_does_not_work(bars, capsys, monkeypatch, plant):
@@ -174,11 +174,11 @@ def test_bf16_is_left_out_if_it_does_not_work(bars, capsys, monkeypatch, plant):
         return fail if trial.candidate.precision == "bf16" else working(trial, batch_size)
 
     monkeypatch.setattr(comparing._make_trial, "at", at)
-    comparison = compare(str(bars), make_config({"threads": 2}), (), (4, 8), Reporter())
+    comparison = compare_devices(str(bars), make_config({"threads": 2}), (), (4, 8), Reporter())
     assert [one.name for one in comparison.candidates] == ["1 thread fp32", "2 threads fp32"]
     assert "1 thread bf16 is left out" in capsys.readouterr().err
     with pytest.raises(RuntimeError, match="BFloat16"):  # if it is asked for, it is an error
-        compare(str(bars), make_config({"precision": "bf16"}), (), (4, 8), SilentReporter())
+        compare_devices(str(bars), make_config({"precision": "bf16"}), (), (4, 8), SilentReporter())
 
 
 @pytest.mark.parametrize(("load", "warned"), [(0.9, False), (1.1, True)])
@@ -187,7 +187,7 @@ def test_a_busy_machine_gives_a_warning(bars, plant, capsys, monkeypatch, load, 
     monkeypatch.setattr("os.getloadavg", lambda: (load, 9.0, 9.0))
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     config = make_config({"precision": "fp32", "threads": 1})
-    compare(str(bars), config, ["cpu"], (4, 8), Reporter())
+    compare_devices(str(bars), config, ["cpu"], (4, 8), Reporter())
     assert ("busy with other work (load 1.1 on 2 cores)" in capsys.readouterr().err) == warned
 
 

@@ -2,20 +2,26 @@
 
 import pytest
 
-from onsight.explainer.compare.outcome import Crossover, crossovers, outcomes
-from onsight.explainer.compare.words import crossing, sentence, verdict
+from onsight.explainer.show_devices import (
+    Crossover,
+    crossover_sentence,
+    find_crossovers,
+    find_outcomes,
+    outcome_sentence,
+    verdict,
+)
 
 SIZES = (4, 32, 128, 512)
 CPU_AND_GPU = {"cpu": (0.12e-3, 14e-6), "cuda:0": (0.61e-3, 1.2e-6)}
 
 
 def sentences(comparison):
-    return {one.batch_size: sentence(comparison, one) for one in outcomes(comparison)}
+    return {one.batch_size: outcome_sentence(comparison, one) for one in find_outcomes(comparison)}
 
 
 def test_fixed_cost_decides_small_batches_and_cost_per_image_large_ones(planted):
     comparison = planted(CPU_AND_GPU, SIZES)
-    found = {one.batch_size: one for one in outcomes(comparison)}
+    found = {one.batch_size: one for one in find_outcomes(comparison)}
     assert (found[4].winners, found[4].rival, found[4].cause) == (("cpu",), "cuda:0", "fixed")
     assert found[4].ratio == pytest.approx((0.61e-3 + 4 * 1.2e-6) / (0.12e-3 + 4 * 14e-6))
     assert (found[512].winners, found[512].cause) == (("cuda:0",), "image")
@@ -34,35 +40,37 @@ def test_fixed_cost_decides_small_batches_and_cost_per_image_large_ones(planted)
 
 def test_the_crossover_is_reported(planted):
     comparison = planted(CPU_AND_GPU, SIZES)
-    assert crossovers(comparison) == [Crossover(39, "cpu", "cuda:0")]
-    assert "cuda:0 overtakes cpu at about batch 39" in crossing(crossovers(comparison)[0])
+    assert find_crossovers(comparison) == [Crossover(39, "cpu", "cuda:0")]
+    assert "cuda:0 overtakes cpu at about batch 39" in crossover_sentence(
+        find_crossovers(comparison)[0]
+    )
     reversed_order = planted(dict(reversed(CPU_AND_GPU.items())), SIZES)
-    assert crossovers(reversed_order) == [Crossover(39, "cpu", "cuda:0")]
+    assert find_crossovers(reversed_order) == [Crossover(39, "cpu", "cuda:0")]
 
 
 def test_no_crossover_that_the_measured_steps_contradict(planted):
     comparison = planted(CPU_AND_GPU, SIZES)
     middle = [cell for cell in comparison.cells if cell.batch_size == 128]
     middle[0].rounds, middle[1].rounds = [0.6e-3] * 3, [0.7e-3] * 3  # the cpu is faster here
-    comparison.fits.update(planted(CPU_AND_GPU, SIZES).fits)  # the lines stay the same
-    assert crossovers(comparison) == []
+    comparison.costs.update(planted(CPU_AND_GPU, SIZES).costs)  # the lines stay the same
+    assert find_crossovers(comparison) == []
 
 
 def test_no_crossover_of_lines_that_fit_badly(planted, monkeypatch):
     comparison = planted(CPU_AND_GPU, SIZES)
     comparison.cells[5].rounds = [1.6e-3] * 3  # the gpu at batch 128, where it is still faster
-    assert comparison.fits["cuda:0"].miss > 0.25
-    assert crossovers(comparison) == []
+    assert comparison.costs["cuda:0"].miss > 0.25
+    assert find_crossovers(comparison) == []
     assert ": about 9" in sentences(comparison)[4]
-    monkeypatch.setattr("onsight.explainer.compare.outcome._CLOSE", 1.0)
-    assert len(crossovers(comparison)) == 1
+    monkeypatch.setattr("onsight.explainer.show_devices._BAD_FIT", 1.0)
+    assert len(find_crossovers(comparison)) == 1
 
 
 def test_no_winner_within_the_noise(planted):
     comparison = planted({"a": (1e-3, 1e-6), "b": (1.1e-3, 1e-6)}, (4, 32))
     slow, fast = comparison.cells[0], comparison.cells[1]
     slow.rounds, fast.rounds = [1.0, 1.1, 1.2], [1.3, 1.4, 1.1]  # b is faster in the last round
-    found = outcomes(comparison)[0]
+    found = find_outcomes(comparison)[0]
     assert (set(found.winners), found.rival) == ({"a", "b"}, "")
     assert sentences(comparison)[4] == "no winner: a and b are level (within the noise or 2%)"
     assert verdict(comparison).startswith("Fastest at batch 4: no clear winner; at batch 32: a (")
@@ -70,19 +78,19 @@ def test_no_winner_within_the_noise(planted):
 
 def test_a_lead_of_one_percent_does_not_count_however_certain(planted):
     comparison = planted({"a": (1e-3, 0), "b": (1.01e-3, 0)}, (4, 32))
-    assert [one.rival for one in outcomes(comparison)] == ["", ""]
-    assert crossovers(comparison) == []
+    assert [one.rival for one in find_outcomes(comparison)] == ["", ""]
+    assert find_crossovers(comparison) == []
 
 
 def test_noise_common_to_all_hides_no_winner(planted):
     comparison = planted({"a": (1e-3, 0), "b": (1.1e-3, 0)}, (4, 32), noise=(1, 3, 2, 5, 1.5))
-    assert [one.winners for one in outcomes(comparison)] == [("a",), ("a",)]
+    assert [one.winners for one in find_outcomes(comparison)] == [("a",), ("a",)]
 
 
 def test_level_winners_are_named_together_and_beat_the_first_one_behind(planted):
     costs = {"a": (3e-3, 0), "b": (2e-3, 0), "c": (1e-3, 0), "d": (1e-3, 0)}
     comparison = planted(costs, (4, 32))
-    found = outcomes(comparison)[0]
+    found = find_outcomes(comparison)[0]
     assert (found.winners, found.rival, found.ratio) == (("c", "d"), "a", pytest.approx(3))
     assert sentences(comparison)[4].startswith("c, level with d, wins 3.0x over a: 100% of a step")
     assert verdict(comparison).startswith("Fastest at batch 4 to 32: c or d (up to 3.0x over a")
@@ -90,13 +98,15 @@ def test_level_winners_are_named_together_and_beat_the_first_one_behind(planted)
 
 def test_when_the_first_wins_its_rival_is_the_next_best(planted):
     comparison = planted({"a": (1e-3, 0), "b": (4e-3, 0), "c": (2e-3, 0)}, (4, 32))
-    assert [(one.rival, one.ratio) for one in outcomes(comparison)] == [("c", pytest.approx(2))] * 2
+    assert [(one.rival, one.ratio) for one in find_outcomes(comparison)] == [
+        ("c", pytest.approx(2))
+    ] * 2
 
 
 def test_no_reason_is_given_that_the_fits_contradict(planted):
     comparison = planted({"a": (1e-3, 1e-6), "b": (2e-3, 1e-6)}, SIZES)
     comparison.cells[0].rounds, comparison.cells[1].rounds = [4e-3] * 3, [1e-3] * 3
-    comparison.fits.update(planted({"a": (1e-3, 1e-6), "b": (2e-3, 1e-6)}, SIZES).fits)
+    comparison.costs.update(planted({"a": (1e-3, 1e-6), "b": (2e-3, 1e-6)}, SIZES).costs)
     assert sentences(comparison)[4] == "b wins 4.0x over a: the fitted costs do not explain it"
     assert verdict(comparison).startswith("Fastest at batch 4: b (4.0x over a); at")
 

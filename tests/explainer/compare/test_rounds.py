@@ -3,11 +3,17 @@
 import pytest
 import torch
 
-from onsight.explainer.compare.candidates import Candidate
-from onsight.explainer.compare.rounds import OUT_OF_MEMORY, ROUNDS, Cell, run_rounds, warm_up
+from onsight.explainer.rounds import (
+    OUT_OF_MEMORY,
+    ROUNDS,
+    DeviceCandidate,
+    TimedCell,
+    run_rounds,
+    warm_up,
+)
 
-A = Candidate("a", torch.device("cpu"), 1, "fp32")
-B = Candidate("b", torch.device("cpu"), 2, "fp32")
+A = DeviceCandidate("a", torch.device("cpu"), 1, "fp32")
+B = DeviceCandidate("b", torch.device("cpu"), 2, "fp32")
 
 
 @pytest.fixture
@@ -22,7 +28,7 @@ def make_cell(calls):
             calls.append((candidate.name, size))
             return steps * step_seconds
 
-        return Cell(candidate, size, seconds)
+        return TimedCell(candidate, size, seconds)
 
     return make
 
@@ -60,7 +66,7 @@ def test_out_of_memory_affects_one_cell_only(make_cell):
     def fail(steps):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
-    cells[1].seconds = fail
+    cells[1].time_steps = fail
     measure(cells)
     assert (cells[1].problem, cells[1].rounds) == (OUT_OF_MEMORY, [])
     assert [len(cell.rounds) for cell in cells] == [ROUNDS, 0, ROUNDS]
@@ -76,7 +82,7 @@ def test_out_of_memory_in_a_late_round_drops_the_earlier_rounds_of_that_cell(mak
             return seconds
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
 
-    cell.seconds = fail_later
+    cell.time_steps = fail_later
     run_rounds([cell], lambda: None)
     assert (cell.problem, cell.rounds) == (OUT_OF_MEMORY, [])
 
@@ -87,7 +93,7 @@ def test_other_failures_are_not_hidden(make_cell):
     def fail(steps):
         raise RuntimeError("device-side assert")
 
-    cell.seconds = fail
+    cell.time_steps = fail
     with pytest.raises(RuntimeError, match="device-side assert"):
         warm_up([cell], lambda: None)
 

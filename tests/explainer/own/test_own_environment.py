@@ -7,12 +7,9 @@ import pytest
 from rich.console import Console
 
 from onsight.config import make_config
-from onsight.explainer.own.bench import FlagTrial
-from onsight.explainer.own.changes import FlagChange, Unset, settings_of_threads
-from onsight.explainer.own.explain import explain_data
-from onsight.explainer.own.fresh import FreshRun
-from onsight.explainer.own.show import facts, print_explained_run
-from onsight.explainer.own.words import cause, verdict
+from onsight.explainer.bench import FlagChange, FlagTrial, FreshRun, UnsetVariables, thread_settings
+from onsight.explainer.explain_run import explain_data
+from onsight.explainer.show_run import cause, explanation_facts, print_explanation, verdict
 from onsight.report.console import SilentReporter
 from onsight_explain.search import TrialFailed
 from onsight_explain.threads import THREAD_VARIABLES
@@ -51,7 +48,7 @@ def test_settings_that_slow_a_run_down_are_the_cause_and_are_named_with_what_to_
     words = verdict(found)
     assert "held back by OMP_WAIT_POLICY=passive and OMP_NUM_THREADS=2 in the environment" in words
     assert "with OMP_WAIT_POLICY and OMP_NUM_THREADS unset it is at least 3.0 times" in words
-    told = facts(found)
+    told = explanation_facts(found)
     assert told["best"]["unset"] == ["OMP_WAIT_POLICY", "OMP_NUM_THREADS"]
     assert told["thread_settings"] == {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": "2"}
     assert found.after is None  # this process still has them
@@ -70,7 +67,7 @@ def test_harmless_settings_are_named_and_are_no_cause(explained):
     found = explained(lambda flags: 100.0)
     assert cause(found) != "threads"
     page = io.StringIO()
-    print_explained_run(found, Console(file=page, width=200))
+    print_explanation(found, Console(file=page, width=200))
     assert (
         "Set in the environment: OMP_WAIT_POLICY=passive and OMP_NUM_THREADS=2" in page.getvalue()
     )
@@ -79,14 +76,14 @@ def test_harmless_settings_are_named_and_are_no_cause(explained):
 
 def test_what_onsight_sets_for_itself_is_none_of_them(monkeypatch):
     monkeypatch.setenv("GOMP_SPINCOUNT", "2000")
-    assert settings_of_threads().names == ("OMP_WAIT_POLICY", "OMP_NUM_THREADS")
+    assert thread_settings().names == ("OMP_WAIT_POLICY", "OMP_NUM_THREADS")
     for name in ("OMP_WAIT_POLICY", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name)
-    assert settings_of_threads() is None
+    assert thread_settings() is None
 
 
 def test_the_run_is_really_timed_in_a_process_without_them(bars, hostile_folder):
-    without = Unset(("OMP_WAIT_POLICY",), ("passive",))
+    without = UnsetVariables(("OMP_WAIT_POLICY",), ("passive",))
     fresh = FreshRun(str(bars), make_config(SMALL), without)
     try:
         assert fresh.measure([], 0.05) > 0
@@ -104,7 +101,7 @@ def test_the_run_is_really_timed_in_a_process_without_them(bars, hostile_folder)
 
 
 def test_a_process_that_fails_gives_its_own_last_words(tmp_path):
-    fresh = FreshRun(str(tmp_path / "absent"), make_config(SMALL), Unset(("A",), ("1",)))
+    fresh = FreshRun(str(tmp_path / "absent"), make_config(SMALL), UnsetVariables(("A",), ("1",)))
     with pytest.raises(TrialFailed, match="absent"):
         fresh.measure([], 0.05)
     fresh.close()

@@ -13,15 +13,13 @@ from onsight.cli import main
 from onsight.config import make_config
 from onsight.data.augment import Augmentation
 from onsight.errors import OutputError
-from onsight.explainer.own import bench as benches
-from onsight.explainer.own import explain as explaining
-from onsight.explainer.own import opening
-from onsight.explainer.own.bench import FlagTrial
-from onsight.explainer.own.changes import FlagChange, fields_of, flag_changes
-from onsight.explainer.own.explain import explain_data
-from onsight.explainer.own.record import record_step
-from onsight.explainer.own.show import facts, print_explained_run
-from onsight.explainer.own.words import cause, verdict
+from onsight.explainer import bench as benches
+from onsight.explainer import explain_run
+from onsight.explainer import explain_run as explaining
+from onsight.explainer.bench import FlagChange, FlagTrial, changed_fields, flag_changes
+from onsight.explainer.explain_run import explain_data
+from onsight.explainer.show_run import cause, explanation_facts, print_explanation, verdict
+from onsight.explainer.step_record import record_step
 from onsight.hardware.reproducible import reproducible
 from onsight.report.console import SilentReporter
 from onsight.training.autotune.trial import Trial
@@ -93,8 +91,8 @@ def test_slow_parts_are_found_in_their_phase(bars, monkeypatch, planted, phase):
 
 def prepared(data, config):
     """The run as `explain` prepares it."""
-    device, threads = opening.choose_device("cpu"), opening.choose_threads(1)
-    return opening.prepare(config, str(data), device, threads, SilentReporter())
+    device, threads = explain_run.choose_device("cpu"), explain_run.choose_threads(1)
+    return explain_run.prepare(config, str(data), device, threads, SilentReporter())
 
 
 def test_recording_does_not_change_the_training(bars):
@@ -118,9 +116,9 @@ def test_recording_does_not_change_the_training(bars):
 def test_the_best_flags_are_applied_together_and_recorded_again(bars, plant):
     plant({("batch_size", 8): 1.5, ("precision", "bf16"): 2.0, ("threads", 2): 1.02})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("onsight.explainer.own.changes._BATCHES", (8,))
+        patch.setattr("onsight.explainer.bench._BATCH_SIZES", (8,))
         found = explained(bars)
-    assert fields_of(found.best.changes) == {"precision": "bf16", "batch_size": 8}
+    assert changed_fields(found.best.changes) == {"precision": "bf16", "batch_size": 8}
     assert found.best.low == pytest.approx(3.0)
     assert found.after.images == 8 * found.after.steps
     assert cause(found) == "small-batch"
@@ -179,7 +177,7 @@ def test_which_flags_are_worth(bars):
         ready = prepared(bars, make_config(SMALL | {"learning_rate": 0.01, "accumulate": 2}))
         config, data = ready.config, ready.data
         flags = {one.label for one in flag_changes(config, data, data.new_network(config))}
-    cores = opening.choose_threads(0).value
+    cores = explain_run.choose_threads(0).value
     several = {f"--threads {cores}"} if cores > 1 else set()
     assert flags == several | {
         "--precision bf16",
@@ -191,12 +189,12 @@ def test_which_flags_are_worth(bars):
 def test_json_and_page_agree(bars, plant):
     plant({("precision", "bf16"): 2.0})
     found = explained(bars)
-    told = json.loads(json.dumps(facts(found)))
+    told = json.loads(json.dumps(explanation_facts(found)))
     assert told["best_ratio"] == pytest.approx(2.0)
     assert told["best"]["changes"] == {"precision": "bf16"}
     assert sum(told["phases"].values()) == pytest.approx(told["before"]["seconds"], rel=1e-3)
     page = io.StringIO()
-    print_explained_run(found, Console(file=page, width=80))
+    print_explanation(found, Console(file=page, width=80))
     text = " ".join(page.getvalue().split())
     assert " ".join(verdict(found).split()) in text
     assert "Applied and recorded again, --precision bf16" in text

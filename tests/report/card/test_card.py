@@ -8,11 +8,10 @@ from huggingface_hub import ModelCard
 
 from onsight import cli
 from onsight.errors import OutputError
+from onsight.limits import FEW_IMAGES
 from onsight.models.file import load_model_file, save_model
-from onsight.report.card.card import card_text, write_card
-from onsight.report.card.circumstances import circumstances
-from onsight.report.card.limits import limits
-from onsight.report.card.subject import read_subject
+from onsight.report.card import card_text, write_card
+from onsight.report.card_facts import limitations, read_card_subject, training_facts
 
 
 def command(*tokens):
@@ -48,56 +47,60 @@ def test_the_hub_reads_the_accuracy(run, capsys):
 
 
 def test_no_license_is_made_up(run):
-    card = ModelCard(card_text(read_subject(run)))
+    card = ModelCard(card_text(read_card_subject(run)))
     assert card.data.license is None
     assert "No license is stated" in card.text
 
 
 def test_every_class_has_its_row(run):
-    text = card_text(read_subject(run))
+    text = card_text(read_card_subject(run))
     for row in json.loads((run / "results.json").read_text())["classes"]:
         counts = [row["train_images"], row["validation_images"], row["images"]]
         assert f"| {row['name']} | {' | '.join(map(str, counts))} |" in text
 
 
 def test_the_model_file_alone_is_enough(run):
-    whole = read_subject(run)
-    alone = read_subject(run / "model.safetensors")
+    whole = read_card_subject(run)
+    alone = read_card_subject(run / "model.safetensors")
     assert alone.name == whole.name == "pets"
-    assert limits(alone) == [one for one in limits(whole) if "were held out" not in one]
+    assert limitations(alone) == [one for one in limitations(whole) if "were held out" not in one]
     assert ModelCard(card_text(alone)).data.eval_results == (
         ModelCard(card_text(whole)).data.eval_results
     )
 
 
 def test_places_on_the_disk_are_not_told(run, shared_bars):
-    text = card_text(read_subject(run))
+    text = card_text(read_card_subject(run))
     assert "bars" in text
     assert str(shared_bars.parent) not in text
     assert str(run.parent) not in text
 
 
 def test_energy_is_arithmetic_and_says_that_it_was_not_measured(run):
-    subject = read_subject(run)
+    subject = read_card_subject(run)
     subject.results["seconds"] = 7200.0
-    (said,) = [one for one in circumstances(subject) if "Energy" in one]
+    (said,) = [one for one in training_facts(subject) if "Energy" in one]
     assert "were not measured" in said
-    assert "For every 100 W that the machine drew, this run took 200 Wh." in said
+    assert "For every 100 W that the machine drew, this run used 200 Wh." in said
 
 
 def test_limits_follow_from_the_results(run):
-    subject = read_subject(run)
+    subject = read_card_subject(run)
     results = subject.results
     results["classes"][0] |= {"images": 0}
     results["classes"][1] |= {"images": 3, "name": "odd"}
     results["problems"] = 2
-    said = " ".join(limits(subject))
+    said = " ".join(limitations(subject))
     assert f"Nothing is known about '{results['classes'][0]['name']}'" in said
     assert "'odd' (3)" in said
-    assert "2 images could not be read" in said
+    assert "2 images could not be used" in said
+    results["classes"][1] |= {"images": FEW_IMAGES - 1}
+    assert f"'odd' ({FEW_IMAGES - 1})" in " ".join(limitations(subject))
+    results["classes"][1] |= {"images": FEW_IMAGES}
+    assert f"'odd' ({FEW_IMAGES})" not in " ".join(limitations(subject))
     results["classes"] = []
     results["accuracy"] = None
-    assert len(limits(subject)) == 2  # those of any classifier
+    assert len(limitations(subject)) == 2  # those of any classifier
 
 
 def test_names_cannot_break_the_card(run):
@@ -105,7 +108,7 @@ def test_names_cannot_break_the_card(run):
     for row in file.results["classes"]:
         row["name"] = f"<b>a|b</b> `{row['name']}`\n# no heading"
     save_model(run / "odd.safetensors", file)
-    text = card_text(read_subject(run / "odd.safetensors"))
+    text = card_text(read_card_subject(run / "odd.safetensors"))
     assert "\n# no heading" not in text
     assert "<b>" not in text
     rows = [line for line in text.splitlines() if "across" in line and line.startswith("|")]
@@ -116,16 +119,16 @@ def test_names_cannot_break_the_card(run):
 def test_a_card_of_somebodys_own_stays(run):
     (run / "card.md").write_text("---\nlicense: mit\n---\nmine")
     with pytest.raises(OutputError, match="left as it is"):
-        write_card(read_subject(run), run / "card.md", None)
+        write_card(read_card_subject(run), run / "card.md", None)
     assert (run / "card.md").read_text().endswith("mine")
     (run / "card.md").unlink()
-    write_card(read_subject(run), run / "card.md", None)
-    write_card(read_subject(run), run / "card.md", "mit")  # its own is replaced
+    write_card(read_card_subject(run), run / "card.md", None)
+    write_card(read_card_subject(run), run / "card.md", "mit")  # its own is replaced
     assert ModelCard.load(run / "card.md").data.license == "mit"
 
 
 def test_a_run_without_held_out_images_has_no_accuracy(run):
-    subject = read_subject(run)
+    subject = read_card_subject(run)
     subject.results.update({"accuracy": None, "images": 0, "calibration": []})
     text = card_text(subject)
     assert "model-index" not in text

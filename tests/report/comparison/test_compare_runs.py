@@ -12,8 +12,7 @@ import onsight
 from onsight.cli import main
 from onsight.errors import ModelError, OutputError
 from onsight.evaluation.statistics import PairedCounts, difference_interval
-from onsight.report.comparison.result import Gap
-from onsight.report.comparison.words import verdict
+from onsight.report.compare_result import Gap, significance
 from onsight.report.console import SilentReporter
 
 
@@ -34,10 +33,10 @@ def test_a_difference_within_noise(tmp_path):
     assert [run.accuracy for run in found.runs] == [0.86, 0.89]
     low, high = difference_interval(PairedCounts(80, 9, 6, 5))
     assert (
-        f"second is 3.0 points above first (95% interval {100 * low:.1f} to {100 * high:.1f}, "
-        "n = 100): within noise (p = 0.61)"
+        f"second is 3.0 points above first (95% CI {100 * low:.1f} to {100 * high:.1f}, "
+        "n = 100): not significant (p = 0.61)"
     ) in str(found)
-    assert "both right 80, only second 9, only first 6, both wrong 5" in str(found)
+    assert "both correct 80, only second 9, only first 6, neither 5" in str(found)
     assert "settings that differ: seed 0 / 1" in str(found)
 
 
@@ -54,19 +53,19 @@ def test_a_removed_setting_counts_only_where_it_was_used(tmp_path):
 def test_a_clear_difference(tmp_path):
     text = str(onsight.compare(*plant_counts(tmp_path, 60, 30, 4, 6)))
     assert "first is 26.0 points above second" in text
-    assert "more than noise (p < 0.001)" in text
-    assert "Classes that differ by more than noise:\n  cat: first recognises 26.0 points" in text
+    assert "significant (p < 0.001)" in text
+    assert "Classes with a significant difference:\n  cat: first recognises 26.0 points" in text
 
 
 def test_runs_that_are_right_on_the_same_images(tmp_path):
     text = str(onsight.compare(*plant_counts(tmp_path, 8, 0, 0, 2)))
-    assert "first and second are right on exactly the same images (n = 10)" in text
+    assert "first and second are correct on exactly the same images (n = 10)" in text
 
 
 def test_runs_that_are_equally_accurate(tmp_path):
     text = str(onsight.compare(*plant_counts(tmp_path, 8, 3, 3, 2)))
-    assert "first and second are equally accurate (95% interval" in text
-    assert "within noise (p = 1)" in text
+    assert "first and second are equally accurate (95% CI" in text
+    assert "not significant (p = 1)" in text
 
 
 def plant_three(folder):
@@ -125,8 +124,8 @@ def test_what_is_left_out_and_different_splits_are_said(tmp_path):
     two = plant_run(tmp_path / "two", rows[:4], seen=[row.digest for row in rows[4:9]])
     notes = onsight.compare(one, two).notes
     assert notes == (
-        "of the 10 held-out images of one, 6 not compared: 5 seen by another run in training or "
-        "selection and 1 not held out by every run",
+        "of the 10 held-out images of one, 6 are not compared: 5 used by another run for training "
+        "or selection and 1 not held out by every run",
         "the runs split their images differently: test fraction 0.2 / 0.1",
     )
 
@@ -136,7 +135,7 @@ def test_validation_results_are_said_to_be_flattered(tmp_path):
     one = plant_run(tmp_path / "one", rows)
     two = plant_run(tmp_path / "two", rows, split="validation")
     assert onsight.compare(one, two).notes == (
-        "the images of two also chose which epoch to keep, which flatters it",
+        "the images of two also chose which epoch to keep, so its accuracy is optimistic",
     )
 
 
@@ -236,12 +235,12 @@ def test_a_folder_and_its_zip_give_the_same_images(trained, shared_bars, tmp_pat
 @pytest.mark.parametrize(
     ("low", "p", "corrected_p", "words"),
     [
-        (-0.01, 0.2, 0.2, "within noise (p = 0.2)"),
-        (0.001, 0.06, 0.06, "at the edge of noise (p = 0.06)"),
-        (0.01, 0.0001, 0.0001, "more than noise (p < 0.001)"),
-        (0.01, 0.03, 0.09, "within noise, considering how many runs are compared"),
+        (-0.01, 0.2, 0.2, "not significant (p = 0.2)"),
+        (0.001, 0.06, 0.06, "borderline (p = 0.06)"),
+        (0.01, 0.0001, 0.0001, "significant (p < 0.001)"),
+        (0.01, 0.03, 0.09, "not significant, considering how many runs are compared"),
     ],
 )
 def test_the_verdict_follows_the_corrected_p_value(low, p, corrected_p, words):
     gap = Gap("a", "b", PairedCounts(80, 9, 6, 5), low, 0.1, p, corrected_p)
-    assert words in verdict(gap, corrected=p != corrected_p)
+    assert words in significance(gap, corrected=p != corrected_p)

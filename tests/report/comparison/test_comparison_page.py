@@ -12,7 +12,7 @@ from planted_runs import plant_counts, plant_run, said
 
 import onsight
 from onsight.data.decode import pixel_digest
-from onsight.report.tables import digest_text
+from onsight.report.run_files import digest_text
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_the_surest_disagreements_come_first_with_their_own_pixels(pets, tmp_pat
     assert len(shown) == 60
     for pixels, path in zip(shown, expected, strict=True):
         assert np.array_equal(pixels, np.asarray(Image.open(path)))
-    assert "60 of 70; the other 10 are left out." in page
+    assert "60 of 70; the other 10 are not shown." in page
 
 
 def test_a_page_says_what_each_run_said_and_who_was_right(pets, tmp_path):
@@ -107,7 +107,7 @@ def test_a_named_set_that_is_not_here_is_not_downloaded(tmp_path, monkeypatch):
 
 def test_runs_that_agree_have_no_images_to_show(tmp_path):
     page = page_of(plant_counts(tmp_path, 5, 0, 0, 2), tmp_path)
-    assert "The runs gave every image the same class." in page
+    assert "The runs predicted the same class for every image." in page
 
 
 def test_names_are_escaped(tmp_path):

@@ -3,14 +3,13 @@
 import pytest
 from planted_runs import Said, digest_of, plant_run, said
 
-from onsight.report.comparison.held_out import read_held_out
-from onsight.report.comparison.pairing import LeftOut, pair
+from onsight.report.compare_pairs import LeftOut, pair_images, read_held_out
 
 
 def paired(*folders):
     """The paths of the common images in each run, and what was left out."""
     runs = [read_held_out(folder, folder.name) for folder in folders]
-    rows, left_out = pair(runs)
+    rows, left_out = pair_images(runs)
     paths = [
         [run.image_paths[row] for row in places]
         for run, places in zip(runs, rows.tolist(), strict=True)

@@ -83,5 +83,5 @@ def test_a_relative_that_cannot_be_made_here_is_passed_over(tries):
 
 def test_more_time_is_told_only_where_it_helps(tries):
     race = race_of([tries.candidate("head", 0.1)])
-    assert more_time(race, 5) == ["with 5 times the time, head: about 98.0%"]
+    assert more_time(race, 5) == ["with 5 times the time, head: estimated accuracy 98.0%"]
     assert more_time(race, 1) == []

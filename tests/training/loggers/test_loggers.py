@@ -234,7 +234,7 @@ def test_nobody_is_asked_for_a_key(wandb, monkeypatch):
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
 def test_a_missing_library_is_named_before_any_work(bars, tmp_path, monkeypatch, name):
     monkeypatch.setattr(
-        "onsight.training.loggers.loggers.find_spec",
+        "onsight.installation.find_spec",
         lambda wanted: None if wanted == name else find_spec(wanted),
     )
     with pytest.raises(ConfigError, match=rf"pip install 'onsight\[{name}\]'"):

@@ -37,4 +37,5 @@ class _Stderr(Console):
 
 def _print(line: Text) -> None:
     with suppress(OSError, ValueError):
-        _Stderr(stderr=True, soft_wrap=True).print(line)
+        console = _Stderr(stderr=True)
+        console.print(line, soft_wrap=not console.is_terminal)  # paths stay whole in a pipe

@@ -22,7 +22,7 @@ from onsight.data.shards.remote import Remote, RemoteFile
 from onsight.data.shards.store import Descriptor, OpenFiles, Shard
 from onsight.errors import DataError, DiskError
 from onsight.files import disk_errors
-from onsight.words import data_size
+from onsight.text import data_size
 
 _FREE_DISK_SHARE = 0.5  # of the free space, if no limit is given
 _ENDING, _UNFINISHED = ".shard", ".tmp"

@@ -25,7 +25,7 @@ from onsight.data.sources.source import Source, compute_fingerprint, describe, n
 from onsight.errors import DataError
 from onsight.files import disk_errors
 from onsight.limits import COMPRESSION_RATIO
-from onsight.words import plural
+from onsight.text import plural
 
 _ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _ZIP_ENDINGS = (".zip",)

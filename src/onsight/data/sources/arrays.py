@@ -13,7 +13,7 @@ from onsight.data.cache import file_state
 from onsight.data.index import SPLIT_NAMES, Index, Row
 from onsight.data.sources.source import Pixels, Source, compute_fingerprint, describe
 from onsight.errors import DataError
-from onsight.words import plural
+from onsight.text import plural
 
 
 class LabelledImages(NamedTuple):

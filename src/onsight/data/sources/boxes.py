@@ -41,7 +41,7 @@ from onsight.data.sources.source import (
     find_split_word,
 )
 from onsight.errors import DataError, ImageError
-from onsight.words import plural
+from onsight.text import plural
 
 _CACHED_IMAGES = 4  # decoded, as the boxes of an image follow each other
 _INSTANCES = "instances_"  # COCO's own files of boxes: others of the same images lie beside them

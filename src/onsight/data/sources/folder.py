@@ -18,7 +18,7 @@ from onsight.data.index import SPLIT_WORDS, TRAIN, UNSPLIT, Index, Problem, Row
 from onsight.data.sources.read_file import read_regular_file
 from onsight.data.sources.source import Source, compute_fingerprint, describe, note_hidden
 from onsight.errors import ConfigError, DataError
-from onsight.words import listed, plural
+from onsight.text import joined, plural
 
 EXPECTED = """\
 Put each class in a folder of its own, below split folders if the data has a split:
@@ -190,7 +190,7 @@ class _Walk:
         """Return what was skipped without being a problem."""
         notes = note_hidden(self._hidden)
         if self._empty:
-            names = listed([name_class(path) for path in self._empty], most=3)
+            names = joined([name_class(path) for path in self._empty], limit=3)
             notes.append(f"{plural(len(self._empty), 'empty folder')} ({names})")
         if self._linked_files:
             links = plural(self._linked_files, "link")

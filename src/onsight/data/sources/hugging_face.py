@@ -29,7 +29,7 @@ from onsight.data.sources.source import (
 )
 from onsight.errors import DataError, ImageError
 from onsight.limits import ROW_GROUP_BYTES
-from onsight.words import listed
+from onsight.text import joined
 
 _LABEL_NAMES = ("label", "labels", "class", "fine_label")
 _CACHED_GROUPS = 24  # row groups of images in memory: those that a shuffled epoch reads at once
@@ -115,12 +115,12 @@ def _read_columns(store: ShardStore, number: int, label: str) -> _Columns:
     present = [name for name in ([label] if label else _LABEL_NAMES) if name in schema.names]
     if len(present) > 1:
         raise DataError(
-            f"{path} has the columns {listed(present)}; name the label column with --label"
+            f"{path} has the columns {joined(present)}; name the label column with --label"
         )
     if image is None or not present:
         raise DataError(
             f"{path} has no column of {'images' if image is None else 'labels'}; it has: "
-            f"{listed(schema.names)}. Labels are in a column named {' or '.join(_LABEL_NAMES)}, "
+            f"{joined(schema.names)}. Labels are in a column named {' or '.join(_LABEL_NAMES)}, "
             "or in the one that --label names"
         )
     return _Columns(image, present[0], _read_class_names(schema, present[0]))

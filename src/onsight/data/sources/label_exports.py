@@ -24,7 +24,7 @@ from onsight.data.sources.manifest import Entry, list_entries
 from onsight.data.sources.source import Source, find_split_word
 from onsight.data.sources.tables import normalize_column, read_table, table_errors
 from onsight.errors import DataError, ImageError
-from onsight.words import listed
+from onsight.text import joined
 
 _UPLOAD_PREFIX = re.compile(r"^[0-9a-f]{8}-")  # Label Studio adds it to the names of uploads
 # The keys of a JSON_MIN task that are not choices.
@@ -108,7 +108,7 @@ def _find_label_name(file: Path, choices: list[dict[str, set[str]]], label: str)
     if not names:
         raise DataError(f"{file} has no choices: none of its images is labelled")
     if label or len(names) > 1:
-        raise DataError(f"{file} has the choices {listed(names)}; name one with --label")
+        raise DataError(f"{file} has the choices {joined(names)}; name one with --label")
     return names[0]
 
 

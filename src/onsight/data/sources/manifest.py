@@ -34,7 +34,7 @@ from onsight.data.sources.tables import (
     table_errors,
 )
 from onsight.errors import DataError
-from onsight.words import listed, plural
+from onsight.text import joined, plural
 
 
 class Entry(NamedTuple):
@@ -228,7 +228,7 @@ class _Columns(NamedTuple):
 
     def describe(self, header: Sequence[str]) -> str:
         """Return the names of the columns that are read."""
-        return listed([header[position] for position in self if position is not None])
+        return joined([header[position] for position in self if position is not None])
 
 
 def _find_columns(header: Sequence[str], manifest: Path, label: str) -> _Columns:
@@ -259,7 +259,7 @@ def _find_label_column(names: Sequence[str], manifest: Path, label: str) -> Sequ
     present = [name for name in LABEL_COLUMNS if name in names]
     if len(present) > 1:
         raise DataError(
-            f"{manifest} has the columns {listed(present)}; name the label column with --label"
+            f"{manifest} has the columns {joined(present)}; name the label column with --label"
         )
     return present
 

@@ -20,7 +20,7 @@ from onsight.data.sources.read_file import read_regular_file
 from onsight.data.sources.source import Pixels, Source
 from onsight.errors import DataError, ImageError
 from onsight.files import disk_errors
-from onsight.words import plural
+from onsight.text import plural
 
 
 class MapStyle(Protocol):

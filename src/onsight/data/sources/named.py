@@ -18,7 +18,7 @@ from onsight.data.sources.cifar import read_cifar
 from onsight.data.sources.folder import read_folder
 from onsight.data.sources.idx import read_idx
 from onsight.data.sources.source import Source, compute_fingerprint
-from onsight.errors import AbsentData, DataError, did_you_mean
+from onsight.errors import DataError, MissingDataset, did_you_mean
 from onsight.files import disk_errors
 
 _TIMEOUT_SECONDS = 30.0
@@ -135,7 +135,7 @@ def _read_pets() -> Source:
         if folder.is_dir():
             source = read_folder(folder)
             return replace(source, description=f"{_PETS} in {source.root}: {source.description}")
-    raise AbsentData(
+    raise MissingDataset(
         f"{_PETS} is neither in the current folder nor in {find_named_root()}, and cannot be "
         'downloaded automatically.\nGet Microsoft\'s "Kaggle Cats and Dogs Dataset", unpack it, '
         f"and put its folder {_PETS}, with Cat and Dog inside, into either; or give the folder "
@@ -178,9 +178,9 @@ def _move(folder: Path, target: Path) -> None:
             raise
 
 
-def _cannot_download(name: str, chosen: _NamedSet, root: Path, error: Exception) -> AbsentData:
+def _cannot_download(name: str, chosen: _NamedSet, root: Path, error: Exception) -> MissingDataset:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-    return AbsentData(
+    return MissingDataset(
         f"{name} is not in {root} and cannot be downloaded: {reason}\n"
         f"Put {chosen.files} into {root / chosen.folder}, or give the folder that holds "
         "them: onsight train FOLDER"

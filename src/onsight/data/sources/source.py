@@ -24,7 +24,7 @@ from onsight.data.index import (
     Problem,
 )
 from onsight.errors import DataError, ImageError
-from onsight.words import plural
+from onsight.text import plural
 
 if TYPE_CHECKING:
     from onsight.data.shards.table import ShardTable

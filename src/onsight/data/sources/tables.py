@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from onsight.errors import DataError
+from onsight.installation import distribution
 from onsight.limits import MANIFEST_LINE_CHARACTERS
-from onsight.version import installed_as
 
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path")
 LABEL_COLUMNS = ("label", "class", "category", "target")
@@ -132,7 +132,7 @@ def _read_parquet(path: Path, wanted: Set[str]) -> Table:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise DataError(
-            f"reading {path} needs pyarrow: pip install '{installed_as()}[parquet]'"
+            f"reading {path} needs pyarrow: pip install '{distribution()}[parquet]'"
         ) from error
     try:
         header = list(ParquetFile(path).schema_arrow.names)

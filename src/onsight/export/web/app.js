@@ -68,7 +68,7 @@ function describe() {
   document.title = classifier.facts.model;
   const accuracy = measured?.images
     ? ` It classified ${percent(measured.accuracy)} of ${measured.images.toLocaleString()} held-out ` +
-      `images correctly (95% interval ${percent(measured.accuracy_low)} to ` +
+      `images correctly (95% CI ${percent(measured.accuracy_low)} to ` +
       `${percent(measured.accuracy_high)}).`
     : "";
   const names = classes.length > 12 ? `${classes.slice(0, 12).join(", ")}, …` : classes.join(", ");

@@ -49,7 +49,7 @@ function headline({ accuracy, accuracy_low: low, accuracy_high: high, images }) 
   return [
     percent(accuracy),
     `Of ${count(images)} images that it was not trained on, it classified ${right} correctly. ` +
-      `On new images of the same kind, expect ${percent(low)} to ${percent(high)} (95% interval).`,
+      `On new images of the same kind, expect ${percent(low)} to ${percent(high)} (95% CI).`,
   ];
 }
 

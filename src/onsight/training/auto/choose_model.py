@@ -63,7 +63,7 @@ def settle_model(
     What is asked for in the config stays as it is.
     """
     if config.model != AUTO:
-        return Choice(config.model, "as asked"), config
+        return Choice(config.model, "set by you"), config
 
     def decide() -> str:
         with budget.trying() if budget else nullcontext():
@@ -127,7 +127,7 @@ def choose_model(
     except (ConfigError, DataError, ModelError, NonFiniteStepError) as error:
         name = names[0] if _from_weights(config) else SCRATCH
         return _as_it_is(name, f"not tried: {error}")
-    reporter.say(f"model: trials took {time.perf_counter() - begun:.1f} s")
+    reporter.say(f"model: compared candidates in {time.perf_counter() - begun:.1f} s")
     if path:
         keep_choice(path, chosen)
     return chosen

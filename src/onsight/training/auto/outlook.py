@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from onsight.choice import Choice
+from onsight.text import percent
 from onsight.training.auto.trials import Tried, error_of
-from onsight.words import percent
 
 # Rules of thumb from runs of 10 s to 300 s on four kinds of images (NOTEBOOK.md).
 _SLOWEST, _FASTEST, _USUAL_LEARNING = 0.1, 0.3, 0.15  # powers with which mistakes of a net from
@@ -59,7 +59,7 @@ class Outlook:
     judged: int
 
     def __str__(self) -> str:
-        return f"{self.name}: about {percent(1 - self.error)}"
+        return f"{self.name}: estimated accuracy {percent(1 - self.error)}"
 
 
 def scratch_outlook(name: str, fields: dict[str, Any], tried: Tried, task: Task) -> Outlook:
@@ -148,7 +148,7 @@ def choose(outlooks: list[Outlook], evidence: str) -> tuple[Choice[str], dict[st
     """The best outlook as a choice, whose reason names the others too, and its config fields."""
     best = best_of(outlooks)
     rest = [str(one) for one in outlooks if one is not best]
-    reason = f"{best} right in this time ({'; '.join([*rest, evidence])})"
+    reason = f"{best} in this time ({'; '.join([*rest, evidence])})"
     return Choice(best.fields["model"], reason, round(1 - best.error, 4)), best.fields
 
 

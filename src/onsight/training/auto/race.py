@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from onsight.errors import ModelError
 from onsight.evaluation.metrics import share_with_interval
+from onsight.text import fixed_percent
 from onsight.training.auto.candidates import Candidate
 from onsight.training.auto.outlook import Outlook, Task, best_of, is_clear
 from onsight.training.auto.trials import Tried
-from onsight.words import fixed_percent
 
 _LEAST_SECONDS = 1.0  # of a trial in the second round: a shorter one tells nothing new
 

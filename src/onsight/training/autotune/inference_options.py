@@ -11,10 +11,10 @@ from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.features.feature_pass import compute_features
 from onsight.models.classifier import Classifier
+from onsight.text import joined, plural
 from onsight.training.images.training_data import TrainingData
 from onsight.training.plan import ComputePlan
 from onsight.training.step.timing import measure_seconds
-from onsight.words import listed, plural
 
 _WITHOUT_BF16 = ("AVX2", "NO AVX")  # x86-64; emulated, it was 20 times as slow as fp32
 _TRIED = 4  # images: where bf16 is emulated, more would take minutes
@@ -42,7 +42,7 @@ def choose_inference(config: Config, data: TrainingData, plan: ComputePlan) -> C
     threads = min(counts, key=lambda count: seconds[count])
     if len(counts) > 1:
         rates = [f"{plural(n, 'thread')} {_TRIED / seconds[n]:,.0f} images/s" for n in counts]
-        plan = replace(plan, threads=Choice(threads, listed(rates), _TRIED / seconds[threads]))
+        plan = replace(plan, threads=Choice(threads, joined(rates), _TRIED / seconds[threads]))
     if config.precision != "auto":
         return plan
     if torch.backends.cpu.get_cpu_capability() in _WITHOUT_BF16:

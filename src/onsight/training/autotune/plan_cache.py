@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from onsight.config import Config, step_fields
+from onsight.config import Config, step_time_fields
 from onsight.files import write_json
 from onsight.hardware.devices import describe_device
 from onsight.training.autotune.compute_options import ComputeOptions, may_compile
@@ -28,7 +28,7 @@ def plan_file(folder: Path, config: Config, data: TrainingData, expected_seconds
         "torch": torch.__version__,
         "threads": thread_variables_set_by_user(os.environ),
         "shape": [*dataset.input_shape, *dataset.images.shape, len(dataset.classes)],
-        "config": {name: getattr(config, name) for name in step_fields()},
+        "config": {name: getattr(config, name) for name in step_time_fields()},
         "may_compile": may_compile(config, data.device, expected_seconds),
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()

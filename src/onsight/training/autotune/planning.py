@@ -48,7 +48,7 @@ def choose_compute(
     plain = default_options(config, data.device, choose_threads(config.threads).value)
     stages = open_stages(config, data, allowed.worth_compiling(seconds))
     if config.plan == "default" or not stages:
-        reason = "nothing is left open" if config.plan != "default" else "as asked"
+        reason = "nothing is left open" if config.plan != "default" else "set by you"
         return unmeasured_plan(config, plain, f"not measured: {reason}")
     if seconds < _WORTH_SECONDS:
         return unmeasured_plan(config, plain, "not measured: the run is too short to gain from it")
@@ -136,7 +136,7 @@ def _measure(
 
 def _asked(config: Config, name: str) -> str:
     value = getattr(config, name)
-    return "" if value in ("auto", 0) else "as asked"
+    return "" if value in ("auto", 0) else "set by you"
 
 
 def _explain(config: Config, name: str, found: Measured) -> Choice[Any]:
@@ -144,7 +144,7 @@ def _explain(config: Config, name: str, found: Measured) -> Choice[Any]:
     value = getattr(found.chosen, name)
     if name == "accumulate":
         asked = value == config.accumulate
-        return Choice(value, "as asked" if asked else "memory ran out with fewer parts")
+        return Choice(value, "as configured" if asked else "memory ran out with fewer parts")
     others = {one: s for one, s in found.seconds.items() if getattr(one, name) != value}
     if not others:
         return Choice(value, _asked(config, name) or _why_alone(name, value, found))

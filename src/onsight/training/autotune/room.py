@@ -7,10 +7,10 @@ from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.data.loader import Images
 from onsight.hardware.memory import peak_device_memory_bytes, reset_peak_device_memory
+from onsight.text import data_size
 from onsight.training.autotune.compute_options import eager_options
 from onsight.training.autotune.trial import Trial
 from onsight.training.images.training_data import TrainingData
-from onsight.words import data_size
 from onsight_explain.devices import (
     free_memory_bytes,
     has_streams,

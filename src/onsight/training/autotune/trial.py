@@ -30,7 +30,7 @@ class Trial:
         self.data = data
         self.ids = data.dataset.ids(TRAIN)
         net = data.new_network(config)
-        set_training_mode(net, config.norm_statistics == "kept")
+        set_training_mode(net, config.norm_statistics == "frozen")
         self.update = make_update(config, net, data.dataset, data.normalization, data.device)
         self.step = self.update.step
         self.step.on_halved = _refuse

@@ -11,7 +11,7 @@ from onsight.data.duplicates.near import connected_groups, sample_near_duplicate
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.sources.source import is_memory_name
 from onsight.data.split import group_identical
-from onsight.words import plural
+from onsight.text import plural
 
 _MOST = 10_000  # images that are compared, which takes seconds
 

@@ -14,7 +14,7 @@ _STEPS_OF_EPOCH = 30  # with fewer, and two epochs, fine-tuning ends before it h
 def usual_batch(config: Config, training: int) -> Choice[int]:
     """The batch size as asked, or the default; smaller for fine-tuning on few images."""
     if "batch_size" in config.model_fields_set:
-        return Choice(config.batch_size, "as asked")
+        return Choice(config.batch_size, "set by you")
     size = config.batch_size
     if fine_tunes(config):
         while size > _LEAST_TUNING_BATCH and training < _STEPS_OF_EPOCH * size:

@@ -11,9 +11,9 @@ from onsight.config import Config
 from onsight.data.pack import Pack
 from onsight.data.split import USUAL_FOLDS
 from onsight.models.catalog import make_model
+from onsight.text import duration
 from onsight.training.budget import Budget
 from onsight.training.workload import expected_seconds
-from onsight.words import duration
 
 _LEAST_SECONDS = 3.0  # of a budget, for each training
 _MOST_SECONDS = 300.0  # that folds may add to a run unasked

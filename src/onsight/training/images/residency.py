@@ -14,7 +14,7 @@ from onsight.data.pack import is_packed
 from onsight.data.packing import PackJob
 from onsight.data.sources.source import Source
 from onsight.errors import ConfigError
-from onsight.words import data_size
+from onsight.text import data_size
 from onsight_explain.devices import free_memory_bytes
 
 _RESIDENT_SHARE = 0.4  # of a device's or the machine's free memory: the most for images
@@ -29,7 +29,7 @@ def choose_streaming(
     size: (height, width) of the model's input.
     """
     if config.residency != "auto":
-        return Choice(config.residency == "stream", "as asked")
+        return Choice(config.residency == "stream", "set by you")
     packed = choose_packed_size(source, size, config).value
     job = PackJob(source, make_format(config, size, packed))
     if is_packed(job, cache):
@@ -57,15 +57,15 @@ def choose_residency(
         )
     size = images.nbytes
     if asked != "auto":
-        value, why = asked, "as asked"
+        value, why = asked, "set by you"
     elif device.type != "cpu" and _fits(size, device):
-        value, why = "device", f"all images fit on {device} with room to spare"
+        value, why = "device", f"fits on {device}"
     elif ranks > 1:
         value, why = "map", f"{ranks} ranks share it"
     elif _fits(size, torch.device("cpu")):
-        value, why = "memory", "all images fit with room to spare"
+        value, why = "memory", "fits in memory"
     else:
-        value, why = "map", "the images are too large to copy to memory"
+        value, why = "map", "too large to copy to memory"
     return Choice(value, f"{why}; {data_size(size)}", size)
 
 

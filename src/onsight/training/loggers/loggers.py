@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 
-from onsight.errors import ConfigError
 from onsight.evaluation.results import EpochRow, LossLine, Results
+from onsight.installation import require
 from onsight.report.console import Reporter
 from onsight.training.loggers.logger import LoggedRun, Logger
 from onsight.training.loggers.mlflow import MlflowLogger
@@ -83,7 +82,4 @@ def logging(names: Sequence[str], run: LoggedRun, reporter: Reporter) -> Iterato
 def check_installed(names: Sequence[str]) -> None:
     """Raise ConfigError, before any work, if a logger's library is missing."""
     for name in names:
-        if find_spec(name) is None:
-            raise ConfigError(
-                f"--log {name} needs {name}: pip install 'onsight[{name}]', or leave it out"
-            )
+        require(name, name, f"--log {name}", ", or leave it out")

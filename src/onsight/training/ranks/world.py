@@ -14,12 +14,12 @@ from torch import Tensor
 
 from onsight.errors import DataError, DeviceError, RankLost
 from onsight.hardware.devices import physical_device
+from onsight.text import joined
 from onsight.training.ranks.interface import interface_towards
 from onsight.training.ranks.meet import JOIN, meet
 from onsight.training.ranks.rank_info import RankInfo
 from onsight.training.ranks.signals import StopRequest
 from onsight.training.ranks.watchdog import Watchdog
-from onsight.words import listed
 
 _COLLECTIVE = timedelta(minutes=30)  # a last resort: the watchdog acts long before
 _LONG = timedelta(days=7)  # decoding may take hours; the watchdog ends a lost job
@@ -274,7 +274,7 @@ class Ranks(World):
         for name, sharing in ranks.items():
             if name and len(sharing) > 1:
                 raise DeviceError(
-                    f"ranks {listed(sharing)} have the same GPU ({name}), but each needs its own: "
+                    f"ranks {joined(sharing)} have the same GPU ({name}), but each needs its own: "
                     "start as many ranks as there are GPUs, or show each rank one of its own "
                     "(with srun: --gpus-per-task 1)"
                 )

@@ -4,7 +4,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
-from onsight.files import keep_former
+from onsight.files import keep_previous
 from onsight.training.run_folder.checkpoint import Snapshot
 from onsight.training.run_folder.mirror import Mirror
 
@@ -51,7 +51,7 @@ class CheckpointWriter:
 
     def _write(self, path: Path, snapshot: Snapshot, former: Path | None) -> None:
         if former:
-            keep_former(path, former)
+            keep_previous(path, former)
         snapshot.write(path)
         if self.mirror:
             try:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from onsight.errors import ConfigError, OutputError
-from onsight.files import is_unfinished, private_name, put_in_place
+from onsight.files import is_unfinished, move_into_place, private_name
 from onsight.training.run_folder.folder import CONFIG, RunFolder
 
 # An object appears when it is whole. Elsewhere a file shows while it is written: it gets a name of
@@ -55,7 +55,7 @@ def restore(url: str, run: Path) -> bool:
         beside = target.with_name(private_name())
         files.get_file(path, str(beside))
         with open(beside, "rb") as file:
-            put_in_place(file, beside, target)
+            move_into_place(file, beside, target)
     return True
 
 

@@ -54,12 +54,12 @@ class MeanSquaredError(Loss):
 
 
 def choose_class_weights(asked: str, counts: Tensor) -> Choice[str]:
-    """Which weights suit classes with these counts (K,) of training images: none or root."""
+    """Which weights suit classes with these counts (K,) of training images: none or sqrt."""
     if asked != "auto":
-        return Choice(asked, "as asked")
+        return Choice(asked, "set by you")
     present = counts[counts > 0]
     ratio = (present.max() / present.min()).item() if len(present) else 1.0
-    how = "root" if ratio > _UNBALANCED else "none"
+    how = "sqrt" if ratio > _UNBALANCED else "none"
     times = f"{ratio:,.1f}" if ratio < 10 else f"{ratio:,.0f}"
     reason = f"the largest class has {times} times the training images of the smallest"
     return Choice(how, reason, ratio)
@@ -69,10 +69,10 @@ def class_weights(counts: Tensor, how: str) -> Tensor:
     """A weight for each class, float32 (K,), whose mean over all images is 1.
 
     counts: (K,) training images, a class without any gets 0. how: balanced makes all classes
-    count alike, root goes half of the way (by the square root of the counts), none leaves all at 1.
+    count alike, sqrt goes half of the way (by the square root of the counts), none leaves all at 1.
     """
     present = counts > 0
-    power = {"none": 0.0, "root": 0.5, "balanced": 1.0}[how]
+    power = {"none": 0.0, "sqrt": 0.5, "balanced": 1.0}[how]
     weights = torch.where(present, counts.clamp(min=1).double() ** -power, 0.0)
     return (weights * counts.sum() / (weights * counts).sum().clamp(min=1e-12)).float()
 

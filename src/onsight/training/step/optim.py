@@ -55,7 +55,7 @@ def make_optimizer(
 def choose_learning_rate(config: Config) -> Choice[float]:
     """The peak learning rate: what usually works for this optimizer and model."""
     if config.learning_rate:
-        return Choice(config.learning_rate, "as asked")
+        return Choice(config.learning_rate, "set by you")
     if config.optimizer in SGD_NAMES:
         rate = 0.005 if config.starts_from_weights else 0.05
     elif config.starts_from_weights:

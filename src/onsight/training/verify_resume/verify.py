@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from onsight.config import config_layers, make_config, save_config
+from onsight.config import make_config
+from onsight.config_files import config_layers, save_config
 from onsight.errors import ConfigError
+from onsight.text import duration, plural
 from onsight.training.verify_resume.killed import Position, position, train_to_end, train_until
 from onsight.training.verify_resume.same import compare_folders
-from onsight.words import duration, plural
 
 # Enough to train something in a moment; whatever the user says instead comes first.
 _SHORT = {"model": "compact", "epochs": 2, "train_images": 512, "batch_size": 32, "folds": 1}

@@ -1,0 +1,76 @@
+"""Where settings come from and go to: TOML files of the user, recipes, a run's config.toml."""
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from onsight.config import Config, drop_retired
+from onsight.errors import ConfigError, did_you_mean
+from onsight.files import write_atomically
+
+
+def config_layers(
+    recipe: str | None, config_file: str | Path | None, fields: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the layers for make_config: recipe, file, then the given fields, which win.
+
+    Raises ConfigError.
+    """
+    return [
+        read_recipe(recipe) if recipe else {},
+        read_config_file(Path(config_file)) if config_file else {},
+        fields,
+    ]
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """Read the fields of a TOML file, perhaps saved by an older version. Raises ConfigError."""
+    try:
+        if path.exists() and not path.is_file():  # opening a FIFO would wait forever
+            raise ConfigError(f"cannot read config {path}: it is no regular file")
+        return drop_retired(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"cannot read config {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not a TOML file: {error}") from error
+
+
+def save_config(config: Config, path: Path) -> None:
+    """Write a config where `--config` can read it again."""
+    write_atomically(path, tomli_w.dumps(config.model_dump()).encode())
+
+
+def recipe_names() -> list[str]:
+    """List the ready-made configs in the package."""
+    folder = resources.files("onsight") / "recipes"
+    return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".toml"))
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """Read the fields of a recipe. Raises ConfigError, which lists the recipes."""
+    fields = _load_recipe(name)
+    del fields["about"]
+    return fields
+
+
+def read_about(name: str) -> dict[str, str]:
+    """Read a recipe's description: data, reproduces, published, measured and stand_in.
+
+    data is the DATA it was made for, published are the figures of its source, measured those of
+    this project, and stand_in is other data it runs on. Raises ConfigError like read_recipe.
+    """
+    about: dict[str, str] = _load_recipe(name)["about"]
+    return about
+
+
+def _load_recipe(name: str) -> dict[str, Any]:
+    names = recipe_names()
+    if name not in names:
+        raise ConfigError(
+            f"no recipe '{name}'.{did_you_mean(name, names)} Available: {', '.join(names)}"
+        )
+    text = (resources.files("onsight") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)

@@ -1,0 +1,275 @@
+"""Time a run's own training step with changes: other flags, or another environment."""
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from onsight.config import Config
+from onsight.data.index import TRAIN
+from onsight.explainer.step_record import StepRecord, record_step
+from onsight.text import joined
+from onsight.training.autotune.trial import Trial
+from onsight.training.images.training_data import TrainingData
+from onsight_explain.devices import is_out_of_memory
+from onsight_explain.process.supervised import Channel, Closed
+from onsight_explain.python_process import child_command
+from onsight_explain.search import Losses, TrialFailed
+from onsight_explain.threads import thread_variables_set_by_user, usable_cores
+
+_BATCH_SIZES = (64, 256, 1024)
+_MIN_BATCHES = 8  # per epoch, or a batch size is too large
+_PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("bf16", "fp32", "fp16")}
+_CALIBRATION_SECONDS = 0.05  # of a window that shows how many steps fill a longer one
+_CHILD = "onsight.explainer.child"
+_START_SECONDS, _REPLY_SECONDS = 120.0, 60.0
+
+
+# --- Changes ---
+
+
+@dataclass(frozen=True)
+class FlagChange:
+    """A field of the config with another value."""
+
+    group: str
+    value: Any
+
+    @property
+    def label(self) -> str:
+        """As on a command line."""
+        return f"--{self.group.replace('_', '-')} {self.value}"
+
+
+@dataclass(frozen=True)
+class UnsetVariables:
+    """Removing variables that OpenMP reads when torch starts from the environment."""
+
+    names: tuple[str, ...]
+    values: tuple[str, ...]  # as they are set now
+    group: str = "environment"
+
+    @property
+    def label(self) -> str:
+        """As something to do before the command."""
+        return f"{joined(self.names)} unset"
+
+    @property
+    def settings(self) -> str:
+        """The variables with their current values."""
+        pairs = zip(self.names, self.values, strict=True)
+        return joined([f"{name}={value}" for name, value in pairs])
+
+
+RunChange = FlagChange | UnsetVariables
+Changes = tuple[RunChange, ...]
+
+
+def changed_fields(changes: Iterable[RunChange]) -> dict[str, Any]:
+    """Return the config fields that these changes set."""
+    return {change.group: change.value for change in changes if isinstance(change, FlagChange)}
+
+
+def find_unset(changes: Iterable[RunChange]) -> UnsetVariables | None:
+    """Return the variables that these changes remove from the environment, if any."""
+    return next((change for change in changes if isinstance(change, UnsetVariables)), None)
+
+
+def thread_settings() -> UnsetVariables | None:
+    """Return the user's variables for OpenMP threads, as a change that removes them, if any."""
+    variables = thread_variables_set_by_user(os.environ)
+    return UnsetVariables(tuple(variables), tuple(variables.values())) if variables else None
+
+
+def flag_changes(config: Config, data: TrainingData, net: nn.Module) -> list[FlagChange]:
+    """Return the flags to try. config: with nothing left open; net: as this run builds it."""
+    changes: list[FlagChange] = []
+    images = len(data.dataset.ids(TRAIN))
+    for size in _BATCH_SIZES:
+        if size >= 2 * config.batch_size and images >= _MIN_BATCHES * size:
+            changes.append(FlagChange("batch_size", size))
+    kind = data.device.type
+    changes += [
+        FlagChange("precision", precision)
+        for precision in _PRECISIONS.get(kind, ())
+        if precision != config.precision
+    ]
+    if kind == "cpu":
+        counts = sorted({1, usable_cores()} - {config.threads})
+        changes += [FlagChange("threads", count) for count in counts]
+    if any(parameter.ndim == 4 for parameter in net.parameters()):
+        is_plain = config.memory_format == "contiguous"
+        changes.append(FlagChange("memory_format", "channels_last" if is_plain else "contiguous"))
+    if config.accumulate > 1:
+        changes.append(FlagChange("accumulate", 1))
+    return changes
+
+
+# --- Trials ---
+
+
+class FlagTrial:
+    """The run's step with other flags, built when it is first measured."""
+
+    def __init__(self, bench: "RunBench", flags: Changes) -> None:
+        self.bench, self.config = bench, bench.config_with(flags)
+        self._time_steps: Callable[[int], float] | None = None
+        self._steps = 1
+
+    def measure(self, seconds: float) -> float:
+        """Return images per second, measured for about this long. Raises Untried."""
+        try:
+            if self._time_steps is None:
+                self._time_steps = Trial(self.config, self.bench.data).at(self.config.batch_size)
+                self._time_steps(1)  # allocates memory and chooses kernels
+                while (spent := self._time_steps(self._steps)) < _CALIBRATION_SECONDS:
+                    self._steps *= 2
+                self._steps = max(1, round(self._steps * seconds / spent))
+            return self._steps * self.config.batch_size / self._time_steps(self._steps)
+        except RuntimeError as error:
+            self.close()
+            why = "out of memory" if is_out_of_memory(error) else str(error).splitlines()[0]
+            raise TrialFailed(why) from None
+
+    def losses(self) -> Losses:
+        """Losses are not compared: a flag's effect on them is documented."""
+        return "not comparable"
+
+    def notes(self) -> list[str]:
+        """Return no notes."""
+        return []
+
+    def close(self) -> None:
+        """Free the memory of the trial."""
+        self._time_steps = None
+
+
+class FreshTrial:
+    """The run's step in a process of its own, started without some variables."""
+
+    def __init__(self, run: "FreshRun", changes: Changes) -> None:
+        self.run = run
+        self.flags = [change for change in changes if isinstance(change, FlagChange)]
+
+    def measure(self, seconds: float) -> float:
+        """Return images per second, measured for about this long. Raises Untried."""
+        return self.run.measure(self.flags, seconds)
+
+    def losses(self) -> Losses:
+        """Losses are not compared, as with flags."""
+        return "not comparable"
+
+    def notes(self) -> list[str]:
+        """Return no notes."""
+        return []
+
+    def close(self) -> None:
+        """Do nothing: other trials use the process too."""
+
+
+class RunBench:
+    """Times a run's step with changes. config: with nothing left open."""
+
+    def __init__(self, config: Config, data: TrainingData, fresh: "FreshRun | None" = None) -> None:
+        """fresh: the same run without some variables, which affect only the CPU."""
+        self.config, self.data, self.fresh = config, data, fresh
+        self._changes: list[RunChange] = []
+        if fresh and data.device.type == "cpu":
+            self._changes.append(fresh.without)
+        self._changes += flag_changes(config, data, data.new_network(config))
+
+    def config_with(self, flags: Changes) -> Config:
+        """Return the config with these flags."""
+        return self.config.model_copy(update=changed_fields(flags))
+
+    def open(self, changes: Changes) -> FlagTrial | FreshTrial:
+        """Return a trial with these changes."""
+        if self.fresh and find_unset(changes):
+            return FreshTrial(self.fresh, changes)
+        return FlagTrial(self, changes)
+
+    def close(self) -> None:
+        """End the child process, if one was started."""
+        if self.fresh:
+            self.fresh.close()
+
+    def candidates(self, trial: FlagTrial | FreshTrial) -> list[RunChange]:
+        """Return the changes to try, which do not depend on those already applied."""
+        return self._changes
+
+    def record(self, flags: Changes, seconds: float, has_timeline: bool = False) -> StepRecord:
+        """Record where the time of a step goes with these flags."""
+        config, previous = self.config_with(flags), torch.get_num_threads()
+        torch.set_num_threads(config.threads)
+        try:
+            return record_step(Trial(config, self.data), config.batch_size, seconds, has_timeline)
+        finally:
+            torch.set_num_threads(previous)
+
+
+class FreshRun:
+    """The run in a child process, started without some variables when it is first measured."""
+
+    def __init__(self, data: str, config: Config, without: UnsetVariables) -> None:
+        """config: as given, because other choices may be best without the variables."""
+        self.data, self.config, self.without = data, config, without
+        self._folder = tempfile.TemporaryDirectory(prefix="onsight-explain-")
+        self._output = Path(self._folder.name) / "output.txt"
+        self._channel: Channel | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def measure(self, flags: Iterable[FlagChange], seconds: float) -> float:
+        """Return images per second with these flags, over about this long. Raises Untried."""
+        try:
+            channel = self._channel or self._start()
+            channel.send({"flags": changed_fields(flags), "seconds": seconds})
+            reply, _ = channel.receive(seconds + _REPLY_SECONDS)
+        except (Closed, TimeoutError):
+            raise TrialFailed(self._last_output_line()) from None
+        if "problem" in reply:
+            raise TrialFailed(reply["problem"])
+        rate: float = reply["rate"]
+        return rate
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        if self._channel:
+            self._channel.close()
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+        self._folder.cleanup()
+
+    def _start(self) -> Channel:
+        """Start the process and wait until it has opened the run. Raises Closed, TimeoutError."""
+        request = Path(self._folder.name) / "request.json"
+        fields = self.config.model_dump(mode="json", exclude_unset=True)
+        request.write_text(json.dumps({"data": self.data, "config": fields}), encoding="utf-8")
+        self._channel, child_end = Channel.pair()
+        descriptor, unset = child_end.end.fileno(), self.without.names
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                [*child_command(_CHILD), str(request), str(descriptor)],
+                env={name: value for name, value in os.environ.items() if name not in unset},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[descriptor],
+                start_new_session=True,  # Ctrl-C reaches only this process, which ends the child
+            )
+        child_end.close()
+        self._channel.receive(_START_SECONDS)
+        return self._channel
+
+    def _last_output_line(self) -> str:
+        lines = self._output.read_text(encoding="utf-8", errors="replace").splitlines()
+        return next(
+            (line for line in reversed(lines) if line.strip()), "its process did not answer"
+        )

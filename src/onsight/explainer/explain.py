@@ -1,0 +1,142 @@
+"""`onsight.explain`: choose the explanation for what was given, a script, a run or DATA."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from onsight.config import Config, make_config, refuse_code_from_files
+from onsight.config_files import config_layers
+from onsight.errors import ConfigError, UserError
+from onsight.files import check_output
+from onsight_explain.errors import ExplainError
+from onsight_explain.explain import LIMIT_SECONDS, SECONDS, Explained, is_script
+from onsight_explain.explain import explain as explain_script
+
+
+def explain(
+    subject: str | Path,
+    script_args: Sequence[str] = (),
+    *,
+    what_ifs: bool = True,
+    seconds: float = SECONDS,
+    limit_seconds: float = LIMIT_SECONDS,
+    simulate_gpu: bool = False,
+    write: Path | None = None,
+    compare: str | None = None,
+    batch_sizes: str = "",
+    recipe: str | None = None,
+    config: Path | None = None,
+    trace_file: Path | None = None,
+    plot_file: Path | None = None,
+    **fields: Any,
+) -> Explained[Any]:
+    """Find out what slows down a run or any training script, and what would help.
+
+    Args:
+        subject: A run folder, DATA, or a training script.
+        script_args: The arguments of the script.
+        what_ifs: Try out changes.
+        seconds: About how long everything may take.
+        limit_seconds: How long to wait until a script trains.
+        simulate_gpu: Run the script on a simulated GPU.
+        write: Where to write the script with the changes that won.
+        compare: Devices to compare, such as "cpu,cuda:0", or "all".
+        batch_sizes: Batch sizes to compare, such as "4,32".
+        recipe: The recipe of the run, as for `train`.
+        config: The config file of the run, as for `train`.
+        trace_file: Where to write a timeline.
+        plot_file: A PNG file to draw the comparison into.
+        fields: Settings of the run, as for `train`.
+
+    Raises UserError for what the caller can fix.
+    """
+    name = str(subject)
+    if is_script(name):
+        if fields or compare is not None or batch_sizes or plot_file or recipe or config:
+            raise ConfigError(
+                "a script has its own settings: put them after --, as in "
+                f"`onsight explain {name} -- --batch-size 32`"
+            )
+        try:
+            return explain_script(
+                name,
+                script_args,
+                what_ifs=what_ifs,
+                seconds=seconds,
+                limit_seconds=limit_seconds,
+                simulate_gpu=simulate_gpu,
+                write=write,
+                trace_file=trace_file,
+            )
+        except ExplainError as error:
+            raise UserError(str(error)) from error
+    if script_args or simulate_gpu or write:
+        raise ConfigError(f"this needs a training script, and {name} is not a Python file")
+    if seconds <= 0:
+        raise ConfigError("--seconds must be more than 0")
+    if plot_file:
+        from onsight.explainer.show_devices import check_plot_name
+
+        check_plot_name(plot_file)
+        compare = compare or "all"
+    compares_devices = compare is not None or bool(batch_sizes)
+    if trace_file and compares_devices:
+        raise ConfigError("--trace records one training run as it is: omit --compare")
+    data, run_config = _read_subject(name, fields, recipe, config)
+    for flag, path in (("--trace", trace_file), ("--save-plot", plot_file)):
+        if path:
+            run = [Path(name, file) for file in ("config.toml", "plan.json", "model.safetensors")]
+            check_output(flag, path, config=config, run=run, data=_files_of(data, run_config))
+    if compares_devices:
+        return _compare_devices(data, run_config, compare or "", batch_sizes, plot_file)
+    return _explain_data(data, run_config, seconds, what_ifs, trace_file)
+
+
+def _files_of(data: str, config: Config) -> Iterator[str]:
+    """Yield the files of DATA, which is opened only if there is a file to replace."""
+    from onsight.data.cache import find_cache_folder
+    from onsight.data.sources.find import ReadOptions, find_source
+
+    yield data
+    folder = find_cache_folder(config.cache_folder)
+    yield from find_source(data, ReadOptions.from_config(config.model_dump()), folder).files()
+
+
+def _explain_data(
+    data: str, config: Config, seconds: float, what_ifs: bool, trace_file: Path | None
+) -> Explained[Any]:
+    from onsight.explainer.explain_run import explain_data
+    from onsight.explainer.show_run import explanation_facts, print_explanation
+
+    explanation = explain_data(data, config, seconds, what_ifs, trace_file=trace_file)
+    return Explained(explanation, explanation_facts, print_explanation)
+
+
+def _compare_devices(
+    data: str, config: Config, devices: str, batch_sizes: str, plot_file: Path | None
+) -> Explained[Any]:
+    from onsight.explainer.compare_devices import compare_devices, parse_batch_sizes
+    from onsight.explainer.show_devices import comparison_facts, draw_comparison, print_comparison
+
+    names = devices.split(",") if devices not in ("", "all") else ()
+    sizes = parse_batch_sizes(batch_sizes) if batch_sizes else ()
+    comparison = compare_devices(data, config, names, sizes)
+    if plot_file:
+        draw_comparison(comparison, plot_file)
+    return Explained(comparison, comparison_facts, print_comparison)
+
+
+def _read_subject(
+    subject: str, fields: dict[str, Any], recipe: str | None, config_file: Path | None
+) -> tuple[str, Config]:
+    """Return DATA and config. A run folder stands for those that it was trained with."""
+    run = Path(subject)
+    is_run = (run / "config.toml").is_file() and (run / "plan.json").is_file()
+    if not is_run:
+        config = make_config(*config_layers(recipe, config_file, fields))
+        return subject, refuse_code_from_files(config, fields)
+    from onsight.explainer.explain_run import data_of_run
+
+    config = make_config(*config_layers(recipe, config_file or run / "config.toml", fields))
+    refuse_code_from_files(config, fields)
+    return data_of_run(run), config

@@ -1,0 +1,157 @@
+"""Explain a run of Onsight: record its training step, then apply and time other flags."""
+
+import statistics
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from onsight.config import Config
+from onsight.data.index import TRAIN
+from onsight.data.sources.source import is_memory_name
+from onsight.errors import OutputError
+from onsight.explainer.bench import (
+    FreshRun,
+    RunBench,
+    RunChange,
+    UnsetVariables,
+    find_unset,
+    thread_settings,
+)
+from onsight.explainer.step_record import StepRecord
+from onsight.hardware.devices import choose_device
+from onsight.hardware.memory import keep_freed_memory
+from onsight.hardware.reproducible import KERNELS
+from onsight.models.file import load_model_file
+from onsight.report.console import Reporter
+from onsight.training.auto.choose_model import with_net_from_scratch
+from onsight.training.images.training_data import TrainingData
+from onsight.training.plan import choose_threads
+from onsight.training.prepare import prepare
+from onsight_explain.ceilings import Ceilings, measure_ceilings
+from onsight_explain.paired_timing import warn_if_busy
+from onsight_explain.search import MIN_GAIN, Search, SearchResult, TrialResult
+from onsight_explain.tracing.timeline import write_timeline
+
+_RECORDED_SHARE = 0.05  # of the time, spent on each of two recordings: before and after
+_WINDOW_SECONDS = 0.25  # of one measurement
+
+
+@dataclass(frozen=True)
+class RunExplanation:
+    """What was measured about a run's step."""
+
+    config: Config
+    shape: tuple[int, int, int]  # (height, width, channels) of the input
+    device: torch.device
+    before: StepRecord
+    ceilings: Ceilings
+    tried: list[TrialResult[RunChange]]
+    best: TrialResult[RunChange] | None
+    left_out: list[RunChange]  # not tried, because time ran out
+    rates: list[float]  # images/s of the unchanged run, beside each change
+    after: StepRecord | None  # with the best flags applied
+    settings: UnsetVariables | None = None  # of OpenMP threads, in the environment
+
+    @property
+    def rate(self) -> float:
+        """Images/s of the unchanged run: the median of its windows."""
+        return statistics.median(self.rates or [self.before.images_per_second])
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run that could train now. config: with nothing left open."""
+
+    config: Config
+    data: TrainingData
+    device: torch.device
+
+
+def explain_data(
+    data: str,
+    config: Config,
+    seconds: float = 60.0,
+    try_changes: bool = True,
+    reporter: Reporter | None = None,
+    trace_file: Path | None = None,
+) -> RunExplanation:
+    """Record the training step of `onsight train DATA` with this config, then try other flags.
+
+    seconds: maximum for everything but preparing the images; trace_file: where to write the
+    timeline of the unchanged run. Raises UserError for what the user can fix.
+    """
+    reporter = reporter or Reporter()
+    warn_if_busy(reporter)
+    settings = thread_settings()
+    fresh = FreshRun(data, config, settings) if settings else None
+    with (
+        open_run(data, config, reporter) as run,
+        closing(RunBench(run.config, run.data, fresh)) as bench,
+    ):
+        record_seconds = _RECORDED_SHARE * seconds
+        before = bench.record((), record_seconds, has_timeline=trace_file is not None)
+        if trace_file and before.timeline:
+            name = f"onsight train {data}"
+            reporter.say(write_timeline(trace_file, name, before.timeline))
+        found: SearchResult[RunChange] = SearchResult([], None, [], [])
+        if try_changes:
+            unchanged = bench.open(())
+            remaining = seconds - 2 * record_seconds
+            race = Search[RunChange](bench, unchanged, remaining, _WINDOW_SECONDS, reporter)
+            found = race.run(bench.candidates(unchanged))
+        best = found.best if found.best and found.best.ratio >= MIN_GAIN else None
+        applies_here = best and not find_unset(best.changes)  # not only in a child process
+        after = bench.record(best.changes, record_seconds) if best and applies_here else None
+        ceilings = measure_ceilings(run.device, run.config.threads)
+    channels, height, width = run.data.dataset.input_shape
+    return RunExplanation(
+        config=run.config,
+        shape=(height, width, channels),
+        device=run.device,
+        before=before,
+        ceilings=ceilings,
+        tried=found.results,
+        best=best,
+        left_out=found.skipped,
+        rates=found.baseline_rates,
+        after=after,
+        settings=settings,
+    )
+
+
+@contextmanager
+def open_run(data: str, config: Config, reporter: Reporter) -> Iterator[OpenRun]:
+    """Prepare the run that `onsight train DATA` would start, without training it.
+
+    Raises UserError for what the user can fix.
+    """
+    device = choose_device(config.device.partition(",")[0])
+    threads = choose_threads(config.threads)
+    keep_freed_memory()  # as a run does
+    # The phases inside a CUDA graph cannot be recorded.
+    config = config.model_copy(update={"cuda_graph": "off"})
+    with KERNELS[config.kernels](threads.value):
+        prepared = prepare(with_net_from_scratch(config), data, device, threads, reporter)
+        size = min(prepared.config.batch_size, len(prepared.dataset.ids(TRAIN)))
+        final = prepared.config.model_copy(update={"batch_size": size})
+        yield OpenRun(final, prepared.data, device.value)
+
+
+def data_of_run(run: Path) -> str:
+    """Return the DATA that a finished run was trained on. Raises OutputError."""
+    model = run / "model.safetensors"
+    if not model.is_file():
+        raise OutputError(
+            f"{run} is not a finished run: without model.safetensors its DATA is unknown. Name "
+            "the DATA instead, with --config for the run's settings"
+        )
+    data = str(load_model_file(model).provenance["data"])
+    if is_memory_name(data):
+        raise OutputError(
+            f"{run} was trained on {data}, which no command can read again. Name DATA with "
+            "such images instead, with --config for the run's settings"
+        )
+    return data

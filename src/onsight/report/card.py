@@ -1,0 +1,185 @@
+"""A model card: Markdown with the Hub's front matter, made only from a run's own files."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onsight.evaluation.results import Results
+from onsight.files import write_atomically
+from onsight.models.catalog import is_user_spec
+from onsight.report.card_facts import CardSubject, limitations, training_facts
+from onsight.report.console import headline
+from onsight.report.html_page import page_template, refuse_foreign_file
+from onsight.report.measured import class_table, frequent_confusions, mean_confidence
+from onsight.report.sentences import (
+    accuracy_sentences,
+    calibration_sentence,
+    confidence_sentence,
+    learning_curve_sentence,
+)
+from onsight.text import joined, percent, plural
+
+CARD_MARK = "# Written by onsight card, which replaces this file while this line is here."
+_CLASSES_SHOWN = 12
+_TASK = "image-classification"
+
+
+@dataclass(frozen=True)
+class FolderNote:
+    """What to state about a folder in which the card is published together with its model."""
+
+    text: str
+    timm: bool  # whether timm can load it
+
+
+@dataclass(frozen=True)
+class CardFigure:
+    """A row of the card's table of figures."""
+
+    name: str
+    value: str
+    interval: str  # empty if it has none
+
+
+def write_card(
+    subject: CardSubject, path: Path, license_name: str | None, folder: FolderNote | None = None
+) -> Path:
+    """Write the card, and return its path.
+
+    Raises OutputError for a file that Onsight did not write, DiskError.
+    """
+    refuse_foreign_file(path, CARD_MARK.encode(), "a model card")
+    write_atomically(path, card_text(subject, license_name, folder).encode())
+    return path
+
+
+def card_text(
+    subject: CardSubject, license_name: str | None = None, folder: FolderNote | None = None
+) -> str:
+    """Return the card as Markdown."""
+    template = page_template(
+        "onsight.report", "card.md.jinja", autoescape=False, text=_escape_markdown
+    )
+    results = subject.results
+    classes = results["classes"] or []
+    card = template.render(
+        front_matter=_front_matter(
+            subject, license_name, "timm" if folder and folder.timm else "onsight"
+        ),
+        name=subject.name,
+        classes=subject.file.classes,
+        shown_classes=joined(subject.file.classes, _CLASSES_SHOWN),
+        headline=_capitalize(headline(results)) if results["images"] else "",
+        path="." if folder else subject.path.resolve().name,
+        module=', module="package.module:callable"' if is_user_spec(subject.file.model) else "",
+        hub=folder and folder.text,
+        timm=folder and folder.timm,
+        data=_data_sentence(subject),
+        test_column="cross-validated" if results["split"] == "folds" else "held out",
+        table=class_table(results, classes),
+        explanation=accuracy_sentences(results, classes),
+        images=results["images"],
+        figures=[*_figures(results)],
+        confusions=frequent_confusions(subject.path, results["confusion"], classes)
+        if classes
+        else None,
+        calibration=_calibration_text(results),
+        limitations=limitations(subject),
+        training_facts=training_facts(subject),
+        license=license_name,
+    )
+    return re.sub(r"\n{3,}", "\n\n", card).strip() + "\n"
+
+
+def _front_matter(subject: CardSubject, license_name: str | None, library: str) -> str:
+    """Return the YAML that the Hub reads, with the accuracy as an entry of the model-index.
+
+    library: what loads the model on the Hub, `onsight` or `timm`.
+    """
+    from huggingface_hub import ModelCardData
+
+    license_field: dict[str, Any] = {"license": license_name} if license_name else {}
+    data = ModelCardData(
+        library_name=library,
+        pipeline_tag=_TASK,
+        tags=[_TASK, "onsight", *(["timm"] if library == "timm" else [])],
+        metrics=["accuracy"],
+        model_name=subject.name,
+        eval_results=_eval_results(subject),
+        **license_field,
+    )
+    return f"---\n{CARD_MARK}\n{data.to_yaml()}\n---\n"
+
+
+def _eval_results(subject: CardSubject) -> Any:
+    """Return the accuracy, named with its interval and n, or None if nothing was held out.
+
+    The Hub's newer files of evaluation results refer to its own benchmarks, so they cannot
+    describe images that are not on the Hub.
+    """
+    from huggingface_hub import EvalResult
+
+    results = subject.results
+    if results["accuracy"] is None:
+        return None
+    low, high = percent(results["accuracy_low"]), percent(results["accuracy_high"])
+    images = plural(results["images"], "image")
+    return [
+        EvalResult(
+            task_type=_TASK,
+            task_name="Image classification",
+            dataset_type=re.sub(r"[^\w.-]+", "-", subject.data_name).strip("-") or "images",
+            dataset_name=subject.data_name,
+            dataset_split=results["split"] or "test",
+            metric_type="accuracy",
+            metric_name=f"Accuracy on {images}, 95% CI {low} to {high}",
+            metric_value=round(results["accuracy"], 4),
+        )
+    ]
+
+
+def _data_sentence(subject: CardSubject) -> str:
+    sentence = f"Images from '{subject.data_name}'"
+    if used := subject.results["used"]:
+        classes = plural(len(subject.file.classes), "class", "classes")
+        sentence += f": {plural(used, 'image')} in {classes}"
+    curve = subject.results.get("learning_curve")
+    return f"{sentence}. {learning_curve_sentence(curve)}" if curve else f"{sentence}."
+
+
+def _figures(results: Results) -> Iterator[CardFigure]:
+    values: dict[str, Any] = dict(results)
+    for name, key in (
+        ("accuracy", "accuracy"),
+        ("balanced accuracy (mean recall)", "balanced_accuracy"),
+        ("top-5 accuracy", "top5"),
+        (f"accuracy with test-time augmentation ({values.get('tta')})", "tta_accuracy"),
+    ):
+        if values.get(key) is not None:
+            low, high = percent(values.get(f"{key}_low")), percent(values.get(f"{key}_high"))
+            yield CardFigure(name, percent(values[key]), f"{low} to {high}")
+    if values.get("expected_calibration_error") is not None:
+        error = percent(values["expected_calibration_error"])
+        yield CardFigure("expected calibration error", error, "")
+
+
+def _calibration_text(results: Results) -> str:
+    mean = mean_confidence(results)
+    if mean is None:
+        return ""
+    return (
+        f"Mean confidence {percent(mean.confidence)}, accuracy {percent(mean.accuracy)} "
+        f"(n = {mean.images:,}). {confidence_sentence(mean.confidence, mean.accuracy, results)} "
+        f"{calibration_sentence(results)}"
+    )
+
+
+def _capitalize(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _escape_markdown(text: str) -> str:
+    """Escape text so that neither Markdown nor HTML changes it."""
+    return re.sub(r"([\\*_`<>#\[\]|])", r"\\\1", " ".join(text.split()))

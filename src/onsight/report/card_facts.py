@@ -1,0 +1,207 @@
+"""What a model card states: the model and its run, what limits it, and how it was made."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, cast
+
+from onsight.data.sources.source import is_memory_name
+from onsight.evaluation.results import ClassResult, Results
+from onsight.limits import FEW_IMAGES
+from onsight.models.catalog import is_user_spec, own_names
+from onsight.models.file import FILE_NAME, ModelFile, load_model_file
+from onsight.report.run_files import LenientDict, read_json
+from onsight.report.sentences import is_imbalanced, pair_sentence
+from onsight.text import duration, gib, joined, plural
+
+_PAIRS_SHOWN = 5
+_WATT_SECONDS = 3600  # in a watt-hour
+
+
+@dataclass(frozen=True)
+class CardSubject:
+    """The model that a card is about, with what its run folder contains about it."""
+
+    name: str
+    path: Path  # what to pass to `onsight predict`
+    file: ModelFile
+    results: Results  # results.json, or without a run folder the results in the model file
+    plan: LenientDict  # plan.json
+    environment: LenientDict  # environment.json
+
+    @property
+    def data_name(self) -> str:
+        """The last part of DATA's name: where it was stored is private."""
+        data = str(self.file.provenance.get("data") or "unnamed images")
+        return data if is_memory_name(data) else PurePath(data).name or data
+
+    @property
+    def config(self) -> LenientDict:
+        """The settings of the run."""
+        return LenientDict(self.file.provenance.get("config") or {})
+
+
+def read_card_subject(model: Path) -> CardSubject:
+    """Read a run folder, or a model file alone. Raises ModelError."""
+    file = load_model_file(model)
+    results: dict[str, Any] = dict(file.results)
+    plan = environment = None
+    if model.is_dir():
+        results |= read_json(model / "results.json") or {}
+        plan, environment = read_json(model / "plan.json"), read_json(model / "environment.json")
+    return CardSubject(
+        name=model.resolve().name if model.is_dir() else _name_of_file(model),
+        path=model,
+        file=file,
+        results=cast(Results, LenientDict(results)),
+        plan=plan or LenientDict(),
+        environment=environment or LenientDict(),
+    )
+
+
+def limitations(subject: CardSubject) -> list[str]:
+    """Return what the model cannot do, as sentences that follow from its facts."""
+    return [
+        *_limits_of_any_classifier(subject),
+        *_limits_of_the_test(subject),
+        *_limits_of_the_classes(subject),
+    ]
+
+
+def training_facts(subject: CardSubject) -> list[str]:
+    """Return sentences on the network, its training, the machine and the energy."""
+    return [
+        *_network_facts(subject),
+        *_run_facts(subject),
+        *_machine_facts(subject),
+        *_energy_facts(subject),
+    ]
+
+
+def _name_of_file(model: Path) -> str:
+    path = model.resolve()
+    return path.parent.name if path.name == FILE_NAME else path.stem
+
+
+def _limits_of_any_classifier(subject: CardSubject) -> Iterator[str]:
+    file = subject.file
+    height, width = file.preprocessing.format.model_size
+    yield (
+        f"It always predicts one of its {plural(len(file.classes), 'class', 'classes')}: an image "
+        "of anything else gets one of these names too, sometimes with high confidence."
+    )
+    yield (
+        f"Every image is reduced to {height}x{width} pixels"
+        + (" in grey" if file.preprocessing.channels == 1 else "")
+        + ", so details that are lost there cannot be recognised."
+    )
+
+
+def _limits_of_the_test(subject: CardSubject) -> Iterator[str]:
+    if subject.results["accuracy"] is None:
+        return
+    yield (
+        "The figures hold for images like the test images, which come from the same collection as "
+        "the training images. With another camera, place, season or way of choosing images, "
+        "expect different and usually lower figures."
+    )
+    split = subject.plan["split"] or {}
+    if split.get("reason"):
+        yield f"How images were held out: {split['value']} ({split['reason']})."
+    yield from (f"{note[:1].upper()}{note[1:]}." for note in subject.results["notes"] or [])
+    if unused := subject.results["problems"]:
+        images = plural(unused, "image")
+        yield f"{images} could not be used, neither for training nor for testing."
+
+
+def _limits_of_the_classes(subject: CardSubject) -> Iterator[str]:
+    classes = subject.results["classes"] or []
+    yield from _barely_tested_classes(classes)
+    if is_imbalanced(classes):
+        yield (
+            "Some classes have over twice as many test images as others, and so more weight in "
+            "the accuracy; the balanced accuracy weights all classes equally."
+        )
+    pairs = subject.results["confused_pairs"] or []
+    yield from map(pair_sentence, pairs[:_PAIRS_SHOWN])
+
+
+def _barely_tested_classes(classes: list[ClassResult]) -> Iterator[str]:
+    if not any(row["images"] for row in classes):
+        return
+    untested = [f"'{row['name']}'" for row in classes if not row["images"]]
+    few = [
+        f"'{row['name']}' ({row['images']})" for row in classes if 0 < row["images"] < FEW_IMAGES
+    ]
+    if untested:
+        yield f"Nothing is known about {joined(untested)}: not tested on any image."
+    if few:
+        yield (
+            f"Fewer than {FEW_IMAGES} test images, too few to rely on the figures of a class: "
+            f"{joined(few)}."
+        )
+
+
+def _network_facts(subject: CardSubject) -> Iterator[str]:
+    name, config = subject.file.model, subject.config
+    origin = (
+        "a network of the user's own"
+        if is_user_spec(name)
+        else "from Onsight"
+        if name in own_names()
+        else "from timm"
+    )
+    count = sum(tensor.numel() for tensor in subject.file.weights.values())
+    size = subject.results["parameters"]
+    yield f"Network: `{name}`, {origin}, with {plural(size or count, 'parameter')}."
+    if subject.file.hidden_units:
+        units = plural(subject.file.hidden_units, "unit")
+        yield f"Its head has a hidden layer of {units}, added by Onsight."
+    if config["pretrained"] or config["weights"]:
+        how = "the backbone was frozen" if config["freeze"] else "all of it was fine-tuned"
+        weights = "published weights" if config["pretrained"] else "weights that the user provided"
+        yield f"It started from {weights}, whose license and training data matter too; {how}."
+    else:
+        yield "It started from random weights."
+
+
+def _run_facts(subject: CardSubject) -> Iterator[str]:
+    results, config = subject.results, subject.config
+    if results["epochs"] and config:
+        yield (
+            f"Training: {plural(results['epochs'], 'epoch')}, batch size {config['batch_size']}, "
+            f"optimizer {config['optimizer']}, seed {config['seed']}; best epoch on the "
+            f"validation images: {results['best_epoch']}."
+        )
+    seconds = (results["phases"] or {}).get("training")
+    if seconds is not None and results["seconds"]:
+        total = duration(results["seconds"])
+        yield f"Time: {total} in total, {duration(seconds)} of it for training."
+
+
+def _machine_facts(subject: CardSubject) -> Iterator[str]:
+    environment = subject.environment
+    if environment["device_name"]:
+        ranks = subject.results["ranks"] or 1
+        processes = f"{ranks} processes on " if ranks > 1 else ""
+        yield f"Machine: {processes}{environment['device_name']} ({environment['device']})."
+    if memory := subject.results["peak_memory_bytes"]:
+        yield f"Peak memory: {gib(memory)}."
+    versions = subject.file.provenance.get("versions") or {}
+    if versions:
+        names = ", ".join(f"{name} {version}" for name, version in versions.items())
+        yield f"Made with {names}."
+
+
+def _energy_facts(subject: CardSubject) -> Iterator[str]:
+    """Only arithmetic: nothing measured the power, and guesses about it differ tenfold."""
+    seconds = subject.results["seconds"]
+    if not seconds:
+        return
+    ranks = subject.results["ranks"] or 1
+    hours = 100 * seconds / _WATT_SECONDS
+    watt_hours = f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
+    yield (
+        "Energy and emissions were not measured. For every 100 W that the machine drew, this run "
+        f"used {watt_hours} Wh" + (" on each machine." if ranks > 1 else ".")
+    )

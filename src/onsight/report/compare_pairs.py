@@ -1,0 +1,226 @@
+"""The held-out predictions of runs, and which images all of them held out."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onsight.config import drop_retired
+from onsight.data.fit import ImageFormat
+from onsight.errors import OutputError
+from onsight.models.file import FILE_NAME, load_model_file
+from onsight.report.run_files import LenientDict, Row, read_csv, read_json
+
+_COLUMNS = ("path", "label", "predicted", "probability")
+_UNMATCHED = -1
+
+
+@dataclass(frozen=True)
+class HeldOutPredictions:
+    """A finished run and its n held-out images, in the order of predictions.csv."""
+
+    name: str
+    path: Path
+    split: str
+    classes: tuple[str, ...]  # in alphabetical order
+    image_paths: Sequence[str]
+    digests: Sequence[str]  # as in predictions.csv; empty in runs of older versions
+    labels: NDArray[np.int64]  # (n,) into classes
+    predicted: NDArray[np.int64]  # (n,) into classes
+    probability: NDArray[np.float64]  # (n,) of the predicted class
+    seen: frozenset[str]  # digests of the images that trained or selected the model
+    format: ImageFormat
+    data: str
+    config: Mapping[str, Any]
+    results: Mapping[str, Any]  # results.json, None for what it lacks
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """Which images were classified correctly, (n,)."""
+        return np.equal(self.labels, self.predicted)
+
+
+class LeftOut(NamedTuple):
+    """How many of a run's held-out images are not compared, by reason."""
+
+    seen: int  # another run was trained or selected with them
+    relabelled: int  # they have another label in another run
+    absent: int  # another run does not have them, as far as can be told
+
+
+class Pairing(NamedTuple):
+    """The n images that all R runs held out."""
+
+    rows: NDArray[np.int64]  # (R, n), the row of every common image in each run
+    left_out: tuple[LeftOut, ...]  # one per run
+
+
+def read_held_out(path: Path, name: str) -> HeldOutPredictions:
+    """Read a finished run's predictions. Raises OutputError, ModelError."""
+    _check_finished(path)
+    file = load_model_file(path)
+    classes = tuple(sorted(file.classes))
+    rows = _read_predictions(path / "predictions.csv")
+    numbers = {class_name: number for number, class_name in enumerate(classes)}
+    try:
+        labels = np.array([numbers[row["label"]] for row in rows], np.int64)
+        predicted = np.array([numbers[row["predicted"]] for row in rows], np.int64)
+        probability = np.array([row["probability"] for row in rows], np.float64)
+    except (KeyError, ValueError) as error:
+        raise _damaged(path / "predictions.csv") from error
+    return HeldOutPredictions(
+        name=name,
+        path=path,
+        split=str(file.results.get("split", "")),
+        classes=classes,
+        image_paths=[row["path"] for row in rows],
+        digests=[row["digest"] or "" for row in rows],
+        labels=labels,
+        predicted=predicted,
+        probability=probability,
+        seen=frozenset(_digest_texts(file.seen)),
+        format=file.preprocessing.format,
+        data=str(file.provenance.get("data", "")),
+        config=drop_retired(file.provenance.get("config") or {}),
+        results=read_json(path / "results.json") or LenientDict(),
+    )
+
+
+def pair_images(runs: Sequence[HeldOutPredictions]) -> Pairing:
+    """Match the images of the runs by digest, or else by path, and count the others."""
+    first, *others = runs
+    rows = np.stack([np.arange(len(first)), *(_match(first, other) for other in others)])
+    rows = rows[:, (rows != _UNMATCHED).all(axis=0)]
+    unseen = [not _was_seen(runs, image_rows.tolist()) for image_rows in rows.T]
+    rows = rows[:, np.array(unseen, bool)]
+    left_out = [_count_left_out(run, runs, used) for run, used in zip(runs, rows, strict=True)]
+    return Pairing(rows, tuple(left_out))
+
+
+def _check_finished(path: Path) -> None:
+    """Raise OutputError, with what to do, unless the folder contains a finished run."""
+    if not path.exists():
+        raise OutputError(f"{path} does not exist; give the folders of finished runs")
+    if not path.is_dir():
+        raise OutputError(f"{path} is a file; give the run's folder, such as {path.parent}")
+    if all((path / name).is_file() for name in (FILE_NAME, "predictions.csv")):
+        return
+    if any((path / name).exists() for name in ("config.toml", "checkpoints", "metrics.jsonl")):
+        raise OutputError(
+            f"{path} is a run that has not finished, so it has no predictions to compare. "
+            f"Continue it: onsight train DATA --out {path} --resume"
+        )
+    raise OutputError(f"{path} is not a run folder: it has no {FILE_NAME} or predictions.csv")
+
+
+def _read_predictions(path: Path) -> list[Row]:
+    rows = read_csv(path)
+    if rows is None or any(row[name] is None for row in rows for name in _COLUMNS):
+        raise _damaged(path)
+    return rows
+
+
+def _damaged(path: Path) -> OutputError:
+    return OutputError(
+        f"{path} is damaged: it is not the table of predictions that the run wrote. "
+        "Restore it, or train again"
+    )
+
+
+def _digest_texts(keys: NDArray[np.int64]) -> list[str]:
+    """Return image keys (n,) as they are written in predictions.csv."""
+    text = keys.astype(">i8").tobytes().hex()
+    return [text[start : start + 16] for start in range(0, len(text), 16)]
+
+
+def _match(first: HeldOutPredictions, other: HeldOutPredictions) -> NDArray[np.int64]:
+    """Return the row of each of the first run's images in the other run, or -1, as (n,)."""
+    rows = np.full(len(first), _UNMATCHED)
+    digests = _digest_keys(first, range(len(first))), _digest_keys(other, range(len(other)))
+    unmatched, other_unmatched = _match_keys(rows, *digests)
+    if _paths_identify(first, other):
+        _match_keys(rows, _path_keys(first, unmatched), _path_keys(other, other_unmatched))
+    return rows
+
+
+def _paths_identify(first: HeldOutPredictions, other: HeldOutPredictions) -> bool:
+    """Return whether equal paths mean equal images even if digests differ or are missing.
+
+    A JPEG decoded for another image size has another digest.
+    """
+    if not (any(first.digests) and any(other.digests)):
+        return True
+    return first.data == other.data and first.format != other.format
+
+
+def _digest_keys(run: HeldOutPredictions, rows: Iterable[int]) -> list[tuple[int, Hashable]]:
+    """Return rows with what identifies their image; None matches nothing."""
+    return [
+        (row, (run.digests[row], run.labels[row]) if run.digests[row] else None) for row in rows
+    ]
+
+
+def _path_keys(run: HeldOutPredictions, rows: Iterable[int]) -> list[tuple[int, Hashable]]:
+    return [(row, (run.image_paths[row], run.labels[row])) for row in rows]
+
+
+def _match_keys(
+    rows: NDArray[np.int64],
+    first: Iterable[tuple[int, Hashable]],
+    other: Iterable[tuple[int, Hashable]],
+) -> tuple[list[int], list[int]]:
+    """Match equal keys one to one, in order, into rows; return the unmatched rows of both sides."""
+    waiting: dict[Hashable, list[int]] = defaultdict(list)
+    unmatched, other_unmatched = [], []
+    for row, key in other:
+        if key is None:
+            other_unmatched.append(row)
+        else:
+            waiting[key].append(row)
+    for candidates in waiting.values():
+        candidates.reverse()
+    for row, key in first:
+        if key is not None and waiting.get(key):
+            rows[row] = waiting[key].pop()
+        else:
+            unmatched.append(row)
+    other_unmatched += [row for candidates in waiting.values() for row in candidates]
+    return unmatched, sorted(other_unmatched)
+
+
+def _was_seen(runs: Sequence[HeldOutPredictions], rows: Sequence[int]) -> bool:
+    """Return whether an image, under any of its digests, trained or selected one of the runs."""
+    digests = {run.digests[row] for run, row in zip(runs, rows, strict=True)}
+    return any(digests & run.seen for run in runs if run.split != "validation")
+
+
+def _count_left_out(
+    run: HeldOutPredictions, runs: Sequence[HeldOutPredictions], used: NDArray[np.int64]
+) -> LeftOut:
+    others = [other for other in runs if other is not run]
+    labels = [_labels_by_digest(other) for other in others]
+    counts = {"seen": 0, "relabelled": 0, "absent": 0}
+    for row in sorted(set(range(len(run))) - set(used.tolist())):
+        digest, label = run.digests[row], run.labels[row]
+        if any(digest in other.seen for other in others):
+            counts["seen"] += 1
+        elif any(label not in other_labels.get(digest, {label}) for other_labels in labels):
+            counts["relabelled"] += 1
+        else:
+            counts["absent"] += 1
+    return LeftOut(**counts)
+
+
+def _labels_by_digest(run: HeldOutPredictions) -> dict[str, set[int]]:
+    labels: dict[str, set[int]] = defaultdict(set)
+    for digest, label in zip(run.digests, run.labels.tolist(), strict=True):
+        if digest:
+            labels[digest].add(label)
+    return labels

@@ -1,0 +1,114 @@
+"""Self-contained HTML pages: templates, styles and inline images. A page loads nothing."""
+
+import base64
+import hashlib
+import io
+from collections.abc import Callable
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jinja2
+from PIL import Image
+
+from onsight.errors import OutputError
+from onsight.files import write_atomically
+from onsight.text import (
+    data_size,
+    duration,
+    four_digits,
+    path_ending,
+    percent,
+    plain_value,
+    plural,
+    whole_number,
+)
+
+_MARK_WITHIN = 1_000  # bytes from the start of a page
+
+
+def _sha256(text: str) -> str:
+    """Return the digest with which a Content-Security-Policy allows an inline script."""
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+_FILTERS: dict[str, Callable[..., str]] = {
+    "count": whole_number,
+    "duration": duration,
+    "ending": path_ending,
+    "number": four_digits,
+    "percent": percent,
+    "plain": plain_value,
+    "plural": plural,
+    "sha256": _sha256,
+    "size": data_size,
+}
+
+
+class InlineImage(NamedTuple):
+    """An image inside a page."""
+
+    uri: str  # a data URI
+    tiny: bool  # so small that its pixels should stay crisp when enlarged
+
+
+@cache  # compiling a template takes longer than filling it
+def page_template(
+    package: str, name: str, *, autoescape: bool = True, **filters: Callable[..., Any]
+) -> jinja2.Template:
+    """Load a template from a package; it may include others as "package/name".
+
+    The formats of onsight.text are available as filters.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_read_template),
+        autoescape=autoescape,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= _FILTERS | filters
+    return environment.get_template(f"{package}/{name}")
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page atomically; a path in it that is not UTF-8 is shown with escapes."""
+    write_atomically(path, page.encode("utf-8", "backslashreplace"))
+
+
+def has_mark(path: Path, mark: bytes) -> bool:
+    """Return whether a file begins with a mark, and so is one that Onsight wrote."""
+    try:
+        with open(path, "rb") as file:
+            return mark in file.read(_MARK_WITHIN)
+    except OSError:
+        return False
+
+
+def refuse_foreign_file(path: Path, mark: bytes, kind: str) -> None:
+    """Raise OutputError if a file exists and does not have this mark. kind: "a model card"."""
+    if path.exists() and not has_mark(path, mark):
+        raise OutputError(
+            f"{path} exists and is not {kind} written by Onsight, so it is left as it is; "
+            "choose another file with --out"
+        )
+
+
+def inline_thumbnail(image: Image.Image, longest_side: int) -> InlineImage:
+    """Embed an image as PNG, shrunk to a longest side in pixels."""
+    tiny = max(image.size) <= longest_side
+    image.thumbnail((longest_side, longest_side), Image.Resampling.LANCZOS)
+    data = io.BytesIO()
+    image.save(data, "PNG")
+    return InlineImage(data_uri(data.getvalue(), "png"), tiny)
+
+
+def data_uri(data: bytes, kind: str) -> str:
+    """Return an image file as a data URI. kind: png or jpeg."""
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def _read_template(name: str) -> str:
+    package, _, file = name.partition("/")
+    return (resources.files(package) / file).read_text(encoding="utf-8")

@@ -1,0 +1,160 @@
+"""The tables of a run folder, and lenient reading of its files: None for missing or broken ones."""
+
+import csv
+import io
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from onsight.data.index import Problem
+from onsight.data.pack import Pack
+from onsight.evaluation.predictions import PredictionTable
+from onsight.evaluation.results import EpochRow
+from onsight.files import write_csv
+
+Row = dict[str, Any]
+Parsed = TypeVar("Parsed")
+Render = Callable[[Mapping[str, Any]], object]
+
+
+# --- Writing ---
+
+
+def write_problems(path: Path, problems: Iterable[Problem]) -> None:
+    """Write the unused images: their path, the stage that rejected them, and why."""
+    write_csv(path, Problem._fields, problems)
+
+
+def write_predictions(
+    path: Path,
+    per_image: PredictionTable,
+    pack: Pack,
+    folds: NDArray[np.int8] | None = None,
+) -> None:
+    """Write every evaluated image: path, label, predicted class, its probability, digest.
+
+    folds: the fold of every image in the pack, written as a column if given.
+    """
+    index = pack.index
+    rows = (
+        (
+            index.locators[int(image)],
+            index.classes[label],
+            index.classes[predicted],
+            f"{confidence:.6f}",
+            digest_text(pack.digests[int(image)].tobytes()),
+            *(() if folds is None else (folds[image],)),
+        )
+        for image, label, predicted, confidence in zip(
+            per_image.ids, per_image.labels, per_image.predicted, per_image.confidence, strict=True
+        )
+    )
+    header = ("path", "label", "predicted", "probability", "digest")
+    write_csv(path, header if folds is None else (*header, "fold"), rows)
+
+
+def digest_text(digest: bytes) -> str:
+    """Return the first 8 bytes of an image's digest in hexadecimal, as in predictions.csv."""
+    return digest[:8].hex()
+
+
+# --- Reading ---
+
+
+class LenientDict(Row):
+    """A dict that returns None for missing keys, as in files of other versions."""
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file, its objects as LenientDict."""
+    return _read(path, _parse_json)
+
+
+def read_epochs(path: Path) -> list[EpochRow] | None:
+    """Read the rows of metrics.jsonl, ignoring blank lines."""
+    return _read(
+        path, lambda text: [_parse_json(line) for line in text.splitlines() if line.strip()]
+    )
+
+
+def read_csv(path: Path) -> list[Row] | None:
+    """Read a CSV file as dicts keyed by its header."""
+    return _read(path, _parse_csv, newline="")
+
+
+def read_toml_text(path: Path) -> str | None:
+    """Read the text of a TOML file, unchanged, if it is valid."""
+    return _read(path, _check_toml)
+
+
+def drop_damaged(contents: Mapping[str, Any], render: Render) -> tuple[dict[str, Any], list[str]]:
+    """Return the contents of files without what makes render raise, and the names of what was cut.
+
+    contents is by file name. Of a JSON object, only the offending values are dropped.
+    """
+    sound: dict[str, Any] = dict.fromkeys(contents)
+    damaged: list[str] = []
+    for name, content in contents.items():
+
+        def renders(candidate: Any, name: str = name) -> bool:
+            return _renders(render, sound | {name: candidate})
+
+        if renders(content):
+            sound[name] = content
+        elif isinstance(content, dict):
+            sound[name] = _sound_part(content, renders)
+            damaged += [f"{name}: {key}" for key in content if key not in sound[name]]
+        else:
+            damaged.append(name)
+    return sound, damaged
+
+
+def _read(path: Path, parse: Callable[[str], Parsed], newline: str | None = None) -> Parsed | None:
+    try:
+        # Without newline="", a lone carriage return in a path would become a newline.
+        with path.open(encoding="utf-8", errors="surrogateescape", newline=newline) as file:
+            return parse(file.read())
+    except (OSError, ValueError, csv.Error):
+        return None
+
+
+def _parse_json(text: str) -> Any:
+    return json.loads(text, object_hook=LenientDict)
+
+
+def _parse_csv(text: str) -> list[Row]:
+    return [LenientDict(row) for row in csv.DictReader(io.StringIO(text, newline=""))]
+
+
+def _check_toml(text: str) -> str:
+    tomllib.loads(text)
+    return text
+
+
+def _sound_part(content: Mapping[str, Any], renders: Callable[[Any], bool]) -> LenientDict:
+    """Drop the one offending value of an object, or if there are several, keep what renders."""
+    for offender in content:
+        rest = LenientDict({key: value for key, value in content.items() if key != offender})
+        if renders(rest):
+            return rest
+    part = LenientDict()
+    for key, value in content.items():
+        if renders(LenientDict(part | {key: value})):
+            part[key] = value
+    return part
+
+
+def _renders(render: Render, contents: Mapping[str, Any]) -> bool:
+    try:
+        render(contents)
+    except Exception:  # a template can raise anything on values of a wrong type
+        return False
+    return True

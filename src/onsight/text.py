@@ -1,0 +1,112 @@
+"""Format counts, lists, shares, times, sizes and plain values, the same way everywhere."""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+NO_VALUE = "–"
+
+
+def plural(count: int, singular: str, plural_form: str | None = None) -> str:
+    """Return a count with its noun: `1 core`, `2 cores`; by default the plural adds an s."""
+    return f"{count:,} {singular if count == 1 else plural_form or singular + 's'}"
+
+
+def joined(names: Sequence[str], limit: int = 8) -> str:
+    """Return `a, b and c`, or for more names than the limit `a, b and 5 more`."""
+    if len(names) > limit + 1:  # one more name takes no more room than "1 more"
+        names = [*names[:limit], f"{len(names) - limit:,} more"]
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def shorten(name: str, length: int) -> str:
+    """Return a name on one line, cut to at most length characters."""
+    plain = " ".join(name.split())
+    return plain if len(plain) <= length else plain[: length - 1] + "…"
+
+
+def path_ending(path: str, length: int = 44) -> str:
+    """Return the end of a path, which is the part that tells files apart."""
+    if len(path) <= length:
+        return path
+    tail = path[-length:]
+    return "…/" + (tail.partition("/")[2] or tail)
+
+
+def percent(share: float | None) -> str:
+    """Return a share as 91.4%, with more digits where fewer would round to 0% or 100%."""
+    if share is None or not math.isfinite(share):
+        return NO_VALUE
+    share = round(share, 9)  # an interval's end may miss 1 by the float's last bit
+    if share in (0, 1):
+        return f"{share:.0%}"
+    if share < 0.0001:
+        return "<0.01%"
+    if share > 0.9999:
+        return ">99.99%"
+    return f"{share:.2%}" if share < 0.0005 or share > 0.9995 else f"{share:.1%}"
+
+
+def fixed_percent(share: float | None) -> str:
+    """Return a share as 91.40%, always with two decimals so that columns line up in a terminal."""
+    return "-" if share is None else f"{100 * share:.2f}%"
+
+
+def duration(seconds: float | None) -> str:
+    """Return seconds as 0.42 s, 12.3 s, 4 min 5 s or 2 h 3 min."""
+    if seconds is None or not math.isfinite(seconds):
+        return NO_VALUE
+    if round(seconds, 1) < 60:
+        return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def data_size(count: int) -> str:
+    """Return bytes of a file or a disk as 5.5 MB or 12.3 GB."""
+    return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:,.1f} GB"
+
+
+def gib(count: int) -> str:
+    """Return bytes of memory as 79.2 GiB."""
+    return f"{count / 2**30:,.1f} GiB"
+
+
+def whole_number(value: float | None) -> str:
+    """Return a count as 12,345."""
+    return NO_VALUE if value is None or not math.isfinite(value) else f"{value:,.0f}"
+
+
+def four_digits(value: float | None) -> str:
+    """Return a measured number with four significant digits."""
+    return NO_VALUE if value is None else f"{value:,.4g}"
+
+
+def plain_value(value: Any) -> str:
+    """Return a value from a JSON or TOML file as text for people: yes, 1,024, a 1, b 2."""
+    if value is None:
+        return NO_VALUE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {plain_value(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(plain_value(item) for item in value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def notebook_table(title: str, facts: Mapping[str, object]) -> str:
+    """Return an HTML table of named facts for a notebook, everything escaped."""
+    rows = "".join(_notebook_row(name, str(fact)) for name, fact in facts.items())
+    return f"<table><caption>{escape(title)}</caption><tbody>{rows}</tbody></table>"
+
+
+def _notebook_row(name: str, fact: str) -> str:
+    # Lone surrogates stand for bytes of a path that is not UTF-8.
+    text = fact.encode("utf-8", "backslashreplace").decode()
+    return f'<tr><th scope="row">{escape(name)}</th><td>{escape(text)}</td></tr>'
