@@ -79,7 +79,7 @@ def export(
     """Export a run folder or model file; no file gets its final name unless the proof holds.
 
     on: images for the proof instead of those that the run held out; max_loss: percentage points
-    of accuracy that int8 may cost, at the upper end of the paired 95% interval. Raises ExportMismatch
+    of accuracy that int8 may cost, at the upper end of the paired 95% CI. Raises ExportMismatch
     if the file computes something else than the model; UserError, DiskError.
     """
     reporter = reporter or SilentReporter()
