@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from onsight.errors import ConfigError
+from onsight.errors import ConfigError, DataError
 from onsight.installation import is_installed, require
 
 
@@ -16,6 +16,11 @@ def test_a_missing_package_is_named_with_its_extra_and_an_alternative(monkeypatc
         "writing a.parquet needs no_such_package: pip install 'onsight-run[parquet]', "
         "or choose --csv"
     )
+
+
+def test_the_class_of_the_error_can_be_chosen():
+    with pytest.raises(DataError, match="reading a needs no_such_package: pip install"):
+        require("no_such_package", "parquet", "reading a", error=DataError)
 
 
 def test_an_installed_package_is_not_imported():

@@ -52,7 +52,7 @@ _COMMANDS = {
     "card": "Write a model card for a run, or a folder for the Hugging Face Hub.",
     "explain": "Find out what slows down a run or any training script, and what would help.",
     "lint": "Find mistakes in training scripts by reading them: nothing is run, no torch needed.",
-    "verify-resume": "Verify that a run that is killed and resumed gives the same result, "
+    "verify-resume": "Verify that a run that is killed and resumed has the same result, "
     "bit for bit.",
     "doctor": "Check this machine: what works, what slows down training, and how to fix it.",
 }

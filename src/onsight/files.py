@@ -123,7 +123,7 @@ def csv_text(rows: Iterable[Sequence[object]]) -> str:
 
 
 class NewFile:
-    """A file being written under a private name, until `finish` gives it its own."""
+    """A file that is written under a private name until `finish` renames it."""
 
     def __init__(self, path: Path) -> None:
         self._is_finished = False

@@ -305,11 +305,13 @@ def test_a_split_that_came_with_the_data_is_searched_for_leaks(tmp_path):
 
 
 def test_without_cleanlab_everything_else_is_checked(faulty, monkeypatch):
-    monkeypatch.setattr(check_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(check_module, "is_installed", lambda name: False)
     found = onsight.check(faulty, reporter=QUIET)
     assert found.of("identical")
     assert not found.of("label")
-    assert found.notes == ('labels were not checked: that requires pip install "onsight[check]"',)
+    assert found.notes == (
+        "labels were not checked: that needs cleanlab: pip install 'onsight[check]'",
+    )
 
 
 def test_nothing_is_written_inside_the_data(faulty, monkeypatch, capsys):

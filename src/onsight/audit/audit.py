@@ -1,7 +1,5 @@
 """The result of a check: a summary, a table (check.csv) and a page (check.html)."""
 
-import base64
-import io
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -10,20 +8,25 @@ from typing import Any
 
 from PIL import Image
 
-from onsight import text
 from onsight.audit.dataset import CheckedDataset
 from onsight.audit.finding import GROUPS, KINDS, AuditFinding, AuditItem
 from onsight.errors import OutputError
-from onsight.files import user_path, write_atomically, write_csv
-from onsight.report.html_page import has_mark, page_template
-from onsight.text import duration, notebook_table, percent, plural
+from onsight.files import user_path, write_csv
+from onsight.report.html_page import (
+    InlineImage,
+    has_mark,
+    inline_thumbnail,
+    page_template,
+    write_page,
+)
+from onsight.text import notebook_table, plural
 
 PAGE, TABLE = "check.html", "check.csv"
 
 _SUMMARY_FINDINGS = 3  # of each kind
 _PAGE_FINDINGS = 48  # of each kind
 _SIDE = 128  # pixels of the longer side of an image on the page, at most
-_TINY = 64  # pixels: smaller images are stored without loss
+_TINY = 64  # pixels: images up to this size are stored without loss
 _MARK = b'<meta name="generator" content="onsight check">'
 _COLUMNS = tuple(AuditFinding("", "", "", (AuditItem(""),), 0.0).facts())
 
@@ -100,9 +103,8 @@ class Audit:
         """
         path = user_path(folder)
         refuse_foreign_files(path)
-        page = _page_template().render(_page_content(self))
-        # A path that is not valid UTF-8 is shown with escapes.
-        write_atomically(path / PAGE, page.encode("utf-8", "backslashreplace"))
+        page = page_template("onsight.audit", "check.html.jinja").render(_page_content(self))
+        write_page(path / PAGE, page)
         rows = [finding.facts() for finding in self.findings]
         write_csv(path / TABLE, _COLUMNS, (tuple(row.values()) for row in rows))
         return path / PAGE
@@ -138,17 +140,6 @@ def _summary_line(finding: AuditFinding) -> str:
     return f"{paths}: {finding.description}"
 
 
-def _page_template() -> Any:
-    return page_template(
-        "onsight.audit",
-        "check.html.jinja",
-        percent=percent,
-        count=text.whole_number,
-        duration=duration,
-        ending=text.path_ending,
-    )
-
-
 def _page_content(audit: Audit) -> dict[str, Any]:
     """Return the variables of the page's template."""
     sections = []
@@ -163,14 +154,14 @@ def _page_content(audit: Audit) -> dict[str, Any]:
 
 
 def _card(dataset: CheckedDataset, finding: AuditFinding) -> dict[str, Any]:
-    images = [{"item": item, "uri": _thumbnail(dataset, item)} for item in finding.items]
+    images = [{"item": item, "thumbnail": _thumbnail(dataset, item)} for item in finding.items]
     return {"finding": finding, "images": images}
 
 
-def _thumbnail(dataset: CheckedDataset, item: AuditItem) -> str:
-    """Return an image as a data URI, or an empty string for a file or a class."""
+def _thumbnail(dataset: CheckedDataset, item: AuditItem) -> InlineImage | None:
+    """Return a small image for the page, or None for a file or a class."""
     if item.number is None:
-        return ""
+        return None
     pixels = dataset.pack.pixels[dataset.pack.rows[item.number]]
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     header = dataset.header(item.number)
@@ -179,8 +170,4 @@ def _thumbnail(dataset: CheckedDataset, item: AuditItem) -> str:
         image = image.resize(
             (max(1, round(scale * header.width)), max(1, round(scale * header.height)))
         )
-    image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
-    data = io.BytesIO()
-    kind = "PNG" if max(image.size) <= _TINY else "JPEG"
-    image.save(data, kind, quality=85)
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(data.getvalue()).decode()}"
+    return inline_thumbnail(image, _SIDE, lossless_side=_TINY)

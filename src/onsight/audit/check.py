@@ -2,7 +2,6 @@
 
 import csv
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from onsight.audit.dataset import CheckedDataset, open_dataset
 from onsight.audit.finding import KINDS, AuditFinding
 from onsight.audit.images import copy_findings, quality_findings, unusable_findings
 from onsight.audit.labels import (
-    INSTALL,
     OutOfFoldPredictions,
     class_findings,
     embed_images,
@@ -35,6 +33,7 @@ from onsight.errors import DataError
 from onsight.evaluation.statistics import wilson
 from onsight.files import user_path
 from onsight.hardware.devices import choose_device
+from onsight.installation import explain_missing, is_installed
 from onsight.report.console import Reporter
 from onsight.text import percent
 
@@ -157,8 +156,8 @@ def _why_not_labels(dataset: CheckedDataset) -> str:
         return "labels were not checked: there is only one class"
     if len(dataset.pack) < _MIN_IMAGES:
         return f"labels were not checked: fewer than {_MIN_IMAGES} images"
-    if find_spec("cleanlab") is None:
-        return f"labels were not checked: that requires {INSTALL}"
+    if not is_installed("cleanlab"):
+        return f"labels were not checked: {explain_missing('cleanlab', 'check', 'that')}"
     return ""
 
 

@@ -36,8 +36,6 @@ from onsight.report.console import Reporter
 from onsight.report.sentences import pair_sentence
 from onsight.text import plural
 
-INSTALL = 'pip install "onsight[check]"'
-
 _MIN_SIDE = 96  # pixels: smaller images are enlarged for the backbone
 _PIXEL_ROWS = 1024  # images at once, where pixels are the features
 _PIXELS = 16  # side of the pixels that are features where there is no backbone
@@ -132,7 +130,7 @@ def find_label_errors(
 def label_findings(
     dataset: CheckedDataset, predictions: OutOfFoldPredictions
 ) -> Iterator[AuditFinding]:
-    """Yield a finding for each image whose label looks wrong."""
+    """Yield a finding for each image whose label is probably wrong."""
     rows, scores = find_label_errors(predictions)
     predicted = predictions.predicted
     for row, score in zip(rows.tolist(), scores.tolist(), strict=True):

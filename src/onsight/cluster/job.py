@@ -169,8 +169,8 @@ def ray_failed(error: Exception) -> OnsightError:
 
 
 def invisible(path: str, machine: str) -> str:
-    """Return the message for a path that a machine of the cluster cannot see."""
+    """Return the message for a path that does not exist on a machine of the cluster."""
     return (
-        f"the machine {machine} does not see {path}: put it on storage that every machine of the "
-        "cluster sees under the same path"
+        f"the machine {machine} cannot find {path}: put it on storage that every machine of the "
+        "cluster mounts under the same path"
     )

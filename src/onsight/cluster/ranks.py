@@ -142,7 +142,7 @@ _stores: list[Any] = []  # kept as long as this process
 
 
 def _host_store() -> str:
-    """Host the ranks' store in this process, at the address by which Ray knows this machine."""
+    """Host the ranks' store in this process, at this machine's address in the cluster."""
     import ray
     from torch.distributed import TCPStore
 
@@ -226,7 +226,7 @@ class _StateLines(io.StringIO):
 
 
 def wait_until_noticed(ray: Any, lost: set[str], silent: set[str]) -> None:
-    """Wait until Ray Train knows which machines are gone, so that it places no ranks on them.
+    """Wait until Ray Train has noticed which machines are gone, so that it places no ranks on them.
 
     Otherwise it would start fewer ranks only after trying in vain for a minute. lost are the
     machines of ranks that ended, silent those of them that do not respond.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onsight.errors import ConfigError
-from onsight.installation import distribution
+from onsight.installation import explain_missing
 from onsight.text import plural
 from onsight_explain.threads import usable_cores
 
@@ -27,7 +27,7 @@ _CONNECT_SECONDS = 10.0
 # Ray reports usage statistics unless they are disabled. Its own lines about a lost machine would
 # go to stdout, which is for results; our messages name the loss.
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}
-# Ray listens on every interface unless it is told that clusters are unsupported here. A token in
+# Ray listens on every interface unless clusters are declared unsupported here. A token in
 # the environment is not written to a file.
 _OWN_CLUSTER = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 
@@ -141,15 +141,13 @@ def _existing_cluster() -> str:
 
 
 def _import_ray(library: str) -> Any:
-    try:
+    try:  # to import it: a part of Ray can be there without the packages that the part needs
         import ray
 
         import_module(library)
     except ImportError as error:
-        raise ConfigError(
-            f"--cluster needs Ray: pip install '{distribution()}[cluster]', here and on every "
-            f"machine of the cluster ({error})"
-        ) from error
+        everywhere = f", here and on every machine of the cluster ({error})"
+        raise ConfigError(explain_missing("Ray", "cluster", "--cluster", everywhere)) from error
     return ray
 
 

@@ -25,7 +25,7 @@ from onsight.training.run import Run, read_results
 from onsight.training.run_folder.folder import claim_folder, next_run_folder
 
 _POLL_SECONDS = 0.5
-_WAITING_SECONDS = 30.0  # until the user is told that the ranks wait for free CPUs or GPUs
+_WAITING_SECONDS = 30.0  # until a message that the ranks wait for free CPUs or GPUs
 
 
 def train_on_cluster(
@@ -172,6 +172,6 @@ def _read_results(path: Path) -> Any:
         return read_results(path)
     except OSError as error:
         raise OutputError(
-            f"the ranks have ended, but this machine does not see their results in {path}: give an "
-            "--out on storage that every machine of the cluster sees"
+            f"the ranks have ended, but this machine cannot find their results in {path}: choose "
+            "an --out on storage that every machine of the cluster mounts"
         ) from error

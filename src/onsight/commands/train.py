@@ -159,7 +159,7 @@ def verify_resume(
     json_: RunJson = False,
     settings: Settings = None,
 ) -> None:
-    """Verify that a run that is killed and resumed gives the same result, bit for bit.
+    """Verify that a run that is killed and resumed has the same result, bit for bit.
 
     Trains twice on a few of your images: once undisturbed, and once killed without warning
     (SIGKILL) at random moments and resumed each time. Weights, optimizer, metrics and every

@@ -35,7 +35,7 @@ MIN_PER_CLASS = 4  # training images; with fewer, an error is more useful than a
 _SMALL = 64  # pixels; data no larger than this keeps its own size
 _THUMBNAIL = 64  # pixels of the longer side if images are streamed
 _ROOM = 8 / 7  # packed side over input side; usually 256 for 224
-_MIN_EVALUATED = 5  # images of a class, to say anything about it
+_MIN_EVALUATED = 5  # images of a class, for any statement about it
 _ANY_FOLDS = Choice(USUAL_FOLDS, "the usual number")
 
 
@@ -92,7 +92,7 @@ def choose_size(
 ) -> Choice[tuple[int, int]]:
     """Choose the (height, width) in pixels of the model's input.
 
-    preferred: the size the model was made for, None if it takes any.
+    preferred: the size the model was made for, None if it accepts any.
     """
     if requested:
         return Choice(requested, "set by you")

@@ -47,7 +47,7 @@ class GpuSurvey:
 
     @property
     def gpus(self) -> str:
-        """2 GPUs (NVIDIA A100, NVIDIA T4), in torch's names where the driver gives none."""
+        """2 GPUs (NVIDIA A100, NVIDIA T4), with torch's names if the driver has none."""
         kinds = Counter(self.driver.gpus or self.visible)
         names = [name if number == 1 else f"{number} {name}" for name, number in kinds.items()]
         return f"{plural(kinds.total(), 'GPU')} ({', '.join(names)})"
@@ -211,7 +211,7 @@ def _kernels_missing(survey: GpuSurvey) -> CheckResult | None:
 
 
 def _in_mig_mode(survey: GpuSurvey) -> CheckResult | None:
-    """CUDA gives a program one MIG slice, and no other GPU as soon as any is in MIG mode."""
+    """If any GPU is in MIG mode, CUDA lets a program use one slice and no other GPU."""
     mig_gpus = survey.driver.mig_gpus
     if not mig_gpus or (not survey.visible and os.environ.get(_VISIBLE) is not None):
         return None

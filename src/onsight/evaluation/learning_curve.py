@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onsight.evaluation.results import LearningCurve, LearningCurvePoint
+from onsight.evaluation.results import LearningCurve, LearningCurveRow
 from onsight.evaluation.statistics import Z_95, wilson
 
 _MIN_POINTS = 3
@@ -107,9 +107,9 @@ def _mistakes(point: TrainingSize) -> int:
     return round((1 - point.accuracy) * point.images)
 
 
-def _with_interval(point: TrainingSize) -> LearningCurvePoint:
+def _with_interval(point: TrainingSize) -> LearningCurveRow:
     low, high = wilson(point.images - _mistakes(point), point.images)
-    return LearningCurvePoint(
+    return LearningCurveRow(
         train_images=point.train_images,
         images=point.images,
         accuracy=point.accuracy,

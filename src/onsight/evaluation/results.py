@@ -102,7 +102,7 @@ class TtaResult(TypedDict, total=False):
     tta_accuracy_high: float | None
 
 
-class LearningCurvePoint(Accuracy):
+class LearningCurveRow(Accuracy):
     """The accuracy after training on `train_images` images, evaluated on `images` others."""
 
     train_images: int
@@ -115,7 +115,7 @@ class LearningCurve(TypedDict):
     The error is modelled as factor * train_images ** -exponent.
     """
 
-    points: list[LearningCurvePoint]
+    points: list[LearningCurveRow]
     exponent: float
     factor: float
     gain: float  # accuracy gained with twice the images, as a share

@@ -61,7 +61,7 @@ def _misses(
     ones: Sequence[float], sizes: Sequence[float], fixed: float, image: float
 ) -> list[float]:
     pairs = zip(ones, sizes, strict=True)
-    return [fixed * one + image * size - 1 for one, size in pairs]
+    return [fixed * unit + image * size - 1 for unit, size in pairs]
 
 
 def _dot(first: Sequence[float], second: Sequence[float]) -> float:

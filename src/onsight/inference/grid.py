@@ -89,7 +89,7 @@ def save_similar_grid(
 ) -> int:
     """Draw the first 16 queries with up to 10 neighbours each; return how many queries.
 
-    Images are drawn as the network takes them, in the format target. Raises DiskError.
+    Images are drawn as the network receives them, in the format target. Raises DiskError.
     """
     shown = answers[:_MAX_QUERIES]
     columns = 1 + max(len(neighbours[:_MAX_NEIGHBOURS]) for _, neighbours in shown)

@@ -46,7 +46,7 @@ class _Drawing(NamedTuple):
     number: int  # of the image among the inputs
     row: Prediction
     data: bytes  # of the image's file
-    pixels: Pixels  # uint8 (H, W, C), as the network takes them
+    pixels: Pixels  # uint8 (H, W, C), as the network receives them
 
 
 class HeatFolder:

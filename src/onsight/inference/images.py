@@ -78,7 +78,7 @@ def image_name(image: ImageLike) -> str:
 
 
 def read_image(image: ImageLike, target: ImageFormat) -> Pixels:
-    """Return the pixels that the model takes: uint8 (H, W, C). Raises ImageError."""
+    """Return the model's input: uint8 (H, W, C). Raises ImageError."""
     content: object = image
     if isinstance(image, Input):
         content = image.read()
@@ -115,7 +115,7 @@ def prepare_batches(
 
 
 def is_batch_full(usable: int, inputs: int, batch_size: int) -> bool:
-    """Return True if a batch of so many inputs is complete.
+    """Return whether a batch with these numbers of usable and of all inputs is complete.
 
     Resuming relies on it: rows are continued at the end of a batch.
     """

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.pixels import Pixels
-from onsight.errors import ImageError, ModelError
+from onsight.errors import ImageError
 from onsight.inference.images import (
     ImageLike,
     Input,
@@ -23,6 +23,7 @@ from onsight.inference.images import (
     read_image,
 )
 from onsight.inference.runner import Runner
+from onsight.models.unsuitable import exported_unsuitable, unsuitable
 from onsight.text import notebook_table
 
 if TYPE_CHECKING:
@@ -187,17 +188,14 @@ class Predictor:
         blank = np.zeros((1, size.height, size.width, size.channels), np.uint8)
         features = self.runner.run(blank, features=True).features
         if features is None:
-            raise ModelError("the model has no features")
+            raise unsuitable(str(self.runner.facts["model"]), "computing features", "it has none")
         return features[:0]
 
     def _torch_runner(self) -> "TorchRunner":
         from onsight.inference.torch_runner import TorchRunner
 
         if not isinstance(self.runner, TorchRunner):
-            raise ModelError(
-                "an exported model can only predict: for anything else, use the run folder or "
-                "model file that it was exported from"
-            )
+            raise exported_unsuitable("reading its network or model file")
         return self.runner
 
 

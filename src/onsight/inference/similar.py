@@ -46,13 +46,13 @@ _MAX_WARNINGS = 3  # images that cannot be searched
 
 @dataclass(frozen=True)
 class Neighbour:
-    """An image that looks like a query."""
+    """An image that is similar to a query."""
 
     path: str  # or its name within DATA, if it is not a file
     label: str | None  # None if DATA has no labels
     similarity: float  # cosine of centred features, -1 to 1
     identical: bool  # the same pixels as the query
-    pixels: Pixels  # uint8 (H, W, C), as the network takes them
+    pixels: Pixels  # uint8 (H, W, C), as the network receives them
 
 
 Answer = tuple[Prediction, list[Neighbour]]  # a query and its neighbours, most similar first

@@ -7,11 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
-from onsight.errors import ConfigError
 from onsight.files import NewFile, disk_errors
 from onsight.inference.predictor import Prediction
 from onsight.inference.row_formats import RowCounts, RowFormat
-from onsight.installation import distribution
+from onsight.installation import require
 
 _GROUP_ROWS = 2**14  # rows in memory before a row group is written
 
@@ -103,13 +102,7 @@ class ParquetFile(Sink):
 
 def require_pyarrow(path: Path, alternative: str) -> None:
     """Raise ConfigError if Parquet files cannot be written; alternative: what to choose instead."""
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"writing {path} needs pyarrow: pip install '{distribution()}[parquet]', or choose "
-            f"{alternative}"
-        ) from error
+    require("pyarrow.parquet", "parquet", f"writing {path}", f", or choose {alternative}")
 
 
 def write_to_stdout(text: bytes) -> None:

@@ -52,7 +52,7 @@ class LeftOut(NamedTuple):
 
     seen: int  # another run was trained or selected with them
     relabelled: int  # they have another label in another run
-    absent: int  # another run does not have them, as far as can be told
+    absent: int  # another run does not have them, as far as its files show
 
 
 class Pairing(NamedTuple):

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
-from importlib.util import find_spec
 from urllib.parse import quote
 
 import numpy as np
@@ -23,6 +22,7 @@ from starlette.types import ASGIApp
 
 from onsight.data.pixels import Pixels
 from onsight.errors import ImageError, OnsightError
+from onsight.installation import is_installed
 from onsight.serve.access import Access, HostCheck, Limits, TokenCheck, error_response
 from onsight.serve.batcher import InferenceFailed, QueueFull
 from onsight.serve.body import MemoryBudget, Upload, busy, read_uploads
@@ -263,7 +263,7 @@ def _prediction(
 
 def _can_explain(model: ServedModel) -> bool:
     """Heat maps need the network in torch, and captum."""
-    return hasattr(model.predictor.runner, "classifier") and find_spec("captum") is not None
+    return hasattr(model.predictor.runner, "classifier") and is_installed("captum")
 
 
 def _draw_heat_map(model: ServedModel, pixels: Pixels, name: str | None) -> tuple[str, bytes]:

@@ -51,7 +51,7 @@ def run_locally(runs: Sequence[PlannedRun], data: str, reporter: Reporter) -> Er
 
 
 def run_on_ray(runs: Sequence[PlannedRun], data: str, reporter: Reporter, cluster: str) -> Errors:
-    """Train the runs that are not finished on a cluster that sees the sweep's folder.
+    """Train the runs that are not finished on a cluster that shares the sweep's folder.
 
     cluster is an address as for ray_cluster. Raises ConfigError.
     """
