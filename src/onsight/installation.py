@@ -10,12 +10,20 @@ _FULL, _RUN_ONLY = "onsight", "onsight-run"  # both distributions contain the pa
 
 def distribution() -> str:
     """Return the installed distribution, whose extras an error message can name."""
-    return _RUN_ONLY if _version_of(_FULL) is None and _version_of(_RUN_ONLY) else _FULL
+    return _RUN_ONLY if package_version(_FULL) is None and package_version(_RUN_ONLY) else _FULL
 
 
 def onsight_version() -> str:
     """Return the installed version, or "unknown" for a bare copy of the files."""
-    return _version_of(_FULL) or _version_of(_RUN_ONLY) or "unknown"
+    return package_version(_FULL) or package_version(_RUN_ONLY) or "unknown"
+
+
+def package_version(package: str) -> str | None:
+    """Return an installed package's version, or None."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def is_installed(module: str) -> bool:
@@ -53,10 +61,3 @@ def explain_missing(package: str, extra: str, purpose: str, instead: str = "") -
 def install_command(extra: str) -> str:
     """Return the command that installs an extra of the installed distribution."""
     return f"pip install '{distribution()}[{extra}]'"
-
-
-def _version_of(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from onsight.audit.dataset import CheckedDataset
 from onsight.audit.finding import GROUPS, KINDS, AuditFinding, AuditItem
+from onsight.data.pixels import to_pillow
 from onsight.errors import OutputError
 from onsight.files import user_path, write_csv
 from onsight.report.html_page import (
@@ -163,7 +162,7 @@ def _thumbnail(dataset: CheckedDataset, item: AuditItem) -> InlineImage | None:
     if item.number is None:
         return None
     pixels = dataset.pack.pixels[dataset.pack.rows[item.number]]
-    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    image = to_pillow(pixels)
     header = dataset.header(item.number)
     if header:  # restore its own shape: all packed images have the same one
         scale = max(image.size) / max(header.height, header.width)

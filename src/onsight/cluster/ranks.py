@@ -293,6 +293,6 @@ def _live_node_ids(ray: Any) -> set[str]:
 
 
 def _is_silent(error: Exception) -> bool:
-    """Whether Ray cannot reach a process and does not know yet that it is gone."""
+    """Return whether Ray cannot reach a process and does not know yet that it is gone."""
     cause = getattr(error, "health_check_failure", error)
     return type(cause).__name__ == "ActorUnavailableError"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from onsight.data.pixels import Colour, Pixels
+from onsight.data.pixels import Colour, Pixels, to_pillow
 
 Fit = Literal["stretch", "crop", "pad"]
 
@@ -50,7 +50,7 @@ def fit(pixels: Pixels, target: ImageFormat) -> Pixels:
         return pixels
     if target.fit == "stretch":
         return resize(pixels, target.height, target.width)
-    image = Image.fromarray(pixels[:, :, 0] if target.channels == 1 else pixels)
+    image = to_pillow(pixels)
     size = (target.width, target.height)
     if target.fit == "crop":
         fitted = ImageOps.fit(image, size, Image.Resampling.BILINEAR)

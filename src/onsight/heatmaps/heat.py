@@ -59,7 +59,7 @@ def heat_maps(classifier: Classifier, images: Tensor, classes: Tensor) -> NDArra
 
 def require_captum() -> None:
     """Raise ConfigError unless captum is installed."""
-    require("captum.attr", "heatmaps", "drawing heat maps")
+    require("captum", "heatmaps", "drawing heat maps")
 
 
 @dataclass

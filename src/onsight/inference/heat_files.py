@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 
 from onsight.data.decode import decode, prepare_image
 from onsight.data.fit import ImageFormat
-from onsight.data.pixels import Pixels
+from onsight.data.pixels import Pixels, to_pillow
 from onsight.errors import ImageError, OutputError
 from onsight.files import check_output, write_atomically
 from onsight.heatmaps.heat import heat_maps, require_captum
@@ -109,6 +108,6 @@ def _draw_page(row: Prediction, data: bytes, heat: Heat, target: ImageFormat) ->
 def _decode_original(data: bytes, target: ImageFormat) -> Pixels:
     """Decode an image in its own shape, at most 448 pixels long."""
     pixels = decode(data, target.background, target.pixel_limit, (_SIDE, _SIDE))
-    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    image = to_pillow(pixels)
     image.thumbnail((_SIDE, _SIDE))
     return np.asarray(image, np.uint8).reshape(image.height, image.width, pixels.shape[2])

@@ -102,7 +102,7 @@ class ParquetFile(Sink):
 
 def require_pyarrow(path: Path, alternative: str) -> None:
     """Raise ConfigError if Parquet files cannot be written; alternative: what to choose instead."""
-    require("pyarrow.parquet", "parquet", f"writing {path}", f", or choose {alternative}")
+    require("pyarrow", "parquet", f"writing {path}", f", or choose {alternative}")
 
 
 def write_to_stdout(text: bytes) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from onsight.data.cache import find_cache_folder
 from onsight.data.decode import pixel_digest, prepare_image
+from onsight.data.pixels import to_pillow
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.named import needs_download
 from onsight.data.sources.source import Source
@@ -155,5 +155,5 @@ def _read_thumbnail(
         return None
     if run.digests[row] and run.digests[row] != digest_text(pixel_digest(pixels)):
         return None
-    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    image = to_pillow(pixels)
     return inline_thumbnail(image, _THUMBNAIL_SIDE)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from onsight.data.pack import Pack
+from onsight.data.pixels import to_pillow
 from onsight.evaluation.predictions import PredictionTable
 from onsight.files import write_atomically, write_json
 from onsight.heatmaps.overlay import enlarge, overlay
@@ -182,7 +183,7 @@ def _side_by_side(images: Sequence[int], pack: Pack) -> Image.Image:
 
 def _to_pillow(image: int, pack: Pack) -> Image.Image:
     pixels = pack.pixels[pack.rows[image]]
-    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    return to_pillow(pixels)
 
 
 def _write_png(path: Path, image: Image.Image) -> None:

@@ -1,7 +1,6 @@
 """The web application: its routes and what each of them answers."""
 
 import asyncio
-import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from importlib.resources import files
 from urllib.parse import quote
 
 import numpy as np
-from PIL import Image
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -20,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from onsight.data.pixels import Pixels
+from onsight.data.pixels import Pixels, encode_png
 from onsight.errors import ImageError, OnsightError
 from onsight.installation import is_installed
 from onsight.serve.access import Access, HostCheck, Limits, TokenCheck, error_response
@@ -283,9 +281,7 @@ def _draw_heat_map(model: ServedModel, pixels: Pixels, name: str | None) -> tupl
     target = torch.tensor([model.classes.index(name)])
     heat = heat_maps(model.predictor.classifier, torch.from_numpy(batch), target)[0]
     image, heat = enlarge(batch[0], heat, _HEAT_MAP_SIDE)
-    png = io.BytesIO()
-    Image.fromarray(overlay(image, heat)).save(png, "PNG")
-    return name, png.getvalue()
+    return name, encode_png(overlay(image, heat))
 
 
 # --------------------------------------------------------------------------------- the page

@@ -68,7 +68,10 @@ def call_with_retries(call: Callable[[], _Result], what: str) -> _Result:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed later: no or half a response, 408, 429, 500 and up."""
+    """Return whether the same request may succeed later.
+
+    It may after no or half a response, and after 408, 429, and 500 and up.
+    """
     for cause in _causes(error):
         status = _http_status(cause)
         if status is not None:

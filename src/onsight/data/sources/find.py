@@ -224,7 +224,7 @@ def _recognise(path: Path, formats: dict[str, _Format]) -> _Format:
 
 
 def _is_or_contains_hugging_face(path: Path) -> bool:
-    """Whether a path is a Parquet file of images, or a folder of these."""
+    """Return whether a path is a Parquet file of images, or a folder of these."""
     return contains_hugging_face(path) if path.is_dir() else is_hugging_face(path)
 
 

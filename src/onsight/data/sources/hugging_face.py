@@ -44,12 +44,12 @@ class _ShardColumns(NamedTuple):
 
 
 def contains_hugging_face(folder: Path) -> bool:
-    """Whether a folder has Parquet files of images, itself or in its folder `data`."""
+    """Return whether a folder has Parquet files of images, itself or in its folder `data`."""
     return any(is_hugging_face(path) for path in _list_files(folder)[:1])
 
 
 def is_hugging_face(path: Path) -> bool:
-    """Whether a Parquet file has a column of images."""
+    """Return whether a Parquet file has a column of images."""
     if path.suffix.lower() != ".parquet":
         return False
     try:

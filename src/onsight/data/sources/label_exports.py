@@ -63,7 +63,7 @@ def read_cvat(file: Path) -> Source:
 
 
 def contains_roboflow(folder: Path) -> bool:
-    """Whether a folder has Roboflow's tables, itself or in its folders."""
+    """Return whether a folder has Roboflow's tables, itself or in its folders."""
     return bool(_list_tables(folder))
 
 

@@ -127,7 +127,7 @@ def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
 
 
 def _read_parquet(path: Path, wanted: Set[str]) -> Table:
-    require("pyarrow.parquet", "parquet", f"reading {path}", error=DataError)
+    require("pyarrow", "parquet", f"reading {path}", error=DataError)
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
