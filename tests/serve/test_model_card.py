@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from onsight.limits import FEW_IMAGES
 from onsight.report.card_facts import limitations
 from onsight.serve.descriptions import model_card
 
@@ -21,7 +22,7 @@ def class_row(images):
 
 def served_limitations(rows):
     results = {"accuracy": 0.9, "images": 100, "classes": rows}
-    size = SimpleNamespace(shown=(8, 8), channels=3, fit="pad", pixel_limit=100)
+    size = SimpleNamespace(model_size=(8, 8), channels=3, fit="pad", pixel_limit=100)
     runner = SimpleNamespace(metadata={"results": results})
     predictor = SimpleNamespace(runner=runner, format=size)
     model = SimpleNamespace(name="m", classes=("a", "b"), path=Path("nowhere"), predictor=predictor)
@@ -29,23 +30,23 @@ def served_limitations(rows):
 
 
 def written_limitations(rows):
-    preprocessing = SimpleNamespace(format=SimpleNamespace(shown=(8, 8)), channels=3)
+    preprocessing = SimpleNamespace(format=SimpleNamespace(model_size=(8, 8)), channels=3)
     file = SimpleNamespace(classes=("a", "b"), preprocessing=preprocessing)
     results = {"accuracy": None, "classes": rows, "confused_pairs": None}
     return limitations(SimpleNamespace(file=file, results=results, plan={}))
 
 
-@pytest.mark.parametrize(("images", "is_few"), [(29, True), (30, False)])
+@pytest.mark.parametrize(("images", "is_few"), [(FEW_IMAGES - 1, True), (FEW_IMAGES, False)])
 def test_few_images_of_a_class_are_as_many_in_both_cards(images, is_few):
     rows = [class_row(images)]
     served = " ".join(served_limitations(rows))
     written = " ".join(written_limitations(rows))
-    assert ("evaluated on fewer than 30 images" in served) == is_few
-    assert ("Too few test images" in written) == is_few
+    assert (f"evaluated on fewer than {FEW_IMAGES} images" in served) == is_few
+    assert (f"Fewer than {FEW_IMAGES} test images" in written) == is_few
 
 
 def test_without_held_out_images_the_accuracy_is_unknown():
-    size = SimpleNamespace(shown=(8, 8), channels=1, fit="pad", pixel_limit=100)
+    size = SimpleNamespace(model_size=(8, 8), channels=1, fit="pad", pixel_limit=100)
     predictor = SimpleNamespace(runner=SimpleNamespace(), format=size)
     model = SimpleNamespace(name="m", classes=("a",), path=Path("nowhere"), predictor=predictor)
     card = model_card(model, {"explain": False, "similar": False})
