@@ -54,7 +54,7 @@ def evaluate(
         cache_folder: Where to cache decoded images; none disables the cache.
         module: A network of your own, as for `load`.
         csv: A file to write a row per evaluated image to.
-        tta: Test-time augmentation (one, flip or flip-shift): also report its accuracy.
+        tta: Test-time augmentation (none, flip or flip-shift): also report its accuracy.
         reporter: Where progress is shown. Default: nowhere.
 
     Raises UserError, DiskError.

@@ -90,7 +90,7 @@ class TtaForward:
 
     def __init__(self, forward: Callable[[Tensor], Tensor], name: str) -> None:
         if name not in VIEWS:
-            raise ConfigError(f"no views '{name}'. There are: one, {', '.join(VIEWS)}")
+            raise ConfigError(f"no views '{name}'. There are: none, {', '.join(VIEWS)}")
         self.forward = forward
         self.views = VIEWS[name]
 
