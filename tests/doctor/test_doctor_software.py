@@ -73,7 +73,7 @@ def test_a_torchvision_that_computes_wrong_results(monkeypatch):
 
 def test_a_missing_library(monkeypatch):
     versions_of = {"timm": None, "simplejpeg": None}
-    monkeypatch.setattr(software, "version_of", lambda name: versions_of.get(name, "1.0"))
+    monkeypatch.setattr(software, "package_version", lambda name: versions_of.get(name, "1.0"))
     line = software.check_versions()
     assert line.status == "problem"
     assert line.remedy.endswith("\npip install timm simplejpeg")

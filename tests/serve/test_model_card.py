@@ -21,7 +21,7 @@ def class_row(images):
 
 def served_limitations(rows):
     results = {"accuracy": 0.9, "images": 100, "classes": rows}
-    size = SimpleNamespace(shown=(8, 8), channels=3, fit="pad", pixel_limit=100)
+    size = SimpleNamespace(model_size=(8, 8), channels=3, fit="pad", pixel_limit=100)
     runner = SimpleNamespace(metadata={"results": results})
     predictor = SimpleNamespace(runner=runner, format=size)
     model = SimpleNamespace(name="m", classes=("a", "b"), path=Path("nowhere"), predictor=predictor)
@@ -29,7 +29,7 @@ def served_limitations(rows):
 
 
 def written_limitations(rows):
-    preprocessing = SimpleNamespace(format=SimpleNamespace(shown=(8, 8)), channels=3)
+    preprocessing = SimpleNamespace(format=SimpleNamespace(model_size=(8, 8)), channels=3)
     file = SimpleNamespace(classes=("a", "b"), preprocessing=preprocessing)
     results = {"accuracy": None, "classes": rows, "confused_pairs": None}
     return limitations(SimpleNamespace(file=file, results=results, plan={}))
@@ -45,7 +45,7 @@ def test_few_images_of_a_class_are_as_many_in_both_cards(images, is_few):
 
 
 def test_without_held_out_images_the_accuracy_is_unknown():
-    size = SimpleNamespace(shown=(8, 8), channels=1, fit="pad", pixel_limit=100)
+    size = SimpleNamespace(model_size=(8, 8), channels=1, fit="pad", pixel_limit=100)
     predictor = SimpleNamespace(runner=SimpleNamespace(), format=size)
     model = SimpleNamespace(name="m", classes=("a",), path=Path("nowhere"), predictor=predictor)
     card = model_card(model, {"explain": False, "similar": False})

@@ -369,7 +369,7 @@ def test_the_peak_memory_that_is_reported_is_not_that_of_measuring(bars, tmp_pat
         monkeypatch.setattr(owner, name, noted)
 
     noting(probe.Probe, "measure", "measured")
-    noting(run_session, "forget_peak_device_memory", "forgotten")
+    noting(run_session, "reset_peak_device_memory", "forgotten")
     noting(run_session, "train_once", "trained")
     monkeypatch.setattr(planning, "_WORTH_SECONDS", 0.0)
     train(bars, out=tmp_path / "run", reporter=SilentReporter(), epochs=1, **FIELDS)
