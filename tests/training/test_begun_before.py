@@ -4,15 +4,15 @@ import json
 
 import pytest
 
+from onsight.config import fields_for_resume
 from onsight.errors import RankLost
-from onsight.training import run as run_module
 from onsight.training.ranks import launch
 
 
 def test_only_what_may_differ_is_given_again():
     fields = {"epochs": 3, "image_size": "auto", "threads": 1, "model": "theirs:Net", "ranks": 2}
-    assert run_module._free(fields) == {"threads": 1, "model": "theirs:Net", "ranks": 2}
-    assert run_module._free({"model": "lenet", "epochs": 3}) == {}
+    assert fields_for_resume(fields) == {"threads": 1, "model": "theirs:Net", "ranks": 2}
+    assert fields_for_resume({"model": "lenet", "epochs": 3}) == {}
 
 
 @pytest.mark.parametrize("losses", [0, 1, 2, 3])

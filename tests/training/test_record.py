@@ -199,7 +199,7 @@ def test_testing_each_epoch_influences_no_choice(bars, tmp_path):
 def test_counts_do_not_depend_on_the_batch_size_of_the_evaluation(
     bars, tmp_path, monkeypatch, batch
 ):
-    monkeypatch.setattr(judge, "evaluation_batch", lambda *_: batch)
+    monkeypatch.setattr(judge, "evaluation_batch_size", lambda *_: batch)
     run = train(bars, tmp_path / "run", epochs=1)
     results = run.results
     truth = [row["images"] for row in results["classes"]]
