@@ -29,8 +29,8 @@ _BLURRED = 0.15  # fraction of the median image's fine detail; below, an image i
 _SHARP = 4.0  # grey levels of detail; below, the median image is too blurred to compare with
 _SMALL = 0.25  # fraction of the median longer side; below, an image is small
 _ODD_SHAPE = 3.0  # ratio of the longer to the shorter side; above, the shape is odd
-# Fractions of pixels equal to their neighbour: above the first, an image is a drawing; if the median
-# is above the second, most images are not photographs.
+# Fractions of pixels equal to their neighbour: above the first, an image is a drawing; if the
+# median is above the second, the dataset is not one of photographs.
 _FLAT, _PHOTOGRAPHS = 0.6, 0.25
 _USED = "used as it is"
 
