@@ -604,3 +604,26 @@ def test_a_run_folder_that_cannot_be_made(capsys, bars, tmp_path, monkeypatch, w
 )
 def test_numbers_beyond_reason(capsys, bars, words):
     assert words[0] in refused(capsys, "train", bars, *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("eval", "model", "data"),
+        ("predict", "model", "image.png"),
+        ("embed", "model", "image.png", "--out", "features.npz"),
+        ("similar", "model", "image.png"),
+        ("export", "model"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_choose_how_threads_wait_before_they_load_a_model(monkeypatch, words):
+    class Chosen(BaseException):
+        pass
+
+    def choose():
+        raise Chosen
+
+    monkeypatch.setattr("onsight_explain.threads.choose_spinning", choose)
+    with pytest.raises(Chosen):
+        main([*words])

@@ -135,14 +135,14 @@ def test_training_leaves_out_what_the_check_announces(tmp_path):
     found = onsight.check(folder, quick=True, reporter=QUIET)
     run = onsight.train(folder, out=tmp_path / "run", epochs=1, model="compact", reporter=QUIET)
     with open(run.path / "problems.csv") as file:
-        left_out = {row["path"] for row in csv.DictReader(file)}
+        excluded = {row["path"] for row in csv.DictReader(file)}
     announced = {
         item.path
         for finding in found.of("leakage")
         for item in finding.items
-        if finding.in_training == f"the one in {item.split} is left out"
+        if finding.in_training == f"the one in {item.split} is excluded"
     }
-    assert left_out == announced == {"train/b/near.png", "train/a/same.png"}
+    assert excluded == announced == {"train/b/near.png", "train/a/same.png"}
 
 
 def test_ids_stay_when_images_are_added(audit, faulty, tmp_path):
@@ -221,7 +221,7 @@ def test_the_clean_manifest_has_neither_copies_nor_contradictions(audit, tmp_pat
     assert len(index) == 87 - 2 - 2
     assert not {"broken.png", "same-two-labels.png"} & names
     assert "wrong-label.png" in names
-    assert line.endswith("left out: 1 unusable, 2 under two labels and 2 copies")
+    assert line.endswith("excluded: 1 unusable, 2 under two labels and 2 copies")
 
 
 def test_a_manifest_that_exists_is_left_as_it_is(audit, tmp_path):

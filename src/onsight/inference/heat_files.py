@@ -42,17 +42,17 @@ def check_heat_folder(folder: Path) -> None:
 class _Drawing(NamedTuple):
     """A prediction to draw."""
 
-    number: int  # of the image among the inputs
+    number: int  # position of the image among the inputs, from 1
     row: Prediction
-    data: bytes  # of the image's file
+    data: bytes  # content of the image's file
     pixels: Pixels  # uint8 (H, W, C), as the network receives them
 
 
 class HeatFolder:
     """Writes a file such as 000001-NAME.png for each prediction.
 
-    The number is the image's position among the inputs. NAME is its own without characters other
-    than letters, digits, dots and hyphens.
+    The number is the image's position among the inputs. NAME is the name of its file, with all
+    characters replaced except letters, digits, underscores, dots and hyphens.
     """
 
     def __init__(self, folder: Path, predictor: Predictor) -> None:
@@ -106,7 +106,7 @@ def _draw_page(row: Prediction, data: bytes, heat: Heat, target: ImageFormat) ->
 
 
 def _decode_original(data: bytes, target: ImageFormat) -> Pixels:
-    """Decode an image in its own shape, at most 448 pixels long."""
+    """Decode an image with its original proportions, at most 448 pixels long."""
     pixels = decode(data, target.background, target.pixel_limit, (_SIDE, _SIDE))
     image = to_pillow(pixels)
     image.thumbnail((_SIDE, _SIDE))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from onsight.models.classifier import Classifier
     from onsight.models.file import ModelFile
 
-_RUN_FILES = (  # of a run folder, read by `report`, `compare` and `card`
+_RUN_FILES = (  # files of a run folder that are read by `report`, `compare` and `card`
     "config.toml",
     "environment.json",
     "metrics.jsonl",
@@ -51,7 +51,7 @@ class Prediction:
 
     path: str
     predicted: str | None  # None if the image cannot be used, or its class was withheld
-    probability: float | None  # of the most probable class
+    probability: float | None  # probability of the most probable class
     problem: str | None  # why the image cannot be used
     probabilities: NDArray[np.float32] | None  # (K,), in the order of the classes
     out_of_distribution: bool | None = None  # None if the model has no detector
@@ -211,7 +211,7 @@ def load(
     Args:
         model: A run folder, a model file, or an exported .onnx file.
         device: auto, cpu, cuda, cuda:1, xpu or mps.
-        module: For a model with a network of your own: the network, or the
+        module: For a model with your own network: the network, or the
             package.module:callable that makes it. A model file never names code to run.
 
     Raises ConfigError, ModelError, DeviceError.

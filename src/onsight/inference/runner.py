@@ -1,4 +1,4 @@
-"""What a Predictor runs: a network in torch, or an exported one that needs no torch.
+"""The interface of a network that a Predictor runs, in torch or exported.
 
 B images, C channels, D features, H height, K classes, W width.
 """

@@ -33,17 +33,17 @@ class Sink(ABC):
 class Stdout(Sink):
     """Rows on stdout, flushed after every batch."""
 
-    def __init__(self, form: RowFormat) -> None:
-        self._form = form
-        write_to_stdout(form.head)
+    def __init__(self, row_format: RowFormat) -> None:
+        self._format = row_format
+        write_to_stdout(row_format.head)
 
     def write(self, rows: Sequence[Prediction]) -> None:
         """Write more rows."""
-        write_to_stdout(self._form.rows(rows))
+        write_to_stdout(self._format.rows(rows))
 
     def finish(self, counts: RowCounts) -> None:
         """Write the tail of the format."""
-        write_to_stdout(self._form.tail(counts))
+        write_to_stdout(self._format.tail(counts))
 
 
 class TableColumns(Protocol):
