@@ -42,7 +42,7 @@ class PlacementProblem:
     """A mistake with the placement of tensors, and how to fix it."""
 
     name: str  # the tensors
-    kind: str  # of the tensors, or BUILD
+    kind: str  # kind of the tensors, or BUILD
     what: str  # what is wrong, in a sentence
     fix: str  # the line of code that fixes it
 
@@ -95,7 +95,7 @@ class OptimizerTensors:
         self.paths: dict[int, str] = {}
         self.groups: dict[int, Mapping[str, Any]] = {}
         for each in self.optimizers:
-            for number, group in enumerate(each.param_groups):
+            for index, group in enumerate(each.param_groups):
                 for index, parameter in enumerate(group["params"]):
                     self.parameters[id(parameter)] = parameter
                     self.paths[id(parameter)] = f'param_groups[{number}]["params"][{index}]'
@@ -128,15 +128,15 @@ class OptimizerTensors:
             return [], []
         known = own | {id(leaf.tensor) for leaf in TensorFinder().find(loss, "loss")}
         names = listed(missing, 3)
-        foreign = plural(len(self.parameters.keys() - known), "tensor")
+        other = plural(len(self.parameters.keys() - known), "tensor")
         if not own & self.parameters.keys():
             what = (
-                f"the optimizer updates {foreign} of something else and none of the model's: it "
+                f"the optimizer updates {other} of something else and none of the model's: it "
                 "was created for another model, or before this one was copied, moved or replaced"
             )
         elif self.parameters.keys() - known:
             what = (
-                f"the optimizer updates {foreign} of something else, but not {names}: "
+                f"the optimizer updates {other} of something else, but not {names}: "
                 "it was created before a part of the model was replaced"
             )
         else:

@@ -1,4 +1,4 @@
-"""Converts what a recorder has observed of a training into the plain facts of a trace."""
+"""Converts a recorder's observations of a training run into the plain data stored in a Trace."""
 
 from collections import Counter
 from dataclasses import replace
@@ -17,13 +17,13 @@ from onsight_explain.tracing.recorder import Recorder
 from onsight_explain.tracing.sites import Origin, Site
 from onsight_explain.tracing.window import Progress
 
-_MIN_READS = 0.5  # per step, to be mentioned
+_MIN_READS = 0.5  # reads per step; rarer ones are not reported
 
 
-def add_stretch(trace: Trace, first: Progress, last: Progress, epochs: int) -> None:
-    """Add what happened between two moments; `epochs` is the number of whole ones."""
+def add_interval(trace: Trace, first: Progress, last: Progress, epochs: int) -> None:
+    """Add the progress between two snapshots, which contain this many whole epochs."""
     trace.epochs = epochs
-    trace.seconds = last.moment - first.moment
+    trace.seconds = last.time - first.time
     trace.steps = last.steps - first.steps
     trace.images = last.images - first.images
     trace.evaluated = last.evaluated - first.evaluated
@@ -54,7 +54,7 @@ def describe_training(trace: Trace, recorder: Recorder, with_items: bool) -> Non
         origin = recorder.loaders.origin(evaluation_loader)
         trace.evaluation_loader, _, _ = examine_loader(evaluation_loader, origin, with_items=False)
     if (count := _count_ranks()) > 1:
-        trace.remarks.append(f"{count} processes train together; the figures are those of one")
+        trace.remarks.append(f"{count} processes train together; figures are for one of them")
 
 
 def examine_loader(
@@ -115,7 +115,7 @@ def _fastai_facts(loader: Any, origin: Origin) -> LoaderFacts:
 
 
 def _sampler(loader: Any) -> Any:
-    """Return what chooses the items; a loader with a batch sampler keeps it inside that."""
+    """Return the loader's sampler, unwrapping a batch sampler if present."""
     return getattr(loader.batch_sampler, "sampler", loader.sampler)
 
 
@@ -151,7 +151,7 @@ def _add_network(trace: Trace, recorder: Recorder) -> None:
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
-    """Decide by the strides: with one channel, or one pixel, both formats are contiguous."""
+    """Compare strides too: `is_contiguous` is ambiguous for 1 channel or 1x1 images."""
     is_last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
     return is_last and tensor.stride() != torch.empty(tensor.shape, device="meta").stride()
 
@@ -161,11 +161,11 @@ def _reads(recorder: Recorder) -> list[Reads]:
     counts: Counter[tuple[Site, ...]] = Counter()
     for caller, count in recorder.transfers.reads.items():
         counts[recorder.sites.of(caller)] += count
-    del counts[()]  # not from the user's lines
+    del counts[()]  # reads with no frame in user code
     steps = max(1, recorder.steps)
     per_step = ((sites, count / steps) for sites, count in counts.most_common())
     return [
-        Reads(sites=list(sites), per_step=each) for sites, each in per_step if each >= _MIN_READS
+        Reads(sites=list(sites), per_step=rate) for sites, rate in per_step if rate >= _MIN_READS
     ]
 
 

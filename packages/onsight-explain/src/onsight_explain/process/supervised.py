@@ -21,7 +21,7 @@ from onsight_explain.python_process import child_command
 
 GRACE_SECONDS = 15.0  # that a process gets beyond the time at which it should end or answer
 _MARK_VARIABLE = "ONSIGHT_EXPLAINS"
-_SCANS = 3  # of all processes, because one may start another during a scan
+_SCANS = 3  # scans of all processes; one may start another during a scan
 _MESSAGE_BYTES = 1 << 16
 _MESSAGE_FILES = 4
 

@@ -97,7 +97,7 @@ class ForwardWatch:
         self.on_forward = on_forward  # called before each forward of the network
         self.images = self.evaluated = 0  # images trained on and evaluated
         self.graphs_kept: Counter[Site] = Counter()  # evaluations that build graphs, by line
-        self.phase = "forward"  # of the last forward: forward or evaluation
+        self.phase = "forward"  # last forward's phase: forward or evaluation
         self.site: Site | None = None  # the user's line of the first forward
         self.precision = "fp32"
         self.network: nn.Module | None = None
@@ -197,13 +197,13 @@ class ForwardWatch:
         given it. A batch from elsewhere counts at every forward, but only once in an optimizer
         step that evaluates the network repeatedly.
         """
-        drawn = self.loaders.take()
-        if drawn:
+        loaded = self.loaders.take()
+        if loaded:
             self._fed = 2
         elif not self._fed and not (self._is_counted and self.clock.is_in("optimizer")):
-            drawn = count
+            loaded = count
         self._is_counted = True
-        return drawn
+        return loaded
 
     def _read_precision(self, network: nn.Module) -> None:
         """Read the precision of the last layer, as a framework may set autocast in the network."""

@@ -16,7 +16,7 @@ from onsight_explain.script.trace import Trace
 from onsight_explain.text import percent
 from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
-_MIN_SHARE = 0.1  # of the time, for larger batches
+_MIN_SHARE = 0.1  # fraction of the time; below it, larger batches are not tried
 _MIN_SHARE_INFERENCE_MODE = 0.2  # higher, because it saves little of each operation
 _BATCH_SIZE = 256
 

@@ -12,8 +12,8 @@ from onsight_explain.text import percent
 from onsight_explain.tracing.sites import Site
 from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
-_MIN_READS = 4  # per step
-_MIN_SHARE = 0.05  # of the time, outside torch's calls or reading values
+_MIN_READS = 4  # reads per step; with fewer, not tried
+_MIN_SHARE = 0.05  # fraction of the time outside torch's calls or reading values
 _LOG_METHODS = {
     "print",
     "set_postfix",
@@ -42,7 +42,7 @@ class RareReads(WhatIf):
 
     @classmethod
     def candidates(cls, baseline: Baseline) -> list[WhatIf]:
-        lines = {}  # by the first line of the statement
+        lines = {}  # keyed by the first line of the statement
         for reads in baseline.trace.reads:
             for site in reads.sites:
                 statement = gated_statement(baseline.tree, site.line)
