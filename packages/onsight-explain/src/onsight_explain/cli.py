@@ -17,8 +17,8 @@ from onsight_explain.threads import choose_spinning
 
 _INTERRUPTED = 130
 _NO_RANKS = (
-    "--ranks is not supported for scripts; only one process is profiled. To run a script for torchrun "
-    "as a single process, put RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 "
+    "--ranks is not supported for scripts; only one process is profiled. To run a script for "
+    "torchrun as a single process, put RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 "
     "MASTER_PORT=29500 in its environment"
 )
 
@@ -26,8 +26,8 @@ _NO_RANKS = (
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit.
 
-    Exit codes: 0 for success; 1 for a fixed script that failed verification or a script that fails on the
-    simulated GPU; 2 for a problem the user can fix; 130 and 143 after SIGINT and SIGTERM.
+    Exit codes: 0 for success; 1 for a fixed script that failed verification or a script that fails
+    on the simulated GPU; 2 for a problem the user can fix; 130 and 143 after SIGINT and SIGTERM.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # escape what the terminal cannot encode

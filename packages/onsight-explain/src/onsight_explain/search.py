@@ -187,11 +187,11 @@ class Search(Generic[C]):
     def _try_singles(self, changes: Sequence[C]) -> list[C]:
         """Measure each change in one round; return those for which there was no time."""
         longest = 0.0
-        for number, change in enumerate(changes):
+        for index, change in enumerate(changes):
             now = time.monotonic()
             until = _SINGLES_UNTIL if self._has_gain else 1.0  # without a gain, nothing follows
             if self.singles and not self._has_time(until, longest / 2):
-                return list(changes[number:])
+                return list(changes[index:])
             entry = _Entry((change,), self.bench.open((change,)))
             self.singles.append(entry)
             self._measure_round(entry, may_reuse_baseline=True)

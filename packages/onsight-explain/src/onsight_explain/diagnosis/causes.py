@@ -57,7 +57,7 @@ def _certain(
 ) -> list[TrialResult[WhatIf]]:
     """Return the results that were shown to gain.
 
-    The winner is rated by its confirming rounds if it is a single change, or one that is not among the rest.
+    The winner is rated by its confirming rounds if it is a single change, or is not among the rest.
     """
     certain = [result for result in tried if _is_certain(result)]
     if best is None or not _is_certain(best):

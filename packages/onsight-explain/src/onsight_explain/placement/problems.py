@@ -94,11 +94,11 @@ class OptimizerTensors:
         self.parameters: dict[int, Tensor] = {}
         self.paths: dict[int, str] = {}
         self.groups: dict[int, Mapping[str, Any]] = {}
-        for each in self.optimizers:
-            for index, group in enumerate(each.param_groups):
+        for optimizer in self.optimizers:
+            for group_index, group in enumerate(optimizer.param_groups):
                 for index, parameter in enumerate(group["params"]):
                     self.parameters[id(parameter)] = parameter
-                    self.paths[id(parameter)] = f'param_groups[{number}]["params"][{index}]'
+                    self.paths[id(parameter)] = f'param_groups[{group_index}]["params"][{index}]'
                     self.groups[id(parameter)] = group
 
     def add_to(self, table: TensorTable, model: nn.Module | None) -> None:

@@ -74,7 +74,7 @@ def has_slept(times: int, items: int) -> bool:
 
 
 def count_sleeps() -> int:
-    """Return how many times this thread has waited for something other than a core; 0 if unknown."""
+    """Return how many times this thread has waited, other than for a core; 0 if unknown."""
     try:
         import resource  # not on Windows
     except ImportError:

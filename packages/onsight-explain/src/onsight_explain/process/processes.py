@@ -216,7 +216,7 @@ class Processes:
         return child
 
     def _is_ready(self, server: Channel, output: Path | None = None) -> bool:
-        """Return whether a server can fork; `output` is the output of the script if the server runs it."""
+        """Return whether a server can fork; `output` is its script's output, if it runs one."""
         try:
             message, _ = server.receive(self.limit_seconds)
         except Closed:

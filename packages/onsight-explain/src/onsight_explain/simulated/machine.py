@@ -1,7 +1,7 @@
 """The state of the simulated device: streams and their clocks, memory, and a record of faults.
 
-Vector clocks decide which work is guaranteed to finish before other work: Mattern, "Virtual time and
-global states of distributed systems" (1989).
+Vector clocks decide which work is guaranteed to finish before other work: Mattern, "Virtual time
+and global states of distributed systems" (1989).
 """
 
 import itertools
@@ -155,7 +155,8 @@ class Machine:
     """Two devices that compute in the CPU's memory.
 
     Work is done immediately, in the order of submission. Clocks record which of it would be
-    guaranteed to be done on a real GPU, where streams run concurrently with each other and the host.
+    guaranteed to be done on a real GPU, whose streams run concurrently with each other and with
+    the host.
     """
 
     def __init__(self, limit_bytes: int = 2**30) -> None:
@@ -345,7 +346,7 @@ class Machine:
 
 
 def user_line() -> str:
-    """Return FILE:LINE of the innermost frame outside torch, the standard library and this package."""
+    """Return FILE:LINE of the innermost frame outside torch, the stdlib and this package."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_code.co_filename.startswith((*_LIBRARIES, "<")):
         frame = frame.f_back

@@ -1,8 +1,8 @@
 """Measures how long an accelerator spent in each phase, by events on its own timeline.
 
-The host may block in any phase, not only the one that started the work, so its clock cannot be used.
-The device's own timings are used instead. An event is put into the accelerator's queue at every change of phase;
-between two events it did the work of that phase, or waited for the host.
+The host may block in any phase, not only in the one that started the work, so the device's timings
+are used instead of its clock. An event is put into the accelerator's queue at every change of
+phase; between two events it did the work of that phase, or waited for the host.
 """
 
 from time import perf_counter

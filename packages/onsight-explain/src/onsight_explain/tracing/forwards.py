@@ -193,9 +193,9 @@ class ForwardWatch:
     def _new_images(self, count: int) -> int:
         """Return how many images of a batch were not counted at an earlier forward.
 
-        A batch from a loader counts once, however often and in however many parts the network is
-        given it. A batch from elsewhere counts at every forward, but only once in an optimizer
-        step that evaluates the network repeatedly.
+        A batch from a loader counts once, however many times and in however many parts it is passed
+        to the network. A batch from elsewhere counts at every forward, but only once in an
+        optimizer step that evaluates the network repeatedly.
         """
         loaded = self.loaders.take()
         if loaded:

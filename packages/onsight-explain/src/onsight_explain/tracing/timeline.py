@@ -1,4 +1,4 @@
-"""The phases of a training run as slices of time, in the Trace Event Format of Perfetto and Chrome."""
+"""The phases of a training run as time slices, in the Trace Event Format of Perfetto and Chrome."""
 
 import json
 from collections import deque

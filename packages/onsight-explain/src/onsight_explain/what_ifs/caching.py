@@ -102,7 +102,7 @@ class Cache(WhatIf):
         return self.value == "items" and loader.has_items
 
     def cause(self, trace: Trace) -> Cause:
-        return loading_cause(trace, is_repeated=self.value in ("items", "fixed"))
+        return loading_cause(trace, caching_helped=self.value in ("items", "fixed"))
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class CacheOnDevice(WhatIf):
 
     def cause(self, trace: Trace) -> Cause:
         is_copying = trace.share("copy") > trace.share("data")
-        return copy_cause(trace) if is_copying else loading_cause(trace, is_repeated=True)
+        return copy_cause(trace) if is_copying else loading_cause(trace, caching_helped=True)
 
 
 class AugmentBatches(WhatIf):

@@ -170,8 +170,8 @@ def loading_cause(trace: Trace, caching_helped: bool = False) -> Cause:
     if item.waiting_share > _DOMINANT_SHARE:
         return Cause(
             "disk",
-            f"{waiting}: an item takes {item_time}, "
-            f"{percent(item.waiting_share)} of it waiting for the disk or the network, not computing",
+            f"{waiting}: an item takes {item_time}, {percent(item.waiting_share)} of it "
+            "waiting for the disk or the network, not computing",
         )
     transforms = f"{waiting}: an item takes {item_time}, {percent(item.transform_share)} of it in"
     if item.transform_share > _MIN_TRANSFORM_SHARE and item.is_random and not caching_helped:
