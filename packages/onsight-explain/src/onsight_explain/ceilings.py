@@ -42,7 +42,7 @@ class Ceilings:
     # to TF32 on NVIDIA's GPUs.
     flops_per_second: dict[str, float]
     copy_bytes_per_second: float  # within the device's memory, bytes read plus bytes written
-    # From the host's memory; None for a device without memory of its own.
+    # From the host's memory; None for a device without separate memory.
     upload_bytes_per_second: float | None = None
     pinned_upload_bytes_per_second: float | None = None
     threads: int | None = None  # CPU threads; None for other devices

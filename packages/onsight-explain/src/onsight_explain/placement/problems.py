@@ -212,7 +212,9 @@ def _to_list(optimizer: Any) -> list[Any]:
         optimizers = list(optimizer.values())
     else:
         optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-    for each in optimizers:
-        if not hasattr(each, "param_groups"):
-            raise TypeError(f"optimizer is a {type(each).__name__}; it must be one of torch.optim")
+    for candidate in optimizers:
+        if not hasattr(candidate, "param_groups"):
+            raise TypeError(
+                f"optimizer is a {type(candidate).__name__}; it must be one of torch.optim"
+            )
     return optimizers

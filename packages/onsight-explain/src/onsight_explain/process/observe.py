@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -52,18 +52,25 @@ def describe_training(trace: Trace, recorder: Recorder, with_items: bool) -> Non
     evaluation_loader = recorder.loaders.evaluation
     if evaluation_loader is not None:
         origin = recorder.loaders.origin(evaluation_loader)
-        trace.evaluation_loader, _, _ = examine_loader(evaluation_loader, origin, with_items=False)
+        trace.evaluation_loader = examine_loader(evaluation_loader, origin, with_items=False).facts
     if (count := _count_ranks()) > 1:
         trace.remarks.append(f"{count} processes train together; figures are for one of them")
 
 
-def examine_loader(
-    loader: Any, origin: Origin, with_items: bool
-) -> tuple[LoaderFacts, ItemFacts | None, list[str]]:
-    """Return a loader's facts, what an item costs if requested, and what cannot be tried."""
+class LoaderExamination(NamedTuple):
+    """The facts about a loader; with items, also the cost of one and what cannot be tried."""
+
+    facts: LoaderFacts
+    item: ItemFacts | None  # None if not requested or not measurable
+    remarks: list[str]  # changes that cannot be tried, and why
+
+
+def examine_loader(loader: Any, origin: Origin, with_items: bool) -> LoaderExamination:
+    """Return a loader's facts; if `with_items`, also measure the cost of an item."""
     if origin.maker == "fastai":
         items = FastaiItems(loader)
-        return _fastai_facts(loader, origin), examine_items(items) if with_items else None, []
+        item = examine_items(items) if with_items else None
+        return LoaderExamination(_fastai_facts(loader, origin), item, [])
     dataset = loader.dataset
     facts = LoaderFacts(
         site=origin.site,
@@ -77,13 +84,15 @@ def examine_loader(
         is_collated=loader.collate_fn is default_collate,
     )
     if not isinstance(dataset, IterableDataset):
-        return facts, examine_items(dataset) if with_items else None, []
+        return LoaderExamination(facts, examine_items(dataset) if with_items else None, [])
     if not with_items:
         most_workers = count_shards(dataset) or max(1, facts.workers)
-        return replace(facts, has_items=False, most_workers=most_workers), None, []
+        facts = replace(facts, has_items=False, most_workers=most_workers)
+        return LoaderExamination(facts, None, [])
     stream = examine_stream(dataset)
     facts = replace(facts, has_items=False, most_workers=stream.most_workers)
-    return facts, stream.item, stream.remarks(facts.batch_size, facts.workers)
+    remarks = stream.remarks(facts.batch_size, facts.workers)
+    return LoaderExamination(facts, stream.item, remarks)
 
 
 class FastaiItems:

@@ -85,9 +85,9 @@ class Channel:
 
 
 class SupervisedChild:
-    """A module of ours that runs in a process of its own, until `kill` or the end of `with`.
+    """A module of this package that runs in a separate process, until `kill` or the end of `with`.
 
-    It leads a session of its own: Ctrl-C in the terminal does not reach it, and everything that it
+    It leads a new session: Ctrl-C in the terminal does not reach it, and everything that it
     starts can be ended with it, daemons included.
     """
 

@@ -16,7 +16,7 @@ _MAX_FIXED_SECONDS = 0.05  # part of a step spent on Python and launches
 
 @dataclass(frozen=True)
 class LargerBatch(WhatIf):
-    """value: times the script's batch size; size: the result, for the label."""
+    """Train on larger batches: `value` times the script's batch size, which gives `size`."""
 
     value: int
     size: int = 0

@@ -48,7 +48,7 @@ _LABELS = {
 
 
 class Cache(WhatIf):
-    """value: what is cached: finished items, items before their random transforms, or files."""
+    """Cache finished items, items before their random transforms, or files, as in `value`."""
 
     value: Literal["items", "fixed", "files"]
     name = "cache"
@@ -107,7 +107,7 @@ class Cache(WhatIf):
 
 @dataclass(frozen=True)
 class CacheOnDevice(WhatIf):
-    """value: the GPU on which all items are cached and batches are gathered."""
+    """Cache all items on the GPU `value`, and gather batches there."""
 
     value: str
     name = "on_device"
@@ -140,7 +140,7 @@ class CacheOnDevice(WhatIf):
 
 
 class AugmentBatches(WhatIf):
-    """value: the device on which items are cached; random transforms change whole batches there.
+    """Cache items on the device `value`, and apply random transforms to whole batches there.
 
     Where the transform is a known one, each image still gets separate random numbers.
     """
@@ -211,7 +211,7 @@ _Split = Callable[[Any], Callable[[Any], Any] | None]
 
 
 class _ItemCache:
-    """Replaces the datasets of loaders by ones with cached items, stacked where they can be."""
+    """Replaces the datasets of loaders with cached ones, stacked if possible."""
 
     def __init__(self, hooks: Hooks, device: torch.device | None = None) -> None:
         self.hooks = hooks

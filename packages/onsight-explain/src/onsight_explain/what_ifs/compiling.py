@@ -21,7 +21,7 @@ _MAX_STEP_SECONDS = 0.03  # limit for graphs; longer steps hide the launch time
 
 
 class CompileNetwork(WhatIf):
-    """value: torch.compile's mode; `reduce-overhead` replays CUDA graphs. GPUs only.
+    """Compile the network in mode `value`; `reduce-overhead` replays CUDA graphs. GPUs only.
 
     On a CPU, compiling takes longer than all other trials, and small networks became slower.
     """

@@ -21,7 +21,7 @@ _MIN_COPY_SHARE = 0.05  # fraction of the device's time; below it, not tried
 
 
 class PinnedMemory(WhatIf):
-    """A GPU has to wait for copies from pageable memory, but not from pinned memory."""
+    """Copy from pinned memory, which does not make a GPU wait as pageable memory does."""
 
     name = "pin_memory"
     group = "pinning"

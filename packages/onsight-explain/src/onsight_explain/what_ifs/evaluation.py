@@ -22,7 +22,7 @@ _BATCH_SIZE = 256
 
 
 class EvaluationBatch(WhatIf):
-    """value: the batch size of every loader that does not shuffle. Results stay the same."""
+    """Evaluate in batches of `value`, in every loader that does not shuffle. Same results."""
 
     value: int
     name = "evaluation_batch"
@@ -61,7 +61,7 @@ class EvaluationBatch(WhatIf):
 
 
 class NoGrad(WhatIf):
-    """For every forward that no update follows."""
+    """Build no graph in any forward that no update follows."""
 
     name = "no_grad"
     group = "evaluation"

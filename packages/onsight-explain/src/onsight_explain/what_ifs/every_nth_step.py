@@ -31,7 +31,7 @@ _LOGGERS = {"wandb", "mlflow", "logger", "logging", "run"}  # names whose method
 
 
 class RareReads(WhatIf):
-    """value: lines of the script, each in a statement of its training loop that reads values."""
+    """Read values only every nth step, in the training loop's statements at the lines `value`."""
 
     value: tuple[int, ...]
     name = "rare_reads"
@@ -64,7 +64,7 @@ class RareReads(WhatIf):
 
 
 class RareLogs(WhatIf):
-    """value: lines of the script, each in a statement that logs in every step."""
+    """Log only every nth step, in the statements at the lines `value`."""
 
     value: tuple[int, ...]
     name = "rare_logs"

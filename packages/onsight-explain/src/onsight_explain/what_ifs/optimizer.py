@@ -55,7 +55,7 @@ class FusedOptimizer(WhatIf):
 
 
 class SetToNone(WhatIf):
-    """value: lines where the script fills gradients with zeros."""
+    """Set gradients to None at the lines `value`, where the script fills them with zeros."""
 
     value: tuple[int, ...]
     name = "set_to_none"

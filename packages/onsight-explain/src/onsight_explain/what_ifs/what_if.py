@@ -22,7 +22,7 @@ _MIN_SAVING = 0.03  # fraction of the time; changes that can save less are not t
 
 @dataclass(frozen=True)
 class Baseline:
-    """What is known about the unchanged script before anything is tried."""
+    """Measurements of the unchanged script, available before any change is tried."""
 
     trace: Trace
     tree: ast.Module
@@ -31,7 +31,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Cause:
-    """What makes a script slow."""
+    """The reason why a script is slow."""
 
     name: str  # short, for programs
     sentence: str  # with the evidence
@@ -39,7 +39,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class WhatIf(ABC):
-    """One change. A subclass is a kind of change, an instance one value of it."""
+    """A change to try. A subclass is a kind of change; an instance has one value of it."""
 
     value: Any  # plain, because it is sent as JSON to the process that runs the script
     name: ClassVar[str]  # identifies the kind in that message
