@@ -76,7 +76,7 @@ def test_the_number_of_steps_is_limited(monkeypatch):
     assert last.steps - first.steps == 5
 
 
-def test_there_is_no_stretch_before_enough_was_measured(monkeypatch):
+def test_there_is_no_interval_before_enough_was_measured(monkeypatch):
     training = Training(monkeypatch, length=1000)
     for done in range(1, 4):
         training.window.on_step_end(done)
