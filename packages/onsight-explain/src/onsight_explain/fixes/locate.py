@@ -17,7 +17,7 @@ _NETWORK_METHODS = (
 
 def find_network_call(draft: Draft, site: Site) -> ast.Call:
     """Return the call of the network at a site. Raises CannotFix if it is not certain."""
-    if site.end:
+    if site.end:  # the exact position of the call is known, not only its line
         return draft.find_call(site)
     networks, line = _network_names(draft), draft.current_line(site.line)
     calls = [
