@@ -22,7 +22,7 @@ _WARM_UP_STEPS = 4
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A recorded stretch of training."""
+    """A recorded interval of training."""
 
     seconds: float
     steps: int
@@ -79,18 +79,18 @@ def record_step(
     counter.open()
     train(1)
     flops, moved = counter.close()
-    stretch = recorder.window.stretch()
-    assert stretch
-    first, last, _ = stretch
+    interval = recorder.window.interval()
+    assert interval
+    first, last, _ = interval
     return StepRecord(
-        seconds=last.moment - first.moment,
+        seconds=last.time - first.time,
         steps=last.steps - first.steps,
         images=last.images - first.images,
         phases={name: last.phases[name] - first.phases[name] for name in last.phases},
         device_phases=device_time.seconds() if device_time else None,
         flops=flops,
         bytes=moved,
-        timeline=line.timeline(first.moment, last.moment, device_time) if line else None,
+        timeline=line.timeline(first.time, last.time, device_time) if line else None,
     )
 
 

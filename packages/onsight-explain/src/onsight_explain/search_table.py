@@ -39,7 +39,7 @@ def make_results_table(
 def describe_search(
     results: Sequence[TrialResult[C]], skipped: Sequence[Change], baseline_rates: Sequence[float]
 ) -> str:
-    """Describe how many changes were tried, and how much the baseline's own windows vary."""
+    """Describe how many changes were tried, and how much the baseline's windows vary."""
     text = (
         f"{len(results)} of {len(results) + len(skipped)} changes tried, each beside the unchanged "
         f"training, whose own {len(baseline_rates)} measurements range from "

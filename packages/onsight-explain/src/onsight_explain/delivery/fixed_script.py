@@ -144,7 +144,7 @@ class _Result:
 
 
 def _evaluation_trace(trace: Trace) -> Trace | None:
-    """Return the trace with evaluation's loader as its loader, if that is the script's own."""
+    """Return the trace with evaluation's loader as its loader, if the script created it."""
     loader, images = trace.evaluation_loader, trace.images + trace.evaluated
     matters = (
         trace.share("evaluation") >= _EVALUATION_TIME
@@ -170,7 +170,7 @@ def _try_fix(fix: Fix, main: Draft, drafts: dict[str, Draft]) -> list[_Result]:
                 drafts[name].source, drafts[name].history = state
             for name in drafts.keys() - states.keys():
                 del drafts[name]
-            return [_Result(each, _draft_of(each, main, drafts), str(reason)) for each in parts]
+            return [_Result(part, _draft_of(part, main, drafts), str(reason)) for part in parts]
     return results
 
 
@@ -262,7 +262,7 @@ def _is_long(draft: Draft, node: ast.expr, old_lines: set[str]) -> bool:
 
 
 def _wrap(draft: Draft, node: ast.Call | ast.Tuple) -> list[Change] | None:
-    """Return the change that puts its parts into lines of their own, if that is possible."""
+    """Return the change that puts its parts on separate lines, if that is possible."""
     margin = draft.source.indentation(node)
     inner = margin + draft.indent
     if isinstance(node, ast.Tuple):

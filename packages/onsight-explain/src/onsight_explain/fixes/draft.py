@@ -46,11 +46,11 @@ class Draft:
 
     @property
     def text(self) -> str:
-        """The current text, with the file's own line ends."""
+        """The current text, with the file's line ends."""
         return self.source.text
 
     def encoded(self) -> bytes:
-        """Return the current text in the file's own encoding, with its byte order mark."""
+        """Return the current text in the file's encoding, with its byte order mark."""
         return self.text.encode(self.encoding)
 
     def change(self, changes: Iterable[tuple[int, int, str]]) -> None:
@@ -77,7 +77,7 @@ class Draft:
                 if start <= offset and (end <= offset or start == end):
                     shift += len(new) - (end - start)
                 elif start <= offset:
-                    shift += start - offset  # to the start of what replaced it
+                    shift += start - offset  # move to the start of the replacement
             offset += shift
         return offset
 
@@ -223,7 +223,7 @@ def insert_after(draft: Draft, statement: ast.stmt, text: str) -> Change:
 def indent_under(draft: Draft, first: ast.stmt, last: ast.stmt, opening: str) -> list[Change]:
     """Return the changes that put statements under a line such as `with x:`.
 
-    The statements must be on lines of their own. opening: the last line ends with the colon.
+    The statements must be on separate lines. opening: the last line ends with the colon.
     """
     start, end = line_start(draft, first), line_end(draft, last)
     margin = draft.source.indentation(first)
@@ -249,7 +249,7 @@ def describe_lines(draft: Draft, first: ast.stmt, last: ast.stmt) -> str:
 
 def _parse(path: Path, text: str) -> SourceFile:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the script's own escape sequences
+        warnings.simplefilter("ignore")  # ignore invalid escape sequences in the script
         return SourceFile(path, text, ast.parse(text), "")
 
 

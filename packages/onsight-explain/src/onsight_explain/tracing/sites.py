@@ -1,4 +1,4 @@
-"""Finds the lines of the user's own files that led to a call."""
+"""Finds the lines of the user's files that led to a call."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 
-_MAX_FRAMES = 100  # to search: frameworks nest deeply
+_MAX_FRAMES = 100  # frames to search; frameworks nest deeply
 _OWN_FOLDER = f"{Path(__file__).parents[1]}{os.sep}"  # a checkout may be inside the user's folder
 _NEVER_MAKERS = {"onsight_explain", "torch"}
 

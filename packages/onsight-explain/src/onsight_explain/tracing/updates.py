@@ -16,7 +16,7 @@ from onsight_explain.tracing.clock import PhaseClock, timed
 from onsight_explain.tracing.patches import Patches
 from onsight_explain.tracing.sites import Origin, Sites
 
-KEPT_LOSSES = 40  # of the first steps: enough to compare, few enough to keep
+KEPT_LOSSES = 40  # losses of the first steps; enough to compare, few enough to keep
 
 
 class UpdateWatch:
@@ -35,11 +35,11 @@ class UpdateWatch:
         self.losses: list[Tensor] = []
         self.optimizer: Optimizer | None = None
         self.trainer = Origin()  # the package whose training loop runs, and the line calling it
-        self._origins: dict[int, Origin] = {}  # of optimizers, by id
-        self._tokens: list[int] = []  # of steps that have begun
+        self._origins: dict[int, Origin] = {}  # by id of the optimizer
+        self._tokens: list[int] = []  # one per started step
         self._manual = _ManualUpdates()
         self._other: object = None  # the first optimizer that is not torch's
-        self._patches: Patches | None = None  # until the first backward pass
+        self._patches: Patches | None = None  # removed at the first backward pass
 
     def install(self, patches: Patches) -> None:
         """Start watching."""
