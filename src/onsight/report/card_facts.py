@@ -1,4 +1,4 @@
-"""What a model card states: the model and its run, what limits it, and how it was made."""
+"""The facts on a model card: the model and its run, its limits, and how it was made."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from onsight.report.sentences import is_imbalanced, pair_sentence
 from onsight.text import duration, gib, joined, plural
 
 _PAIRS_SHOWN = 5
-_WATT_SECONDS = 3600  # in a watt-hour
+_WATT_SECONDS = 3600  # watt-seconds per watt-hour
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def read_card_subject(model: Path) -> CardSubject:
 
 
 def limitations(subject: CardSubject) -> list[str]:
-    """Return what the model cannot do, as sentences that follow from its facts."""
+    """Return the model's limitations, as sentences that follow from its facts."""
     return [
         *_limits_of_any_classifier(subject),
         *_limits_of_the_test(subject),
@@ -145,7 +145,7 @@ def _barely_tested_classes(classes: list[ClassResult]) -> Iterator[str]:
 def _network_facts(subject: CardSubject) -> Iterator[str]:
     name, config = subject.file.model, subject.config
     origin = (
-        "a network of the user's own"
+        "a user-defined network"
         if is_user_spec(name)
         else "from Onsight"
         if name in own_names()

@@ -20,7 +20,7 @@ from onsight.report.compare_pairs import (
 from onsight.report.compare_result import DifferingSetting, Gap, RunComparison, RunResult
 from onsight.text import joined, plural
 
-_SIGNIFICANT = 0.05  # of the corrected p-value of a class
+_SIGNIFICANT = 0.05  # largest significant corrected p-value of a class
 _UNRELATED_SETTINGS = {"cache_folder", "log", "switches"}  # switches are in plan.json
 _SPLIT_SETTINGS = ("validation_fraction", "test_fraction")
 
@@ -92,7 +92,7 @@ def _check_paths(paths: list[Path]) -> list[Path]:
         )
     resolved = [path.resolve() for path in paths]
     repeated = [
-        str(path) for number, path in enumerate(paths) if resolved[number] in resolved[:number]
+        str(path) for index, path in enumerate(paths) if resolved[index] in resolved[:index]
     ]
     if repeated:
         raise OutputError(f"{repeated[0]} is given twice; give different run folders")

@@ -26,17 +26,17 @@ class HeldOutPredictions:
     name: str
     path: Path
     split: str
-    classes: tuple[str, ...]  # in alphabetical order
+    classes: tuple[str, ...]  # sorted alphabetically
     image_paths: Sequence[str]
     digests: Sequence[str]  # as in predictions.csv; empty in runs of older versions
     labels: NDArray[np.int64]  # (n,) into classes
     predicted: NDArray[np.int64]  # (n,) into classes
-    probability: NDArray[np.float64]  # (n,) of the predicted class
+    probability: NDArray[np.float64]  # (n,), probability of the predicted class
     seen: frozenset[str]  # digests of the images that trained or selected the model
     format: ImageFormat
     data: str
     config: Mapping[str, Any]
-    results: Mapping[str, Any]  # results.json, None for what it lacks
+    results: Mapping[str, Any]  # results.json, None for missing keys
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -52,7 +52,7 @@ class LeftOut(NamedTuple):
 
     seen: int  # another run was trained or selected with them
     relabelled: int  # they have another label in another run
-    absent: int  # another run does not have them, as far as can be told
+    absent: int  # another run does not appear to have them
 
 
 class Pairing(NamedTuple):
@@ -68,10 +68,10 @@ def read_held_out(path: Path, name: str) -> HeldOutPredictions:
     file = load_model_file(path)
     classes = tuple(sorted(file.classes))
     rows = _read_predictions(path / "predictions.csv")
-    numbers = {class_name: number for number, class_name in enumerate(classes)}
+    indices = {class_name: index for index, class_name in enumerate(classes)}
     try:
-        labels = np.array([numbers[row["label"]] for row in rows], np.int64)
-        predicted = np.array([numbers[row["predicted"]] for row in rows], np.int64)
+        labels = np.array([indices[row["label"]] for row in rows], np.int64)
+        predicted = np.array([indices[row["predicted"]] for row in rows], np.int64)
         probability = np.array([row["probability"] for row in rows], np.float64)
     except (KeyError, ValueError) as error:
         raise _damaged(path / "predictions.csv") from error

@@ -61,7 +61,7 @@ class Bar:
         self.started = self.last_shown = time.monotonic()
 
     def advance(self, count: int, facts: Callable[[], dict[str, float]] = dict) -> None:
-        """Count more of them; facts, such as the loss, are computed only when it is drawn."""
+        """Count more items; facts, such as the loss, are computed only when the line is printed."""
         self.done += count
         now = time.monotonic()
         if now - self.last_shown < self.pause_seconds:
@@ -228,9 +228,9 @@ def _details(results: Results) -> Iterator[str]:
 
 
 def _accuracy_text(results: Results, key: str, n: str, name: str = "accuracy") -> str:
-    shares = cast(dict[str, float | None], results)
-    low, high = fixed_percent(shares[f"{key}_low"]), fixed_percent(shares[f"{key}_high"])
-    return f"{name} {fixed_percent(shares[key])} (95% CI {low} to {high}, {n})"
+    fractions = cast(dict[str, float | None], results)
+    low, high = fixed_percent(fractions[f"{key}_low"]), fixed_percent(fractions[f"{key}_high"])
+    return f"{name} {fixed_percent(fractions[key])} (95% CI {low} to {high}, {n})"
 
 
 def _share_cells(row: ClassResult) -> list[str]:

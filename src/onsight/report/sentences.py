@@ -113,7 +113,7 @@ def calibration_sentence(results: Results) -> str:
 
 
 def pair_sentence(pair: ConfusedPair) -> str:
-    """State how often two classes are confused, with n, interval and the chance level."""
+    """State the rate at which two classes are confused, with n, interval and the chance level."""
     first, second = pair["classes"]
     indistinguishable = pair["told_apart"] == "no"
     how = "cannot be distinguished on these images" if indistinguishable else "are often confused"

@@ -145,7 +145,7 @@ def test_no_memory_even_for_the_network_gives_advice(bars, gpu, plant, monkeypat
         raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr(comparing, "_make_trial", fail)
-    with pytest.raises(DeviceError, match="leave it out of --compare"):
+    with pytest.raises(DeviceError, match="remove it from --compare"):
         compare_devices(str(bars), make_config({}), (), (4,), SilentReporter())
 
 

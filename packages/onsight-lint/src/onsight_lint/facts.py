@@ -33,7 +33,7 @@ class Facts:
 
     @cached_property
     def kinds(self) -> Kinds:
-        """What values are."""
+        """The kinds of values."""
         return Kinds(self.script, self.values)
 
     @cached_property
@@ -135,7 +135,7 @@ class Constants:
 
 
 class LoaderSettings:
-    """What is known about DataLoaders from the calls that create them."""
+    """Facts about DataLoaders, from the calls that create them."""
 
     def __init__(self, facts: Facts) -> None:
         self.script, self.values = facts.script, facts.values
@@ -264,7 +264,7 @@ class LoaderSettings:
         return value if isinstance(value, int) else None
 
     def _from_dict(self, expression: ast.expr, name: str) -> ast.expr | None:
-        """What `**settings` contains under a name, where the dicts are literals."""
+        """The value that `**settings` contains under a name, where the dicts are literals."""
         updates = [
             call.args[0]
             for call in self.values.calls("update")
@@ -275,7 +275,7 @@ class LoaderSettings:
         return next((value for value in values if value is not None), None)
 
     def _from_literal(self, expression: ast.expr, name: str) -> ast.expr | None:
-        """What a literal dict contains under a name."""
+        """The value that a literal dict contains under a name."""
         for origin in self.values.origins(expression):
             node = origin.node
             if isinstance(node, ast.Dict):

@@ -112,7 +112,7 @@ def phase_test(loop: BatchLoop) -> ast.expr | None:
 
 
 def batch_length(facts: Facts, loop: BatchLoop) -> str:
-    """Return code for the number of rows of a batch, in the loop's own names: `len(labels)`."""
+    """Return code for a batch's number of rows, in the names that the loop uses: `len(labels)`."""
     kinds = facts.kinds
     tensors = [name.id for name in loop.targets if kinds.kind(name) is Kind.TENSOR]
     if not tensors:
@@ -238,7 +238,7 @@ def _runs_network(facts: Facts, call: ast.Call) -> bool:
 
 
 def _is_module_method(facts: Facts, function: Function) -> bool:
-    """Whether a function is a method of a module, which runs the module's own layers."""
+    """Whether a function is a method of a module, which runs the module's layers."""
     owner = facts.script.parent(function)
     return isinstance(owner, ast.ClassDef) and facts.kinds.is_module_class(owner)
 

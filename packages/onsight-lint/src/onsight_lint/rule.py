@@ -1,4 +1,4 @@
-"""What a rule is made of: the facts it can use, the mistakes it yields, and how it is described."""
+"""The parts of a rule: the facts it can use, the mistakes it yields, and its description."""
 
 import ast
 from collections.abc import Callable, Iterator, Sequence

@@ -43,9 +43,9 @@ class Binding:
     name: str
     kind: BindingKind
     node: ast.AST
-    position: Position  # from here on it is in effect
+    position: Position  # start of the code in which it is in effect
     value: ast.expr | None = None  # the expression that it comes from
-    steps: tuple[Step, ...] = ()  # from the value to what the name is bound to
+    steps: tuple[Step, ...] = ()  # path from the value to the part bound to the name
     path: str = ""  # what an import names
 
 
@@ -54,10 +54,10 @@ class Member:
     """An assignment to an attribute or item: `receiver.key = value`, `receiver[key] = value`."""
 
     receiver: ast.expr
-    key: str  # of an item, in brackets
+    key: str  # attribute name, or the key of an item in brackets
     node: ast.stmt
     value: ast.expr
-    steps: tuple[Step, ...]  # from the value to what is assigned
+    steps: tuple[Step, ...]  # path from the value to the part that is assigned
 
 
 class Scopes:

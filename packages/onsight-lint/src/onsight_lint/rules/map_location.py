@@ -33,7 +33,7 @@ _PUBLISHED_WEIGHTS = re.compile(  # names of weights that others have published,
     r"pre_?train|back_?bone|base_?net|imagenet|model_?zoo|vgg|resnet\d|hrnet|\burls?\b",
     re.IGNORECASE,
 )
-_MOVES_WEIGHTS = re.compile(r"lightning")  # libraries that load checkpoints onto their own device
+_MOVES_WEIGHTS = re.compile(r"lightning")  # libraries that choose the device for checkpoints
 _WITHOUT_WEIGHTS = re.compile(r"optim|sched|scaler|sampler|(^|_)opt$")  # have other states
 _LOADING_METHODS = ("load_state_dict", "load_checkpoint", "load_weights")
 
@@ -225,7 +225,7 @@ def _ingredients(origin: Origin) -> list[ast.expr]:
 
 
 def _device(context: Context, call: ast.Call) -> str:
-    """The user's own `device` if there is one, else the CPU."""
+    """The user's `device` variable if there is one, else the CPU."""
     scopes = context.script.scope(call)
     for home in (context.script.function(call), context.script.source(call).tree):
         bindings = scopes.tables[home].get("device", [])

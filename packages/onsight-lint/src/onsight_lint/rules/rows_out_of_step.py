@@ -67,7 +67,7 @@ RULE = Rule(
 class _Append(NamedTuple):
     """`rows.append(value)` as a statement."""
 
-    key: str  # of the list
+    key: str  # the list's key, such as `self.labels`
     statement: ast.Expr
 
 

@@ -55,7 +55,7 @@ RULE = Rule(
     id="swallowed-image",
     title="An image that cannot be read is dropped silently",
     why=(
-        "A broken or missing image is dropped, or replaced by another, without any report: you "
+        "A broken or missing image is dropped, or replaced with another, without any report: you "
         "cannot tell how many images were used, or which were not."
     ),
     check=_check,
