@@ -44,7 +44,7 @@ class FlagChange:
 
     @property
     def label(self) -> str:
-        """As on a command line."""
+        """The flag as on a command line."""
         return f"--{self.group.replace('_', '-')} {self.value}"
 
 
@@ -58,7 +58,7 @@ class UnsetVariables:
 
     @property
     def label(self) -> str:
-        """As something to do before the command."""
+        """The change as an instruction to run before the command."""
         return f"{joined(self.names)} unset"
 
     @property
@@ -89,7 +89,7 @@ def thread_settings() -> UnsetVariables | None:
 
 
 def flag_changes(config: Config, data: TrainingData, net: nn.Module) -> list[FlagChange]:
-    """Return the flags to try. config: with nothing left open; net: as this run builds it."""
+    """Return the flags to try. config: fully resolved; net: as this run builds it."""
     changes: list[FlagChange] = []
     images = len(data.dataset.ids(TRAIN))
     for size in _BATCH_SIZES:

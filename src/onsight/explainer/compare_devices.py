@@ -162,13 +162,13 @@ def second_batch_size(size: int, images: int) -> int | None:
 
 
 def _default_devices(device: str) -> list[str]:
-    """Return the CPU, then the config's devices, or all that there are."""
+    """Return the CPU, then the config's devices, or all available ones."""
     names = available_devices() if device in ("auto", "all") else device.split(",")
     return ["cpu", *(name for name in names if name != "cpu")]
 
 
 def _cpu_candidates(config: Config, threads: int) -> list[DeviceCandidate]:
-    """Return one thread and all threads, each in every precision that the config leaves open."""
+    """Return one thread and all threads, each in every precision that the config allows."""
     cpu = torch.device("cpu")
     is_open = config.precision == "auto"
     default = choose_precision(config.precision, cpu).value

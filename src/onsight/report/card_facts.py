@@ -20,10 +20,10 @@ _WATT_SECONDS = 3600  # watt-seconds per watt-hour
 
 @dataclass(frozen=True)
 class CardSubject:
-    """The model that a card is about, with what its run folder contains about it."""
+    """The model that a card describes, with the facts from its run folder."""
 
     name: str
-    path: Path  # what to pass to `onsight predict`
+    path: Path  # the argument for `onsight predict`
     file: ModelFile
     results: Results  # results.json, or without a run folder the results in the model file
     plan: LenientDict  # plan.json
@@ -194,7 +194,7 @@ def _machine_facts(subject: CardSubject) -> Iterator[str]:
 
 
 def _energy_facts(subject: CardSubject) -> Iterator[str]:
-    """Only arithmetic: nothing measured the power, and guesses about it differ tenfold."""
+    """Estimate the energy from the run time alone: power was not measured, and guesses vary tenfold."""
     seconds = subject.results["seconds"]
     if not seconds:
         return

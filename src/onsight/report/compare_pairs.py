@@ -1,4 +1,4 @@
-"""The held-out predictions of runs, and which images all of them held out."""
+"""Read the held-out predictions of runs, and find the images that all of them held out."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -43,12 +43,12 @@ class HeldOutPredictions:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Which images were classified correctly, (n,)."""
+        """Whether each image was classified correctly, (n,)."""
         return np.equal(self.labels, self.predicted)
 
 
 class LeftOut(NamedTuple):
-    """How many of a run's held-out images are not compared, by reason."""
+    """The number of a run's held-out images that are not compared, by reason."""
 
     seen: int  # another run was trained or selected with them
     relabelled: int  # they have another label in another run

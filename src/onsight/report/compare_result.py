@@ -33,7 +33,7 @@ CAVEAT = (
 
 @dataclass(frozen=True)
 class Gap:
-    """How far one run is ahead of another on the same images."""
+    """The lead of one run over another on the same images."""
 
     above: str
     below: str
@@ -93,7 +93,7 @@ class RunResult:
 class RunComparison:
     """The result of `onsight.compare`: the best run against each of the others."""
 
-    images: int  # that all runs held out
+    images: int  # number of images that all runs held out
     runs: tuple[RunResult, ...]
     best: str
     gaps: tuple[Gap, ...]  # one per other run, in the order given

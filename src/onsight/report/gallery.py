@@ -50,7 +50,7 @@ class GalleryItem(TypedDict):
     loss: float
     heat_file: NotRequired[str]  # the regions that support the prediction
     near: NotRequired[list[NearItem]]  # the most similar training images
-    near_file: NotRequired[str]  # these, side by side
+    near_file: NotRequired[str]  # the same images, side by side
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _near(image: int, similarity: float, pack: Pack) -> NearItem:
 
 
 def _side_by_side(images: Sequence[int], pack: Pack) -> Image.Image:
-    """Draw the images, made small, in equal columns."""
+    """Draw the images as thumbnails in equal columns."""
     thumbnails = [_to_pillow(image, pack) for image in images]
     for thumbnail in thumbnails:
         thumbnail.thumbnail((_MAX_LOOKALIKE_SIDE, _MAX_LOOKALIKE_SIDE))

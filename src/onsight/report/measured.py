@@ -44,7 +44,7 @@ class ClassTable:
     rows: list[ClassResult]  # worst first, perhaps not all
     total: int
     below: set[str]  # names of the classes significantly below the overall accuracy
-    floor: float  # where the scale of the intervals begins
+    floor: float  # lower end of the interval scale
     train_images: int
     validation_images: int
     differences: list[str]  # sentences on whether the classes differ by more than chance
@@ -87,7 +87,7 @@ class Confusions:
 
     rows: list[Confusion]
     total: int  # pairs of classes with a confusion
-    mistakes: int  # images
+    mistakes: int  # misclassified images
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class TrainingCurves:
 
     figures: list[tuple[str, str]]  # title and SVG
     epochs: list[EpochRow]
-    overfit: EpochRow | None  # the epoch from which on the model overfitted
+    overfit: EpochRow | None  # the epoch at which overfitting began
     best: EpochRow | None  # the epoch whose model was kept
 
 

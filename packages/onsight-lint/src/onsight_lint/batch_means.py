@@ -21,7 +21,7 @@ class BatchSum:
 
     key: str
     statement: ast.stmt  # the statement in the loop
-    value: ast.expr  # what is added
+    value: ast.expr  # the value added
 
     @property
     def is_list(self) -> bool:

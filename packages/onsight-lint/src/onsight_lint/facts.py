@@ -21,14 +21,14 @@ _TENSOR_CREATORS = word_set("randn rand zeros ones empty full randint arange")
 
 
 class Facts:
-    """A parsed script, and what is known about it; each part is made when a rule needs it."""
+    """A parsed script and the facts about it; each is computed when a rule first needs it."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
 
     @cached_property
     def values(self) -> Values:
-        """Where values come from."""
+        """The origins of values."""
         return Values(self.script)
 
     @cached_property
@@ -194,7 +194,7 @@ class LoaderSettings:
         return sizes
 
     def has_sampler(self, loader: ast.AST) -> bool:
-        """Return whether a loader has a sampler, and so may see only a part of its dataset."""
+        """Return whether a loader has a sampler, and so may yield only a part of its dataset."""
         return any(
             value is not None and self.constants.value(value) is not None
             for call in self.creations(loader)
@@ -220,7 +220,7 @@ class LoaderSettings:
         return self.value(call, "batch_size", 1) is not None and not self.divides_evenly(call)
 
     def _rows(self, dataset: ast.AST) -> int | None:
-        """How many rows a dataset has, if that is known."""
+        """The number of rows of a dataset, if known."""
         counts = {self._rows_of(item.node, item.steps) for item in self.values.origins(dataset)}
         return counts.pop() if len(counts) == 1 else None
 

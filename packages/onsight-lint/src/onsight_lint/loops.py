@@ -53,7 +53,7 @@ class BatchLoop:
 
     @property
     def evaluates(self) -> bool:
-        """Whether it runs a network without training it."""
+        """Whether the loop runs a network without training it."""
         return bool(self.network_calls) and not self.trains
 
 
@@ -301,7 +301,7 @@ def _sliced_calls(facts: Facts, loop: ast.For, calls: list[ast.Call]) -> Iterato
 
 
 def _feeds_backward(facts: Facts, loop: ast.AST) -> bool:
-    """Whether gradients of what a loop adds up are computed after it."""
+    """Whether gradients of a sum that a loop accumulates are computed after it."""
     wanted = backward_keys(facts.script.function(loop))
     return any(key in wanted for key in _accumulated_keys(loop))
 

@@ -38,7 +38,7 @@ _SCOPE_NODES = (ast.Module, *FUNCTIONS, ast.Lambda, ast.ClassDef, *COMPREHENSION
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """A place where a name is given a meaning."""
+    """A place where a name is bound."""
 
     name: str
     kind: BindingKind
@@ -46,7 +46,7 @@ class Binding:
     position: Position  # start of the code in which it is in effect
     value: ast.expr | None = None  # the expression that it comes from
     steps: tuple[Step, ...] = ()  # path from the value to the part bound to the name
-    path: str = ""  # what an import names
+    path: str = ""  # full name of an imported object
 
 
 @dataclass(frozen=True, eq=False)

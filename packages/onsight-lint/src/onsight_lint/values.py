@@ -1,4 +1,4 @@
-"""Where a value comes from: follows names, attributes, arguments and returns to their origins."""
+"""Trace values to their origins through names, attributes, arguments and returns."""
 
 import ast
 from collections import defaultdict
@@ -28,8 +28,8 @@ _RETURN_FIRST = word_set(  # calls that return their first argument, wrapped
     "auto_dataloader MpDeviceLoader freeze optimize_for_inference"
 )
 _MAX_DEPTH = 40  # steps followed from a use to its origin
-_MAX_WORK = 2000  # expressions visited before a search is given up
-_MAX_STEPS = 6  # into tuples, dicts and loops
+_MAX_WORK = 2000  # expressions visited before a search is abandoned
+_MAX_STEPS = 6  # nested levels of tuples, dicts and loops
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +176,7 @@ class Values:
         return definition if isinstance(definition, ast.ClassDef) else None
 
     def _bound_parameters(self, call: ast.Call, function: Function) -> int:
-        """How many parameters of a function (self, cls) are bound without being in the call."""
+        """The number of parameters (self, cls) that are bound without being in the call."""
         if not isinstance(self.script.parent(function), ast.ClassDef):
             return 0
         decorators = {last_name(decorator) for decorator in function.decorator_list}
@@ -252,7 +252,7 @@ class Values:
         return origins or [Origin(node, steps)]
 
     def _follow_attribute(self, expression: ast.Attribute, steps: Steps) -> list[Origin] | None:
-        if expression.attr == "module":  # what DataParallel and the like wrap
+        if expression.attr == "module":  # the network inside DataParallel and similar wrappers
             return self.origins(expression.value, steps)
         path = self.script.path_of(expression)
         if path:

@@ -97,7 +97,7 @@ def _as_append(statement: ast.stmt) -> _Append | None:
 def _appends_after(
     context: Context, loop: ast.For | ast.AsyncFor, n: int
 ) -> Iterator[tuple[_Append, str]]:
-    """The appends after a statement of a loop, with what may skip each: "" if nothing."""
+    """The appends after a statement of a loop, with the cause that may skip each ("" if none)."""
     skipped_by = ""
     for statement in loop.body[n + 1 :]:
         if (append := _as_append(statement)) is not None:
