@@ -38,7 +38,7 @@ class RetiredField(NamedTuple):
 
 
 RETIRED_FIELDS = {
-    "decode_on": RetiredField("cpu", "JPEGs are always decoded on the CPU, so leave it out"),
+    "decode_on": RetiredField("cpu", "JPEGs are always decoded on the CPU, so remove it"),
 }
 
 

@@ -194,7 +194,7 @@ def _machine_facts(subject: CardSubject) -> Iterator[str]:
 
 
 def _energy_facts(subject: CardSubject) -> Iterator[str]:
-    """Estimate the energy from the run time alone: power was not measured, and guesses vary tenfold."""
+    """State the energy per 100 W: power was not measured, and guesses about it vary tenfold."""
     seconds = subject.results["seconds"]
     if not seconds:
         return
