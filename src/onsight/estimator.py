@@ -177,7 +177,7 @@ class _StoredModel:
     """A trained model as the bytes of its file, so that it can be copied and pickled."""
 
     def __init__(self, content: bytes, module: nn.Module | str | None, device: str) -> None:
-        """Store a model file. module: the user's own network or package.module:callable, if any."""
+        """Store a model file. module: a user-defined network or package.module:callable, if any."""
         self._content = content
         self._module = module
         self._device = device

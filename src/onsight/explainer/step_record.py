@@ -44,7 +44,7 @@ class StepRecord:
         return self.seconds / self.steps
 
     def share(self, *phases: str) -> float:
-        """Return the phases' share of the time; on an accelerator, of the time it measured."""
+        """Return the phases' share of the time, measured on the accelerator if there is one."""
         seconds = effective_phases(self.phases, self.device_phases)
         return sum(seconds.get(name, 0.0) for name in phases) / self.seconds
 

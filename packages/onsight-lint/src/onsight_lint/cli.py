@@ -166,7 +166,7 @@ def _read(files: Sequence[Path]) -> tuple[dict[Path, bytes], dict[Path, str]]:
 def _rewrite(
     fixed: Mapping[Path, str], contents: Mapping[Path, bytes], result: LintResult
 ) -> dict[Path, str]:
-    """Rewrite files, and return the texts of those that were not left unchanged."""
+    """Rewrite files, and return the texts that were written, by path."""
     written = {}
     for path, text in fixed.items():
         try:

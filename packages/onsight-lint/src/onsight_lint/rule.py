@@ -26,7 +26,7 @@ class Context(Facts):
 
     @cached_property
     def batch_loops(self) -> list[BatchLoop]:
-        """The loops over DataLoaders, and those that train or evaluate without one."""
+        """The loops over DataLoaders, and loops that train or evaluate without one."""
         return [*self.loader_loops, *find_plain_loops(self, self.loader_loops)]
 
     @cached_property

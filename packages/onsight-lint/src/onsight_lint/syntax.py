@@ -150,7 +150,7 @@ def default_value(function: Function, name: str) -> ast.expr | None:
 
 
 def is_main_guard(node: ast.AST) -> bool:
-    """Return whether a node is `if __name__ == "__main__":`."""
+    """Return whether a node looks like `if __name__ == "__main__":` (a test of `__name__`)."""
     return isinstance(node, ast.If) and "__name__" in names_in(node.test)
 
 

@@ -237,7 +237,7 @@ def _pairs_with_list(context: Context, loop: BatchLoop) -> bool:
 
 
 def _source_keys(context: Context, parts: Sequence[ast.expr]) -> set[str]:
-    """The keys in some expressions, and those that they were computed from."""
+    """The keys in some expressions, and the keys that they were computed from."""
     keys = {key_of(part) for part in parts}
     for part in parts:
         if isinstance(part, ast.Name):
