@@ -350,8 +350,7 @@ def test_a_removed_setting_that_was_used_is_refused(capsys, tmp_path, command):
     subject = tmp_path / "config.toml" if "--config" in command else tmp_path
     message = refused(capsys, *command, subject)
     assert (
-        message
-        == "'decode_on' was removed: JPEGs are always decoded on the CPU, so leave it out.\n"
+        message == "'decode_on' was removed: JPEGs are always decoded on the CPU, so remove it.\n"
     )
 
 
@@ -483,7 +482,7 @@ def test_a_size_may_be_a_number():
 def test_python_hears_the_same_words():
     with pytest.raises(ConfigError, match="unknown field 'epoch'. Did you mean epochs"):
         make_config({"epoch": 3})
-    with pytest.raises(ConfigError, match="'decode_on' was removed: .* leave it out"):
+    with pytest.raises(ConfigError, match="'decode_on' was removed: .* remove it"):
         make_config({"decode_on": "gpu"})
 
 

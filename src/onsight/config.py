@@ -47,7 +47,7 @@ _FORMS = {
 }
 
 RETIRED_FIELDS = {
-    "decode_on": RetiredField("cpu", "JPEGs are always decoded on the CPU, so leave it out"),
+    "decode_on": RetiredField("cpu", "JPEGs are always decoded on the CPU, so remove it"),
 }
 
 
@@ -163,7 +163,7 @@ class Config(BaseModel):
     )
     crop_boxes: Annotated[bool, _DATA] = Field(
         False,
-        description="Crop each box of COCO, Pascal VOC or CVAT annotations to an image of its own.",
+        description="Crop each box of COCO, Pascal VOC or CVAT annotations to a separate image.",
     )
     strict: Annotated[bool, _DATA] = Field(
         False, description="Stop at the first unreadable image instead of listing it."
@@ -515,7 +515,7 @@ def refuse_code_from_files(config: Config, given: dict[str, Any]) -> Config:
 def fields_for_resume(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields to pass again when a run resumes: its folder has all others.
 
-    A model's own code is among them, because it runs only if the user names it.
+    A model's code is among them, because it runs only if the user names it.
     """
     names = OVERRIDABLE_ON_RESUME | ({"model"} if ":" in str(fields.get("model")) else set())
     return {name: value for name, value in fields.items() if name in names}

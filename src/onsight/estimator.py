@@ -168,7 +168,7 @@ class Classifier:
 
     def _check_fitted(self) -> None:
         if not self.__sklearn_is_fitted__():
-            # scikit-learn's own error if it is loaded, so that its callers can catch it
+            # scikit-learn's error class if it is loaded, so that its callers can catch it
             kind = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", NotFitted)
             raise kind("this Classifier is not fitted yet: call fit(X, y) first")
 
@@ -204,7 +204,7 @@ def _check_names(fields: dict[str, Any]) -> None:
 
 
 def _read_labels(y: Any) -> tuple[NDArray[Any], list[Any]]:
-    """Return the distinct labels in order, of the type of y (K,), and the label of each image (n).
+    """Return the distinct labels in order (K,), typed as in y, and the label of each image (n).
 
     Raises ArgumentError for anything but one str or whole number per image, or for one class.
     """

@@ -1,4 +1,4 @@
-"""What is installed: Onsight's version, the distribution it came in, and optional packages."""
+"""Report Onsight's version, the distribution it came in, and installed optional packages."""
 
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Time a run's own training step with changes: other flags, or another environment."""
+"""Time a run's training step with changes: other flags, or another environment."""
 
 import json
 import os
@@ -25,9 +25,9 @@ from onsight_explain.search import Losses, TrialFailed
 from onsight_explain.threads import thread_variables_set_by_user, usable_cores
 
 _BATCH_SIZES = (64, 256, 1024)
-_MIN_BATCHES = 8  # per epoch, or a batch size is too large
+_MIN_BATCHES = 8  # per epoch; larger batch sizes are not tried
 _PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("bf16", "fp32", "fp16")}
-_CALIBRATION_SECONDS = 0.05  # of a window that shows how many steps fill a longer one
+_CALIBRATION_SECONDS = 0.05  # length of a trial window that shows how many steps fill a longer one
 _CHILD = "onsight.explainer.child"
 _START_SECONDS, _REPLY_SECONDS = 120.0, 60.0
 
@@ -44,7 +44,7 @@ class FlagChange:
 
     @property
     def label(self) -> str:
-        """As on a command line."""
+        """The flag as on a command line."""
         return f"--{self.group.replace('_', '-')} {self.value}"
 
 
@@ -58,7 +58,7 @@ class UnsetVariables:
 
     @property
     def label(self) -> str:
-        """As something to do before the command."""
+        """The change as an instruction to run before the command."""
         return f"{joined(self.names)} unset"
 
     @property
@@ -89,7 +89,7 @@ def thread_settings() -> UnsetVariables | None:
 
 
 def flag_changes(config: Config, data: TrainingData, net: nn.Module) -> list[FlagChange]:
-    """Return the flags to try. config: with nothing left open; net: as this run builds it."""
+    """Return the flags to try. config: fully resolved; net: as this run builds it."""
     changes: list[FlagChange] = []
     images = len(data.dataset.ids(TRAIN))
     for size in _BATCH_SIZES:
@@ -152,7 +152,7 @@ class FlagTrial:
 
 
 class FreshTrial:
-    """The run's step in a process of its own, started without some variables."""
+    """The run's step in a separate process, started without some environment variables."""
 
     def __init__(self, run: "FreshRun", changes: Changes) -> None:
         self.run = run
@@ -175,10 +175,10 @@ class FreshTrial:
 
 
 class RunBench:
-    """Times a run's step with changes. config: with nothing left open."""
+    """Times a run's step with changes. Its config is fully resolved (no "auto")."""
 
     def __init__(self, config: Config, data: TrainingData, fresh: "FreshRun | None" = None) -> None:
-        """fresh: the same run without some variables, which affect only the CPU."""
+        """Choose the changes to try; fresh, the run without some variables, only on the CPU."""
         self.config, self.data, self.fresh = config, data, fresh
         self._changes: list[RunChange] = []
         if fresh and data.device.type == "cpu":
@@ -218,7 +218,7 @@ class FreshRun:
     """The run in a child process, started without some variables when it is first measured."""
 
     def __init__(self, data: str, config: Config, without: UnsetVariables) -> None:
-        """config: as given, because other choices may be best without the variables."""
+        """Take the config as given: other choices may be best without the variables."""
         self.data, self.config, self.without = data, config, without
         self._folder = tempfile.TemporaryDirectory(prefix="onsight-explain-")
         self._output = Path(self._folder.name) / "output.txt"

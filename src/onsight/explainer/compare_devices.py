@@ -1,4 +1,4 @@
-"""Measure which device trains fastest at which batch size, with the run's own training step.
+"""Measure which device trains fastest at which batch size, with the run's training step.
 
 On a machine with only a CPU, thread counts and precisions are compared instead.
 """
@@ -108,7 +108,7 @@ def compare_devices(
 def choose_candidates(devices: Sequence[str], config: Config) -> list[DeviceCandidate]:
     """Return the candidates for these devices, or else for the CPU and every accelerator.
 
-    Raises DeviceError for a device that is not there, ConfigError for one named twice.
+    Raises DeviceError for a device that is not there, ConfigError for a device named twice.
     """
     chosen = [choose_device(name).value for name in devices or _default_devices(config.device)]
     for device in chosen:
@@ -162,13 +162,13 @@ def second_batch_size(size: int, images: int) -> int | None:
 
 
 def _default_devices(device: str) -> list[str]:
-    """Return the CPU, then the config's devices, or all that there are."""
+    """Return the CPU, then the config's devices, or all available ones."""
     names = available_devices() if device in ("auto", "all") else device.split(",")
     return ["cpu", *(name for name in names if name != "cpu")]
 
 
 def _cpu_candidates(config: Config, threads: int) -> list[DeviceCandidate]:
-    """Return one thread and all threads, each in every precision that the config leaves open."""
+    """Return one thread and all threads, each in every precision that the config allows."""
     cpu = torch.device("cpu")
     is_open = config.precision == "auto"
     default = choose_precision(config.precision, cpu).value
@@ -214,11 +214,11 @@ def _make_trials(
             if is_out_of_memory(error):
                 raise DeviceError(
                     f"{candidate.device} has too little free memory even for the network and the "
-                    "first batch: stop other programs on it, or leave it out of --compare"
+                    "first batch: stop other programs on it, or remove it from --compare"
                 ) from error
             if not candidate.tentative:
                 raise
-            reporter.warn(f"{candidate.name} is left out: {config.model} fails there ({error})")
+            reporter.warn(f"{candidate.name} is skipped: {config.model} fails there ({error})")
             continue
         trials[candidate] = trial
     return trials

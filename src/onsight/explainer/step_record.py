@@ -1,4 +1,4 @@
-"""Record the phases of a run's training step while it trains for a moment."""
+"""Record the phases of a run's training step while it trains briefly."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ class StepRecord:
     images: int
     phases: dict[str, float]  # seconds, which add up to `seconds`
     device_phases: dict[str, float] | None  # seconds of some steps on the accelerator, if any
-    flops: int  # of one step
-    bytes: int  # moved by one step
+    flops: int  # operations per step
+    bytes: int  # bytes moved per step
     timeline: Timeline | None = None
 
     @property
@@ -44,7 +44,7 @@ class StepRecord:
         return self.seconds / self.steps
 
     def share(self, *phases: str) -> float:
-        """Return the phases' share of the time, on an accelerator of its own time."""
+        """Return the phases' share of the time, measured on the accelerator if there is one."""
         seconds = effective_phases(self.phases, self.device_phases)
         return sum(seconds.get(name, 0.0) for name in phases) / self.seconds
 

@@ -78,7 +78,7 @@ def write_page(path: Path, page: str) -> None:
 
 
 def has_mark(path: Path, mark: bytes) -> bool:
-    """Return whether a file begins with a mark, and so is one that Onsight wrote."""
+    """Return whether a file begins with a mark, so that Onsight wrote it."""
     try:
         with open(path, "rb") as file:
             return mark in file.read(_MARK_WITHIN)
@@ -86,8 +86,8 @@ def has_mark(path: Path, mark: bytes) -> bool:
         return False
 
 
-def refuse_foreign_file(path: Path, mark: bytes, kind: str) -> None:
-    """Raise OutputError if a file exists and does not have this mark. kind: "a model card"."""
+def check_not_foreign(path: Path, mark: bytes, kind: str) -> None:
+    """Raise OutputError if a file exists but was not written by Onsight. kind: "a model card"."""
     if path.exists() and not has_mark(path, mark):
         raise OutputError(
             f"{path} exists and is not {kind} written by Onsight, so it is left as it is; "

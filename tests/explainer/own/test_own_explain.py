@@ -213,7 +213,7 @@ def test_a_run_folder_is_explained(bars, tmp_path, capfd, plant):
 
 
 def test_an_unfinished_run_is_refused_with_advice(tmp_path):
-    with pytest.raises(OutputError, match="Name the DATA instead"):
+    with pytest.raises(OutputError, match="Pass the dataset instead"):
         explaining.data_of_run(tmp_path)
 
 
