@@ -14,13 +14,13 @@ from onsight_explain.placement.placement import placement
 from onsight_explain.process.items import count_shards, examine_items, examine_stream
 from onsight_explain.script.trace import ItemFacts, LoaderFacts, OptimizerFacts, Reads, Trace
 from onsight_explain.tracing.recorder import Recorder
-from onsight_explain.tracing.sites import Origin, Site
-from onsight_explain.tracing.window import Progress
+from onsight_explain.tracing.sites import ObjectOrigin, Site
+from onsight_explain.tracing.window import WindowProgress
 
 _MIN_READS = 0.5  # per step, to be mentioned
 
 
-def add_stretch(trace: Trace, first: Progress, last: Progress, epochs: int) -> None:
+def add_stretch(trace: Trace, first: WindowProgress, last: WindowProgress, epochs: int) -> None:
     """Add what happened between two moments; `epochs` is the number of whole ones."""
     trace.epochs = epochs
     trace.seconds = last.moment - first.moment
@@ -58,7 +58,7 @@ def describe_training(trace: Trace, recorder: Recorder, with_items: bool) -> Non
 
 
 def examine_loader(
-    loader: Any, origin: Origin, with_items: bool
+    loader: Any, origin: ObjectOrigin, with_items: bool
 ) -> tuple[LoaderFacts, ItemFacts | None, list[str]]:
     """Return a loader's facts, what an item costs if requested, and what cannot be tried."""
     if origin.maker == "fastai":
@@ -99,7 +99,7 @@ class FastaiItems:
         return self.loader.do_item(index)
 
 
-def _fastai_facts(loader: Any, origin: Origin) -> LoaderFacts:
+def _fastai_facts(loader: Any, origin: ObjectOrigin) -> LoaderFacts:
     torch_loader = loader.fake_l
     return LoaderFacts(
         site=origin.site,

@@ -19,7 +19,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Progress:
+class WindowProgress:
     """How far a training was at one moment."""
 
     moment: float
@@ -42,7 +42,7 @@ class MeasurementWindow:
         seconds: float,
         steps: int,
         warm_up_steps: int,
-        read_progress: Callable[[], Progress],
+        read_progress: Callable[[], WindowProgress],
         warm_up_seconds: float = 0.5,
         epoch: Epoch | None = None,
     ) -> None:
@@ -51,9 +51,9 @@ class MeasurementWindow:
         self.warm_up_steps, self.warm_up_seconds = warm_up_steps, warm_up_seconds
         self._read_progress = read_progress
         self._opened: float | None = None
-        self._first: Progress | None = None
-        self._last: Progress | None = None
-        self._epoch_starts: list[Progress] = []
+        self._first: WindowProgress | None = None
+        self._last: WindowProgress | None = None
+        self._epoch_starts: list[WindowProgress] = []
         self._epochs_begun = 0  # since the first step
         self._is_multiple = False  # whether the last snapshot is the first after a whole epoch
 
@@ -93,7 +93,7 @@ class MeasurementWindow:
         awaits_epoch_end = len(self._epoch_starts) == 1
         return elapsed >= self.seconds * (_PATIENCE if awaits_epoch_end else 1.0)
 
-    def stretch(self) -> tuple[Progress, Progress, int] | None:
+    def stretch(self) -> tuple[WindowProgress, WindowProgress, int] | None:
         """Return its first and last snapshot and the number of whole epochs between them.
 
         The number is 0 for a part of an epoch; None if there are no two snapshots yet.
