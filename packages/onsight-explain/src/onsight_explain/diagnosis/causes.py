@@ -17,7 +17,7 @@ from onsight_explain.what_ifs.what_if import Cause, WhatIf
 
 _HALF = 0.5  # of the time, for a part of it to be the cause if no change helps
 _TIE = 0.9  # of the best lower bound counts as equally good, on a machine that is never quiet
-_MISTAKES = (NoGrad, DefaultThreadSettings)  # remove what nobody wants, where it was observed
+_MISTAKES = (NoGrad, DefaultThreadSettings)  # remove a mistake where it was observed
 _ARITHMETIC = {"precision", "memory_format", "matmul_precision", "compiling", "optimizer"}
 
 

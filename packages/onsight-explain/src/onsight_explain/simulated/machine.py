@@ -355,7 +355,7 @@ def poison_(tensor: Tensor) -> Tensor:
 
 
 def _merge(clock: Clock, other: Clock) -> None:
-    """Advance a clock to what another one knows to be done."""
+    """Advance a clock to what another clock has recorded as done."""
     for stream, done in other.items():
         if clock.get(stream, 0) < done:
             clock[stream] = done
