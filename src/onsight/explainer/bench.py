@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from onsight.text import joined
 from onsight.training.autotune.trial import Trial
 from onsight.training.images.training_data import TrainingData
 from onsight_explain.devices import is_out_of_memory
-from onsight_explain.process.supervised import Channel, Closed
-from onsight_explain.python_process import child_command
+from onsight_explain.process.failure import read_last_output
+from onsight_explain.process.supervised import Channel, Closed, SupervisedChild
 from onsight_explain.search import Losses, TrialFailed
 from onsight_explain.threads import thread_variables_set_by_user, usable_cores
 
@@ -223,7 +222,7 @@ class FreshRun:
         self._folder = tempfile.TemporaryDirectory(prefix="onsight-explain-")
         self._output = Path(self._folder.name) / "output.txt"
         self._channel: Channel | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: SupervisedChild | None = None
 
     def measure(self, flags: Iterable[FlagChange], seconds: float) -> float:
         """Return images per second with these flags, over about this long. Raises Untried."""
@@ -242,9 +241,8 @@ class FreshRun:
         """End the process, if there is one."""
         if self._channel:
             self._channel.close()
-        if self._process:
-            self._process.kill()
-            self._process.wait()
+        if self._child:
+            self._child.kill()
         self._folder.cleanup()
 
     def _start(self) -> Channel:
@@ -253,23 +251,17 @@ class FreshRun:
         fields = self.config.model_dump(mode="json", exclude_unset=True)
         request.write_text(json.dumps({"data": self.data, "config": fields}), encoding="utf-8")
         self._channel, child_end = Channel.pair()
-        descriptor, unset = child_end.end.fileno(), self.without.names
-        with self._output.open("wb") as output:
-            self._process = subprocess.Popen(
-                [*child_command(_CHILD), str(request), str(descriptor)],
-                env={name: value for name, value in os.environ.items() if name not in unset},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=[descriptor],
-                start_new_session=True,  # Ctrl-C reaches only this process, which ends the child
-            )
-        child_end.close()
+        unset = self.without.names
+        self._child = SupervisedChild(
+            _CHILD,
+            [str(request)],
+            output=self._output,
+            environment={name: value for name, value in os.environ.items() if name not in unset},
+            channel=child_end,
+        )
         self._channel.receive(_START_SECONDS)
         return self._channel
 
     def _last_output_line(self) -> str:
-        lines = self._output.read_text(encoding="utf-8", errors="replace").splitlines()
-        return next(
-            (line for line in reversed(lines) if line.strip()), "its process did not answer"
-        )
+        lines = read_last_output(self._output).splitlines()
+        return lines[-1] if lines else "its process did not answer"

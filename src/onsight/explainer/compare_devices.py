@@ -13,7 +13,14 @@ from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.errors import ConfigError, DeviceError
-from onsight.explainer.rounds import ROUNDS, DeviceCandidate, TimedCell, run_rounds, warm_up
+from onsight.explainer.rounds import (
+    ROUNDS,
+    DeviceCandidate,
+    TimedCell,
+    run_rounds,
+    speed_ratio,
+    warm_up,
+)
 from onsight.explainer.step_costs import StepCosts, fit_costs
 from onsight.hardware.devices import choose_device, describe_device
 from onsight.hardware.memory import keep_freed_memory
@@ -28,7 +35,7 @@ from onsight.training.images.training_data import place
 from onsight.training.plan import choose_precision, choose_threads
 from onsight.training.step.optim import choose_learning_rate
 from onsight_explain.devices import available_devices, is_out_of_memory
-from onsight_explain.paired_timing import warn_if_busy
+from onsight_explain.paired_timing import RatioInterval, warn_if_busy
 
 _DEFAULT_SIZES = (4, 32, 128, 512)
 
@@ -47,12 +54,12 @@ class DeviceComparison:
         """Return the cells of one batch size, in the order of the candidates."""
         return [cell for cell in self.cells if cell.batch_size == batch_size]
 
-    def ratio(self, cell: TimedCell) -> float | None:
+    def ratio(self, cell: TimedCell) -> RatioInterval | None:
         """Return a cell's speed relative to the first candidate's, or None if unknown."""
         first = self.row(cell.batch_size)[0]
         if first.problem or cell.problem:
             return None
-        return first.step_seconds / cell.step_seconds
+        return speed_ratio(cell, first)
 
     @cached_property
     def costs(self) -> dict[str, StepCosts | None]:

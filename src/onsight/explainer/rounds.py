@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from onsight_explain.devices import is_out_of_memory
+from onsight_explain.paired_timing import RatioInterval, ratio_interval
 
 ROUNDS = 7
 OUT_OF_MEMORY = "out of memory"
@@ -65,6 +66,12 @@ def is_faster(cell: TimedCell, other: TimedCell) -> bool:
     pairs = zip(cell.rounds, other.rounds, strict=False)
     every_round = all(seconds < other_seconds for seconds, other_seconds in pairs)
     return every_round and other.step_seconds >= MIN_LEAD * cell.step_seconds
+
+
+def speed_ratio(cell: TimedCell, other: TimedCell) -> RatioInterval:
+    """Return how many times as fast a cell was as another, from the rounds timed for both."""
+    pairs = zip(cell.rounds, other.rounds, strict=False)
+    return ratio_interval([other_seconds / seconds for seconds, other_seconds in pairs])
 
 
 def warm_up(cells: Iterable[TimedCell], advance: Callable[[], None]) -> None:

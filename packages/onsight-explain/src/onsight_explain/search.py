@@ -23,7 +23,7 @@ _MAX_ROUNDS, _NARROW = 8, 1.15  # confirm the winner until high / low of its int
 Losses = Literal["same", "close", "alike", "other", "not comparable"]
 
 
-class Change(Hashable, Protocol):
+class SearchChange(Hashable, Protocol):
     """A change of a training run. Only one change of a group is applied at a time."""
 
     @property
@@ -35,14 +35,14 @@ class Change(Hashable, Protocol):
         """The setting that it changes."""
 
 
-C = TypeVar("C", bound=Change)
+C = TypeVar("C", bound=SearchChange)
 
 
 class TrialFailed(Exception):
     """A trial could not be measured; the message is one line with the reason."""
 
 
-class Trial(Protocol):
+class SearchTrial(Protocol):
     """A training with some changes. It runs only while it is measured."""
 
     def measure(self, seconds: float) -> float:
@@ -61,7 +61,7 @@ class Trial(Protocol):
 class Bench(Protocol[C]):
     """Opens trials, and proposes changes for them."""
 
-    def open(self, changes: tuple[C, ...]) -> Trial:
+    def open(self, changes: tuple[C, ...]) -> SearchTrial:
         """Return a trial with these changes; without any, of the unchanged training."""
 
     def candidates(self, trial: Any) -> list[C]:
@@ -120,7 +120,7 @@ class _Entry(Generic[C]):
     """Changes that take part in the search, and their rounds so far."""
 
     changes: tuple[C, ...]
-    trial: Trial
+    trial: SearchTrial
     rounds: PairedRounds = field(default_factory=PairedRounds)
     problem: str = ""
     base_ratio: float = 1.0  # the speed-up of the training that its rounds are measured against
@@ -156,7 +156,7 @@ class Search(Generic[C]):
     def __init__(
         self,
         bench: Bench[C],
-        baseline: Trial,
+        baseline: SearchTrial,
         seconds: float,
         window_seconds: float,
         messages: Messages,
@@ -346,5 +346,5 @@ def _is_stalled(rate: float, usual: Sequence[float]) -> bool:
     return len(usual) >= MIN_ROUNDS and rate < _STALLED_RATIO * statistics.median(usual)
 
 
-def _join_labels(changes: Sequence[Change]) -> str:
+def _join_labels(changes: Sequence[SearchChange]) -> str:
     return " + ".join(change.label for change in changes)

@@ -3,7 +3,7 @@
 import pytest
 
 from onsight_explain.tracing import window as windows
-from onsight_explain.tracing.window import Epoch, MeasurementWindow, Progress
+from onsight_explain.tracing.window import Epoch, MeasurementWindow, WindowProgress
 
 
 class Training:
@@ -16,7 +16,7 @@ class Training:
         self.window = MeasurementWindow(read_progress=self.read_progress, **fields)
 
     def read_progress(self):
-        return Progress(self.now, self.steps, 4 * self.steps, 0, {"other": self.now})
+        return WindowProgress(self.now, self.steps, 4 * self.steps, 0, {"other": self.now})
 
     def run(self):
         while not self.window.is_over:

@@ -13,12 +13,13 @@ from pathlib import Path
 from onsight_explain.delivery.frameworks import framework_fixes
 from onsight_explain.errors import ExplainError
 from onsight_explain.fixes.calls import call_tokens
-from onsight_explain.fixes.draft import CannotFix, Change, Draft, insert_before, read_draft
+from onsight_explain.fixes.draft import CannotFix, Draft, insert_before, read_draft
 from onsight_explain.fixes.fix import Fix, FixGroup
 from onsight_explain.fixes.whole_file import add_import
 from onsight_explain.script.trace import Trace
 from onsight_explain.tracing.sites import Site
 from onsight_explain.what_ifs.what_if import WhatIf, in_order
+from onsight_lint.edits import Change
 
 MARK = "Fixed by Onsight from"  # in a comment at the top of the files that we write
 

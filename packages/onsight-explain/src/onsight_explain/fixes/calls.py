@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader
 
-from onsight_explain.fixes.draft import CannotFix, Change, Draft
+from onsight_explain.fixes.draft import CannotFix, Draft
 from onsight_explain.fixes.fix import Fix
 from onsight_explain.script.trace import Trace
 from onsight_explain.tracing.sites import Site
+from onsight_lint.edits import Change
 
 
 @dataclass(frozen=True)

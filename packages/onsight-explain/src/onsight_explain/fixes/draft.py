@@ -10,10 +10,10 @@ import tokenize
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from onsight_explain.errors import ExplainError
 from onsight_explain.tracing.sites import Site
+from onsight_lint.edits import Change, apply_changes
 from onsight_lint.source import SourceFile
 
 _DEFAULT_INDENT = "    "
@@ -21,14 +21,6 @@ _DEFAULT_INDENT = "    "
 
 class CannotFix(Exception):
     """A fix cannot be made with certainty; the message is the reason."""
-
-
-class Change(NamedTuple):
-    """A part of a text and what replaces it."""
-
-    start: int  # index into the text
-    end: int  # index just after the part; the same as start for an insertion
-    text: str
 
 
 class Draft:
@@ -139,20 +131,6 @@ def read_draft(path: Path) -> Draft:
         raise ExplainError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (SyntaxError, ValueError) as error:
         raise ExplainError(f"{path} is not a Python script: {error}.") from error
-
-
-def apply_changes(text: str, changes: Iterable[Change]) -> str:
-    """Return a text with changes made. Insertions at the same place stay in their order.
-
-    Raises ValueError if two changes overlap.
-    """
-    parts, position = [], 0
-    for start, end, new in sorted(changes, key=lambda change: change[:2]):
-        if start < position:
-            raise ValueError(f"two changes overlap at character {start}")
-        parts += [text[position:start], new]
-        position = end
-    return "".join([*parts, text[position:]])
 
 
 def called_name(call: ast.Call) -> str:

@@ -6,7 +6,6 @@ from typing import ClassVar, Literal
 
 from onsight_explain.fixes.draft import (
     CannotFix,
-    Change,
     Draft,
     block_of,
     called_name,
@@ -27,6 +26,7 @@ from onsight_explain.fixes.locate import (
     unused_name,
 )
 from onsight_explain.script.source import gated_statement
+from onsight_lint.edits import Change
 
 Extent = Literal["statement", "forward", "evaluation"]
 

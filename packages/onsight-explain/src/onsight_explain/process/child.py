@@ -37,7 +37,7 @@ from onsight_explain.tracing.patches import Patches
 from onsight_explain.tracing.recorder import Recorder, StepWork
 from onsight_explain.tracing.sites import Sites
 from onsight_explain.tracing.timeline import TimelineRecorder
-from onsight_explain.tracing.window import Epoch, MeasurementWindow, Progress
+from onsight_explain.tracing.window import Epoch, MeasurementWindow, WindowProgress
 from onsight_explain.what_ifs.what_if import make_what_ifs
 
 _WARM_UP_STEPS = 2  # steps after the first, which allocates memory and chooses kernels
@@ -103,7 +103,7 @@ class ScriptRun:
         )
         self.work = StepWork()
         self.first_step_seconds = 0.0
-        self.first: Progress | None = None
+        self.first: WindowProgress | None = None
         self.is_described = False
         for what_if in make_what_ifs(request.changes):
             what_if.install(self.hooks)
@@ -114,7 +114,7 @@ class ScriptRun:
         )
         if channel:
             os.register_at_fork(after_in_child=channel.close)  # or our end would stay open there
-        self.watchdog = Watchdog(channel, lambda: self.finish("limit"))
+        self.watchdog = LimitWatchdog(channel, lambda: self.finish("limit"))
         self.watchdog.allow(request.first_limit_seconds or request.limit_seconds)
 
     def execute(self) -> NoReturn:
@@ -276,7 +276,7 @@ class ScriptRun:
         )
 
 
-class Watchdog:
+class LimitWatchdog:
     """A thread that ends the process at its time limit, or once nobody waits for it any more."""
 
     def __init__(self, channel: Channel | None, at_limit: Callable[[], NoReturn]) -> None:

@@ -14,13 +14,13 @@ from onsight_explain.placement.placement import placement
 from onsight_explain.process.items import count_shards, examine_items, examine_stream
 from onsight_explain.script.trace import ItemFacts, LoaderFacts, OptimizerFacts, Reads, Trace
 from onsight_explain.tracing.recorder import Recorder
-from onsight_explain.tracing.sites import Origin, Site
-from onsight_explain.tracing.window import Progress
+from onsight_explain.tracing.sites import ObjectOrigin, Site
+from onsight_explain.tracing.window import WindowProgress
 
 _MIN_READS = 0.5  # reads per step; rarer ones are not reported
 
 
-def add_interval(trace: Trace, first: Progress, last: Progress, epochs: int) -> None:
+def add_interval(trace: Trace, first: WindowProgress, last: WindowProgress, epochs: int) -> None:
     """Add the progress between two snapshots, which contain this many whole epochs."""
     trace.epochs = epochs
     trace.seconds = last.time - first.time
@@ -65,7 +65,7 @@ class LoaderExamination(NamedTuple):
     remarks: list[str]  # changes that cannot be tried, and why
 
 
-def examine_loader(loader: Any, origin: Origin, with_items: bool) -> LoaderExamination:
+def examine_loader(loader: Any, origin: ObjectOrigin, with_items: bool) -> LoaderExamination:
     """Return a loader's facts; if `with_items`, also measure the cost of an item."""
     if origin.maker == "fastai":
         items = FastaiItems(loader)
@@ -108,7 +108,7 @@ class FastaiItems:
         return self.loader.do_item(index)
 
 
-def _fastai_facts(loader: Any, origin: Origin) -> LoaderFacts:
+def _fastai_facts(loader: Any, origin: ObjectOrigin) -> LoaderFacts:
     torch_loader = loader.fake_l
     return LoaderFacts(
         site=origin.site,

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, dataloader
 
 from onsight_explain.tracing.clock import PhaseClock, timed
 from onsight_explain.tracing.patches import Patches, when_imported
-from onsight_explain.tracing.sites import Origin, Sites
+from onsight_explain.tracing.sites import ObjectOrigin, Sites
 
 # Every loader of torch iterates with one of these, and so do those of other libraries.
 _ANY_ITERATOR = dataloader._BaseDataLoaderIter
@@ -37,7 +37,7 @@ class LoaderWatch:
         self._sources: list[Any] = []  # loaders of the batch trained on last
         self._trained: dict[int, Any] = {}  # loaders trained from, by id, kept alive
         self._updates: Counter[int] = Counter()  # updates per loader, by id
-        self._origins: dict[int, Origin] = {}  # by id, also of batch samplers and datasets
+        self._origins: dict[int, ObjectOrigin] = {}  # by id, also of batch samplers and datasets
 
     def install(self, patches: Patches) -> None:
         """Start watching."""
@@ -57,9 +57,9 @@ class LoaderWatch:
         """The loader that most updates followed; None if there is none."""
         return self._trained[self._updates.most_common(1)[0][0]] if self._updates else None
 
-    def origin(self, loader: Any) -> Origin:
+    def origin(self, loader: Any) -> ObjectOrigin:
         """Return where a loader was created; for a copy that a library makes, its original."""
-        return self._origins.get(id(loader)) or Origin()
+        return self._origins.get(id(loader)) or ObjectOrigin()
 
     def take(self) -> int:
         """Return how many images have been loaded for training since the last call."""

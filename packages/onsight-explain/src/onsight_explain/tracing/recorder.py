@@ -17,7 +17,7 @@ from onsight_explain.tracing.loaders import LoaderWatch
 from onsight_explain.tracing.patches import Patches
 from onsight_explain.tracing.sites import Caller, Sites
 from onsight_explain.tracing.updates import UpdateWatch
-from onsight_explain.tracing.window import MeasurementWindow, Progress
+from onsight_explain.tracing.window import MeasurementWindow, WindowProgress
 
 # Calls that make Python wait until a value is known.
 _READS = ("item", "tolist", "numpy", "cpu", "__float__", "__int__", "__bool__")
@@ -62,9 +62,9 @@ class Recorder:
         """Count a function's time for a phase."""
         self.patches.put(owner, name, timed(getattr(owner, name), self.clock, phase))
 
-    def read_progress(self) -> Progress:
+    def read_progress(self) -> WindowProgress:
         """Return a snapshot of the training progress."""
-        return Progress(
+        return WindowProgress(
             self.clock.now,
             self.steps,
             self.forwards.images,

@@ -28,7 +28,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Origin:
+class ObjectOrigin:
     """Where an object was created."""
 
     site: Site | None = None  # the user's line
@@ -54,7 +54,7 @@ class Sites:
             frame = frame.f_back
         return tuple(sites)
 
-    def origin(self) -> Origin:
+    def origin(self) -> ObjectOrigin:
         """Return where the object is being created whose constructor calls this."""
         maker = ""
         frame: FrameType | None = sys._getframe(1)
@@ -62,11 +62,11 @@ class Sites:
             if frame is None:
                 break
             if self._owns(frame.f_code):
-                return Origin(_site_of(frame), maker)
+                return ObjectOrigin(_site_of(frame), maker)
             package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
             maker = maker if package in _NEVER_MAKERS else package
             frame = frame.f_back
-        return Origin(maker=maker)
+        return ObjectOrigin(maker=maker)
 
     def caller(self) -> Caller:
         """Return the two innermost calling lines, cheaply; `of` converts them to sites later."""

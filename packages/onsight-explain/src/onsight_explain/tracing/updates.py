@@ -14,7 +14,7 @@ from torch.optim.optimizer import (
 
 from onsight_explain.tracing.clock import PhaseClock, timed
 from onsight_explain.tracing.patches import Patches
-from onsight_explain.tracing.sites import Origin, Sites
+from onsight_explain.tracing.sites import ObjectOrigin, Sites
 
 KEPT_LOSSES = 40  # losses of the first steps; enough to compare, few enough to keep
 
@@ -34,8 +34,10 @@ class UpdateWatch:
         self.on_update = on_update  # called after every update
         self.losses: list[Tensor] = []
         self.optimizer: Optimizer | None = None
-        self.trainer = Origin()  # the package whose training loop runs, and the line calling it
-        self._origins: dict[int, Origin] = {}  # by id of the optimizer
+        self.trainer = (
+            ObjectOrigin()
+        )  # the package whose training loop runs, and the line calling it
+        self._origins: dict[int, ObjectOrigin] = {}  # by id of the optimizer
         self._tokens: list[int] = []  # one per started step
         self._manual = _ManualUpdates()
         self._other: object = None  # the first optimizer that is not torch's
@@ -51,9 +53,9 @@ class UpdateWatch:
         patches.when_undone(register_optimizer_step_pre_hook(self._begin_step).remove)
         patches.when_undone(register_optimizer_step_post_hook(self._end_step).remove)
 
-    def origin(self, optimizer: Optimizer) -> Origin:
+    def origin(self, optimizer: Optimizer) -> ObjectOrigin:
         """Return where an optimizer was created."""
-        return self._origins.get(id(optimizer)) or Origin()
+        return self._origins.get(id(optimizer)) or ObjectOrigin()
 
     def check_manual_update(self, network: nn.Module) -> None:
         """Detect, at the start of a forward, an update that was made without an optimizer."""

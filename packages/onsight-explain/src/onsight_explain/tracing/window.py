@@ -19,7 +19,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Progress:
+class WindowProgress:
     """A snapshot of training progress."""
 
     time: float  # of time.perf_counter
@@ -42,7 +42,7 @@ class MeasurementWindow:
         seconds: float,
         steps: int,
         warm_up_steps: int,
-        read_progress: Callable[[], Progress],
+        read_progress: Callable[[], WindowProgress],
         warm_up_seconds: float = 0.5,
         epoch: Epoch | None = None,
     ) -> None:
@@ -51,9 +51,9 @@ class MeasurementWindow:
         self.warm_up_steps, self.warm_up_seconds = warm_up_steps, warm_up_seconds
         self._read_progress = read_progress
         self._first_step_end: float | None = None
-        self._first: Progress | None = None
-        self._last: Progress | None = None
-        self._epoch_starts: list[Progress] = []
+        self._first: WindowProgress | None = None
+        self._last: WindowProgress | None = None
+        self._epoch_starts: list[WindowProgress] = []
         self._started_epochs = 0  # since the first step
         self._just_completed_epoch = False  # between the last two snapshots; of a known size
 
@@ -100,7 +100,7 @@ class MeasurementWindow:
         awaits_epoch_end = len(self._epoch_starts) == 1
         return elapsed >= self.seconds * (_MAX_EPOCH_WAIT if awaits_epoch_end else 1.0)
 
-    def interval(self) -> tuple[Progress, Progress, int] | None:
+    def interval(self) -> tuple[WindowProgress, WindowProgress, int] | None:
         """Return the first and last snapshot to use, and the number of whole epochs between them.
 
         The number is 0 for part of an epoch. Return None before the second snapshot.
