@@ -62,7 +62,7 @@ def choose_devices(requested: str, ranks: int) -> Choice[list[torch.device]]:
         return Choice(devices, f"the first {ranks} that torch finds")
     raise DeviceError(
         f"--device {requested} names {plural(len(devices), 'device')} for {ranks} ranks; "
-        "leave out --ranks"
+        "remove --ranks"
     )
 
 

@@ -93,7 +93,7 @@ def _context_of(context: RunContext, fold: int, name: str) -> RunContext:
 
 def _held_out(prepared: PreparedRun, fold: int) -> PreparedRun:
     """The run with a fold as its test part, and nothing known of those images."""
-    data, dataset = prepared.data, prepared.dataset.without_fold(fold)
+    data, dataset = prepared.data, prepared.dataset.holding_out_fold(fold)
     config = prepared.config.model_copy(update={"keep_epochs": False})
     data = replace(
         data,

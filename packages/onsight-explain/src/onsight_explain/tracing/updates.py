@@ -34,7 +34,7 @@ class UpdateWatch:
         self.on_update = on_update  # called after every update
         self.losses: list[Tensor] = []
         self.optimizer: Optimizer | None = None
-        self.trainer = (
+        self.trainer = ObjectOrigin()  # the package whose loop runs, and the line calling it
             ObjectOrigin()
         )  # the package whose training loop runs, and the line calling it
         self._origins: dict[int, ObjectOrigin] = {}  # by id of the optimizer
