@@ -35,8 +35,6 @@ class UpdateWatch:
         self.losses: list[Tensor] = []
         self.optimizer: Optimizer | None = None
         self.trainer = ObjectOrigin()  # the package whose loop runs, and the line calling it
-            ObjectOrigin()
-        )  # the package whose training loop runs, and the line calling it
         self._origins: dict[int, ObjectOrigin] = {}  # by id of the optimizer
         self._tokens: list[int] = []  # one per started step
         self._manual = _ManualUpdates()
