@@ -105,7 +105,7 @@ def test_an_image_that_only_the_command_sees_is_named(
     )
     out = tmp_path / "out.parquet"
     assert command("predict", trained.path, bars, "--parquet", out, "--cluster", "auto") == 2
-    assert "does not see" in capsys.readouterr().err
+    assert "does not exist on" in capsys.readouterr().err
     assert not out.exists()
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onsight.cluster.job import JobState, invisible, raise_failure, ray_failed
+from onsight.cluster.job import JobState, make_ray_error, missing_path_message, raise_failure
 from onsight.cluster.session import HEAD, Allocation, allocate, live_nodes, ray_cluster
 from onsight.errors import ConfigError, DataError, ModelError, OnsightError
 from onsight.inference.images import Input
@@ -121,7 +121,7 @@ class ClusterPredictions:
             yield from _read_predictions(names, _read_tables(ray, stream))
         except ray.exceptions.RayError as error:
             raise_failure(ray.get(state.get_failure.remote()))
-            raise ray_failed(error) from error
+            raise make_ray_error(error) from error
 
 
 class RowStream:
@@ -208,7 +208,7 @@ class ImageModel:
         kinds = {self._settings.model: ModelError, first: DataError}
         for path, kind in kinds.items():
             if not os.path.exists(path):
-                raise kind(invisible(path, socket.gethostname()))
+                raise kind(missing_path_message(path, socket.gethostname()))
 
 
 def to_table(numbers: Any, predictions: Iterable[Prediction], with_probabilities: bool) -> Any:

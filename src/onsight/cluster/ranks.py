@@ -53,7 +53,7 @@ def run_ranks(job: TrainingJob, state: Any, allocation: Allocation) -> None:
             name=FOLDER,
             storage_path=os.path.join(job.out, "checkpoints"),
             failure_config=FailureConfig(max_failures=-1, controller_failure_limit=_START_ATTEMPTS),
-            callbacks=[_loss_callback(state)],
+            callbacks=[_lost_rank_callback(state)],
         ),
     )
     trainer.fit()
@@ -238,7 +238,7 @@ def wait_until_noticed(ray: Any, lost: set[str], silent: set[str]) -> None:
         time.sleep(_NOTICED_SECONDS)
 
 
-def describe_loss(exceptions: Mapping[int, Exception]) -> tuple[int, str]:
+def describe_lost_rank(exceptions: Mapping[int, Exception]) -> tuple[int, str]:
     """Return (rank, reason) from Ray's errors by rank: a process that is gone comes first.
 
     Ray keeps the error of a process that no longer responds as `health_check_failure`, in many
@@ -257,14 +257,14 @@ def describe_loss(exceptions: Mapping[int, Exception]) -> tuple[int, str]:
     return rank, reasons[0] if reasons else type(error).__name__
 
 
-def _loss_callback(state: Any) -> Any:
+def _lost_rank_callback(state: Any) -> Any:
     """Return a callback of Ray Train that records the ranks that were lost."""
     import ray
     from ray.train import UserCallback
 
     class LossCallback(UserCallback):  # type: ignore[misc]
         def after_exception(self, run_context: Any, worker_exceptions: dict[int, Any]) -> None:
-            ray.get(state.record_loss.remote(*describe_loss(worker_exceptions)))
+            ray.get(state.record_lost_rank.remote(*describe_lost_rank(worker_exceptions)))
             silent = [rank for rank, error in worker_exceptions.items() if _is_silent(error)]
             nodes = [state.nodes_of.remote(ranks) for ranks in ([*worker_exceptions], silent)]
             wait_until_noticed(ray, ray.get(nodes[0]), ray.get(nodes[1]))

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from onsight.cluster.job import JobState, TrainingJob, raise_failure, ray_failed
+from onsight.cluster.job import JobState, TrainingJob, make_ray_error, raise_failure
 from onsight.cluster.ranks import FOLDER, run_ranks
 from onsight.cluster.session import HEAD, Allocation, allocate, live_nodes, ray_cluster
 from onsight.config import make_config
@@ -121,7 +121,7 @@ def _follow(ray: Any, job: TrainingJob, allocation: Allocation, reporter: Report
         raise_failure(ray.get(state.get_failure.remote()))
         ray.get(task)
     except ray.exceptions.RayError as error:
-        raise ray_failed(error) from error
+        raise make_ray_error(error) from error
 
 
 def _print_lines(
