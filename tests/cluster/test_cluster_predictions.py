@@ -119,7 +119,7 @@ def test_options_that_need_one_machine_are_refused(
     assert command(*words, archive) == 2
     assert "unpack the archive" in capsys.readouterr().err
     assert command(*words, shared_bars, "--resume") == 2
-    assert "leave it out on a --cluster" in capsys.readouterr().err
+    assert "remove --resume or --cluster" in capsys.readouterr().err
 
 
 def test_nothing_of_ray_is_loaded_without_it(monkeypatch):

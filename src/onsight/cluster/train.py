@@ -25,7 +25,7 @@ from onsight.training.run import Run, read_results
 from onsight.training.run_folder.folder import claim_folder, next_run_folder
 
 _POLL_SECONDS = 0.5
-_WAITING_SECONDS = 30.0  # until the user is told that the ranks wait for free CPUs or GPUs
+_WAITING_SECONDS = 30.0  # time until a message says that the ranks wait for CPUs or GPUs
 
 
 def train_on_cluster(
@@ -41,7 +41,7 @@ def train_on_cluster(
 ) -> Run:
     """Train as `train` does, in processes of a Ray cluster; lost ones are started again.
 
-    cluster is an address as for ray_cluster; spent_seconds is how much of a budget is used up.
+    cluster is an address as for ray_cluster; spent_seconds is the part of a budget already used.
     Raises UserError, and ClusterFailed with the exit code of the rank that failed.
     """
     started = time.monotonic()
@@ -69,7 +69,7 @@ def _absolute(path: Path) -> Path:
 
 
 def _locate(data: str) -> tuple[str, bool]:
-    """Return DATA as other machines find it, and whether it is a path rather than a name."""
+    """Return DATA, absolute if it is a path, and whether it is a path rather than a name."""
     path = _absolute(Path(data))
     return (str(path), True) if path.exists() else (data, False)
 
@@ -138,13 +138,13 @@ def _print_lines(
             if not ray.get(state.has_started.remote()):
                 reporter.say(
                     f"waiting for {plural(allocation.processes, 'rank')} with "
-                    f"{_describe(allocation)} each: `ray status` shows what is free and in use"
+                    f"{_describe(allocation)} each: `ray status` shows free and used resources"
                 )
 
 
 @contextmanager
 def _forwarding_signals(state: Any) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM request a stop; a second SIGINT ends the ranks at once."""
+    """Request a stop on the first SIGINT or SIGTERM; a second SIGINT ends the ranks at once."""
     requested = False
 
     def request_stop(number: int, frame: FrameType | None) -> None:
@@ -172,6 +172,6 @@ def _read_results(path: Path) -> Any:
         return read_results(path)
     except OSError as error:
         raise OutputError(
-            f"the ranks have ended, but this machine does not see their results in {path}: give an "
-            "--out on storage that every machine of the cluster sees"
+            f"the ranks have ended, but their results are not in {path} on this machine: give an "
+            "--out on storage that every machine of the cluster shares"
         ) from error
