@@ -186,8 +186,17 @@ def compare_records(names: list[str], baseline: Path, folder: Path) -> dict[str,
     for name in names:
         expected = rename((baseline / f"{name}.json").read_text(encoding="utf-8"), renames)
         found = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        differences[name] = list(compare(json.loads(expected), found))
+        differences[name] = list(compare(rename_keys(json.loads(expected), tables["keys"]), found))
     return differences
+
+
+def rename_keys(value: object, renames: dict[str, str]) -> object:
+    """Replace keys of nested JSON objects."""
+    if isinstance(value, dict):
+        return {renames.get(key, key): rename_keys(item, renames) for key, item in value.items()}
+    if isinstance(value, list):
+        return [rename_keys(item, renames) for item in value]
+    return value
 
 
 def rename(text: str, renames: dict[str, str]) -> str:

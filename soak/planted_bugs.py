@@ -123,8 +123,8 @@ RELIABILITY = [
     *_without(
         "onsight/inference/resumable_file.py",
         "tests/inference/test_predict.py",
-        "if not is_started and not form.head.startswith(start):",
-        "if not isinstance(job, dict) or BATCH_SIZE not in job:",
+        "if not is_started and not row_format.head.startswith(start):",
+        "if not isinstance(job, dict) or _BATCH_SIZE_KEY not in job:",
     ),
     Bug(
         "onsight/tensorfile.py",

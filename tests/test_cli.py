@@ -350,8 +350,7 @@ def test_a_removed_setting_that_was_used_is_refused(capsys, tmp_path, command):
     subject = tmp_path / "config.toml" if "--config" in command else tmp_path
     message = refused(capsys, *command, subject)
     assert (
-        message
-        == "'decode_on' was removed: JPEGs are always decoded on the CPU, so leave it out.\n"
+        message == "'decode_on' was removed: JPEGs are always decoded on the CPU, so remove it.\n"
     )
 
 
@@ -483,7 +482,7 @@ def test_a_size_may_be_a_number():
 def test_python_hears_the_same_words():
     with pytest.raises(ConfigError, match="unknown field 'epoch'. Did you mean epochs"):
         make_config({"epoch": 3})
-    with pytest.raises(ConfigError, match="'decode_on' was removed: .* leave it out"):
+    with pytest.raises(ConfigError, match="'decode_on' was removed: .* remove it"):
         make_config({"decode_on": "gpu"})
 
 
@@ -604,3 +603,26 @@ def test_a_run_folder_that_cannot_be_made(capsys, bars, tmp_path, monkeypatch, w
 )
 def test_numbers_beyond_reason(capsys, bars, words):
     assert words[0] in refused(capsys, "train", bars, *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("eval", "model", "data"),
+        ("predict", "model", "image.png"),
+        ("embed", "model", "image.png", "--out", "features.npz"),
+        ("similar", "model", "image.png"),
+        ("export", "model"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_commands_choose_how_threads_wait_before_they_load_a_model(monkeypatch, words):
+    class Chosen(BaseException):
+        pass
+
+    def choose():
+        raise Chosen
+
+    monkeypatch.setattr("onsight_explain.threads.choose_spinning", choose)
+    with pytest.raises(Chosen):
+        main([*words])

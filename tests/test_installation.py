@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from onsight.errors import ConfigError
+from onsight.errors import ConfigError, DataError
 from onsight.installation import is_installed, require
 
 
@@ -18,10 +18,16 @@ def test_a_missing_package_is_named_with_its_extra_and_an_alternative(monkeypatc
     )
 
 
-def test_an_installed_package_is_not_imported():
-    assert is_installed("lib2to3")
-    assert "lib2to3" not in sys.modules
-    require("lib2to3", "none", "nothing")
+def test_the_class_of_the_error_can_be_chosen():
+    with pytest.raises(DataError, match="reading a needs no_such_package: pip install"):
+        require("no_such_package", "parquet", "reading a", error=DataError)
+
+
+def test_an_installed_package_is_not_imported(tmp_path, monkeypatch):
+    (tmp_path / "explosive.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert is_installed("explosive")
+    require("explosive", "none", "nothing")
 
 
 def test_a_blocked_package_is_not_installed(monkeypatch):

@@ -52,7 +52,7 @@ _COMMANDS = {
     "card": "Write a model card for a run, or a folder for the Hugging Face Hub.",
     "explain": "Find out what slows down a run or any training script, and what would help.",
     "lint": "Find mistakes in training scripts by reading them: nothing is run, no torch needed.",
-    "verify-resume": "Verify that a run that is killed and resumed gives the same result, "
+    "verify-resume": "Verify that a run that is killed and resumed has the same result, "
     "bit for bit.",
     "doctor": "Check this machine: what works, what slows down training, and how to fix it.",
 }
@@ -60,7 +60,7 @@ _COMMANDS = {
 _RETIRED_FLAGS = {
     "--push": "write the folder with --to hub-folder; hf upload OWNER/NAME FOLDER uploads it",
 }
-_MODULES = {  # of onsight.commands, where they are not named after the command
+_MODULES = {  # modules in onsight.commands that are not named after the command
     "card": "report",
     "check": "data",
     "compare": "report",
@@ -74,7 +74,7 @@ _MODULES = {  # of onsight.commands, where they are not named after the command
     "sweep": "train",
     "verify-resume": "train",
 }
-_PACKAGES = {"lint": "onsight_lint"}  # commands of other distributions, which read their own words
+_PACKAGES = {"lint": "onsight_lint"}  # commands of other distributions, which parse their arguments
 
 
 def make_app(named: str = "") -> "App":
@@ -170,7 +170,7 @@ def _forward(package: str, args: Sequence[str]) -> NoReturn:
 
 
 def _run(command: str, args: Sequence[str]) -> None:
-    """Run one of Onsight's own commands. Exits with 2 if its arguments are wrong."""
+    """Run a built-in command. Exits with 2 if its arguments are wrong."""
     from cyclopts import CycloptsError
 
     app = make_app(command)
@@ -208,7 +208,7 @@ def _explain_usage(error: "CycloptsError") -> str:
         instead = field.instead if field else _RETIRED_FLAGS.get(flag)
         if instead:
             return f"{flag} was removed: {instead}."
-    return f"{error}\nSee `onsight --help`, or a command's own --help."
+    return f"{error}\nSee `onsight --help`, or `onsight COMMAND --help`."
 
 
 def _fail(message: str, code: int) -> NoReturn:

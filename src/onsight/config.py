@@ -37,8 +37,17 @@ class RetiredField(NamedTuple):
     instead: str  # what to do instead, for the error message
 
 
+# What to write in the fields that have a pattern, for the message of a value that does not match.
+_FORMS = {
+    "background": "a colour, such as #ffffff",
+    "budget": "a number and a unit, such as 90s, 5m or 2h",
+    "folds": "auto, or a number from 1 to 99",
+    "image_size": "auto, 64, or HEIGHTxWIDTH, such as 48x64",
+    "log": "none, or tensorboard, mlflow or wandb; several with commas and no spaces",
+}
+
 RETIRED_FIELDS = {
-    "decode_on": RetiredField("cpu", "JPEGs are always decoded on the CPU, so leave it out"),
+    "decode_on": RetiredField("cpu", "JPEGs are always decoded on the CPU, so remove it"),
 }
 
 
@@ -154,7 +163,7 @@ class Config(BaseModel):
     )
     crop_boxes: Annotated[bool, _DATA] = Field(
         False,
-        description="Crop each box of COCO, Pascal VOC or CVAT annotations to an image of its own.",
+        description="Crop each box of COCO, Pascal VOC or CVAT annotations to a separate image.",
     )
     strict: Annotated[bool, _DATA] = Field(
         False, description="Stop at the first unreadable image instead of listing it."
@@ -293,7 +302,9 @@ class Config(BaseModel):
         description="Stop early after this many epochs without a better validation result. 0: off.",
     )
     log_every_steps: Annotated[int, _TRAINING] = Field(
-        0, ge=0, description="Print the mean loss every so many steps. 0: only once per epoch."
+        0,
+        ge=0,
+        description="Print the mean loss after this many steps. 0: once per epoch.",
     )
     log: Annotated[str, _TRAINING] = Field(
         "tensorboard",
@@ -504,7 +515,7 @@ def refuse_code_from_files(config: Config, given: dict[str, Any]) -> Config:
 def fields_for_resume(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields to pass again when a run resumes: its folder has all others.
 
-    A model's own code is among them, because it runs only if the user names it.
+    A model's code is among them, because it runs only if the user names it.
     """
     names = OVERRIDABLE_ON_RESUME | ({"model"} if ":" in str(fields.get("model")) else set())
     return {name: value for name, value in fields.items() if name in names}
@@ -535,6 +546,9 @@ def explain_invalid(error: ValidationError) -> str:
             lines.append(explain_unknown(field))
             continue
         flag = "--" + field.replace("_", "-")
+        if problem["type"] == "string_pattern_mismatch":
+            lines.append(f"{flag} {problem['input']}: write {_FORMS[field]}.")
+            continue
         description = Config.model_fields[field].description if field in Config.model_fields else ""
         lines.append(f"{flag} {problem['input']}: {problem['msg'].lower()}. ({description})")
     return "\n".join(lines)

@@ -43,7 +43,7 @@ class Classifier:
     held out unless `test_fraction` says so.
 
     Args:
-        budget: Time for a fit; 60s if neither it nor `epochs` is given.
+        budget: Time for a fit; 60s if neither `budget` nor `epochs` is set.
         out: The run folder; by default a temporary one that lasts as long as this object.
         verbose: Show progress.
         fields: Fields of the config, such as `model` or `epochs`.
@@ -76,7 +76,7 @@ class Classifier:
         return f"Classifier({', '.join(shown)})"
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the arguments of the constructor; of the config's fields, only those given."""
+        """Return the arguments of the constructor; config fields are included only if set."""
         return {name: getattr(self, name) for name in _OWN_PARAMETERS} | self.fields
 
     def set_params(self, **params: Any) -> Self:
@@ -132,7 +132,7 @@ class Classifier:
         return rows
 
     def score(self, X: Any, y: Any) -> float:
-        """Return the accuracy: the share of images whose predicted label is that in y (n,)."""
+        """Return the accuracy: the fraction of images whose predicted label equals y (n,)."""
         labels, predicted = np.asarray(y), self.predict(X)
         if labels.shape != predicted.shape:
             raise ArgumentError(f"X has {len(predicted)} images, but y has shape {labels.shape}")
@@ -168,7 +168,7 @@ class Classifier:
 
     def _check_fitted(self) -> None:
         if not self.__sklearn_is_fitted__():
-            # scikit-learn's own error if it is loaded, so that its callers can catch it
+            # scikit-learn's error class if it is loaded, so that its callers can catch it
             kind = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", NotFitted)
             raise kind("this Classifier is not fitted yet: call fit(X, y) first")
 
@@ -177,7 +177,7 @@ class _StoredModel:
     """A trained model as the bytes of its file, so that it can be copied and pickled."""
 
     def __init__(self, content: bytes, module: nn.Module | str | None, device: str) -> None:
-        """Store a model file. module: the user's own network or package.module:callable, if any."""
+        """Store a model file. module: the user's network or package.module:callable, if any."""
         self._content = content
         self._module = module
         self._device = device
@@ -204,7 +204,7 @@ def _check_names(fields: dict[str, Any]) -> None:
 
 
 def _read_labels(y: Any) -> tuple[NDArray[Any], list[Any]]:
-    """Return the distinct labels in order, of y's own type (K,), and the label of each image (n).
+    """Return the distinct labels in order (K,), typed as in y, and the label of each image (n).
 
     Raises ArgumentError for anything but one str or whole number per image, or for one class.
     """
@@ -216,7 +216,7 @@ def _read_labels(y: Any) -> tuple[NDArray[Any], list[Any]]:
     if missing:
         raise ArgumentError(
             f"y has {plural(len(missing), 'missing label')} (NaN or None), the first in row "
-            f"{missing[0]}; leave these images out"
+            f"{missing[0]}; remove these images"
         )
     if labels.dtype.kind == "f" and (labels % 1).any():
         raise ArgumentError("y has fractions: Classifier needs classes, not measurements")

@@ -23,7 +23,7 @@ from typing import IO, Any
 from onsight.errors import DiskError, OutputError
 from onsight.text import data_size
 
-BLANK_DIGEST = "0" * 64  # stands for a file's own SHA-256 while that is computed
+BLANK_DIGEST = "0" * 64  # stands for the file's SHA-256 while it is computed
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _PRIVATE_NAME = re.compile(r"\.onsight-[0-9a-f]{16}\.tmp")
 
@@ -44,7 +44,7 @@ def user_path(text: str | Path) -> Path:
 def check_output(flag: str, path: Path, **inputs: Inputs) -> None:
     """Fail before the work if its output could not be written, or would replace an input.
 
-    flag names the file on the command line; inputs are those of refuse_replacing. Raises
+    flag names the file on the command line; inputs are as for refuse_replacing. Raises
     OutputError for a folder or an input, DiskError for a place that cannot be written to.
     """
     _refuse_folder(path)
@@ -66,11 +66,11 @@ def refuse_replacing(flag: str, path: Path, **inputs: Inputs) -> None:
     for noun, given in inputs.items():
         for name in [given] if isinstance(given, str | Path) else given or ():
             input_stat = _stat(os.path.expanduser(name))
-            what = f"the {noun.replace('_', ' ')} {name}"
+            source = f"the {noun.replace('_', ' ')} {name}"
             if input_stat and stat.S_ISDIR(input_stat.st_mode) and _is_inside(path, name):
-                raise OutputError(f"{flag} would replace {path} in {what}; name another file")
+                raise OutputError(f"{flag} would replace {path} in {source}; name another file")
             if input_stat and os.path.samestat(input_stat, output_stat):
-                raise OutputError(f"{flag} would replace {what}; name another file")
+                raise OutputError(f"{flag} would replace {source}; name another file")
 
 
 def refuse_inside_data(path: Path, data: str, example: str, flag: str = "--out") -> None:
@@ -123,7 +123,7 @@ def csv_text(rows: Iterable[Sequence[object]]) -> str:
 
 
 class NewFile:
-    """A file being written under a private name, until `finish` gives it its own."""
+    """A file being written under a private name, until `finish` renames it."""
 
     def __init__(self, path: Path) -> None:
         self._is_finished = False

@@ -1,21 +1,29 @@
-"""What is installed: Onsight's version, the distribution it came in, and optional packages."""
+"""Report Onsight's version, the distribution it came in, and installed optional packages."""
 
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from onsight.errors import ConfigError
+from onsight.errors import ConfigError, OnsightError
 
 _FULL, _RUN_ONLY = "onsight", "onsight-run"  # both distributions contain the package onsight
 
 
 def distribution() -> str:
     """Return the installed distribution, whose extras an error message can name."""
-    return _RUN_ONLY if _version_of(_FULL) is None and _version_of(_RUN_ONLY) else _FULL
+    return _RUN_ONLY if package_version(_FULL) is None and package_version(_RUN_ONLY) else _FULL
 
 
 def onsight_version() -> str:
     """Return the installed version, or "unknown" for a bare copy of the files."""
-    return _version_of(_FULL) or _version_of(_RUN_ONLY) or "unknown"
+    return package_version(_FULL) or package_version(_RUN_ONLY) or "unknown"
+
+
+def package_version(package: str) -> str | None:
+    """Return an installed package's version, or None."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def is_installed(module: str) -> bool:
@@ -26,21 +34,30 @@ def is_installed(module: str) -> bool:
         return False
 
 
-def require(module: str, extra: str, purpose: str, instead: str = "") -> None:
-    """Raise ConfigError, with the command that installs it, if an optional module is missing.
+def require(
+    module: str,
+    extra: str,
+    purpose: str,
+    instead: str = "",
+    error: type[OnsightError] = ConfigError,
+) -> None:
+    """Raise an error, with the command that installs it, if an optional module is missing.
+
+    The parameters besides the first and the last are those of `explain_missing`.
+    """
+    if not is_installed(module):
+        raise error(explain_missing(module.partition(".")[0], extra, purpose, instead))
+
+
+def explain_missing(package: str, extra: str, purpose: str, instead: str = "") -> str:
+    """Return the message for a missing package, with the command that installs it.
 
     purpose begins the message, as in "writing a.parquet"; instead ends it with an alternative, as
     in ", or choose --csv".
     """
-    if not is_installed(module):
-        package = module.partition(".")[0]
-        raise ConfigError(
-            f"{purpose} needs {package}: pip install '{distribution()}[{extra}]'{instead}"
-        )
+    return f"{purpose} needs {package}: {install_command(extra)}{instead}"
 
 
-def _version_of(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of the installed distribution."""
+    return f"pip install '{distribution()}[{extra}]'"

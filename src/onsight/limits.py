@@ -1,4 +1,4 @@
-"""Limits on untrusted input, checked before memory or time is spent on it; and other thresholds.
+"""Limits on untrusted input, checked before memory or time is spent on it, and other thresholds.
 
 Ordinary files stay far below all of them. Only the pixel limit has a flag
 (`--pixel-limit-megapixels`, for large scans); an archive beyond these limits can be unpacked and
@@ -7,28 +7,28 @@ given as a folder.
 
 # Images.
 IMAGE_FILE_BYTES = 512 * 2**20  # no image is that large, but a misplaced video may be
-JPEG_SCANS = 200  # of a progressive JPEG; encoders write about ten
-SLOW_BMP_PIXELS = 4_000_000  # of a run-length encoded BMP, which Pillow decodes slowly
-EXPANSE_PIXELS, PIXELS_A_BYTE = 24_000_000, 4000  # larger in fewer bytes: blank, or a bomb
-TIFF_SECONDS = 60.0  # to decode one; a TIFF at the pixel limit takes two or three
-PADDED_PIXELS = 16_000_000  # of the frame around a padded image
+JPEG_SCANS = 200  # scans of a progressive JPEG; encoders write about ten
+SLOW_BMP_PIXELS = 4_000_000  # pixels of a run-length encoded BMP, which Pillow decodes slowly
+EXPANSE_PIXELS, PIXELS_A_BYTE = 24_000_000, 4000  # more pixels in fewer bytes: blank, or a bomb
+TIFF_SECONDS = 60.0  # decoding time; a TIFF at the pixel limit takes two or three
+PADDED_PIXELS = 16_000_000  # pixels of the frame around a padded image
 
 # Containers of images.
 ARCHIVE_MEMBERS = 5_000_000
-COMPRESSION_RATIO = 200  # of a zip member or a compressed tar; images hardly compress
+COMPRESSION_RATIO = 200  # ratio of a zip member or compressed tar; images hardly compress
 IDX_IMAGE_PIXELS = 64_000_000
 PICKLED_ARRAYS = 32  # arrays and their parts; a CIFAR batch has one of each
 PICKLED_CONTAINERS = 1000  # nested deeply, they would exhaust the stack
-PICKLED_KEYS = 1000  # of a dictionary, whose hashes can be made to collide
-MANIFEST_LINE_CHARACTERS = 1_000_000  # of a JSON object
-ROW_GROUP_BYTES = 1_000_000_000  # of a Parquet file of images, which is read whole
-ANNOTATION_BYTES = 1_000_000_000  # of a JSON or XML file; COCO's have up to 0.45 GB
+PICKLED_KEYS = 1000  # keys of a dictionary; crafted keys can make hashes collide
+MANIFEST_LINE_CHARACTERS = 1_000_000  # length of a JSON object
+ROW_GROUP_BYTES = 1_000_000_000  # size of a Parquet row group of images, which is read whole
+ANNOTATION_BYTES = 1_000_000_000  # size of a JSON or XML file; COCO's have up to 0.45 GB
 SHARD_LABEL_BYTES = 1_000_000
 
 # Files of runs.
 TENSOR_HEADER_BYTES = 100_000_000
 INPUT_SIDE = 16_384  # pixels of a network's input, in a model file
-HIDDEN_UNITS = 65_536  # of a head
+HIDDEN_UNITS = 65_536  # hidden units of a head
 
 # Statements about a model.
 FEW_IMAGES = 30  # test images of a class: with fewer, its recall may be off by over 15 points

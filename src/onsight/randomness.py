@@ -56,8 +56,8 @@ def _mix_tensor(words: Tensor) -> Tensor:
 def uniform(seed: int, epoch: int, ids: Tensor, columns: Sequence[int]) -> Tensor:
     """Return numbers in [0, 1), one row per image, each a function of (seed, epoch, id, column).
 
-    ids: int64 (B,) image numbers; columns: which of an image's 64 numbers to draw. Returns float32
-    (B, len(columns)) on the device of ids.
+    ids: int64 (B,) image numbers; columns: which of an image's 64 numbers to return. Returns
+    float32 (B, len(columns)) on the device of ids.
     """
     base = _signed(key(seed, epoch))
     counters = ids.unsqueeze(1) * _COLUMNS + constant(tuple(columns), torch.int64, ids.device)
@@ -66,13 +66,13 @@ def uniform(seed: int, epoch: int, ids: Tensor, columns: Sequence[int]) -> Tenso
 
 
 def permutation(seed: int, epoch: int, length: int) -> Tensor:
-    """Return the order of an epoch, int64 (length,), always drawn on the CPU."""
+    """Return the shuffled order of an epoch, int64 (length,), always computed on the CPU."""
     generator = torch.Generator().manual_seed(_signed(key(seed, epoch, length)))
     return torch.randperm(length, generator=generator)
 
 
 def seed_generators(device: torch.device, *words: int) -> None:
-    """Seed torch's own generators, for dropout and the like."""
+    """Seed torch's generators, for dropout and the like."""
     seed = key(*words) >> 1
     torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 100 times as long
     if has_indices(device.type):

@@ -39,7 +39,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any])
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what write_tensors wrote; runs no code from the file. Raises DamagedFile.
 
-    The tensors are made of the very bytes whose checksum was verified, in memory of their own:
+    The tensors are made of the very bytes whose checksum was verified, in separate memory:
     overwriting the file later changes nothing.
     """
     try:
@@ -58,7 +58,7 @@ def _read_verified(path: Path) -> tuple[bytes, dict[str, Any]]:
     if path.exists() and not path.is_file():  # opening a FIFO would wait forever
         raise ValueError("it is no regular file")
     with open(path, "rb", buffering=0) as file:
-        _read_metadata(file)  # refuse a large file of another kind before reading it whole
+        _read_metadata(file)  # rejects a large file of another kind before reading it whole
         file.seek(0)
         data = file.read()
     metadata = _read_metadata(BytesIO(data))

@@ -1,4 +1,4 @@
-"""Format counts, lists, shares, times, sizes and plain values, the same way everywhere."""
+"""Format counts, lists, percentages, times, sizes and plain values, the same way everywhere."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,23 +34,23 @@ def path_ending(path: str, length: int = 44) -> str:
     return "…/" + (tail.partition("/")[2] or tail)
 
 
-def percent(share: float | None) -> str:
-    """Return a share as 91.4%, with more digits where fewer would round to 0% or 100%."""
-    if share is None or not math.isfinite(share):
+def percent(fraction: float | None) -> str:
+    """Return a fraction as 91.4%, with more digits where fewer would round to 0% or 100%."""
+    if fraction is None or not math.isfinite(fraction):
         return NO_VALUE
-    share = round(share, 9)  # an interval's end may miss 1 by the float's last bit
-    if share in (0, 1):
-        return f"{share:.0%}"
-    if share < 0.0001:
+    fraction = round(fraction, 9)  # an interval's end may miss 1 by the float's last bit
+    if fraction in (0, 1):
+        return f"{fraction:.0%}"
+    if fraction < 0.0001:
         return "<0.01%"
-    if share > 0.9999:
+    if fraction > 0.9999:
         return ">99.99%"
-    return f"{share:.2%}" if share < 0.0005 or share > 0.9995 else f"{share:.1%}"
+    return f"{fraction:.2%}" if fraction < 0.0005 or fraction > 0.9995 else f"{fraction:.1%}"
 
 
-def fixed_percent(share: float | None) -> str:
-    """Return a share as 91.40%, always with two decimals so that columns line up in a terminal."""
-    return "-" if share is None else f"{100 * share:.2f}%"
+def fixed_percent(fraction: float | None) -> str:
+    """Return a fraction as 91.40%, always with two decimals so that columns in a terminal align."""
+    return "-" if fraction is None else f"{100 * fraction:.2f}%"
 
 
 def duration(seconds: float | None) -> str:

@@ -135,14 +135,14 @@ def test_training_leaves_out_what_the_check_announces(tmp_path):
     found = onsight.check(folder, quick=True, reporter=QUIET)
     run = onsight.train(folder, out=tmp_path / "run", epochs=1, model="compact", reporter=QUIET)
     with open(run.path / "problems.csv") as file:
-        left_out = {row["path"] for row in csv.DictReader(file)}
+        excluded = {row["path"] for row in csv.DictReader(file)}
     announced = {
         item.path
         for finding in found.of("leakage")
         for item in finding.items
-        if finding.in_training == f"the one in {item.split} is left out"
+        if finding.in_training == f"the one in {item.split} is excluded"
     }
-    assert left_out == announced == {"train/b/near.png", "train/a/same.png"}
+    assert excluded == announced == {"train/b/near.png", "train/a/same.png"}
 
 
 def test_ids_stay_when_images_are_added(audit, faulty, tmp_path):
@@ -221,7 +221,7 @@ def test_the_clean_manifest_has_neither_copies_nor_contradictions(audit, tmp_pat
     assert len(index) == 87 - 2 - 2
     assert not {"broken.png", "same-two-labels.png"} & names
     assert "wrong-label.png" in names
-    assert line.endswith("left out: 1 unusable, 2 under two labels and 2 copies")
+    assert line.endswith("excluded: 1 unusable, 2 under two labels and 2 copies")
 
 
 def test_a_manifest_that_exists_is_left_as_it_is(audit, tmp_path):
@@ -305,11 +305,13 @@ def test_a_split_that_came_with_the_data_is_searched_for_leaks(tmp_path):
 
 
 def test_without_cleanlab_everything_else_is_checked(faulty, monkeypatch):
-    monkeypatch.setattr(check_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(check_module, "is_installed", lambda name: False)
     found = onsight.check(faulty, reporter=QUIET)
     assert found.of("identical")
     assert not found.of("label")
-    assert found.notes == ('labels were not checked: that requires pip install "onsight[check]"',)
+    assert found.notes == (
+        "labels were not checked: that needs cleanlab: pip install 'onsight[check]'",
+    )
 
 
 def test_nothing_is_written_inside_the_data(faulty, monkeypatch, capsys):

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from onsight.evaluation.statistics import fold_interval_ratio, mean_share
+from onsight.evaluation.statistics import fold_interval_ratio, mean_proportion
 
 
 def test_one_share_has_the_interval_of_agresti_and_coull():
     share, n = (81 + 1.959964**2 / 2) / (263 + 1.959964**2), 263 + 1.959964**2
     half = 1.959964 * (share * (1 - share) / n) ** 0.5
-    assert mean_share([(81, 263)]) == pytest.approx((81 / 263, share - half, share + half))
+    assert mean_proportion([(81, 263)]) == pytest.approx((81 / 263, share - half, share + half))
 
 
 @pytest.mark.parametrize(
@@ -20,14 +20,14 @@ def test_the_interval_of_a_mean_covers_it_as_often_as_promised(truth):
     target = np.mean([share for share, _ in truth])
     hits = 0
     for _ in range(2000):
-        _, low, high = mean_share([(int(rng.binomial(n, share)), n) for share, n in truth])
+        _, low, high = mean_proportion([(int(rng.binomial(n, share)), n) for share, n in truth])
         hits += low <= target <= high
     assert 0.925 < hits / 2000 <= 0.999
 
 
 def test_the_ends_stay_within_0_and_1():
-    assert mean_share([(10, 10), (7, 7)])[2] == 1.0
-    assert mean_share([(0, 10), (0, 7)])[1] == 0.0
+    assert mean_proportion([(10, 10), (7, 7)])[2] == 1.0
+    assert mean_proportion([(0, 10), (0, 7)])[1] == 0.0
 
 
 @pytest.mark.parametrize("folds", [2, 5])

@@ -215,8 +215,8 @@ def test_what_cannot_be_exported_is_said_before_any_work(trained, tmp_path, monk
     (tmp_path / "m.safetensors").write_bytes(b"damaged")
     with pytest.raises(ModelError, match="is damaged"):
         export(tmp_path / "m.safetensors", out=tmp_path / "m.onnx")
-    monkeypatch.setattr(formats, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs onnx, .*pip install 'onsight\[export\]'"):
+    monkeypatch.setattr("onsight.installation.is_installed", lambda name: False)
+    with pytest.raises(ConfigError, match=r"needs onnx: pip install 'onsight\[export\]'"):
         export(trained.path)
 
 

@@ -92,9 +92,11 @@ def test_facts_that_this_version_cannot_use_are_refused(onnx_file, tmp_path, cha
 
 def test_what_it_cannot_do_is_said(onnx_file, monkeypatch):
     predictor = onsight.load(onnx_file)
-    with pytest.raises(ModelError, match="has no features"):
+    with pytest.raises(
+        ModelError, match="cannot be used for computing features: it can only predict"
+    ):
         predictor.embed(np.zeros((12, 12), np.uint8))
-    with pytest.raises(ModelError, match="an exported model can only predict"):
+    with pytest.raises(ModelError, match="cannot be used for reading its .* Use the run folder"):
         _ = predictor.file
     with pytest.raises(DeviceError, match="runs on the CPU, not on 'cuda'"):
         onsight.load(onnx_file, device="cuda")

@@ -23,12 +23,12 @@ def test_each_point_is_a_head_fitted_on_that_part():
     for point in found:
         head = settings.fit(train.take(order[: point.images]), 2)
         right = head(validation.views[0]).argmax(dim=1) == validation.labels
-        assert (point.right, point.judged) == (int(right.sum()), 2000)
+        assert (point.right, point.evaluated) == (int(right.sum()), 2000)
     assert found[-1].right > found[0].right
 
 
 def test_with_folds_every_image_judges_once():
     train, validation = clouds(60, 1), clouds(20, 2)
     found = measure_learning_curve(split_rounds(train, validation), HeadSettings(None), 2, None)
-    assert [point.judged for point in found] == [80] * 4
+    assert [point.evaluated for point in found] == [80] * 4
     assert [point.images for point in found] == [8, 16, 32, 64]

@@ -98,7 +98,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_work(
         "must end in .npz or .parquet"
         in command(capsys, "embed", "no-such-model", inputs, "--out", tmp_path / "features.csv")[2]
     )
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     out = tmp_path / "features.parquet"
     code, _, err = command(capsys, "embed", "no-such-model", inputs, "--out", out)
     assert code == 2

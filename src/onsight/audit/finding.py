@@ -30,10 +30,10 @@ GROUPS = {
 class AuditItem:
     """An image, a file or a class that a finding is about."""
 
-    path: str  # or the name of the class
+    path: str  # path of the file, or name of the class
     label: str = ""
-    split: str = ""  # as given with the data, empty if none is
-    number: int | None = None  # of an image in the pack
+    split: str = ""  # split that came with the data, if any
+    index: int | None = None  # index of the image in the pack; None for a file or class
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class AuditFinding:
     description: str  # one clause, with figures in parentheses
     in_training: str  # what `onsight train` does about it
     items: tuple[AuditItem, ...]  # one, or two with the same content
-    score: float  # from 0 to 1: how certain or how serious it is; orders findings of a kind
+    score: float  # certainty or severity from 0 to 1; orders findings of a kind
 
     @property
     def id(self) -> str:

@@ -18,18 +18,20 @@ from onsight.data.duplicates.comparison import NearDuplicate
 from onsight.data.index import SPLIT_NAMES
 from onsight.data.split import group_identical
 
-_SPLIT_ORDER = ("", *SPLIT_NAMES[1:])  # of two copies, training uses the one in the later split
-_MAX_DIFFERENCE = 40.0  # grey levels between near-duplicates at which the score would be 0
+_SPLIT_ORDER = ("", *SPLIT_NAMES[1:])  # training uses the copy in the later split
+_MAX_DIFFERENCE = 40.0  # grey levels of difference between near-duplicates with a score of 0
 
 _BATCH = 1024
 _BLANK = 4.0  # grey levels of standard deviation; below, hardly anything is visible
 _DARK, _BRIGHT = 40.0, 225.0  # grey levels that 95% of the pixels stay below, or above
 _FAINT = 16.0  # grey levels of standard deviation; more is a subject on a dark or bright ground
-_BLURRED = 0.15  # times the fine detail of the median image
-_SHARP = 4.0  # grey levels of detail; below, the median image is no standard to compare with
-_SMALL = 0.25  # times the longer side of the median image
-_ODD_SHAPE = 3.0  # times as long as wide
-_FLAT, _PHOTOGRAPHS = 0.6, 0.25  # share of pixels equal to their neighbour: drawings, photographs
+_BLURRED = 0.15  # fraction of the median image's fine detail; below, an image is blurred
+_SHARP = 4.0  # grey levels of detail; below, the median image is too blurred to compare with
+_SMALL = 0.25  # fraction of the median longer side; below, an image is small
+_ODD_SHAPE = 3.0  # ratio of the longer to the shorter side; above, the shape is odd
+# Fractions of pixels equal to their neighbour: above the first, an image is a drawing; if the
+# median is above the second, the dataset is not one of photographs.
+_FLAT, _PHOTOGRAPHS = 0.6, 0.25
 _USED = "used as it is"
 
 
@@ -40,17 +42,19 @@ class ImageMeasures(NamedTuple):
     low: NDArray[np.float32]  # 5th percentile of the pixels
     high: NDArray[np.float32]  # 95th percentile
     detail: NDArray[np.float32]  # mean difference from the average of the 3x3 neighbourhood
-    flat: NDArray[np.float32]  # share of pixels equal to their right-hand neighbour
+    flat: NDArray[np.float32]  # fraction of pixels equal to their right-hand neighbour
 
 
 class _MedianImage(NamedTuple):
-    detail: float  # in grey levels
-    side: float  # of the longer side, in pixels
+    """Medians over the dataset, to compare each image with."""
+
+    detail: float  # median of ImageMeasures.detail
+    side: float  # median of the longer sides, in pixels
 
 
 def unusable_findings(dataset: CheckedDataset) -> Iterator[AuditFinding]:
     """Yield a finding for each file that cannot be listed or decoded."""
-    in_training = "left out, and listed in problems.csv"
+    in_training = "skipped, and listed in problems.csv"
     for problem in dataset.problems:
         items = (AuditItem(problem.path),)
         yield AuditFinding("unusable", problem.reason, in_training, items, 1.0)
@@ -73,9 +77,9 @@ def quality_findings(dataset: CheckedDataset) -> Iterator[AuditFinding]:
     sides = [max(header.height, header.width) for header in dataset.headers.values()]
     median_side = float(np.median(sides)) if sides else 0.0
     median = _MedianImage(float(np.median(measures.detail)), median_side)
-    for number in range(len(dataset.pack)):
-        for description, in_training, score in _assess(dataset, measures, median, number):
-            items = (dataset.item(number),)
+    for index in range(len(dataset.pack)):
+        for description, in_training, score in _assess(dataset, measures, median, index):
+            items = (dataset.item(index),)
             yield AuditFinding("quality", description, in_training, items, score)
     yield from _drawings_among_photographs(dataset, measures)
 
@@ -93,9 +97,11 @@ def measure_images(dataset: CheckedDataset) -> ImageMeasures:
 def _identical_images(dataset: CheckedDataset) -> Iterator[AuditFinding]:
     group, first = group_identical(dataset.pack.digests)
     order = np.lexsort((-dataset.pack.index.splits, group))  # test before validation before train
-    used = order[np.searchsorted(group[order], np.arange(len(first)))]  # of each group
-    for number in np.flatnonzero(used[group] != np.arange(len(group))).tolist():
-        items = dataset.item(int(used[group[number]])), dataset.item(number)
+    used = order[
+        np.searchsorted(group[order], np.arange(len(first)))
+    ]  # image to use from each group
+    for index in np.flatnonzero(used[group] != np.arange(len(group))).tolist():
+        items = dataset.item(int(used[group[index]])), dataset.item(index)
         yield _copy_finding(items, "identical", "identical", 1.0)
 
 
@@ -106,9 +112,9 @@ def _copy_finding(
     first, second = items
     in_training = "both are used, on the same side of every split"
     if first.split != second.split:
-        left_out = min(items, key=lambda item: _SPLIT_ORDER.index(item.split))
+        excluded = min(items, key=lambda item: _SPLIT_ORDER.index(item.split))
         kind, description = "leakage", f"{description}; {first.split} and {second.split}"
-        in_training = f"the one in {left_out.split} is left out"
+        in_training = f"the one in {excluded.split} is excluded"
     elif first.label != second.label:
         kind = "two-labels"
     if kind == "leakage" and first.label != second.label:
@@ -128,10 +134,10 @@ def _measure_batch(images: Tensor) -> tuple[Tensor, ...]:
 
 
 def _assess(
-    dataset: CheckedDataset, measures: ImageMeasures, median: _MedianImage, number: int
+    dataset: CheckedDataset, measures: ImageMeasures, median: _MedianImage, index: int
 ) -> Iterator[tuple[str, str, float]]:
     """Yield what is wrong with an image: the description, what training does, and the score."""
-    contrast, low, high = measures.contrast[number], measures.low[number], measures.high[number]
+    contrast, low, high = measures.contrast[index], measures.low[index], measures.high[index]
     if contrast < _BLANK:
         yield f"nearly blank (contrast {contrast:.1f} of 255)", _USED, 1 - float(contrast) / 255
     elif high < _DARK and contrast < _FAINT:
@@ -139,8 +145,8 @@ def _assess(
     elif low > _BRIGHT and contrast < _FAINT:
         yield f"very bright (95% above {low:.0f} of 255)", _USED, 0.6
     else:
-        yield from _assess_sharpness(float(measures.detail[number]), median.detail)
-    header = dataset.header(number)
+        yield from _assess_sharpness(float(measures.detail[index]), median.detail)
+    header = dataset.header(index)
     if header:
         yield from _assess_shape(median.side, header.height, header.width)
 
@@ -154,7 +160,7 @@ def _assess_sharpness(detail: float, median: float) -> Iterator[tuple[str, str, 
 def _assess_shape(median_side: float, height: int, width: int) -> Iterator[tuple[str, str, float]]:
     elongation = max(height, width) / min(height, width)
     if elongation > _ODD_SHAPE:
-        squeezed = "squeezed to the input's shape (--fit pad keeps its own)"
+        squeezed = "squeezed to the input's shape (--fit pad preserves it)"
         yield f"odd shape ({width}x{height})", squeezed, 0.5 * min(1.0, elongation / 20)
     relative = max(height, width) / median_side
     if relative < _SMALL:
@@ -168,8 +174,8 @@ def _drawings_among_photographs(
     if float(np.median(measures.flat)) > _PHOTOGRAPHS:
         return
     is_drawing = (measures.flat > _FLAT) & (measures.contrast >= _BLANK)
-    for number in np.flatnonzero(is_drawing).tolist():
-        share = float(measures.flat[number])
-        description = f"a screenshot or drawing among photographs ({share:.0%} flat)"
-        items = (dataset.item(number),)
-        yield AuditFinding("quality", description, _USED, items, 0.6 * share)
+    for index in np.flatnonzero(is_drawing).tolist():
+        fraction = float(measures.flat[index])
+        description = f"a screenshot or drawing among photographs ({fraction:.0%} flat)"
+        items = (dataset.item(index),)
+        yield AuditFinding("quality", description, _USED, items, 0.6 * fraction)

@@ -36,14 +36,12 @@ from onsight.report.console import Reporter
 from onsight.report.sentences import pair_sentence
 from onsight.text import plural
 
-INSTALL = 'pip install "onsight[check]"'
-
 _MIN_SIDE = 96  # pixels: smaller images are enlarged for the backbone
-_PIXEL_ROWS = 1024  # images at once, where pixels are the features
-_PIXELS = 16  # side of the pixels that are features where there is no backbone
-_PENALTY_IMAGES = 2000  # enough to choose a penalty with
-_RARE = 20  # different images: fewer are hard to learn from, and too few to evaluate on
-_IMBALANCE = 10  # the largest class has this many times as many images
+_PIXEL_ROWS = 1024  # images per batch if their pixels are the features
+_PIXELS = 16  # side of the reduced images that serve as features without a backbone
+_PENALTY_IMAGES = 2000  # sample size for choosing a penalty
+_RARE = 20  # distinct images; fewer are hard to learn from, and too few to evaluate on
+_IMBALANCE = 10  # ratio of the largest class to a rare one
 
 
 class FeatureTable(NamedTuple):
@@ -132,14 +130,14 @@ def find_label_errors(
 def label_findings(
     dataset: CheckedDataset, predictions: OutOfFoldPredictions
 ) -> Iterator[AuditFinding]:
-    """Yield a finding for each image whose label looks wrong."""
+    """Yield a finding for each image whose label is probably wrong."""
     rows, scores = find_label_errors(predictions)
     predicted = predictions.predicted
     for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
         name = dataset.classes[predicted[row]]
         probability = float(predictions.probabilities[row, predicted[row]])
         own = float(predictions.probabilities[row, predictions.labels[row]])
-        description = f"looks like '{name}' ({probability:.0%}, its own label {own:.1%})"
+        description = f"looks like '{name}' ({probability:.0%}, labelled class {own:.1%})"
         items = (dataset.item(row),)
         yield AuditFinding("label", description, "used with its label", items, score)
 

@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.markup import escape
 
-from onsight.audit.audit import PAGE, TABLE, Audit, refuse_foreign_files
+from onsight.audit.audit import PAGE, TABLE, Audit, check_not_foreign
 from onsight.audit.check import check
 from onsight.audit.finding import GROUPS
 from onsight.data.index import SPLIT_NAMES, UNSPLIT
@@ -34,7 +34,7 @@ def run_check(
     groups = _parse_groups(fail_on)
     folder = out or Path("checks") / _folder_name(data)
     refuse_inside_data(folder, data, "../checks/first")
-    refuse_foreign_files(folder)  # now rather than after the work
+    check_not_foreign(folder)  # before any work
     for name in (PAGE, TABLE):
         check_output("--out", folder / name, data=data, list_to_ignore=options.get("ignore"))
     if write_manifest:
@@ -52,10 +52,10 @@ def run_check(
 def write_clean_manifest(audit: Audit, path: Path) -> str:
     """Write a manifest (path, label, split) of the images worth training on.
 
-    Of copies under one label the first in the highest split stays; of copies under two labels,
-    none. Labels that look wrong stay, because a person has to decide. Returns a line with the
-    number of images left out. Raises OutputError for DATA whose images are not files, and rather
-    than replace a file; DiskError.
+    Of copies under one label, only the first in the highest split is included; of copies under
+    two labels, none. Images whose labels look wrong are included, because a person has to decide.
+    Returns a line with the numbers of excluded images. Raises OutputError for DATA whose images are
+    not files, and for an existing file; DiskError.
     """
     source, index = audit.dataset.source, audit.dataset.pack.index
     folder = source.root if source.root.is_dir() else source.root.parent
@@ -67,8 +67,8 @@ def write_clean_manifest(audit: Audit, path: Path) -> str:
     _refuse_existing(path)
     dropped = _images_to_drop(audit)
     is_dropped = np.zeros(len(index), bool)
-    for numbers in dropped.values():
-        is_dropped[list(numbers)] = True
+    for indices in dropped.values():
+        is_dropped[list(indices)] = True
     rows = (
         (
             str(folder / index.locators[row]),
@@ -78,9 +78,9 @@ def write_clean_manifest(audit: Audit, path: Path) -> str:
         for row in np.flatnonzero(~is_dropped).tolist()
     )
     write_csv(path, ("path", "label", "split"), rows)
-    left_out = [f"{len(audit.of('unusable')):,} unusable"]
-    left_out += [f"{len(numbers):,} {reason}" for reason, numbers in dropped.items()]
-    return f"{path}: {int((~is_dropped).sum()):,} images; left out: {joined(left_out)}"
+    excluded = [f"{len(audit.of('unusable')):,} unusable"]
+    excluded += [f"{len(indices):,} {reason}" for reason, indices in dropped.items()]
+    return f"{path}: {int((~is_dropped).sum()):,} images; excluded: {joined(excluded)}"
 
 
 def _refuse_existing(path: Path) -> None:
@@ -89,19 +89,19 @@ def _refuse_existing(path: Path) -> None:
 
 
 def _images_to_drop(audit: Audit) -> dict[str, set[int]]:
-    """Return the numbers of the images to leave out, by reason."""
+    """Return the indices of the images to exclude, by reason."""
     contradictory: set[int] = set()
     copies: set[int] = set()
     rank = {name: position for position, name in enumerate(("", *SPLIT_NAMES[1:]))}
     for finding in audit.findings:
-        numbers = [item.number for item in finding.items if item.number is not None]
-        if len(numbers) < 2:
+        indices = [item.index for item in finding.items if item.index is not None]
+        if len(indices) < 2:
             continue
         if len({item.label for item in finding.items}) > 1:
-            contradictory.update(numbers)
+            contradictory.update(indices)
             continue
-        kept = max(finding.items, key=lambda item: (rank[item.split], -(item.number or 0)))
-        copies.update(number for number in numbers if number != kept.number)
+        kept = max(finding.items, key=lambda item: (rank[item.split], -(item.index or 0)))
+        copies.update(index for index in indices if index != kept.index)
     return {"under two labels": contradictory, "copies": copies - contradictory}
 
 

@@ -143,7 +143,7 @@ _stores: list[Any] = []  # kept alive until this process ends
 
 
 def _host_store() -> str:
-    """Host the ranks' store in this process, at the address by which Ray knows this machine."""
+    """Host the ranks' store in this process, at this machine's address in the cluster."""
     import ray
     from torch.distributed import TCPStore
 
@@ -227,7 +227,7 @@ class _StateLines(io.StringIO):
 
 
 def wait_until_noticed(ray: Any, lost: set[str], silent: set[str]) -> None:
-    """Wait until Ray Train knows which machines are gone, so that it places no ranks on them.
+    """Wait until Ray Train has noticed which machines are gone, so that it places no ranks on them.
 
     Otherwise Ray Train would start fewer ranks only after trying in vain for a minute. lost: the
     machines of ranks that ended; silent: the lost machines that do not respond.
@@ -294,6 +294,6 @@ def _live_node_ids(ray: Any) -> set[str]:
 
 
 def _is_silent(error: Exception) -> bool:
-    """Whether Ray cannot reach a process but has not declared it dead yet."""
+    """Return whether Ray cannot reach a process but has not declared it dead yet."""
     cause = getattr(error, "health_check_failure", error)
     return type(cause).__name__ == "ActorUnavailableError"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onsight.errors import ConfigError
-from onsight.installation import distribution
+from onsight.installation import explain_missing
 from onsight.text import plural
 from onsight_explain.threads import usable_cores
 
@@ -142,15 +142,13 @@ def _existing_cluster() -> str:
 
 
 def _import_ray(library: str) -> Any:
-    try:
+    try:  # to import it: a part of Ray can be there without the packages that the part needs
         import ray
 
         import_module(library)
     except ImportError as error:
-        raise ConfigError(
-            f"--cluster needs Ray: pip install '{distribution()}[cluster]', here and on every "
-            f"machine of the cluster ({error})"
-        ) from error
+        everywhere = f", here and on every machine of the cluster ({error})"
+        raise ConfigError(explain_missing("Ray", "cluster", "--cluster", everywhere)) from error
     return ray
 
 

@@ -28,13 +28,13 @@ def check(
     ] = False,
     ignore: Annotated[
         Path | None,
-        Parameter(help="CSV file with rows of check.csv to leave out, because they are fine."),
+        Parameter(help="CSV file with rows of check.csv to ignore, because they are fine."),
     ] = None,
     image_size: Annotated[
         str,
         Parameter(
-            help="Size in pixels to decode images at. auto: their own if small, or 128. A later "
-            "`onsight train` with the same --image-size reuses the decoded images."
+            help="Size in pixels to decode images at. auto: the original size if small, otherwise "
+            "128. A later `onsight train` with the same --image-size reuses the decoded images."
         ),
     ] = "auto",
     device: Device = "auto",
@@ -108,9 +108,7 @@ def shard(
     ] = 100.0,
     problems: Annotated[
         Path | None,
-        Parameter(
-            group=OUTPUT, help="CSV file for the images that are left out, with the reasons."
-        ),
+        Parameter(group=OUTPUT, help="CSV file for the images that are skipped, with the reasons."),
     ] = None,
     json_: Annotated[Json, Parameter(group=OUTPUT)] = False,
     reading: FormatOptions = FormatOptions(),  # noqa: B008  # frozen
@@ -133,5 +131,5 @@ def shard(
     from onsight.data.sources.find import ReadOptions
     from onsight.report.shard_data import shard_data
 
-    form = ReadOptions(**vars(reading))
-    shard_data(data, form, out, shard_megabytes, problems, as_json=json_)
+    read_options = ReadOptions(**vars(reading))
+    shard_data(data, read_options, out, shard_megabytes, problems, as_json=json_)

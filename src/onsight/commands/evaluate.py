@@ -43,6 +43,9 @@ def evaluate(
     data
         Labelled images, in any form that `onsight train` accepts.
     """
+    from onsight_explain.threads import choose_spinning
+
+    choose_spinning()  # before torch loads
     from onsight.inference.evaluate import evaluate as evaluate_model
     from onsight.report.console import Reporter
     from onsight.text import plural
@@ -61,5 +64,5 @@ def evaluate(
         reporter.warn(f"not used: {problem.path}: {problem.reason}")
     if results["seen"]:
         images = plural(results["seen"], "image")
-        reporter.say(f"{images} left out: the model was trained or selected with them")
+        reporter.say(f"{images} excluded: the model was trained or selected with them")
     print_results(results, json_)

@@ -32,7 +32,7 @@ def export(
         str | None,
         Parameter(
             help="Labelled images to verify the export on, in any form that `onsight train` "
-            "accepts; those that the model was trained on are left out. Default: those that the "
+            "accepts; those that the model was trained on are excluded. Default: those that the "
             "run held out."
         ),
     ] = None,

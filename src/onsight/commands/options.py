@@ -58,8 +58,7 @@ Device = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1, xpu or mps.")]
 Module = Annotated[
     str | None,
     Parameter(
-        help="package.module:callable that makes the network, for a model with a network of your "
-        "own."
+        help="package.module:callable that makes the network, for a model with your own network."
     ),
 ]
 
@@ -88,7 +87,7 @@ class FormatOptions:
         Parameter(
             negative="",
             show_default=False,
-            help="Make each box of COCO, Pascal VOC or CVAT annotations an image of its own.",
+            help="Make each box of COCO, Pascal VOC or CVAT annotations a separate image.",
         ),
     ] = False
 
@@ -104,14 +103,14 @@ class ReadingOptions(FormatOptions):
 @Parameter(name="*", group=MODEL)
 @dataclass(frozen=True)
 class ModelOptions:
-    """Where a model runs, and its network if that is the user's."""
+    """The device that a model runs on, and its network if that is the user's."""
 
     device: Device = "auto"
     module: Module = None
 
 
 def given_fields(config: Config | None) -> dict[str, Any]:
-    """Return the fields of a config that were given on the command line."""
+    """Return the fields of a config that were set on the command line."""
     return config.model_dump(include=config.model_fields_set) if config else {}
 
 

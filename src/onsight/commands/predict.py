@@ -34,12 +34,12 @@ _INPUTS = (
 @Parameter(name="*")
 @dataclass(frozen=True)
 class _PredictOutput:
-    """What `predict` writes and where; the same fields as OutputOptions."""
+    """The content and files of the output of `predict`; the same fields as OutputOptions."""
 
     top: Annotated[
-        int,
-        Parameter(group=_CONTENT, show_default=False, help="Include the N most probable classes."),
-    ] = 0
+        int | None,
+        Parameter(group=_CONTENT, help="Include the N most probable classes."),
+    ] = None
     min_confidence: Annotated[
         float | None,
         Parameter(

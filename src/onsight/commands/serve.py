@@ -7,7 +7,8 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from onsight.commands.options import ModelOptions
-from onsight.installation import distribution
+from onsight.errors import ConfigError
+from onsight.installation import require
 
 _ACCESS = Group("Access", sort_key=1)
 _LIMITS = Group("Limits", sort_key=2)
@@ -90,17 +91,8 @@ def serve(
     models
         Run folders, model files, exported .onnx files, or a folder of several of these.
     """
-    from onsight.errors import ConfigError
-
-    try:
-        import prometheus_client  # noqa: F401
-        import python_multipart  # noqa: F401
-        import starlette  # noqa: F401
-        import uvicorn.protocols.http.httptools_impl  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"serving needs {error.name}: pip install '{distribution()}[serve]'"
-        ) from error
+    for module in ("httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"):
+        require(module, "serve", "serving")
     from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads

@@ -22,7 +22,7 @@ from onsight.config import Config
 from onsight.config_files import read_about
 from onsight.errors import ConfigError, MissingDataset
 
-_DATA_OR_RECIPE = f"{DATA} Optional with --recipe, which has its own."
+_DATA_OR_RECIPE = f"{DATA} Optional with --recipe, which supplies a dataset."
 
 Settings = Annotated[Config | None, Parameter(name="*")]
 RunJson = Annotated[Json, Parameter(group=RUN)]
@@ -70,8 +70,8 @@ def train(
             raise
         others = read_about(recipe)["stand_in"]
         raise MissingDataset(
-            f"{error}\nIf you have that folder elsewhere, add --data FOLDER. "
-            f"The recipe also runs on {others}"
+            f"{error}\nIf that folder is elsewhere, add --data FOLDER. "
+            f"To try the recipe on other data, use {others}"
         ) from error
     if run.rank > 0:  # under torchrun or srun, the first rank prints for all
         return
@@ -105,7 +105,7 @@ def sweep(
         Parameter(
             group=RUN,
             help="Run with Ray Tune: ray://HOST:PORT or HOST:PORT, or auto for the one in "
-            "RAY_ADDRESS, or else one on this machine. Default: one run after the other, here.",
+            "RAY_ADDRESS, or else one on this machine. Default: run sequentially on this machine.",
         ),
     ] = None,
     recipe: Recipe = None,
@@ -118,8 +118,8 @@ def sweep(
     Try `onsight sweep demo --try learning_rate=0.001,0.003 --try model=lenet,compact --epochs 3`.
 
     The winner is selected on validation images. Its accuracy and its lead over every other run are
-    measured on test images, which play no part in the selection. All other settings of `onsight
-    train` can be given too, and are the same for all runs.
+    measured on test images, which play no part in the selection. Any other `onsight train`
+    option is accepted and applies to every run.
     """
     if resume and out is None:
         raise ConfigError("--resume needs --out with the folder of the sweep to continue")
@@ -152,24 +152,25 @@ def verify_resume(
     *,
     kills: Annotated[
         int,
-        Parameter(group=RUN, validator=Number(gte=1, lte=1000), help="How often to kill the run."),
+        Parameter(
+            group=RUN, validator=Number(gte=1, lte=1000), help="How many times to kill the run."
+        ),
     ] = 3,
     recipe: Recipe = None,
     config: ConfigFile = None,
     json_: RunJson = False,
     settings: Settings = None,
 ) -> None:
-    """Verify that a run that is killed and resumed gives the same result, bit for bit.
+    """Verify that a run that is killed and resumed has the same result, bit for bit.
 
     Trains twice on a few of your images: once undisturbed, and once killed without warning
-    (SIGKILL) at random moments and resumed each time. Weights, optimizer, metrics and every
+    (SIGKILL) at random times and resumed each time. Weights, optimizer, metrics and every
     prediction are then compared. The exit code is 0 if all are equal; otherwise it is 1, the
     differences are listed, and both runs are kept.
 
     Defaults: --model compact, --epochs 2, --train-images 512, --batch-size 32, --folds 1. Any
-    setting of `onsight train` can be given, to verify it as you use it. Your files are never
-    modified; both runs are in a temporary folder. This takes about 15 seconds, and 5 seconds for
-    each kill.
+    `onsight train` option is accepted, to verify the settings that you use. Your files are never
+    modified; both runs use a temporary folder. Takes about 15 seconds, plus 5 seconds per kill.
     """
     from onsight.training.verify_resume.verify import verify_resume as verify
 
@@ -190,7 +191,7 @@ def verify_resume(
 
 
 def _choose_data(data: str | None, recipe: str | None) -> str:
-    """Return DATA as given, or that of the recipe. Raises ConfigError."""
+    """Return DATA, falling back to the recipe's dataset. Raises ConfigError if there is neither."""
     if data is not None:
         return data
     if recipe is None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,11 +53,17 @@ def read_cached_json(path: Path, parse: Callable[[Any], T | None]) -> T | None:
         return None
 
 
-def write_cached_json(path: Path, value: Any) -> None:
-    """Cache a value. If the disk does not allow it, the next run computes the value again."""
-    with suppress(OSError, DiskError):
+def write_cached_json(path: Path, value: Any) -> OSError | DiskError | None:
+    """Cache a value; return the error if the disk does not allow it.
+
+    That must not end a run: the next one computes the value again.
+    """
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, value)
+    except (OSError, DiskError) as error:
+        return error
+    return None
 
 
 def file_state(path: Path) -> tuple[object, ...]:

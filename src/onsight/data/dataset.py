@@ -34,8 +34,8 @@ MIN_PER_CLASS = 4  # training images; with fewer, an error is more useful than a
 
 _SMALL = 64  # pixels; data no larger than this keeps its own size
 _THUMBNAIL = 64  # pixels of the longer side if images are streamed
-_ROOM = 8 / 7  # packed side over input side; usually 256 for 224
-_MIN_EVALUATED = 5  # images of a class, to say anything about it
+_CROP_MARGIN = 8 / 7  # packed side over input side; usually 256 for 224
+_MIN_EVALUATED = 5  # images per class; fewer are too few to evaluate
 _ANY_FOLDS = Choice(USUAL_FOLDS, "the usual number")
 
 
@@ -47,7 +47,7 @@ class Dataset:
     images: BatchSource  # where batches come from: the pack or, when streaming, the source
     format: ImageFormat  # how evaluation and prediction prepare an image
     packed_size: Choice[tuple[int, int]]  # (height, width)
-    splits: NDArray[np.int8]  # (n,), 0 for images left out
+    splits: NDArray[np.int8]  # (n,), 0 for images not used
     problems: list[Problem]  # everything that is not used, with reasons
     files: int  # how many images the source lists
     notes: list[str]  # for the user
@@ -82,8 +82,8 @@ class Dataset:
         labels = self.pack.index.labels[self.splits == split]
         return np.bincount(labels, minlength=len(self.classes)).astype(np.int64)
 
-    def without_fold(self, fold: int) -> "Dataset":
-        """Return this dataset with the images of a fold as its test part."""
+    def holding_out_fold(self, fold: int) -> "Dataset":
+        """Return this dataset with the images of a fold as its test set."""
         return replace(self, splits=np.where(self.fold == fold, np.int8(TEST), self.splits))
 
 
@@ -92,7 +92,7 @@ def choose_size(
 ) -> Choice[tuple[int, int]]:
     """Choose the (height, width) in pixels of the model's input.
 
-    preferred: the size the model was made for, None if it takes any.
+    preferred: the size the model was made for, None if it accepts any.
     """
     if requested:
         return Choice(requested, "set by you")
@@ -122,7 +122,7 @@ def choose_packed_size(
         return Choice(small, "thumbnails only: images are decoded for every batch")
     if config.crop_area == 1:
         return Choice(size, "the model's input size")
-    roomy = round(size[0] * _ROOM), round(size[1] * _ROOM)
+    roomy = round(size[0] * _CROP_MARGIN), round(size[1] * _CROP_MARGIN)
     large = sum(height >= roomy[0] and width >= roomy[1] for height, width in source.sizes)
     if 2 * large < len(source.sizes):
         return Choice(size, "most sampled images have no more detail for crops")
@@ -156,9 +156,9 @@ def open_dataset(
 ) -> Dataset:
     """Decode all images of a source, or reopen their pack, and split them.
 
-    size: (height, width) of the model's input; max_folds: called for how many folds there is time
-    for; deadline: on the monotonic clock, after which only the required images are decoded. If
-    config.residency is "stream" the pack holds thumbnails and the images are decoded for every
+    size: (height, width) of the model's input; max_folds: returns how many folds the time budget
+    allows; deadline: on the monotonic clock, after which only the required images are decoded.
+    If config.residency is "stream" the pack holds thumbnails and the images are decoded for every
     batch. Raises DataError if nothing can be learned from the images or, when config.strict, at
     the first problem; ConfigError for folds that cannot be made.
     """
@@ -322,7 +322,7 @@ def _refuse_unlearnable(dataset: Dataset, source: Source) -> None:
     if len(dataset.classes) < 2:
         raise DataError(
             f"only one class ('{dataset.classes[0]}') has usable images in {source.root}; "
-            "a classifier needs at least two; in folders, each has one of its own."
+            "a classifier needs at least two; use one folder per class."
             f"{_boxes_hint(dataset.problems)}"
         )
     learned = int((dataset.counts(TRAIN) > 0).sum())

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from onsight.data.pixels import Colour, Pixels
+from onsight.data.pixels import Colour, Pixels, to_pillow
 
 Fit = Literal["stretch", "crop", "pad"]
 
@@ -50,7 +50,7 @@ def fit(pixels: Pixels, target: ImageFormat) -> Pixels:
         return pixels
     if target.fit == "stretch":
         return resize(pixels, target.height, target.width)
-    image = Image.fromarray(pixels[:, :, 0] if target.channels == 1 else pixels)
+    image = to_pillow(pixels)
     size = (target.width, target.height)
     if target.fit == "crop":
         fitted = ImageOps.fit(image, size, Image.Resampling.BILINEAR)
@@ -129,7 +129,7 @@ def _resize_axis(pixels: Pixels, axis: int, size: int) -> Pixels:
 def _filter_taps(before: int, after: int) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
     """Return the positions (after, T) that each new pixel is made of, and their weights.
 
-    Weights are whole numbers with as many bits of fraction as the last value says.
+    Weights are whole numbers; the last value returned is how many of their bits are the fraction.
     """
     scale = before / after
     reach = max(scale, 1.0)

@@ -271,7 +271,7 @@ def images_per_chunk(values: int) -> int:
 
 
 def group_batches(batch_ids: Iterable[Tensor], max_images: int) -> Iterator[list[Tensor]]:
-    """Group consecutive batches into at most so many images, but at least one batch."""
+    """Group consecutive batches up to a number of images, with at least one batch in each group."""
     group: list[Tensor] = []
     count = 0
     for ids in batch_ids:

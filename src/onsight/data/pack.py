@@ -256,7 +256,7 @@ def _read(folder: Path, key: str, job: PackJob) -> Pack | None:
 
 
 def _map_pixels(file: BinaryIO, count: int, target: ImageFormat) -> Pixels:
-    """Map the pixel file copy-on-write: torch wants writable memory, but nothing is written."""
+    """Map the pixel file copy-on-write, because torch requires writable memory."""
     shape = (count, target.height, target.width, target.channels)
     if os.fstat(file.fileno()).st_size != int(np.prod(shape)):
         raise ValueError("the pixel file's size does not match its table")

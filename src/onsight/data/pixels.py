@@ -75,6 +75,18 @@ def decode_image(
         return _to_pixels(image, background, pixel_limit)
 
 
+def to_pillow(pixels: Pixels) -> Image.Image:
+    """Return pixels uint8 (H, W, C) as an image in mode L or RGB."""
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+
+
+def encode_png(pixels: Pixels) -> bytes:
+    """Return pixels uint8 (H, W, C) as a PNG file, which has no loss."""
+    file = io.BytesIO()
+    to_pillow(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
 def encode_image(image: Image.Image) -> bytes | Pixels:
     """Return the pixels of a Pillow image, or its PNG if they depend on the background behind it.
 

@@ -102,8 +102,9 @@ def choose_folds(
 ) -> Choice[int]:
     """Choose the number of folds for cross-validation; 1 means that a test part is held out.
 
-    max_folds: called for how many folds there is time for, if config.folds is "auto"; is_by_time:
-    the latest images are the test part. Raises ConfigError for requested folds that cannot be made.
+    max_folds: returns how many folds the time budget allows, called if config.folds is "auto";
+    is_by_time: the latest images are the test part. Raises ConfigError for requested folds that
+    cannot be made.
     """
     requested, tested = config.folds, int((index.splits == TEST).sum())
     if is_by_time:

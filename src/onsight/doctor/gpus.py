@@ -211,7 +211,7 @@ def _kernels_missing(survey: GpuSurvey) -> CheckResult | None:
 
 
 def _in_mig_mode(survey: GpuSurvey) -> CheckResult | None:
-    """CUDA gives a program one MIG slice, and no other GPU as soon as any is in MIG mode."""
+    """If any GPU is in MIG mode, CUDA lets a program use one slice and no other GPU."""
     mig_gpus = survey.driver.mig_gpus
     if not mig_gpus or (not survey.visible and os.environ.get(_VISIBLE) is not None):
         return None

@@ -126,7 +126,7 @@ def find_build(cuda: Version, capabilities: Iterable[Version]) -> str | None:
 
 
 def is_unsupported(arch_list: Sequence[str], capability: Version) -> bool:
-    """Whether a torch built for these architectures (sm_80, compute_120) cannot use a GPU."""
+    """Return whether torch built for these architectures (sm_80, compute_120) cannot use a GPU."""
     kernels = [_arch_number(name) for name in arch_list if name.startswith("sm_")]
     portable = [_arch_number(name) for name in arch_list if name.startswith("compute_")]
     gpu = 10 * capability[0] + capability[1]
@@ -217,7 +217,7 @@ def _published_builds() -> dict[Version, set[int]]:
 
 
 def _runs_on(built: Iterable[int], capability: Version) -> bool:
-    """Whether code for some capabilities (80 means 8.0) runs on a GPU.
+    """Return whether code for some capabilities (80 means 8.0) runs on a GPU.
 
     The major version must be the same, and the minor version not newer than the GPU's.
     """

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from onsight.doctor.nvidia import install_commands
 from onsight.doctor.report import CheckResult
-from onsight.hardware.devices import package_version
+from onsight.installation import package_version
 from onsight.models.timm_nets import offline_hint, offline_models
 from onsight.text import joined
 from onsight_explain.python_process import child_command

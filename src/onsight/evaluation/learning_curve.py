@@ -1,4 +1,4 @@
-"""What more training images would bring: a power law through trainings on fewer of them."""
+"""The expected gain from more training images: a power law fitted to training runs on fewer."""
 
 import math
 from collections.abc import Sequence
@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from onsight.evaluation.results import LearningCurve, LearningCurvePoint
+from onsight.evaluation.results import LearningCurve, LearningCurveRow
 from onsight.evaluation.statistics import Z_95, wilson
 
 _MIN_POINTS = 3
-_MIN_RANGE = 3.0  # ratio of the largest to the smallest training
+_MIN_RANGE = 3.0  # ratio of the largest to the smallest number of training images
 _MAX_EXPONENT = 1.0  # twice the images, half the error
 _MAX_MISFIT = 4.0  # chi-squared per degree of freedom; beyond it, the points are no power law
 _FLOORS = 50  # irreducible errors to try
-_CHI_SQUARED_95 = 3.84  # for one degree of freedom
+_CHI_SQUARED_95 = 3.84  # 95% quantile for one degree of freedom
 
 
 class TrainingSize(NamedTuple):
@@ -24,18 +24,18 @@ class TrainingSize(NamedTuple):
 
     train_images: int
     accuracy: float
-    images: int  # that it was evaluated on
+    images: int  # images that it was evaluated on
 
 
-def fit_learning_curve(trainings: Sequence[TrainingSize]) -> LearningCurve | None:
-    """Estimate the accuracy with twice the images; None where the trainings do not support it.
+def fit_learning_curve(runs: Sequence[TrainingSize]) -> LearningCurve | None:
+    """Estimate the accuracy with twice the images; None if the training runs do not support it.
 
     error = factor * n ** -exponent is fitted by least squares of the logarithms, each weighted by
     its binomial variance; the lower bound also allows for errors that level off. There is no
     estimate from fewer than 3 sizes, from sizes less than 3-fold apart, from points that do not
     follow such a law, or if the error may not decrease at all.
     """
-    points = sorted(point for point in trainings if point.train_images > 0 and point.images > 0)
+    points = sorted(point for point in runs if point.train_images > 0 and point.images > 0)
     sizes = [point.train_images for point in points]
     if len(set(sizes)) < _MIN_POINTS or sizes[-1] < _MIN_RANGE * sizes[0]:
         return None
@@ -59,7 +59,7 @@ def fit_learning_curve(trainings: Sequence[TrainingSize]) -> LearningCurve | Non
 
 @dataclass(frozen=True)
 class _PowerLaw:
-    error: float  # at the largest training
+    error: float  # error with the largest number of training images
     exponent: float
     covariance: NDArray[np.floating[Any]]  # (2, 2), of the logarithm of that error and the slope
     chi_squared: float
@@ -76,7 +76,7 @@ def _fit(
 ) -> _PowerLaw:
     """Fit the weighted least-squares line through the logarithms."""
     design = np.stack([np.ones(len(sizes)), np.log(sizes / sizes[-1])], axis=1)
-    weights = errors**2 / variances  # of the logarithms
+    weights = errors**2 / variances  # weights of the logarithms
     covariance = np.linalg.inv(design.T @ (design * weights[:, None]))
     height, slope = (covariance @ (design.T @ (weights * np.log(errors)))).tolist()
     residuals = np.log(errors) - design @ [height, slope]
@@ -89,7 +89,9 @@ def _fit(
 
 def _relative_gain_deviation(law: _PowerLaw) -> float:
     """Return the standard deviation of the gain, divided by the gain."""
-    gradient = np.array([1.0, math.log(2) / (1 - 2**law.exponent)])  # of the gain's logarithm
+    gradient = np.array(
+        [1.0, math.log(2) / (1 - 2**law.exponent)]
+    )  # gradient of the gain's logarithm
     return math.sqrt(gradient @ law.covariance @ gradient)
 
 
@@ -107,9 +109,9 @@ def _mistakes(point: TrainingSize) -> int:
     return round((1 - point.accuracy) * point.images)
 
 
-def _with_interval(point: TrainingSize) -> LearningCurvePoint:
+def _with_interval(point: TrainingSize) -> LearningCurveRow:
     low, high = wilson(point.images - _mistakes(point), point.images)
-    return LearningCurvePoint(
+    return LearningCurveRow(
         train_images=point.train_images,
         images=point.images,
         accuracy=point.accuracy,

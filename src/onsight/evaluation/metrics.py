@@ -18,27 +18,30 @@ from onsight.evaluation.results import (
     Results,
     TtaResult,
 )
-from onsight.evaluation.statistics import Z_95, mean_share, wilson
+from onsight.evaluation.statistics import Z_95, mean_proportion, wilson
 
-_BINS = 15  # of the calibration error, as in Guo et al., arXiv:1706.04599
-_MAX_CONFUSION_CLASSES = 1000  # with more, no confusion matrix is stored
-# Pairs of classes
-_MIN_IMAGES = 10  # of each class
+_BINS = 15  # bins of the calibration error, as in Guo et al., arXiv:1706.04599
+_MAX_CONFUSION_CLASSES = 1000  # with more classes, no confusion matrix is stored
+# Confused pairs of classes
+_MIN_IMAGES = 10  # images of each class; with fewer, a pair is not assessed
 _CLEARLY_ABOVE_CHANCE = 0.75  # where chance is 0.5
 _GOOD_ACCURACY = 0.95
 _MIN_RATIO = 3  # times as many confusions as if mistakes were spread evenly over all pairs
 
 
 def compute_metrics(table: PredictionTable, classes: Sequence[str], z: float = Z_95) -> Results:
-    """Compute all metrics; shares are None where n is 0. z: of their intervals."""
+    """Compute all metrics; proportions are None where n is 0.
+
+    z: two-sided normal quantile of their intervals' level.
+    """
     images = len(table)
     correct = int((table.labels == table.predicted).sum())
     results: dict[str, Any] = {"images": images}
-    results |= share_with_interval("accuracy", correct, images, z)
+    results |= proportion_with_interval("accuracy", correct, images, z)
     results |= _balanced_accuracy(table, len(classes), z)
     results["loss"] = float(table.losses.sum(dtype=np.float64)) / images if images else None
     if len(classes) > 5:
-        results |= share_with_interval("top5", int(table.in_top5.sum()), images, z)
+        results |= proportion_with_interval("top5", int(table.in_top5.sum()), images, z)
     else:
         results["top5"] = None
     results |= _calibration("", table.confidence, table)
@@ -56,14 +59,14 @@ def compute_metrics(table: PredictionTable, classes: Sequence[str], z: float = Z
 def tta_results(table: PredictionTable, tta: str, z: float = Z_95) -> TtaResult:
     """Return the accuracy with test-time augmentation, from predictions made with it."""
     correct = int((table.labels == table.predicted).sum())
-    accuracy = share_with_interval("tta_accuracy", correct, len(table), z)
+    accuracy = proportion_with_interval("tta_accuracy", correct, len(table), z)
     return cast(TtaResult, {"tta": tta, "tta_images": len(table), **accuracy})
 
 
-def share_with_interval(
+def proportion_with_interval(
     name: str, successes: int, count: int, z: float = Z_95
 ) -> dict[str, float | None]:
-    """Return a share and its interval, at 95% by default, under name, name_low and name_high."""
+    """Return a proportion and its interval, 95% by default, under name, name_low and name_high."""
     if count == 0:
         return {name: None, f"{name}_low": None, f"{name}_high": None}
     low, high = wilson(successes, count, z)
@@ -80,16 +83,18 @@ def class_results(
     images = np.bincount(table.labels, minlength=count)
     predicted = np.bincount(table.predicted, minlength=count)
     rows: list[dict[str, Any]] = []
-    for number, name in enumerate(classes):
-        hits, actual, claimed = (int(n[number]) for n in (correct, images, predicted))
+    for index, name in enumerate(classes):
+        hits, actual, claimed = (int(counts[index]) for counts in (correct, images, predicted))
         rows.append(
             {
                 "name": name,
                 "images": actual,
                 "predicted": claimed,
-                **share_with_interval("recall", hits, actual, z),
-                **share_with_interval("precision", hits, claimed, z),
-                **share_with_interval("accuracy", total - actual - claimed + 2 * hits, total, z),
+                **proportion_with_interval("recall", hits, actual, z),
+                **proportion_with_interval("precision", hits, claimed, z),
+                **proportion_with_interval(
+                    "accuracy", total - actual - claimed + 2 * hits, total, z
+                ),
                 "f1": 2 * hits / (actual + claimed) if actual and claimed else None,
             }
         )
@@ -109,8 +114,8 @@ def find_confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> l
     among its images that were predicted as either class; chance is one half. A pair is
     indistinguishable (`no`) if its 95% interval includes one half and the upper end at a level that
     holds for all pairs together (Bonferroni) is below 75%. It is hard to distinguish (`hardly`) if
-    its share of all mistakes is more than 3 times an even share, at that same level, and the upper
-    end of its 95% interval is below 95%.
+    its proportion of all mistakes exceeds 3 times that of an even spread, at that same level, and
+    the upper end of its 95% interval is below 95%.
     """
     classes, mistakes = len(names), int(confusion.sum() - confusion.trace())
     pairs = classes * (classes - 1) // 2
@@ -122,9 +127,9 @@ def find_confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> l
         if min(counts) < _MIN_IMAGES:
             continue
         recalls = list(zip(correct, counts, strict=True))
-        accuracy, low, high = mean_share(recalls)
+        accuracy, low, high = mean_proportion(recalls)
         strict_z = NormalDist().inv_cdf(1 - 0.025 / pairs)
-        strict_high = mean_share(recalls, strict_z)[2]
+        strict_high = mean_proportion(recalls, strict_z)[2]
         confused = int(confusions[a, b])
         is_chance = low <= 0.5 and strict_high < _CLEARLY_ABOVE_CHANCE
         is_frequent = wilson(confused, mistakes, strict_z)[0] > _MIN_RATIO / pairs
@@ -153,13 +158,13 @@ def calibration_bins(
     correct = np.bincount(bins, right, minlength=_BINS)
     return [
         {
-            "low": number / _BINS,
-            "high": (number + 1) / _BINS,
-            "images": int(images[number]),
-            "confidence": float(summed[number] / images[number]) if images[number] else None,
-            "accuracy": float(correct[number] / images[number]) if images[number] else None,
+            "low": index / _BINS,
+            "high": (index + 1) / _BINS,
+            "images": int(images[index]),
+            "confidence": float(summed[index] / images[index]) if images[index] else None,
+            "accuracy": float(correct[index] / images[index]) if images[index] else None,
         }
-        for number in range(_BINS)
+        for index in range(_BINS)
     ]
 
 
@@ -180,7 +185,7 @@ def _balanced_accuracy(table: PredictionTable, classes: int, z: float) -> dict[s
     images = np.bincount(table.labels, minlength=classes)
     correct = np.bincount(table.labels[right], minlength=classes)
     recalls = [(int(hits), int(n)) for hits, n in zip(correct, images, strict=True) if n]
-    values = mean_share(recalls, z) if recalls else (None, None, None)
+    values = mean_proportion(recalls, z) if recalls else (None, None, None)
     suffixes = ("", "_low", "_high")
     pairs = zip(suffixes, values, strict=True)
     return {f"balanced_accuracy{suffix}": value for suffix, value in pairs}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from onsight.choice import Choice
 from onsight.data.loader import Batch
-from onsight.evaluation.metrics import share_with_interval
+from onsight.evaluation.metrics import proportion_with_interval
 from onsight.evaluation.predictions import PredictionTable, evaluate_batches
 from onsight.evaluation.results import OutOfDistributionResult
 from onsight.features.feature_pass import logits_and_features
@@ -28,7 +28,7 @@ from onsight.models.out_of_distribution import (
 )
 from onsight.text import plural
 
-FALSE_ALARMS = 0.01  # target share of images from the training distribution that are flagged
+FALSE_ALARMS = 0.01  # target proportion of images from the training distribution that are flagged
 _MIN_IMAGES = 20
 
 
@@ -113,11 +113,11 @@ def pool_folds(
 def detector_results(
     detector: OutOfDistributionDetector, flagged: NDArray[np.bool_]
 ) -> OutOfDistributionResult:
-    """Return the threshold and the share of flagged images, none of which was used to set it.
+    """Return the threshold and the proportion of flagged images, none of which was used to set it.
 
     flagged: bool (n,).
     """
-    shares = share_with_interval("flagged", int(flagged.sum()), len(flagged))
+    proportion = proportion_with_interval("flagged", int(flagged.sum()), len(flagged))
     result: dict[str, Any] = {"threshold": detector.threshold, "share": detector.false_alarm_rate}
-    result |= {"held_out": detector.images, "images": len(flagged), **shares}
+    result |= {"held_out": detector.images, "images": len(flagged), **proportion}
     return cast(OutOfDistributionResult, result)

@@ -1,6 +1,6 @@
 """The results of an evaluation or a run, as plain values that JSON can hold.
 
-A share (accuracy, recall, ...) is accompanied by the ends of its 95% interval, as `_low` and
+A proportion (accuracy, recall, ...) is accompanied by the ends of its 95% interval, as `_low` and
 `_high`; all three are None where n is 0.
 """
 
@@ -11,7 +11,7 @@ from onsight.data.index import Problem
 
 
 class Accuracy(TypedDict):
-    """The share of images that were classified correctly."""
+    """The proportion of images that were classified correctly."""
 
     accuracy: float | None
     accuracy_low: float | None
@@ -22,7 +22,7 @@ class ClassResult(Accuracy):
     """The metrics of one class; its accuracy is one-vs-rest."""
 
     name: str
-    images: int  # of this class
+    images: int  # images of this class
     predicted: int  # predicted as this class
     recall: float | None
     recall_low: float | None
@@ -55,7 +55,7 @@ class ConfusedPair(TypedDict):
 
     classes: tuple[str, str]
     told_apart: Literal["no", "hardly"]  # no better than chance, or often confused
-    images: int  # of both classes, predicted as either
+    images: int  # images of both classes that were predicted as either
     accuracy: float  # mean of the two recalls among these images
     accuracy_low: float
     accuracy_high: float
@@ -63,7 +63,7 @@ class ConfusedPair(TypedDict):
 
 
 class EvaluationMetrics(Accuracy):
-    """What follows from the predictions alone. `images` is the n of every share."""
+    """Metrics that depend on the predictions alone. `images` is the n of every proportion."""
 
     images: int
     balanced_accuracy: float | None  # mean recall of the classes that have images
@@ -89,7 +89,7 @@ class FoldResult(Accuracy):
     images: int
     best_epoch: int
     epochs: int
-    seconds: float  # of training and evaluation
+    seconds: float  # duration of training and evaluation
 
 
 class TtaResult(TypedDict, total=False):
@@ -102,7 +102,7 @@ class TtaResult(TypedDict, total=False):
     tta_accuracy_high: float | None
 
 
-class LearningCurvePoint(Accuracy):
+class LearningCurveRow(Accuracy):
     """The accuracy after training on `train_images` images, evaluated on `images` others."""
 
     train_images: int
@@ -110,27 +110,27 @@ class LearningCurvePoint(Accuracy):
 
 
 class LearningCurve(TypedDict):
-    """What more images would bring, estimated from trainings on fewer.
+    """The expected gain from more images, estimated from training runs on fewer.
 
     The error is modelled as factor * train_images ** -exponent.
     """
 
-    points: list[LearningCurvePoint]
+    points: list[LearningCurveRow]
     exponent: float
     factor: float
-    gain: float  # accuracy gained with twice the images, as a share
+    gain: float  # accuracy gained with twice the images, from 0 to 1
     gain_low: float
     gain_high: float
 
 
 class OutOfDistributionResult(TypedDict):
-    """The out-of-distribution threshold and how often it was exceeded."""
+    """The out-of-distribution threshold and how many images exceeded it."""
 
     threshold: float  # images with a higher score are flagged
-    share: float  # at most this share of images from the training distribution is flagged
+    share: float  # at most this proportion of images from the training distribution is flagged
     held_out: int  # images that the threshold was set on
-    images: int  # others, that it was tested on
-    flagged: float | None  # share of these images; None if there are none
+    images: int  # other images, which it was tested on
+    flagged: float | None  # proportion of these images; None if there are none
     flagged_low: float | None
     flagged_high: float | None
 
@@ -166,7 +166,7 @@ class Results(EvaluationMetrics, TtaResult, total=False):
     peak_memory_bytes: int
     seconds: float
     report: str
-    seen: int  # left out of an evaluation because the model was trained or selected with them
+    seen: int  # images excluded from an evaluation: the model was trained or selected with them
     problem_rows: list[Problem]
 
 
@@ -175,7 +175,7 @@ class LossLine(TypedDict):
 
     step: int
     loss: float
-    seconds: float  # of training so far
+    seconds: float  # training time so far
 
 
 class EpochRow(TypedDict):

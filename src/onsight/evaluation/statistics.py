@@ -1,4 +1,4 @@
-"""Confidence intervals of shares, and two classifiers compared on the same images."""
+"""Confidence intervals of proportions, and two classifiers compared on the same images."""
 
 import math
 from collections.abc import Sequence
@@ -7,41 +7,45 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Z_95 = 1.959963984540054  # standard deviations on either side that 95% lie within
+Z_95 = 1.959963984540054  # two-sided 95% quantile of the normal distribution
 
 
 def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
-    """Return the interval of a binomial share, at 95% by default; (0, 1) if count is 0.
+    """Return the confidence interval of a binomial proportion; (0, 1) if count is 0.
+
+    z: two-sided normal quantile of the level, 95% by default.
 
     E. B. Wilson, JASA 22 (1927).
     """
     if count == 0:
         return 0.0, 1.0
-    share = successes / count
-    centre = share + z * z / (2 * count)
-    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    proportion = successes / count
+    centre = proportion + z * z / (2 * count)
+    spread = z * math.sqrt(proportion * (1 - proportion) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
     low = 0.0 if successes == 0 else (centre - spread) / scale
     high = 1.0 if successes == count else (centre + spread) / scale
     return low, high
 
 
-def mean_share(counted: Sequence[tuple[int, int]], z: float = Z_95) -> tuple[float, float, float]:
-    """Return the unweighted mean of independent shares, and the ends of its interval.
+def mean_proportion(
+    counted: Sequence[tuple[int, int]], z: float = Z_95
+) -> tuple[float, float, float]:
+    """Return the unweighted mean of independent proportions, and the ends of its interval.
 
-    counted: (successes, count > 0) of each share. The interval is the normal one after z^2 trials,
-    half of them successes, were added to all shares together: Price and Bonett, Computational
-    Statistics and Data Analysis 45 (2004).
+    counted: (successes, count > 0) of each proportion. The interval is the normal one after z^2
+    trials, half of them successes, were added to all proportions together: Price and Bonett,
+    Computational Statistics and Data Analysis 45 (2004).
     """
-    shares = len(counted)
-    mean = sum(successes / count for successes, count in counted) / shares
-    trials = z * z / shares
+    groups = len(counted)
+    mean = sum(successes / count for successes, count in counted) / groups
+    trials = z * z / groups
     adjusted = [
         ((successes + trials / 2) / (count + trials), count + trials)
         for successes, count in counted
     ]
-    centre = sum(share for share, _ in adjusted) / shares
-    spread = z * math.sqrt(sum(share * (1 - share) / n for share, n in adjusted)) / shares
+    centre = sum(p for p, _ in adjusted) / groups
+    spread = z * math.sqrt(sum(p * (1 - p) / n for p, n in adjusted)) / groups
     return mean, max(0.0, min(mean, centre - spread)), min(1.0, max(mean, centre + spread))
 
 
@@ -120,7 +124,10 @@ def difference_interval(counts: PairedCounts, z: float = Z_95) -> tuple[float, f
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number by Holm's method (Scand. J. Statist. 6, 1979)."""
+    """Return p-values adjusted for multiple comparisons.
+
+    Holm's method (Scand. J. Statist. 6, 1979).
+    """
     corrected = [0.0] * len(p_values)
     highest = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):

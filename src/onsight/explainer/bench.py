@@ -1,8 +1,7 @@
-"""Time a run's own training step with changes: other flags, or another environment."""
+"""Time a run's training step with changes: other flags, or another environment."""
 
 import json
 import os
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,15 +18,15 @@ from onsight.text import joined
 from onsight.training.autotune.trial import Trial
 from onsight.training.images.training_data import TrainingData
 from onsight_explain.devices import is_out_of_memory
-from onsight_explain.process.supervised import Channel, Closed
-from onsight_explain.python_process import child_command
+from onsight_explain.process.failure import read_last_output
+from onsight_explain.process.supervised import Channel, Closed, SupervisedChild
 from onsight_explain.search import Losses, TrialFailed
 from onsight_explain.threads import thread_variables_set_by_user, usable_cores
 
 _BATCH_SIZES = (64, 256, 1024)
-_MIN_BATCHES = 8  # per epoch, or a batch size is too large
+_MIN_BATCHES = 8  # per epoch; larger batch sizes are not tried
 _PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("bf16", "fp32", "fp16")}
-_CALIBRATION_SECONDS = 0.05  # of a window that shows how many steps fill a longer one
+_CALIBRATION_SECONDS = 0.05  # length of a trial window that shows how many steps fill a longer one
 _CHILD = "onsight.explainer.child"
 _START_SECONDS, _REPLY_SECONDS = 120.0, 60.0
 
@@ -44,7 +43,7 @@ class FlagChange:
 
     @property
     def label(self) -> str:
-        """As on a command line."""
+        """The flag as on a command line."""
         return f"--{self.group.replace('_', '-')} {self.value}"
 
 
@@ -58,7 +57,7 @@ class UnsetVariables:
 
     @property
     def label(self) -> str:
-        """As something to do before the command."""
+        """The change as an instruction to run before the command."""
         return f"{joined(self.names)} unset"
 
     @property
@@ -89,7 +88,7 @@ def thread_settings() -> UnsetVariables | None:
 
 
 def flag_changes(config: Config, data: TrainingData, net: nn.Module) -> list[FlagChange]:
-    """Return the flags to try. config: with nothing left open; net: as this run builds it."""
+    """Return the flags to try. config: fully resolved; net: as this run builds it."""
     changes: list[FlagChange] = []
     images = len(data.dataset.ids(TRAIN))
     for size in _BATCH_SIZES:
@@ -152,7 +151,7 @@ class FlagTrial:
 
 
 class FreshTrial:
-    """The run's step in a process of its own, started without some variables."""
+    """The run's step in a separate process, started without some environment variables."""
 
     def __init__(self, run: "FreshRun", changes: Changes) -> None:
         self.run = run
@@ -175,10 +174,10 @@ class FreshTrial:
 
 
 class RunBench:
-    """Times a run's step with changes. config: with nothing left open."""
+    """Times a run's step with changes. Its config is fully resolved (no "auto")."""
 
     def __init__(self, config: Config, data: TrainingData, fresh: "FreshRun | None" = None) -> None:
-        """fresh: the same run without some variables, which affect only the CPU."""
+        """Choose the changes to try; fresh, the run without some variables, only on the CPU."""
         self.config, self.data, self.fresh = config, data, fresh
         self._changes: list[RunChange] = []
         if fresh and data.device.type == "cpu":
@@ -218,12 +217,12 @@ class FreshRun:
     """The run in a child process, started without some variables when it is first measured."""
 
     def __init__(self, data: str, config: Config, without: UnsetVariables) -> None:
-        """config: as given, because other choices may be best without the variables."""
+        """Take the config as given: other choices may be best without the variables."""
         self.data, self.config, self.without = data, config, without
         self._folder = tempfile.TemporaryDirectory(prefix="onsight-explain-")
         self._output = Path(self._folder.name) / "output.txt"
         self._channel: Channel | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: SupervisedChild | None = None
 
     def measure(self, flags: Iterable[FlagChange], seconds: float) -> float:
         """Return images per second with these flags, over about this long. Raises Untried."""
@@ -242,9 +241,8 @@ class FreshRun:
         """End the process, if there is one."""
         if self._channel:
             self._channel.close()
-        if self._process:
-            self._process.kill()
-            self._process.wait()
+        if self._child:
+            self._child.kill()
         self._folder.cleanup()
 
     def _start(self) -> Channel:
@@ -253,23 +251,17 @@ class FreshRun:
         fields = self.config.model_dump(mode="json", exclude_unset=True)
         request.write_text(json.dumps({"data": self.data, "config": fields}), encoding="utf-8")
         self._channel, child_end = Channel.pair()
-        descriptor, unset = child_end.end.fileno(), self.without.names
-        with self._output.open("wb") as output:
-            self._process = subprocess.Popen(
-                [*child_command(_CHILD), str(request), str(descriptor)],
-                env={name: value for name, value in os.environ.items() if name not in unset},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=[descriptor],
-                start_new_session=True,  # Ctrl-C reaches only this process, which ends the child
-            )
-        child_end.close()
+        unset = self.without.names
+        self._child = SupervisedChild(
+            _CHILD,
+            [str(request)],
+            output=self._output,
+            environment={name: value for name, value in os.environ.items() if name not in unset},
+            channel=child_end,
+        )
         self._channel.receive(_START_SECONDS)
         return self._channel
 
     def _last_output_line(self) -> str:
-        lines = self._output.read_text(encoding="utf-8", errors="replace").splitlines()
-        return next(
-            (line for line in reversed(lines) if line.strip()), "its process did not answer"
-        )
+        lines = read_last_output(self._output).splitlines()
+        return lines[-1] if lines else "its process did not answer"

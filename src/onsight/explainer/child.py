@@ -15,7 +15,7 @@ def main() -> NoReturn:
     """Open the run of a request file and time it. Arguments: the file, the channel's descriptor."""
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     channel = Channel.inherited(int(sys.argv[2]))
-    choose_spinning()  # before torch loads, as `onsight train` does
+    choose_spinning()  # must precede the import of torch, as in `onsight train`
     try:
         serve(request["data"], Config.model_validate(request["config"]), channel)
     except Closed:

@@ -1,4 +1,4 @@
-"""Measure which device trains fastest at which batch size, with the run's own training step.
+"""Measure which device trains fastest at which batch size, with the run's training step.
 
 On a machine with only a CPU, thread counts and precisions are compared instead.
 """
@@ -13,7 +13,14 @@ from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.errors import ConfigError, DeviceError
-from onsight.explainer.rounds import ROUNDS, DeviceCandidate, TimedCell, run_rounds, warm_up
+from onsight.explainer.rounds import (
+    ROUNDS,
+    DeviceCandidate,
+    TimedCell,
+    run_rounds,
+    speed_ratio,
+    warm_up,
+)
 from onsight.explainer.step_costs import StepCosts, fit_costs
 from onsight.hardware.devices import choose_device, describe_device
 from onsight.hardware.memory import keep_freed_memory
@@ -28,7 +35,7 @@ from onsight.training.images.training_data import place
 from onsight.training.plan import choose_precision, choose_threads
 from onsight.training.step.optim import choose_learning_rate
 from onsight_explain.devices import available_devices, is_out_of_memory
-from onsight_explain.paired_timing import warn_if_busy
+from onsight_explain.paired_timing import RatioInterval, warn_if_busy
 
 _DEFAULT_SIZES = (4, 32, 128, 512)
 
@@ -47,12 +54,12 @@ class DeviceComparison:
         """Return the cells of one batch size, in the order of the candidates."""
         return [cell for cell in self.cells if cell.batch_size == batch_size]
 
-    def ratio(self, cell: TimedCell) -> float | None:
+    def ratio(self, cell: TimedCell) -> RatioInterval | None:
         """Return a cell's speed relative to the first candidate's, or None if unknown."""
         first = self.row(cell.batch_size)[0]
         if first.problem or cell.problem:
             return None
-        return first.step_seconds / cell.step_seconds
+        return speed_ratio(cell, first)
 
     @cached_property
     def costs(self) -> dict[str, StepCosts | None]:
@@ -108,7 +115,7 @@ def compare_devices(
 def choose_candidates(devices: Sequence[str], config: Config) -> list[DeviceCandidate]:
     """Return the candidates for these devices, or else for the CPU and every accelerator.
 
-    Raises DeviceError for a device that is not there, ConfigError for one named twice.
+    Raises DeviceError for a device that is not there, ConfigError for a device named twice.
     """
     chosen = [choose_device(name).value for name in devices or _default_devices(config.device)]
     for device in chosen:
@@ -162,13 +169,13 @@ def second_batch_size(size: int, images: int) -> int | None:
 
 
 def _default_devices(device: str) -> list[str]:
-    """Return the CPU, then the config's devices, or all that there are."""
+    """Return the CPU, then the config's devices, or all available ones."""
     names = available_devices() if device in ("auto", "all") else device.split(",")
     return ["cpu", *(name for name in names if name != "cpu")]
 
 
 def _cpu_candidates(config: Config, threads: int) -> list[DeviceCandidate]:
-    """Return one thread and all threads, each in every precision that the config leaves open."""
+    """Return one thread and all threads, each in every precision that the config allows."""
     cpu = torch.device("cpu")
     is_open = config.precision == "auto"
     default = choose_precision(config.precision, cpu).value
@@ -214,11 +221,11 @@ def _make_trials(
             if is_out_of_memory(error):
                 raise DeviceError(
                     f"{candidate.device} has too little free memory even for the network and the "
-                    "first batch: stop other programs on it, or leave it out of --compare"
+                    "first batch: stop other programs on it, or remove it from --compare"
                 ) from error
             if not candidate.tentative:
                 raise
-            reporter.warn(f"{candidate.name} is left out: {config.model} fails there ({error})")
+            reporter.warn(f"{candidate.name} is skipped: {config.model} fails there ({error})")
             continue
         trials[candidate] = trial
     return trials

@@ -129,7 +129,7 @@ def _compare_devices(
 def _read_subject(
     subject: str, fields: dict[str, Any], recipe: str | None, config_file: Path | None
 ) -> tuple[str, Config]:
-    """Return DATA and config. A run folder stands for those that it was trained with."""
+    """Return DATA and config; for a run folder, the ones that the run was trained with."""
     run = Path(subject)
     is_run = (run / "config.toml").is_file() and (run / "plan.json").is_file()
     if not is_run:

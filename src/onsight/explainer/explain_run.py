@@ -35,13 +35,13 @@ from onsight_explain.paired_timing import warn_if_busy
 from onsight_explain.search import MIN_GAIN, Search, SearchResult, TrialResult
 from onsight_explain.tracing.timeline import write_timeline
 
-_RECORDED_SHARE = 0.05  # of the time, spent on each of two recordings: before and after
-_WINDOW_SECONDS = 0.25  # of one measurement
+_RECORDING_FRACTION = 0.05  # fraction of the budget, per recording (before and after)
+_WINDOW_SECONDS = 0.25  # length of one measurement
 
 
 @dataclass(frozen=True)
 class RunExplanation:
-    """What was measured about a run's step."""
+    """The measurements of a run's training step."""
 
     config: Config
     shape: tuple[int, int, int]  # (height, width, channels) of the input
@@ -52,8 +52,8 @@ class RunExplanation:
     best: TrialResult[RunChange] | None
     left_out: list[RunChange]  # not tried, because time ran out
     rates: list[float]  # images/s of the unchanged run, beside each change
-    after: StepRecord | None  # with the best flags applied
-    settings: UnsetVariables | None = None  # of OpenMP threads, in the environment
+    after: StepRecord | None  # a record with the best flags applied
+    settings: UnsetVariables | None = None  # OpenMP variables set in the environment
 
     @property
     def rate(self) -> float:
@@ -63,7 +63,7 @@ class RunExplanation:
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run that could train now. config: with nothing left open."""
+    """A prepared run. config is fully resolved (no "auto")."""
 
     config: Config
     data: TrainingData
@@ -91,7 +91,7 @@ def explain_data(
         open_run(data, config, reporter) as run,
         closing(RunBench(run.config, run.data, fresh)) as bench,
     ):
-        record_seconds = _RECORDED_SHARE * seconds
+        record_seconds = _RECORDING_FRACTION * seconds
         before = bench.record((), record_seconds, has_timeline=trace_file is not None)
         if trace_file and before.timeline:
             name = f"onsight train {data}"
@@ -100,8 +100,8 @@ def explain_data(
         if try_changes:
             unchanged = bench.open(())
             remaining = seconds - 2 * record_seconds
-            race = Search[RunChange](bench, unchanged, remaining, _WINDOW_SECONDS, reporter)
-            found = race.run(bench.candidates(unchanged))
+            search = Search[RunChange](bench, unchanged, remaining, _WINDOW_SECONDS, reporter)
+            found = search.run(bench.candidates(unchanged))
         best = found.best if found.best and found.best.ratio >= MIN_GAIN else None
         applies_here = best and not find_unset(best.changes)  # not only in a child process
         after = bench.record(best.changes, record_seconds) if best and applies_here else None
@@ -145,13 +145,13 @@ def data_of_run(run: Path) -> str:
     model = run / "model.safetensors"
     if not model.is_file():
         raise OutputError(
-            f"{run} is not a finished run: without model.safetensors its DATA is unknown. Name "
-            "the DATA instead, with --config for the run's settings"
+            f"{run} is not a finished run: it has no model.safetensors, so its dataset is unknown. "
+            "Pass the dataset instead, and --config for the run's settings"
         )
     data = str(load_model_file(model).provenance["data"])
     if is_memory_name(data):
         raise OutputError(
-            f"{run} was trained on {data}, which no command can read again. Name DATA with "
-            "such images instead, with --config for the run's settings"
+            f"{run} was trained on {data}, which no command can read again. Pass a dataset "
+            "with such images instead, and --config for the run's settings"
         )
     return data

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 import torch
 
 from onsight_explain.devices import is_out_of_memory
+from onsight_explain.paired_timing import RatioInterval, ratio_interval
 
 ROUNDS = 7
 OUT_OF_MEMORY = "out of memory"
 MIN_LEAD = 1.02  # a smaller lead is useless, however certain
-_MIN_ROUNDS = 3  # for cells with slow steps
+_MIN_ROUNDS = 3  # rounds of cells with slow steps
 _WARM_UP_SECONDS = 0.1
-_WINDOW_SECONDS = 0.12  # of a cell in a round, but at least one step
-_CELL_SECONDS = 3.0  # after this long, the minimum of rounds is enough
+_WINDOW_SECONDS = 0.12  # time of a cell per round, but at least one step
+_CELL_SECONDS = 3.0  # cells timed for longer need only _MIN_ROUNDS
 _MAX_STEP_SECONDS = 5.0
 
 
@@ -29,7 +30,7 @@ class DeviceCandidate:
     device: torch.device
     threads: int
     precision: str
-    tentative: bool = False  # left out if it does not work
+    tentative: bool = False  # skipped with a warning if it fails
 
 
 @dataclass
@@ -39,7 +40,7 @@ class TimedCell:
     candidate: DeviceCandidate
     batch_size: int
     time_steps: Callable[[int], float]  # runs a number of steps and returns their seconds
-    steps: int = 1  # per round
+    steps: int = 1  # steps per round
     rounds: list[float] = field(default_factory=list)  # seconds per step in each round
     problem: str = ""  # why there is no measurement
 
@@ -67,8 +68,14 @@ def is_faster(cell: TimedCell, other: TimedCell) -> bool:
     return every_round and other.step_seconds >= MIN_LEAD * cell.step_seconds
 
 
+def speed_ratio(cell: TimedCell, other: TimedCell) -> RatioInterval:
+    """Return how many times as fast a cell was as another, from the rounds timed for both."""
+    pairs = zip(cell.rounds, other.rounds, strict=False)
+    return ratio_interval([other_seconds / seconds for seconds, other_seconds in pairs])
+
+
 def warm_up(cells: Iterable[TimedCell], advance: Callable[[], None]) -> None:
-    """Run each cell for a moment and choose its steps per round. Batch sizes must ascend.
+    """Run each cell briefly and choose its steps per round. Batch sizes must ascend.
 
     advance is called after each cell. A cell whose step would take too long is not run.
     """

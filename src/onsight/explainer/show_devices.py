@@ -13,7 +13,7 @@ from rich.text import Text
 
 from onsight.errors import OutputError
 from onsight.explainer.compare_devices import DeviceComparison
-from onsight.explainer.rounds import MIN_LEAD, DeviceCandidate, TimedCell, is_faster
+from onsight.explainer.rounds import MIN_LEAD, DeviceCandidate, TimedCell, is_faster, speed_ratio
 from onsight.explainer.step_costs import StepCosts, find_crossover
 from onsight.files import write_atomically
 from onsight.text import joined, plural
@@ -37,6 +37,7 @@ class SizeOutcome:
     winners: tuple[str, ...]  # the fastest candidate and those level with it
     rival: str = ""  # whom they beat: the first candidate, or else the best of those behind
     ratio: float = 1.0  # the fastest's speed relative to the rival's
+    interval: str = ""  # of the ratio, at 95%; empty after a single round
     cause: str = ""  # "fixed" or "image": the cost that makes most of the difference, if known
 
 
@@ -78,9 +79,10 @@ def _find_outcome(comparison: DeviceComparison, size: int) -> SizeOutcome:
         return SizeOutcome(size, winners)
     first = timed[0]
     rival = first if first in behind else min(behind, key=lambda cell: cell.step_seconds)
-    ratio = rival.step_seconds / fastest.step_seconds
+    ratio = speed_ratio(fastest, rival)
     costs = comparison.costs[winners[0]], comparison.costs[rival.candidate.name]
-    return SizeOutcome(size, winners, rival.candidate.name, ratio, _find_cause(*costs, size))
+    cause = _find_cause(*costs, size)
+    return SizeOutcome(size, winners, rival.candidate.name, ratio.ratio, ratio.ends, cause)
 
 
 def _find_cause(winner: StepCosts | None, rival: StepCosts | None, size: int) -> str:
@@ -137,7 +139,8 @@ def outcome_sentence(comparison: DeviceComparison, outcome: SizeOutcome) -> str:
     """State which candidate is fastest at a batch size, by what ratio and why."""
     if outcome.rival:
         reason = _explain_lead(comparison, outcome) or "the fitted costs do not explain it"
-        lead = ratio_words(outcome.ratio)
+        ends = f" ({outcome.interval})" if outcome.interval else ""
+        lead = f"{ratio_words(outcome.ratio)}{ends}"
         return f"{_winners_text(outcome)} wins {lead} over {outcome.rival}: {reason}"
     if len(outcome.winners) > 1:
         names = joined(outcome.winners)
@@ -243,6 +246,8 @@ def comparison_facts(comparison: DeviceComparison) -> dict[str, Any]:
 def _row_facts(comparison: DeviceComparison, cell: TimedCell) -> dict[str, Any]:
     candidate = cell.candidate
     timed = not cell.problem
+    ratio = comparison.ratio(cell)
+    facts = ratio.facts() if ratio else {}
     return {
         "candidate": candidate.name,
         "device": str(candidate.device),
@@ -250,7 +255,8 @@ def _row_facts(comparison: DeviceComparison, cell: TimedCell) -> dict[str, Any]:
         "precision": candidate.precision,
         "batch_size": cell.batch_size,
         "images_per_second": cell.images_per_second if timed else None,
-        "ratio": comparison.ratio(cell),
+        "ratio": facts.get("ratio"),
+        "ratio_interval": [facts.get("low"), facts.get("high")] if ratio else None,
         "step_seconds": cell.step_seconds if timed else None,
         "spread": [min(cell.rounds), max(cell.rounds)] if timed else None,
         "rounds": cell.rounds,
@@ -301,7 +307,7 @@ def _speed_text(comparison: DeviceComparison, cell: TimedCell) -> str:
         return cell.problem.partition(":")[0]
     speed, ratio = f"{cell.images_per_second:,.0f}", comparison.ratio(cell)
     is_first = cell.candidate == comparison.candidates[0]
-    return speed if is_first or ratio is None else f"{speed} {ratio_words(ratio):>6}"
+    return speed if is_first or ratio is None else f"{speed} {ratio_words(ratio.ratio):>6}"
 
 
 def _cost_texts(seconds: list[float | None]) -> list[str]:
@@ -312,7 +318,8 @@ def _cost_texts(seconds: list[float | None]) -> list[str]:
 def _method_note(comparison: DeviceComparison) -> str:
     rounds = max(len(cell.rounds) for cell in comparison.cells)
     text = (
-        f"Medians of {rounds} interleaved rounds. A step's time is fitted as a fixed cost per "
+        f"Medians of {rounds} interleaved rounds; ratios are geometric means of paired "
+        "rounds, with 95% intervals in parentheses. A step's time is fitted as a fixed cost per "
         "step (Python, kernel launches, threads waiting for one another) plus a cost per image"
     )
     misses = {name: costs.miss for name, costs in comparison.costs.items() if costs}

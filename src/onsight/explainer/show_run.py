@@ -21,7 +21,7 @@ from onsight_explain.search_table import (
 )
 from onsight_explain.text import step_times
 
-_DATA_BOUND = 0.3  # of the time spent waiting for data: from here on, that is the cause
+_DATA_BOUND = 0.3  # fraction of the time waiting for data that makes it the bottleneck
 _COMPUTE_PHASES = ("forward", "backward", "optimizer")
 
 
@@ -188,5 +188,5 @@ def _tried_facts(tried: TrialResult[RunChange]) -> dict[str, Any]:
 
 def _record_facts(record: StepRecord) -> dict[str, Any]:
     facts = asdict(replace(record, timeline=None)) | {"images_per_second": record.images_per_second}
-    del facts["timeline"]  # in a file of its own
+    del facts["timeline"]  # written to a separate file
     return facts

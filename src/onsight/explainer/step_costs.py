@@ -1,4 +1,4 @@
-"""Model the cost of a training step: a fixed part, and a part for each image."""
+"""Model the cost of a training step: a fixed part and a part per image."""
 
 import math
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def _misses(
     ones: Sequence[float], sizes: Sequence[float], fixed: float, image: float
 ) -> list[float]:
     pairs = zip(ones, sizes, strict=True)
-    return [fixed * one + image * size - 1 for one, size in pairs]
+    return [fixed * inverse + image * size - 1 for inverse, size in pairs]
 
 
 def _dot(first: Sequence[float], second: Sequence[float]) -> float:

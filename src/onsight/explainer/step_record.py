@@ -1,4 +1,4 @@
-"""Record the phases of a run's training step while it trains for a moment."""
+"""Record the phases of a run's training step while it trains briefly."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,15 +22,15 @@ _WARM_UP_STEPS = 4
 
 @dataclass(frozen=True)
 class StepRecord:
-    """A recorded stretch of training."""
+    """A recorded interval of training."""
 
     seconds: float
     steps: int
     images: int
     phases: dict[str, float]  # seconds, which add up to `seconds`
     device_phases: dict[str, float] | None  # seconds of some steps on the accelerator, if any
-    flops: int  # of one step
-    bytes: int  # moved by one step
+    flops: int  # operations per step
+    bytes: int  # bytes moved per step
     timeline: Timeline | None = None
 
     @property
@@ -44,7 +44,7 @@ class StepRecord:
         return self.seconds / self.steps
 
     def share(self, *phases: str) -> float:
-        """Return the phases' share of the time, on an accelerator of its own time."""
+        """Return the phases' share of the time, measured on the accelerator if there is one."""
         seconds = effective_phases(self.phases, self.device_phases)
         return sum(seconds.get(name, 0.0) for name in phases) / self.seconds
 
@@ -79,18 +79,18 @@ def record_step(
     counter.open()
     train(1)
     flops, moved = counter.close()
-    stretch = recorder.window.stretch()
-    assert stretch
-    first, last, _ = stretch
+    interval = recorder.window.interval()
+    assert interval
+    first, last, _ = interval
     return StepRecord(
-        seconds=last.moment - first.moment,
+        seconds=last.time - first.time,
         steps=last.steps - first.steps,
         images=last.images - first.images,
         phases={name: last.phases[name] - first.phases[name] for name in last.phases},
         device_phases=device_time.seconds() if device_time else None,
         flops=flops,
         bytes=moved,
-        timeline=line.timeline(first.moment, last.moment, device_time) if line else None,
+        timeline=line.timeline(first.time, last.time, device_time) if line else None,
     )
 
 

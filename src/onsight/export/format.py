@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from torch.export import ExportedProgram
 
 from onsight.data.pixels import Pixels
 from onsight.errors import ConfigError, did_you_mean
+from onsight.installation import require
 
 Classify = Callable[[Pixels], NDArray[np.float32]]
 """From images uint8 (B, H, W, C) to probabilities float32 (B, K)."""
@@ -22,7 +22,7 @@ class Format(NamedTuple):
 
     suffix: str
     packages: tuple[str, ...]  # packages needed to write and run the file
-    install: str  # argument of pip install for these packages
+    extra: str  # extra of Onsight that installs these packages
     write: Callable[[ExportedProgram, dict[str, Any], Path], None]  # graph, model_facts, path
     run: Callable[[Path], Classify]  # on all usable cores
     detects_out_of_distribution: bool = False  # the file also computes the scores
@@ -54,9 +54,6 @@ def find_format(name: str) -> Format:
             f"{did_you_mean(name, names)}"
         )
     form: Format = import_module(_HOMES[name]).FORMAT
-    missing = [package for package in form.packages if find_spec(package) is None]
-    if missing:
-        raise ConfigError(
-            f"exporting to {name} needs {', '.join(missing)}: pip install {form.install}"
-        )
+    for package in form.packages:
+        require(package, form.extra, f"exporting to {name}")
     return form

@@ -52,7 +52,7 @@ def _run_onnx(path: Path) -> Classify:
 FORMAT = Format(
     ".onnx",
     ("onnx", "onnxscript", "onnxruntime"),
-    "'onsight[export]'",
+    "export",
     write_onnx,
     _run_onnx,
     detects_out_of_distribution=True,

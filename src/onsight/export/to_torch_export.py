@@ -34,4 +34,4 @@ def _run_torch_export(path: Path) -> Classify:
     return classify
 
 
-FORMAT = Format(".pt2", (), "torch", write_torch_export, _run_torch_export)
+FORMAT = Format(".pt2", (), "", write_torch_export, _run_torch_export)

@@ -48,11 +48,11 @@ class ChosenHead:
 
 
 class LearningCurvePoint(NamedTuple):
-    """How many of the evaluated images a head classified correctly after fitting so many."""
+    """How many of the evaluated images a head fitted on fewer images classifies correctly."""
 
     images: int
     right: int
-    judged: int
+    evaluated: int
 
 
 def choose_head(

@@ -19,7 +19,7 @@ from onsight.data.fit import ImageFormat
 from onsight.data.loader import Batch, Loader
 from onsight.errors import DiskError
 from onsight.models.classifier import Classifier
-from onsight.models.head import capturing_features, find_head, no_features, require_head
+from onsight.models.head import capturing_features, find_head, no_feature_error, require_head
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 PLAIN, MIRRORED = "plain", "mirrored"
@@ -76,7 +76,7 @@ def logits_and_features(classifier: Classifier, images: Tensor) -> tuple[Tensor,
     rows = sum(len(part) for part in captured)
     is_flat = all(part.dim() == 2 for part in captured)
     if rows != len(images) or not is_flat or head.out_features != logits.shape[1]:
-        raise no_features(net)
+        raise no_feature_error(net)
     return logits, torch.cat(captured).float()
 
 

@@ -4,7 +4,6 @@ import os
 import platform
 import sys
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 
 from onsight.choice import Choice
 from onsight.errors import DeviceError
+from onsight.installation import package_version
 from onsight.text import plural
 from onsight_explain.devices import (
     available_devices,
@@ -62,7 +62,7 @@ def choose_devices(requested: str, ranks: int) -> Choice[list[torch.device]]:
         return Choice(devices, f"the first {ranks} that torch finds")
     raise DeviceError(
         f"--device {requested} names {plural(len(devices), 'device')} for {ranks} ranks; "
-        "leave out --ranks"
+        "remove --ranks"
     )
 
 
@@ -122,14 +122,6 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 def package_versions() -> dict[str, str | None]:
     """Return the versions of the packages that results depend on; None if not installed."""
     return {name: package_version(name) for name in _PACKAGES}
-
-
-def package_version(package: str) -> str | None:
-    """Return an installed package's version, or None."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 @cache

@@ -17,7 +17,7 @@ _KEPT_BYTES = 1 << 30
 def keep_freed_memory() -> None:
     """Keep freed blocks of up to 1 GiB in the process instead of returning them at each step.
 
-    By default glibc maps every block of over 32 MB anew, and the kernel clears all its pages:
+    By default glibc maps every block of over 32 MB again, and the kernel clears all its pages:
     two thirds of the time of converting 64 images of 224x224 to floats. Does nothing if the C
     library is not glibc.
     """

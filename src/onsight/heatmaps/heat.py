@@ -2,8 +2,8 @@
 
 The evidence at a place of a map is its activation times the gradient of the class's logit, less the
 mean logit, summed over channels: HiResCAM (Draelos and Carin, arXiv:2011.08891). Behind layers that
-mix all places this says nothing about a place; there, the gradient is integrated on the way from an
-image of one colour, the image's mean (integrated gradients: Sundararajan and others,
+mix all places, it is no evidence about a place; there, the gradient is integrated along a path from
+an image of one colour, the image's mean (integrated gradients: Sundararajan and others,
 arXiv:1703.01365).
 
 B batch, C channels, D channels of a map, H height, W width, K classes; h, w: size of a map.
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from onsight.errors import ConfigError
+from onsight.installation import require
 from onsight.models.classifier import Classifier
 from onsight.models.trial_forward import preserving_modes, trial_forward
 from onsight.models.unsuitable import unsuitable
@@ -59,10 +59,7 @@ def heat_maps(classifier: Classifier, images: Tensor, classes: Tensor) -> NDArra
 
 def require_captum() -> None:
     """Raise ConfigError unless captum is installed."""
-    try:
-        import captum.attr  # noqa: F401
-    except ImportError as error:
-        raise ConfigError("heat maps need captum: pip install 'onsight[heatmaps]'") from error
+    require("captum", "heatmaps", "drawing heat maps")
 
 
 @dataclass

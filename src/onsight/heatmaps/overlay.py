@@ -92,7 +92,7 @@ def _centre(values: Heat, size: tuple[int, int]) -> Heat:
 
 
 def _grow(area: NDArray[np.bool_], width: int) -> NDArray[np.bool_]:
-    """Return an area (H, W) and what is within so many pixels of it."""
+    """Return an area (H, W), grown by a width in pixels on all sides."""
     padded = np.pad(area, width)
     height, area_width = area.shape
     steps = range(2 * width + 1)

@@ -40,7 +40,7 @@ def evaluate(
 ) -> Results:
     """Evaluate a model on labelled images.
 
-    Images identical to one that the model was trained or selected with are left out, and counted
+    Images identical to one that the model was trained or selected with are excluded, and counted
     in the result as `seen`.
 
     Args:
@@ -50,11 +50,11 @@ def evaluate(
         data_format: The format of the data; auto detects it.
         label: The column with the labels, if a manifest has several.
         label_from: A regular expression that extracts the label from each image's path.
-        crop_boxes: Make each annotated box an image of its own.
+        crop_boxes: Treat each annotated box as a separate image.
         cache_folder: Where to cache decoded images; none disables the cache.
-        module: A network of your own, as for `load`.
+        module: Your network, as for `load`.
         csv: A file to write a row per evaluated image to.
-        tta: Test-time augmentation (one, flip or flip-shift): also report its accuracy.
+        tta: Test-time augmentation (none, flip or flip-shift): also report its accuracy.
         reporter: Where progress is shown. Default: nowhere.
 
     Raises UserError, DiskError.
@@ -67,8 +67,8 @@ def evaluate(
     classifier = predictor.classifier
     tta_forward = None if tta == "none" else TtaForward(classifier, tta)
     cache = find_cache_folder(cache_folder)
-    taken = resolve_data(data)
-    source = find_source(taken, ReadOptions(data_format, label, label_from, crop_boxes), cache)
+    resolved = resolve_data(data)
+    source = find_source(resolved, ReadOptions(data_format, label, label_from, crop_boxes), cache)
     reporter.say(f"data: {source.description}")
     if csv:
         refuse_replacing("--csv", csv, data=source.files())
@@ -78,17 +78,17 @@ def evaluate(
     pack, ids = held_out.pack, held_out.ids
     if len(ids) == 0:
         raise DataError(
-            f"every image of {name_data(taken)} was used to train this model, so none is left to "
-            "evaluate it on; use images that it was not trained with"
+            f"every image of {name_data(resolved)} was used to train this model, so none is left "
+            "to evaluate it on; use images that it was not trained with"
         )
     started = time.perf_counter()
     batch_size = evaluation_batch_size(classifier.device, pack.format.model_size)
     loader = Loader(Images.of(pack), ids, batch_size, classifier.device)
     table = evaluate_with_scores(classifier, loader.in_order())
     seconds = time.perf_counter() - started
-    views: TtaResult = {}
+    tta_metrics: TtaResult = {}
     if tta_forward:
-        views = tta_results(evaluate_batches(tta_forward, loader.in_order()), tta)
+        tta_metrics = tta_results(evaluate_batches(tta_forward, loader.in_order()), tta)
     if csv:
         write_predictions(csv, table, pack)
     detector = predictor.file.out_of_distribution
@@ -98,14 +98,14 @@ def evaluate(
         flagged = detector_results(detector, flags)
     return {
         **compute_metrics(table, predictor.classes),
-        **views,
+        **tta_metrics,
         "temperature": predictor.file.temperature,
         "out_of_distribution": flagged,
         "model": predictor.file.model,
         "device": str(classifier.device),
         "seconds": seconds,
         "images_per_second": len(table) / seconds,
-        "seen": held_out.left_out,
+        "seen": held_out.excluded,
         "used": len(table),
         "problems": len(held_out.problems),
         "problem_rows": held_out.problems,

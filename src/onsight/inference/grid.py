@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # it loads torch
 class _Cell(NamedTuple):
     """The size of an image with its caption, in pixels."""
 
-    side: int  # of the image's square; a multiple of 28, the most common size of small images
+    side: int  # side of the image's square; a multiple of 28, the most common size of small images
     gap: int
     caption_gap: int
     line: int
@@ -63,7 +63,7 @@ def save_grid(
     predictor: Predictor,
     read: Callable[[str], bytes] = read_regular_file,
 ) -> int:
-    """Draw the first 64 predictions in order, and return how many were drawn.
+    """Draw the first 64 predictions in order, and return how many there are in the grid.
 
     An image whose parent folder is named like one of the classes is assumed to be of that class.
     An input that cannot be used is an empty tile with the reason. read: returns the bytes of the
@@ -74,8 +74,8 @@ def save_grid(
     rows = math.ceil(len(shown) / columns)
     cell = _PREDICTION
     canvas = Canvas(columns * cell.width + cell.gap, rows * cell.height + cell.gap)
-    for number, prediction in enumerate(shown):
-        row, column = divmod(number, columns)
+    for index, prediction in enumerate(shown):
+        row, column = divmod(index, columns)
         corner = cell.gap + column * cell.width, cell.gap + row * cell.height
         _draw_prediction(canvas, corner, prediction, predictor, read)
     write_atomically(path, canvas.as_png())
@@ -89,7 +89,7 @@ def save_similar_grid(
 ) -> int:
     """Draw the first 16 queries with up to 10 neighbours each; return how many queries.
 
-    Images are drawn as the network takes them, in the format target. Raises DiskError.
+    Images are drawn as the network receives them, in the format target. Raises DiskError.
     """
     shown = answers[:_MAX_QUERIES]
     columns = 1 + max(len(neighbours[:_MAX_NEIGHBOURS]) for _, neighbours in shown)
@@ -143,8 +143,8 @@ def _draw_tile(
         fitted = tile(pixels, cell.side)
         height, width = fitted.shape[:2]
         canvas.image(x + (cell.side - width) // 2, y + (cell.side - height) // 2, fitted)
-    for number, words in enumerate(caption):
-        canvas.write(x, y + cell.side + cell.caption_gap + number * cell.line, words)
+    for index, line in enumerate(caption):
+        canvas.write(x, y + cell.side + cell.caption_gap + index * cell.line, line)
 
 
 def _actual_class(path: str, classes: Sequence[str]) -> str | None:
@@ -156,7 +156,7 @@ def _actual_class(path: str, classes: Sequence[str]) -> str | None:
 def _thumbnail(
     prediction: Prediction, target: ImageFormat, read: Callable[[str], bytes]
 ) -> Pixels | None:
-    """Decode an image at about the size of a tile, in its own shape."""
+    """Decode an image at about the size of a tile, with its original proportions."""
     if prediction.problem is not None:
         return None
     try:

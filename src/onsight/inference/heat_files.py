@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 
 from onsight.data.decode import decode, prepare_image
 from onsight.data.fit import ImageFormat
-from onsight.data.pixels import Pixels
+from onsight.data.pixels import Pixels, to_pillow
 from onsight.errors import ImageError, OutputError
 from onsight.files import check_output, write_atomically
 from onsight.heatmaps.heat import heat_maps, require_captum
@@ -43,17 +42,17 @@ def check_heat_folder(folder: Path) -> None:
 class _Drawing(NamedTuple):
     """A prediction to draw."""
 
-    number: int  # of the image among the inputs
+    number: int  # position of the image among the inputs, from 1
     row: Prediction
-    data: bytes  # of the image's file
-    pixels: Pixels  # uint8 (H, W, C), as the network takes them
+    data: bytes  # content of the image's file
+    pixels: Pixels  # uint8 (H, W, C), as the network receives them
 
 
 class HeatFolder:
     """Writes a file such as 000001-NAME.png for each prediction.
 
-    The number is the image's position among the inputs. NAME is its own without characters other
-    than letters, digits, dots and hyphens.
+    The number is the image's position among the inputs. NAME is the name of its file, with all
+    characters replaced except letters, digits, underscores, dots and hyphens.
     """
 
     def __init__(self, folder: Path, predictor: Predictor) -> None:
@@ -107,8 +106,8 @@ def _draw_page(row: Prediction, data: bytes, heat: Heat, target: ImageFormat) ->
 
 
 def _decode_original(data: bytes, target: ImageFormat) -> Pixels:
-    """Decode an image in its own shape, at most 448 pixels long."""
+    """Decode an image with its original proportions, at most 448 pixels long."""
     pixels = decode(data, target.background, target.pixel_limit, (_SIDE, _SIDE))
-    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    image = to_pillow(pixels)
     image.thumbnail((_SIDE, _SIDE))
     return np.asarray(image, np.uint8).reshape(image.height, image.width, pixels.shape[2])

@@ -28,7 +28,7 @@ class HeldOutImages:
 
     pack: Pack  # all images, with the model's class numbers; -1 for classes that it does not have
     ids: Tensor  # int64 (n,): images to evaluate on, one of each group of copies
-    left_out: int  # labelled images that are not among the ids
+    excluded: int  # labelled images that are not among the ids
     seen: Tensor  # int64 (m,): images that the model was trained or selected with
     problems: list[Problem]
 
@@ -36,7 +36,7 @@ class HeldOutImages:
 def open_held_out(
     predictor: Predictor, source: Source, cache: Path | None, reporter: Reporter
 ) -> HeldOutImages:
-    """Decode DATA and leave out every image that the model was trained or selected with.
+    """Decode DATA and exclude every image that the model was trained or selected with.
 
     Raises DataError if the model has none of its classes.
     """
@@ -68,7 +68,7 @@ def training_source(predictor: Predictor, cache: Path | None) -> Source:
 def open_model_pack(
     source: Source, predictor: Predictor, cache: Path | None, reporter: Reporter
 ) -> Pack:
-    """Decode the images for a model, or reuse the pack of the model's own run from the cache."""
+    """Decode the images for a model, or reuse the pack that the model's training run cached."""
     job = PackJob(source, predictor.format, threads=usable_cores())
     training_job = replace(job, target=replace(job.target, channels=0))
     if is_packed(training_job, cache):
@@ -103,5 +103,5 @@ def _with_model_classes(predictor: Predictor, pack: Pack) -> tuple[Pack, list[Pr
 
 def _class_numbers(names: Sequence[str], model_classes: Sequence[str]) -> NDArray[np.int32]:
     """Return the model's number of each class name, -1 for names that it does not have."""
-    numbers = {name: number for number, name in enumerate(model_classes)}
+    numbers = {name: index for index, name in enumerate(model_classes)}
     return np.array([numbers.get(name, -1) for name in names], np.int32)

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _CHUNK = 8  # images per task: large enough to hide the pool's overhead, small enough to balance
-_SPARE_TASKS = 4  # per thread, beyond those of the next batch, so that no thread runs idle
+_SPARE_TASKS = 4  # tasks per thread, beyond those of the next batch, so that no thread is idle
 _MAX_UNUSABLE = 16  # a batch ends after this many times its size of inputs, usable or not
-_LOADING = Lock()  # Pillow loads an image in place, and the same image can be given twice
+_LOADING = Lock()  # Pillow loads an image in place, and the same image may be passed twice
 
 Item = TypeVar("Item")
 
@@ -78,7 +78,7 @@ def image_name(image: ImageLike) -> str:
 
 
 def read_image(image: ImageLike, target: ImageFormat) -> Pixels:
-    """Return the pixels that the model takes: uint8 (H, W, C). Raises ImageError."""
+    """Return the model's input: uint8 (H, W, C). Raises ImageError."""
     content: object = image
     if isinstance(image, Input):
         content = image.read()
@@ -115,7 +115,7 @@ def prepare_batches(
 
 
 def is_batch_full(usable: int, inputs: int, batch_size: int) -> bool:
-    """Return True if a batch of so many inputs is complete.
+    """Return whether a batch with these numbers of usable images and inputs is complete.
 
     Resuming relies on it: rows are continued at the end of a batch.
     """

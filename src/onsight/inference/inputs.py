@@ -163,8 +163,8 @@ def _read_manifest(manifest: str) -> Iterator[Input]:
 def _read_archive(archive: str) -> Iterator[Input]:
     """Yield the members in the archive's order, followed by those that cannot be used."""
     members, read = open_archive(Path(archive), find_cache_folder())
-    for number, path in enumerate(members.paths):
-        yield Input(f"{archive}/{path}", partial(read, number), file=False)
+    for index, path in enumerate(members.paths):
+        yield Input(f"{archive}/{path}", partial(read, index), file=False)
     for problem in members.problems:
         yield _unusable_input(f"{archive}/{problem.path}", problem.reason)
 

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onsight.data.pixels import Pixels
-from onsight.errors import ConfigError, DeviceError, ModelError
+from onsight.errors import DeviceError, ModelError
 from onsight.files import digest_around
 from onsight.inference.runner import Outputs, model_facts
+from onsight.installation import require
 from onsight.models.preprocessing import Preprocessing
+from onsight.models.unsuitable import exported_unsuitable
 from onsight_explain.threads import usable_cores
 
 if TYPE_CHECKING:
@@ -57,10 +59,7 @@ class OnnxRunner:
     def run(self, images: Pixels, features: bool = False) -> Outputs:
         """Compute images uint8 (B, H, W, C). Raises ModelError if features are requested."""
         if features:
-            raise ModelError(
-                "an exported model has no features: use the run folder or model file that it "
-                "was exported from"
-            )
+            raise exported_unsuitable("computing features")
         names = [OUTPUT] if self.threshold is None else [OUTPUT, SCORES]
         return Outputs(*self._session.run(names, {INPUT: images}))
 
@@ -76,12 +75,9 @@ def load_onnx(path: Path, device: str = "auto") -> OnnxRunner:
     """
     if device not in ("auto", "cpu"):
         raise DeviceError(f"an exported .onnx file runs on the CPU, not on '{device}'")
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ConfigError(
-            f"running {path} needs onnxruntime: pip install 'onsight[run]'"
-        ) from error
+    require("onnxruntime", "run", f"running {path}")
+    import onnxruntime
+
     data = _checked_bytes(path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = usable_cores()

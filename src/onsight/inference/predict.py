@@ -17,12 +17,12 @@ from onsight.inference.inputs import STDIN, find_inputs, no_inputs
 from onsight.inference.predictor import Batches, Prediction, Predictor, list_model_files, load
 from onsight.inference.resumable_file import (
     ResumableFile,
+    check_not_interrupted,
     check_resumable,
+    clear_completed_job,
     describe_job,
     discard,
-    is_complete,
     job_path,
-    refuse_interrupted,
     rows_path,
 )
 from onsight.inference.row_formats import (
@@ -59,13 +59,13 @@ _STDOUT_FORMATS: dict[str, Callable[[RowColumns], RowFormat]] = {
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What `onsight predict` writes, and where. Without any of these: lines on stdout."""
+    """The output of `onsight predict`: its content and files. By default, lines on stdout."""
 
     csv: str | None = None  # a file, or - for stdout
     jsonl: str | None = None  # a file, or - for stdout
     parquet: Path | None = None
     as_json: bool = False  # one JSON object on stdout
-    top: int = 0  # how many of the most probable classes a row has
+    top: int | None = None  # how many of the most probable classes to include in a row
     min_confidence: float | None = None  # below this probability the class is withheld
     grid: Path | None = None  # a PNG file
     heat: Path | None = None  # a new folder, for a heat map of each image
@@ -95,7 +95,7 @@ class OutputOptions:
 
         Raises ConfigError, OutputError, DiskError.
         """
-        if self.top < 0:
+        if self.top is not None and self.top < 1:
             raise ConfigError(f"--top {self.top} must be at least 1")
         if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
             raise ConfigError(f"--min-confidence {self.min_confidence} must be from 0 to 1")
@@ -108,11 +108,14 @@ class OutputOptions:
         is_single = len(self.files) == 1 and self.text_files
         if self.resume and (not is_single or self.on_stdout or self.heat):
             raise ConfigError(
-                "--resume continues a single file of --csv or --jsonl: leave out all other output "
-                "(--parquet, --json, --save-grid, --heatmap)"
+                "--resume continues a single file of --csv or --jsonl: remove all other output "
+                "options (--parquet, --json, --save-grid, --heatmap)"
             )
         for path in self.text_files.values():
-            (check_resumable if self.resume else refuse_interrupted)(path)
+            if self.resume:
+                check_resumable(path)
+            else:
+                check_not_interrupted(path)
 
     def _check_files(self, model: Path, inputs: Sequence[str]) -> None:
         for flag, path in self.files.items():
@@ -138,7 +141,7 @@ class OpenOutput(NamedTuple):
 
     sinks: list[Sink]
     inputs: Iterator[Input]  # those that have no row yet
-    counts: RowCounts  # of the rows that exist already
+    counts: RowCounts  # counts of the rows that were already written
 
 
 def predict_files(
@@ -159,10 +162,10 @@ def predict_files(
     options.check(model, paths)
     inputs = _skip_outputs(_require_inputs(find_inputs(paths)), options)
     predictor = load(model, device=device, module=module)
-    columns = RowColumns(predictor.classes, options.top, options.min_confidence is not None)
+    columns = RowColumns(predictor.classes, options.top or 0, options.min_confidence is not None)
     job = describe_job(model, predictor.runner)
-    with _resume_hint(options, reporter), ExitStack() as until_closed:
-        output = _open_output(options, columns, job, inputs, until_closed)
+    with _resume_hint(options, reporter), ExitStack() as stack:
+        output = _open_output(options, columns, job, inputs, stack)
         if output is None:
             reporter.say("the file is complete")
             return
@@ -232,20 +235,20 @@ def _open_output(
     columns: RowColumns,
     job: Mapping[str, Any],
     inputs: Iterator[Input],
-    until_closed: ExitStack,
+    stack: ExitStack,
 ) -> OpenOutput | None:
     """Open all outputs, resuming one if requested; None if it is complete already.
 
-    until_closed: closes what was opened. Raises OutputError for rows of another job, DiskError.
+    stack: closes everything that was opened. Raises OutputError for rows of another job, DiskError.
     """
     output = OpenOutput([], inputs, RowCounts())
     job = {**job, "columns": columns.header, "--min-confidence": options.min_confidence}
     for name, path in options.text_files.items():
         file_job = {**job, "format": name}
-        if options.resume and is_complete(path, file_job):
+        if options.resume and clear_completed_job(path, file_job):
             return None
         file = ResumableFile(path, _FILE_FORMATS[name](columns), file_job)
-        until_closed.callback(file.close)
+        stack.callback(file.close)
         if options.resume:
             output = OpenOutput([], *file.resume(inputs))
         else:
@@ -253,7 +256,7 @@ def _open_output(
         output.sinks.append(file)
     if options.parquet:
         table = ParquetFile(options.parquet, columns)
-        until_closed.callback(table.close)
+        stack.callback(table.close)
         output.sinks.append(table)
     output.sinks.extend(Stdout(_STDOUT_FORMATS[name](columns)) for name in options.on_stdout)
     if not output.sinks:
@@ -321,7 +324,7 @@ def _summary(counts: RowCounts, resumed: int, seconds: float) -> str:
     parts += [f"{counts.unsure:,} unsure"] if counts.unsure else []
     parts.append(f"{counts.problems:,} could not be used")
     new = counts.images - resumed
-    old = f"{resumed:,} from before; " if resumed else ""
+    old = f"{resumed:,} already done; " if resumed else ""
     rate = f"{new / seconds:,.0f} images/s"
     return f"{', '.join(parts)}; {old}{new:,} in {duration(seconds)}, {rate}"
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.pixels import Pixels
-from onsight.errors import ImageError, ModelError
+from onsight.errors import ImageError
 from onsight.inference.images import (
     ImageLike,
     Input,
@@ -23,6 +23,7 @@ from onsight.inference.images import (
     read_image,
 )
 from onsight.inference.runner import Runner
+from onsight.models.unsuitable import exported_unsuitable, unsuitable
 from onsight.text import notebook_table
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from onsight.models.classifier import Classifier
     from onsight.models.file import ModelFile
 
-_RUN_FILES = (  # of a run folder, read by `report`, `compare` and `card`
+_RUN_FILES = (  # files of a run folder that are read by `report`, `compare` and `card`
     "config.toml",
     "environment.json",
     "metrics.jsonl",
@@ -50,7 +51,7 @@ class Prediction:
 
     path: str
     predicted: str | None  # None if the image cannot be used, or its class was withheld
-    probability: float | None  # of the most probable class
+    probability: float | None  # probability of the most probable class
     problem: str | None  # why the image cannot be used
     probabilities: NDArray[np.float32] | None  # (K,), in the order of the classes
     out_of_distribution: bool | None = None  # None if the model has no detector
@@ -187,17 +188,14 @@ class Predictor:
         blank = np.zeros((1, size.height, size.width, size.channels), np.uint8)
         features = self.runner.run(blank, features=True).features
         if features is None:
-            raise ModelError("the model has no features")
+            raise unsuitable(str(self.runner.facts["model"]), "computing features", "it has none")
         return features[:0]
 
     def _torch_runner(self) -> "TorchRunner":
         from onsight.inference.torch_runner import TorchRunner
 
         if not isinstance(self.runner, TorchRunner):
-            raise ModelError(
-                "an exported model can only predict: for anything else, use the run folder or "
-                "model file that it was exported from"
-            )
+            raise exported_unsuitable("reading its network or model file")
         return self.runner
 
 
@@ -213,7 +211,7 @@ def load(
     Args:
         model: A run folder, a model file, or an exported .onnx file.
         device: auto, cpu, cuda, cuda:1, xpu or mps.
-        module: For a model with a network of your own: the network, or the
+        module: For a model with your own network: the network, or the
             package.module:callable that makes it. A model file never names code to run.
 
     Raises ConfigError, ModelError, DeviceError.

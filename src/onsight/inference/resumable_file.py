@@ -1,9 +1,15 @@
 """A file of rows that gets its name once it is complete, and can be continued until then.
 
-Rows are written to a hidden file next to it. A second hidden file describes the job that they
-belong to: it is written after the rows' file was created and removed after that was renamed, so
-one without the other means either not started or complete. A file with one of these names that
-was not written here is left alone.
+Rows are written to a hidden file next to it (rows_path). A second hidden file (job_path) describes
+the job that they belong to. It is written after the file of rows was created, and removed after
+that was renamed, so the files that exist show the state of a run:
+
+    rows and job    interrupted: it can be resumed
+    rows only       not started: killed before it wrote the job
+    job only        complete, if the file exists: killed right after the rename
+    neither         not started, or complete
+
+Files with these names that Onsight did not write are never changed.
 """
 
 import hashlib
@@ -27,9 +33,10 @@ from onsight.inference.sinks import Sink
 from onsight.installation import onsight_version
 from onsight.text import plural
 
-BATCH_SIZE = "batch size"
+_BATCH_SIZE_KEY = "batch size"
 
-_SYNC_SECONDS = 5.0  # rows a power cut may cost; a killed process loses none
+# A power cut loses at most the rows of this many seconds; a killed process loses none.
+_SYNC_SECONDS = 5.0
 
 
 def rows_path(path: Path) -> Path:
@@ -43,7 +50,7 @@ def job_path(path: Path) -> Path:
 
 
 def describe_job(model: Path, runner: Runner) -> dict[str, object]:
-    """Return the model, and everything that may change the last bits of its probabilities.
+    """Return the model, and everything that could change a bit of its probabilities.
 
     Rows of two runs can be in one file only if these are equal.
     """
@@ -53,7 +60,7 @@ def describe_job(model: Path, runner: Runner) -> dict[str, object]:
         "model": digest,
         "version of Onsight": onsight_version(),
         "device": str(runner.facts.get("device", "")),
-        BATCH_SIZE: runner.batch_size,
+        _BATCH_SIZE_KEY: runner.batch_size,
     }
 
 
@@ -63,7 +70,7 @@ def discard(path: Path) -> None:
     job_path(path).unlink(missing_ok=True)
 
 
-def refuse_interrupted(path: Path) -> None:
+def check_not_interrupted(path: Path) -> None:
     """Raise OutputError if there are rows of an interrupted run, which would be lost."""
     if exists(rows_path(path)) and exists(job_path(path)):
         raise OutputError(
@@ -76,16 +83,18 @@ def check_resumable(path: Path) -> None:
     """Raise OutputError for a file that exists and is not part of an interrupted run."""
     if exists(path) and not exists(rows_path(path)) and not exists(job_path(path)):
         raise OutputError(
-            f"{path} is complete, so there is nothing to resume; leave out --resume to write it "
-            "again"
+            f"{path} is complete, so there is nothing to resume; remove --resume to write it again"
         )
 
 
-def is_complete(path: Path, job: Mapping[str, Any]) -> bool:
-    """Return True if a run of this job was killed right after it renamed the complete file."""
+def clear_completed_job(path: Path, job: Mapping[str, Any]) -> bool:
+    """Remove the job of a run that was killed right after it renamed the complete file.
+
+    Return whether there was one. Raises OutputError if it was another job.
+    """
     if exists(rows_path(path)) or not exists(path):
         return False
-    _refuse_other_job(path, job)
+    _check_same_job(path, job)
     job_path(path).unlink()
     return True
 
@@ -93,9 +102,9 @@ def is_complete(path: Path, job: Mapping[str, Any]) -> bool:
 class ResumableFile(Sink):
     """Rows in a file that an interrupted run leaves ready to be continued."""
 
-    def __init__(self, path: Path, form: ResumableFormat, job: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, row_format: ResumableFormat, job: Mapping[str, Any]) -> None:
         self._path, self._rows_path, self._job_path = path, rows_path(path), job_path(path)
-        self._form = form
+        self._format = row_format
         self._job = job  # has to be equal in the run that continues the file
         self._synced = time.monotonic()
         is_started = exists(self._job_path)
@@ -103,11 +112,12 @@ class ResumableFile(Sink):
             _read_job(path)
         with disk_errors(self._rows_path):
             self._file = _open_locked(self._rows_path)
-            start = self._file.read(len(form.head) + 1)
+            start = self._file.read(len(row_format.head) + 1)
             self._file.seek(0)
-        if not is_started and not form.head.startswith(start):
+        # Without a job, the file of rows may be somebody else's: it must begin like one of ours.
+        if not is_started and not row_format.head.startswith(start):
             self._file.close()
-            raise _foreign_file(self._rows_path)
+            raise _make_foreign_file_error(self._rows_path)
 
     def start(self) -> None:
         """Start a new file, without rows."""
@@ -115,30 +125,30 @@ class ResumableFile(Sink):
             self._file.truncate(0)
             self._file.seek(0)
             self._job_path.unlink(missing_ok=True)
-            self._file.write(self._form.head)
+            self._file.write(self._format.head)
             self._sync()
         write_json(self._job_path, self._job)
 
     def resume(self, inputs: Iterator[Input]) -> tuple[Iterator[Input], RowCounts]:
         """Skip the inputs that have rows; return the remaining inputs and the counts so far.
 
-        Rows after the last full batch are cut off, so that the remaining batches, and with them
-        the bits of their probabilities, are those of an uninterrupted run. Raises OutputError for
+        Rows after the last full batch are cut off. The remaining batches are then the same as in
+        an uninterrupted run, and so is every bit of their probabilities. Raises OutputError for
         rows of another job.
         """
         counts = RowCounts()
         if exists(self._job_path):
-            _refuse_other_job(self._path, self._job)
-        if not exists(self._job_path) or self._read_head() != self._form.head:
+            _check_same_job(self._path, self._job)
+        if not exists(self._job_path) or self._read_head() != self._format.head:
             self.start()
             return inputs, counts
-        end, batch_size = self._file.tell(), self._job[BATCH_SIZE]
+        end, batch_size = self._file.tell(), self._job[_BATCH_SIZE_KEY]
         batch: list[tuple[Input, Prediction]] = []
         usable = 0
-        for row, row_end in self._form.read(self._file):
+        for row, row_end in self._format.read(self._file):
             image = next(inputs, None)
             if image is None or image.name != row.path:
-                raise self._different_inputs(counts.images + len(batch) + 1, row.path, image)
+                raise self._make_input_error(counts.images + len(batch) + 1, row.path, image)
             batch.append((image, row))
             usable += row.problem is None
             if is_batch_full(usable, len(batch), batch_size):
@@ -152,13 +162,13 @@ class ResumableFile(Sink):
     def write(self, rows: Sequence[Prediction]) -> None:
         """Write more rows. They survive a killed process, and after some seconds a power cut."""
         with disk_errors(self._rows_path):
-            self._file.write(self._form.rows(rows))
+            self._file.write(self._format.rows(rows))
             self._file.flush()
             if time.monotonic() - self._synced > _SYNC_SECONDS:
                 self._sync()
 
     def finish(self, counts: RowCounts) -> None:
-        """Give the file its name."""
+        """Rename the complete file and remove its job."""
         with disk_errors(self._path):
             move_into_place(self._file, self._rows_path, self._path)
             self._job_path.unlink()
@@ -167,21 +177,21 @@ class ResumableFile(Sink):
         """Close the file, and remove it if it has no rows."""
         with suppress(OSError):  # a failed write has been reported
             self._file.flush()
-        has_rows = os.fstat(self._file.fileno()).st_size > len(self._form.head)
+        has_rows = os.fstat(self._file.fileno()).st_size > len(self._format.head)
         with suppress(OSError):
             self._file.close()
         if not has_rows:
             discard(self._path)
 
     def _read_head(self) -> bytes:
-        return self._file.read(len(self._form.head))
+        return self._file.read(len(self._format.head))
 
     def _sync(self) -> None:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._synced = time.monotonic()
 
-    def _different_inputs(self, number: int, path: str, image: Input | None) -> OutputError:
+    def _make_input_error(self, number: int, path: str, image: Input | None) -> OutputError:
         now = f"now it is {image.name}" if image else f"now there are {plural(number - 1, 'input')}"
         return OutputError(
             f"{self._rows_path} does not match the inputs: number {number:,} was {path}, {now}. "
@@ -189,15 +199,14 @@ class ResumableFile(Sink):
         )
 
 
-def _refuse_other_job(path: Path, job: Mapping[str, Any]) -> None:
+def _check_same_job(path: Path, job: Mapping[str, Any]) -> None:
     """Raise OutputError if the rows belong to another job."""
-    former = _read_job(path)
+    saved_job = _read_job(path)
     for name, value in job.items():
-        if former.get(name) != value:
+        if saved_job.get(name) != value:
             raise OutputError(
-                f"{path} was started with another {name} ({former.get(name)}; now {value}): "
-                f"resume with the one it was started with, or delete {job_path(path)} to start "
-                "over"
+                f"{path} was started with {name} {saved_job.get(name)} (now {value}): use the "
+                f"same {name} again, or delete {job_path(path)} to start over"
             )
 
 
@@ -207,12 +216,12 @@ def _read_job(path: Path) -> dict[str, Any]:
         job = json.loads(job_path(path).read_text(encoding="utf-8"))
     except ValueError:
         job = None
-    if not isinstance(job, dict) or BATCH_SIZE not in job:
-        raise _foreign_file(job_path(path))
+    if not isinstance(job, dict) or _BATCH_SIZE_KEY not in job:
+        raise _make_foreign_file_error(job_path(path))
     return job
 
 
-def _foreign_file(path: Path) -> OutputError:
+def _make_foreign_file_error(path: Path) -> OutputError:
     return OutputError(f"{path} was not written by Onsight: move it away, or choose another name")
 
 

@@ -68,13 +68,13 @@ class RowColumns:
         """The pyarrow.Schema of the records."""
         import pyarrow
 
-        text, share = pyarrow.string(), pyarrow.float32()
-        fields = {"path": text, "predicted": text, "probability": share, "problem": text}
-        fields |= {"out_of_distribution": pyarrow.bool_(), "score": share}
+        text, number = pyarrow.string(), pyarrow.float32()
+        fields = {"path": text, "predicted": text, "probability": number, "problem": text}
+        fields |= {"out_of_distribution": pyarrow.bool_(), "score": number}
         if self.has_unsure:
             fields["unsure"] = pyarrow.bool_()
         if self.top:
-            ranked = pyarrow.struct({"class": text, "probability": share})
+            ranked = pyarrow.struct({"class": text, "probability": number})
             fields["probabilities"] = pyarrow.list_(ranked)
         return pyarrow.schema(fields)
 
@@ -83,8 +83,8 @@ class RowColumns:
         if prediction.probabilities is None:
             return []
         best = np.argsort(-prediction.probabilities, kind="stable")[: self.top].tolist()
-        shares = prediction.probabilities.tolist()
-        return [{"class": self.classes[k], "probability": shares[k]} for k in best]
+        values = prediction.probabilities.tolist()
+        return [{"class": self.classes[k], "probability": values[k]} for k in best]
 
 
 @dataclass
@@ -98,7 +98,7 @@ class RowCounts:
 
     @property
     def used(self) -> int:
-        """Images that were given to the model."""
+        """The number of images that the model predicted."""
         return self.images - self.problems
 
     def add(self, rows: Sequence[Prediction]) -> None:
@@ -158,8 +158,8 @@ class CsvFormat(ResumableFormat):
         rows = csv.reader((line.decode("utf-8", "surrogateescape") for line in lines), strict=True)
         try:
             for path, predicted, probability, problem, *_ in rows:
-                share = float(probability) if probability else None
-                row = Prediction(path, predicted or None, share, problem or None, None)
+                value = float(probability) if probability else None
+                row = Prediction(path, predicted or None, value, problem or None, None)
                 yield row, lines.end
         except (csv.Error, ValueError):  # a truncated row
             return

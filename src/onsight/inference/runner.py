@@ -1,4 +1,4 @@
-"""What a Predictor runs: a network in torch, or an exported one that needs no torch.
+"""The interface of a network that a Predictor runs, in torch or exported.
 
 B images, C channels, D features, H height, K classes, W width.
 """
@@ -31,7 +31,7 @@ class Outputs(NamedTuple):
 
 
 class Runner(Protocol):
-    """A trained network that takes decoded images."""
+    """A trained network that classifies decoded images."""
 
     classes: tuple[str, ...]
     format: ImageFormat  # the size and channels that images are converted to
@@ -40,7 +40,7 @@ class Runner(Protocol):
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """What a person wants to know about the model, by name."""
+        """Facts about the model for a person to read, by name."""
         ...
 
     def run(self, images: Pixels, features: bool = False) -> Outputs:

@@ -46,13 +46,13 @@ _MAX_WARNINGS = 3  # images that cannot be searched
 
 @dataclass(frozen=True)
 class Neighbour:
-    """An image that looks like a query."""
+    """An image that is similar to a query."""
 
     path: str  # or its name within DATA, if it is not a file
     label: str | None  # None if DATA has no labels
     similarity: float  # cosine of centred features, -1 to 1
     identical: bool  # the same pixels as the query
-    pixels: Pixels  # uint8 (H, W, C), as the network takes them
+    pixels: Pixels  # uint8 (H, W, C), as the network receives them
 
 
 Answer = tuple[Prediction, list[Neighbour]]  # a query and its neighbours, most similar first
@@ -62,7 +62,7 @@ Answer = tuple[Prediction, list[Neighbour]]  # a query and its neighbours, most 
 class SearchSet:
     """Images to search, with their features."""
 
-    name: str  # for messages
+    name: str  # description for messages
     source: Source
     pack: Pack
     ids: Tensor  # int64 (n,): the numbers of the images in the pack
@@ -114,7 +114,7 @@ def print_similar(
 ) -> None:
     """Find and print the most similar images for every input, in order.
 
-    grid: a PNG file to draw the first ones into. Raises DataError if no input can be used;
+    grid: a PNG file for the first of them. Raises DataError if no input can be used;
     UserError, DiskError.
     """
     if top < 1:
@@ -130,7 +130,7 @@ def print_similar(
         check_output("--save-grid", grid, model=list_model_files(model), input=read, data=among)
     predictor = load(model, device=device, module=module)
     queries = list(predictor.predictions(inputs, features=True))
-    _refuse_unusable(queries)
+    _check_usable(queries)
     search_set = open_search_set(
         predictor, among, data_format=data_format, cache_folder=cache_folder, reporter=reporter
     )
@@ -232,7 +232,7 @@ def _find_path(source: Source, locator: str) -> str:
     return str(path) if path.is_file() else locator
 
 
-def _refuse_unusable(queries: Sequence[Prediction]) -> None:
+def _check_usable(queries: Sequence[Prediction]) -> None:
     """Raise DataError if no query can be used."""
     if all(query.problem is not None for query in queries):
         first = queries[0]

@@ -7,11 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
-from onsight.errors import ConfigError
 from onsight.files import NewFile, disk_errors
 from onsight.inference.predictor import Prediction
 from onsight.inference.row_formats import RowCounts, RowFormat
-from onsight.installation import distribution
+from onsight.installation import require
 
 _GROUP_ROWS = 2**14  # rows in memory before a row group is written
 
@@ -34,17 +33,17 @@ class Sink(ABC):
 class Stdout(Sink):
     """Rows on stdout, flushed after every batch."""
 
-    def __init__(self, form: RowFormat) -> None:
-        self._form = form
-        write_to_stdout(form.head)
+    def __init__(self, row_format: RowFormat) -> None:
+        self._format = row_format
+        write_to_stdout(row_format.head)
 
     def write(self, rows: Sequence[Prediction]) -> None:
         """Write more rows."""
-        write_to_stdout(self._form.rows(rows))
+        write_to_stdout(self._format.rows(rows))
 
     def finish(self, counts: RowCounts) -> None:
         """Write the tail of the format."""
-        write_to_stdout(self._form.tail(counts))
+        write_to_stdout(self._format.tail(counts))
 
 
 class TableColumns(Protocol):
@@ -103,13 +102,7 @@ class ParquetFile(Sink):
 
 def require_pyarrow(path: Path, alternative: str) -> None:
     """Raise ConfigError if Parquet files cannot be written; alternative: what to choose instead."""
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"writing {path} needs pyarrow: pip install '{distribution()}[parquet]', or choose "
-            f"{alternative}"
-        ) from error
+    require("pyarrow", "parquet", f"writing {path}", f", or choose {alternative}")
 
 
 def write_to_stdout(text: bytes) -> None:

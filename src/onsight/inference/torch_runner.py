@@ -37,7 +37,7 @@ class TorchRunner:
 
     def __init__(self, file: ModelFile, device: torch.device, module: nn.Module | None) -> None:
         preprocessing = file.preprocessing
-        self.file = replace(file, weights={})  # the network has its own copy
+        self.file = replace(file, weights={})  # the network has a copy
         self.classes = file.classes
         self.format = preprocessing.format
         net = set_memory_format(build_model(file, module), preprocessing.input_shape, device)
@@ -103,8 +103,10 @@ class ParallelForward:
         self._pool = ThreadPoolExecutor(self.count, "compute") if self.count > 1 else None
         if self._pool:
             started = Barrier(self.count)
-            share = threads // self.count
-            ready = [self._pool.submit(_limit_threads, share, started) for _ in range(self.count)]
+            threads_each = threads // self.count
+            ready = [
+                self._pool.submit(_limit_threads, threads_each, started) for _ in range(self.count)
+            ]
             for thread in ready:
                 thread.result()
             torch.set_num_threads(threads)  # new threads would start with the last value set

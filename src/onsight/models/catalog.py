@@ -64,7 +64,7 @@ def make_model(
 ) -> nn.Module:
     """Make a network for images (C, H, W) and K classes, and check it with a trial forward pass.
 
-    It maps float (B, C, H, W) to logits (B, K). The same random state gives the same weights.
+    It maps float (B, C, H, W) to logits (B, K). The same random state leads to the same weights.
     weights: a file to start from, in place of published weights; report: called with what was
     loaded. Raises ModelError.
     """

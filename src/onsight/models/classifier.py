@@ -90,12 +90,12 @@ class TtaForward:
 
     def __init__(self, forward: Callable[[Tensor], Tensor], name: str) -> None:
         if name not in VIEWS:
-            raise ConfigError(f"no views '{name}'. There are: one, {', '.join(VIEWS)}")
+            raise ConfigError(f"no views '{name}'. There are: none, {', '.join(VIEWS)}")
         self.forward = forward
         self.views = VIEWS[name]
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return the logarithm of the mean probabilities (B, K); softmax gives these."""
+        """Return the logarithms of the mean probabilities (B, K), which softmax inverts."""
         logs = [self.forward(_show(images, view)).log_softmax(dim=1) for view in self.views]
         return torch.stack(logs).logsumexp(dim=0) - math.log(len(logs))
 

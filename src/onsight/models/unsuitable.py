@@ -13,3 +13,9 @@ def unsuitable(model: object, purpose: str, reason: str, remedy: str = "") -> Mo
     return ModelError(
         f"{name} cannot be used for {purpose}: {reason}" + (f". {remedy}" if remedy else "")
     )
+
+
+def exported_unsuitable(purpose: str) -> ModelError:
+    """Return the error to raise when an exported model is used for more than predicting."""
+    remedy = "Use the run folder or model file that it was exported from"
+    return unsuitable("an exported model", purpose, "it can only predict", remedy)

@@ -228,7 +228,7 @@ def _for_channels(tensor: Tensor, own_shape: tuple[int, ...] | None) -> Tensor:
     shape = tuple(tensor.shape)
     if own_shape is None or len(shape) != 4 or shape[1] != 3 or own_shape[1:2] != (1,):
         return tensor
-    # A grey image equals one with three equal channels, so the sum gives the same maps.
+    # A grey image equals one with three equal channels, so the sum makes the same maps.
     return tensor.sum(dim=1, keepdim=True) if own_shape == (shape[0], 1, *shape[2:]) else tensor
 
 

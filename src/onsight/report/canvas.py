@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 _DPI = 100
-# matplotlib's own font lacks Chinese, Japanese and Korean.
-_WIDER_FONTS = (
+# DejaVu Sans, matplotlib's default, has no CJK glyphs.
+_CJK_FONTS = (
     "Noto Sans CJK SC", "Source Han Sans SC", "Microsoft YaHei", "PingFang SC",
     "Hiragino Sans", "Malgun Gothic", "WenQuanYi Zen Hei", "Arial Unicode MS",
 )  # fmt: skip
@@ -30,7 +30,10 @@ class CanvasText(NamedTuple):
 
 
 def tile(pixels: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """Fit pixels (H, W, 1 or 3) into a square, as (H, W, 3); tiny images grow by whole factors."""
+    """Fit pixels (H, W, 1 or 3) into a square, as (H, W, 3).
+
+    Small images are upscaled by an integer factor.
+    """
     image = Image.fromarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     factor = side // max(image.size)
@@ -45,7 +48,7 @@ class Canvas:
         self.width, self.height = width, height
         self.figure = Figure((width / _DPI, height / _DPI), _DPI)
         installed = set(get_font_names())
-        self.fonts = ["DejaVu Sans", *(font for font in _WIDER_FONTS if font in installed)]
+        self.fonts = ["DejaVu Sans", *(font for font in _CJK_FONTS if font in installed)]
 
     def square(self, x: int, y: int, side: int, **style: Any) -> None:
         """Draw a square; style: properties of a matplotlib patch."""
@@ -56,7 +59,7 @@ class Canvas:
         )
 
     def image(self, x: int, y: int, pixels: NDArray[np.uint8]) -> None:
-        """Draw pixels (H, W, 3) one to one."""
+        """Draw pixels (H, W, 3) without scaling."""
         self.figure.figimage(pixels, x, self.height - y - len(pixels), origin="upper", zorder=2)
 
     def write(self, x: int, y: int, text: CanvasText) -> None:
@@ -72,7 +75,7 @@ class Canvas:
     def as_png(self) -> bytes:
         """Return the canvas as a PNG file."""
         data = io.BytesIO()
-        # The user's own matplotlib settings may crop what is saved.
+        # The user's matplotlib settings may crop saved figures.
         with matplotlib.rc_context({"savefig.bbox": None}), warnings.catch_warnings():
             # A missing glyph is drawn as a box.
             warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)

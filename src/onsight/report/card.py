@@ -1,4 +1,4 @@
-"""A model card: Markdown with the Hub's front matter, made only from a run's own files."""
+"""A model card: Markdown with the Hub's front matter, made only from a run's files."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from onsight.files import write_atomically
 from onsight.models.catalog import is_user_spec
 from onsight.report.card_facts import CardSubject, limitations, training_facts
 from onsight.report.console import headline
-from onsight.report.html_page import page_template, refuse_foreign_file
+from onsight.report.html_page import check_not_foreign, page_template
 from onsight.report.measured import class_table, frequent_confusions, mean_confidence
 from onsight.report.sentences import (
     accuracy_sentences,
@@ -28,7 +28,7 @@ _TASK = "image-classification"
 
 @dataclass(frozen=True)
 class FolderNote:
-    """What to state about a folder in which the card is published together with its model."""
+    """Facts about the folder in which the card is published with its model."""
 
     text: str
     timm: bool  # whether timm can load it
@@ -50,7 +50,7 @@ def write_card(
 
     Raises OutputError for a file that Onsight did not write, DiskError.
     """
-    refuse_foreign_file(path, CARD_MARK.encode(), "a model card")
+    check_not_foreign(path, CARD_MARK.encode(), "a model card")
     write_atomically(path, card_text(subject, license_name, folder).encode())
     return path
 
@@ -116,7 +116,7 @@ def _front_matter(subject: CardSubject, license_name: str | None, library: str) 
 def _eval_results(subject: CardSubject) -> Any:
     """Return the accuracy, named with its interval and n, or None if nothing was held out.
 
-    The Hub's newer files of evaluation results refer to its own benchmarks, so they cannot
+    The Hub's newer files of evaluation results refer to the Hub's benchmarks, so they cannot
     describe images that are not on the Hub.
     """
     from huggingface_hub import EvalResult

@@ -1,4 +1,4 @@
-"""What a model card states: the model and its run, what limits it, and how it was made."""
+"""The facts on a model card: the model and its run, its limits, and how it was made."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from onsight.report.sentences import is_imbalanced, pair_sentence
 from onsight.text import duration, gib, joined, plural
 
 _PAIRS_SHOWN = 5
-_WATT_SECONDS = 3600  # in a watt-hour
+_WATT_SECONDS = 3600  # watt-seconds per watt-hour
 
 
 @dataclass(frozen=True)
 class CardSubject:
-    """The model that a card is about, with what its run folder contains about it."""
+    """The model that a card describes, with the facts from its run folder."""
 
     name: str
-    path: Path  # what to pass to `onsight predict`
+    path: Path  # the argument for `onsight predict`
     file: ModelFile
     results: Results  # results.json, or without a run folder the results in the model file
     plan: LenientDict  # plan.json
@@ -60,7 +60,7 @@ def read_card_subject(model: Path) -> CardSubject:
 
 
 def limitations(subject: CardSubject) -> list[str]:
-    """Return what the model cannot do, as sentences that follow from its facts."""
+    """Return the model's limitations, as sentences that follow from its facts."""
     return [
         *_limits_of_any_classifier(subject),
         *_limits_of_the_test(subject),
@@ -145,7 +145,7 @@ def _barely_tested_classes(classes: list[ClassResult]) -> Iterator[str]:
 def _network_facts(subject: CardSubject) -> Iterator[str]:
     name, config = subject.file.model, subject.config
     origin = (
-        "a network of the user's own"
+        "a user-defined network"
         if is_user_spec(name)
         else "from Onsight"
         if name in own_names()
@@ -194,7 +194,7 @@ def _machine_facts(subject: CardSubject) -> Iterator[str]:
 
 
 def _energy_facts(subject: CardSubject) -> Iterator[str]:
-    """Only arithmetic: nothing measured the power, and guesses about it differ tenfold."""
+    """State the energy per 100 W: power was not measured, and guesses about it vary tenfold."""
     seconds = subject.results["seconds"]
     if not seconds:
         return

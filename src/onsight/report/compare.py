@@ -20,7 +20,7 @@ from onsight.report.compare_pairs import (
 from onsight.report.compare_result import DifferingSetting, Gap, RunComparison, RunResult
 from onsight.text import joined, plural
 
-_SIGNIFICANT = 0.05  # of the corrected p-value of a class
+_SIGNIFICANT = 0.05  # corrected p-values of classes below this are significant
 _UNRELATED_SETTINGS = {"cache_folder", "log", "switches"}  # switches are in plan.json
 _SPLIT_SETTINGS = ("validation_fraction", "test_fraction")
 
@@ -28,7 +28,7 @@ RunPairs = list[tuple[int, int]]
 
 
 def compare(*runs: str | Path, against: str | Path | None = None) -> RunComparison:
-    """Compare finished runs, image by image, on what all of them held out.
+    """Compare finished runs, image by image, on the images that all of them held out.
 
     The run with the most correct images is compared with each of the others: exact McNemar test,
     95% interval of the difference. With several runs, the p-values are corrected for every pair,
@@ -92,7 +92,7 @@ def _check_paths(paths: list[Path]) -> list[Path]:
         )
     resolved = [path.resolve() for path in paths]
     repeated = [
-        str(path) for number, path in enumerate(paths) if resolved[number] in resolved[:number]
+        str(path) for index, path in enumerate(paths) if resolved[index] in resolved[:index]
     ]
     if repeated:
         raise OutputError(f"{repeated[0]} is given twice; give different run folders")
@@ -215,7 +215,7 @@ def _gap(
     second: NDArray[np.bool_],
     corrected_p: float,
 ) -> Gap:
-    """Compare two runs, whichever is better. first, second: (n,)."""
+    """Compare two runs and name the better one. first, second: (n,)."""
     counts = PairedCounts.of(first, second)
     if counts.difference < 0:
         return _gap((names[1], names[0]), second, first, corrected_p)

@@ -1,4 +1,4 @@
-"""The page of a comparison: the images on which the runs differ, read from the DATA of the runs."""
+"""Write the comparison page: the images on which the runs differ, read from their DATA."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from onsight.data.cache import find_cache_folder
 from onsight.data.decode import pixel_digest, prepare_image
+from onsight.data.pixels import to_pillow
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.named import needs_download
 from onsight.data.sources.source import Source
@@ -17,9 +17,9 @@ from onsight.errors import ImageError, OnsightError
 from onsight.report.compare_pairs import HeldOutPredictions, Pairing
 from onsight.report.html_page import (
     InlineImage,
+    check_not_foreign,
     inline_thumbnail,
     page_template,
-    refuse_foreign_file,
     write_page,
 )
 from onsight.report.run_files import digest_text
@@ -31,13 +31,13 @@ _MARK = b'<meta name="generator" content="onsight compare">'
 
 
 def choose_page_path(path: Path) -> Path:
-    """Return the path itself, or compare.html in it if it is no .html file.
+    """Return the path, or path / compare.html if it isn't an HTML file.
 
-    Raises OutputError if that exists and is not the page of a comparison.
+    Raises OutputError if the page exists and is not a comparison page written by Onsight.
     """
     is_file = path.suffix.lower() in (".html", ".htm") or path.is_file()
     page = path if is_file else path / DEFAULT_NAME
-    refuse_foreign_file(page, _MARK, "a comparison page")
+    check_not_foreign(page, _MARK, "a comparison page")
     return page
 
 
@@ -46,7 +46,7 @@ def write_comparison_page(
 ) -> Path:
     """Write the page, and return its path. Raises OutputError, DiskError.
 
-    texts are the template's variables besides the images.
+    texts: the remaining template variables.
     """
     page_path = choose_page_path(path)
     differing = _find_differing(runs, pairing)
@@ -64,7 +64,7 @@ def write_comparison_page(
 def _find_differing(runs: Sequence[HeldOutPredictions], pairing: Pairing) -> list[int]:
     """Return the common images with different predictions, the most confident ones first.
 
-    An image's confidence is that of the least confident run.
+    An image's confidence is the lowest across runs.
     """
     pairs = list(zip(runs, pairing.rows, strict=True))
     predicted = np.stack([run.predicted[rows] for run, rows in pairs])
@@ -77,7 +77,7 @@ def _find_differing(runs: Sequence[HeldOutPredictions], pairing: Pairing) -> lis
 def _describe_images(
     runs: Sequence[HeldOutPredictions], rows: NDArray[np.int64]
 ) -> list[dict[str, Any]]:
-    """Return what the page shows of each image. rows: (R, images)."""
+    """Return the template's variables for each image. rows: (R, images)."""
     first = runs[0]
     return [
         {
@@ -108,13 +108,13 @@ def _find_thumbnails(
     thumbnails: list[InlineImage | None] = [None] * rows.shape[1]
     tried: set[str] = set()
     for run, run_rows in zip(runs, rows.tolist(), strict=True):
-        missing = [number for number, image in enumerate(thumbnails) if image is None]
+        missing = [index for index, image in enumerate(thumbnails) if image is None]
         if not missing or run.data in tried:
             continue
         tried.add(run.data)
-        images = _read_thumbnails(run, [run_rows[number] for number in missing])
-        for number, image in zip(missing, images, strict=True):
-            thumbnails[number] = image
+        images = _read_thumbnails(run, [run_rows[index] for index in missing])
+        for index, image in zip(missing, images, strict=True):
+            thumbnails[index] = image
     return thumbnails
 
 
@@ -124,17 +124,17 @@ def _read_thumbnails(run: HeldOutPredictions, rows: Sequence[int]) -> list[Inlin
     if source is None:
         return [None] * len(rows)
     wanted = {run.image_paths[row] for row in rows}
-    numbers = {
-        locator: number for number, locator in enumerate(source.index.locators) if locator in wanted
+    indices = {
+        locator: index for index, locator in enumerate(source.index.locators) if locator in wanted
     }
-    return [_read_thumbnail(run, row, source, numbers) for row in rows]
+    return [_read_thumbnail(run, row, source, indices) for row in rows]
 
 
 def _open_data(run: HeldOutPredictions) -> Source | None:
     """Open the run's DATA, if it can be read here without a download."""
     data_format = str(run.config.get("data_format", "auto"))
-    is_name = data_format == "torchvision" or not Path(run.data).expanduser().exists()
-    if is_name and needs_download(run.data):
+    is_named_dataset = data_format == "torchvision" or not Path(run.data).expanduser().exists()
+    if is_named_dataset and needs_download(run.data):
         return None
     cache_folder = find_cache_folder(str(run.config.get("cache_folder", "")))
     try:
@@ -144,16 +144,16 @@ def _open_data(run: HeldOutPredictions) -> Source | None:
 
 
 def _read_thumbnail(
-    run: HeldOutPredictions, row: int, source: Source, numbers: dict[str, int]
+    run: HeldOutPredictions, row: int, source: Source, indices: dict[str, int]
 ) -> InlineImage | None:
-    number = numbers.get(run.image_paths[row])
-    if number is None:
+    index = indices.get(run.image_paths[row])
+    if index is None:
         return None
     try:
-        pixels, _ = prepare_image(source.read(number), run.format)
+        pixels, _ = prepare_image(source.read(index), run.format)
     except ImageError:
         return None
     if run.digests[row] and run.digests[row] != digest_text(pixel_digest(pixels)):
         return None
-    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    image = to_pillow(pixels)
     return inline_thumbnail(image, _THUMBNAIL_SIDE)

@@ -1,4 +1,4 @@
-"""The held-out predictions of runs, and which images all of them held out."""
+"""Read the held-out predictions of runs, and find the images that all of them held out."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -26,33 +26,33 @@ class HeldOutPredictions:
     name: str
     path: Path
     split: str
-    classes: tuple[str, ...]  # in alphabetical order
+    classes: tuple[str, ...]  # sorted alphabetically
     image_paths: Sequence[str]
     digests: Sequence[str]  # as in predictions.csv; empty in runs of older versions
     labels: NDArray[np.int64]  # (n,) into classes
     predicted: NDArray[np.int64]  # (n,) into classes
-    probability: NDArray[np.float64]  # (n,) of the predicted class
+    probability: NDArray[np.float64]  # (n,), probability of the predicted class
     seen: frozenset[str]  # digests of the images that trained or selected the model
     format: ImageFormat
     data: str
     config: Mapping[str, Any]
-    results: Mapping[str, Any]  # results.json, None for what it lacks
+    results: Mapping[str, Any]  # results.json, None for missing keys
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Which images were classified correctly, (n,)."""
+        """Whether each image was classified correctly, (n,)."""
         return np.equal(self.labels, self.predicted)
 
 
 class LeftOut(NamedTuple):
-    """How many of a run's held-out images are not compared, by reason."""
+    """The number of a run's held-out images that are not compared, by reason."""
 
     seen: int  # another run was trained or selected with them
     relabelled: int  # they have another label in another run
-    absent: int  # another run does not have them, as far as can be told
+    absent: int  # another run does not have them, as far as its files show
 
 
 class Pairing(NamedTuple):
@@ -68,10 +68,10 @@ def read_held_out(path: Path, name: str) -> HeldOutPredictions:
     file = load_model_file(path)
     classes = tuple(sorted(file.classes))
     rows = _read_predictions(path / "predictions.csv")
-    numbers = {class_name: number for number, class_name in enumerate(classes)}
+    indices = {class_name: index for index, class_name in enumerate(classes)}
     try:
-        labels = np.array([numbers[row["label"]] for row in rows], np.int64)
-        predicted = np.array([numbers[row["predicted"]] for row in rows], np.int64)
+        labels = np.array([indices[row["label"]] for row in rows], np.int64)
+        predicted = np.array([indices[row["predicted"]] for row in rows], np.int64)
         probability = np.array([row["probability"] for row in rows], np.float64)
     except (KeyError, ValueError) as error:
         raise _damaged(path / "predictions.csv") from error

@@ -18,8 +18,8 @@ from onsight.text import (
     plural,
 )
 
-_SIGNIFICANT = 0.05  # p-values from here on are not significant
-_FINE_IMAGES = 10_000  # from this many images on, hundredths of a point are shown
+_SIGNIFICANT = 0.05  # p-values at or above this are not significant
+_FINE_IMAGES = 10_000  # with at least this many images, hundredths of a point are shown
 _SETTINGS_SHOWN = 8
 
 CAVEAT = (
@@ -33,15 +33,15 @@ CAVEAT = (
 
 @dataclass(frozen=True)
 class Gap:
-    """How far one run is ahead of another on the same images."""
+    """The lead of one run over another on the same images."""
 
     above: str
     below: str
     counts: PairedCounts  # the run above comes first
-    low: float  # of the 95% interval of the difference
+    low: float  # lower limit of the 95% interval of the difference
     high: float
     p: float  # McNemar's exact test
-    corrected_p: float  # for all tests that were made
+    corrected_p: float  # p-value corrected for all tests that were made
 
     @property
     def difference(self) -> float:
@@ -75,7 +75,7 @@ class DifferingSetting(NamedTuple):
 
 @dataclass(frozen=True)
 class RunResult:
-    """A compared run: its accuracy on the common images, and what it left out."""
+    """A compared run: its accuracy on the common images, and its images that were not compared."""
 
     name: str
     path: Path
@@ -91,9 +91,9 @@ class RunResult:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """What `onsight.compare` returns: the best run against each of the others."""
+    """The result of `onsight.compare`: the best run against each of the others."""
 
-    images: int  # that all runs held out
+    images: int  # number of images that all runs held out
     runs: tuple[RunResult, ...]
     best: str
     gaps: tuple[Gap, ...]  # one per other run, in the order given

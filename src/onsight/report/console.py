@@ -45,7 +45,7 @@ _RECIPE_INDENT = 14
 
 
 class Bar:
-    """Counts images, or another unit, towards a total if any; cheap enough to call every step."""
+    """Counts images, or another unit, towards an optional total; cheap enough for every step."""
 
     def __init__(
         self, console: Console, title: str, total: int | None, live: Progress | None, unit: str
@@ -61,7 +61,7 @@ class Bar:
         self.started = self.last_shown = time.monotonic()
 
     def advance(self, count: int, facts: Callable[[], dict[str, float]] = dict) -> None:
-        """Count more of them; facts, such as the loss, are computed only when it is drawn."""
+        """Count more items; facts, such as the loss, are computed only when the line is printed."""
         self.done += count
         now = time.monotonic()
         if now - self.last_shown < self.pause_seconds:
@@ -80,7 +80,7 @@ class Bar:
 
 
 class LastingStream:
-    """A stream that goes silent when its terminal or reader is gone, so that no run ends for it."""
+    """A stream that discards output once its terminal or reader is gone, so the run continues."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -101,7 +101,7 @@ class LastingStream:
 
 
 class WrappingConsole(Console):
-    """A console that wraps at words on a terminal, and leaves lines whole in a pipe."""
+    """A console that wraps at words on a terminal but not in a pipe."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(highlight=False, **settings)
@@ -165,7 +165,7 @@ class SilentReporter(Reporter):
 
 
 def print_results(results: Results, console: Console) -> None:
-    """Print the result of an evaluation: the accuracy, what to know about it, a row per class."""
+    """Print the result of an evaluation: the accuracy, its qualifications, and a row per class."""
     for line in (headline(results), *_details(results)):
         console.print(escape(line))
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -228,9 +228,9 @@ def _details(results: Results) -> Iterator[str]:
 
 
 def _accuracy_text(results: Results, key: str, n: str, name: str = "accuracy") -> str:
-    shares = cast(dict[str, float | None], results)
-    low, high = fixed_percent(shares[f"{key}_low"]), fixed_percent(shares[f"{key}_high"])
-    return f"{name} {fixed_percent(shares[key])} (95% CI {low} to {high}, {n})"
+    fractions = cast(dict[str, float | None], results)
+    low, high = fixed_percent(fractions[f"{key}_low"]), fixed_percent(fractions[f"{key}_high"])
+    return f"{name} {fixed_percent(fractions[key])} (95% CI {low} to {high}, {n})"
 
 
 def _share_cells(row: ClassResult) -> list[str]:

@@ -1,4 +1,4 @@
-"""Plots as inline SVG: text stays text, colours follow the page, equal input gives equal bytes.
+"""Plots as inline SVG: text stays text, colours follow the page, equal input makes equal bytes.
 
 Plots are drawn (without pyplot) in placeholder colours, which are then replaced by the page's CSS
 variables, so that the same plot suits a light and a dark page.

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from onsight.data.pack import Pack
+from onsight.data.pixels import to_pillow
 from onsight.evaluation.predictions import PredictionTable
 from onsight.files import write_atomically, write_json
 from onsight.heatmaps.overlay import enlarge, overlay
@@ -43,14 +44,14 @@ class GalleryItem(TypedDict):
     """An image in gallery.json. Only mistakes have heat maps and lookalikes."""
 
     file: str
-    path: str  # of the original in DATA
+    path: str  # path of the original in DATA
     label: str
     predicted: str
-    probability: float  # of the predicted class
+    probability: float  # probability of the predicted class
     loss: float
     heat_file: NotRequired[str]  # the regions that support the prediction
     near: NotRequired[list[NearItem]]  # the most similar training images
-    near_file: NotRequired[str]  # these, side by side
+    near_file: NotRequired[str]  # the same images, side by side
 
 
 @dataclass(frozen=True)
@@ -87,25 +88,25 @@ def save_gallery(
 ) -> None:
     """Write the images as PNG files, and gallery.json, which describes them.
 
-    Images are numbered by digest, so the first correct predictions are a fair sample. Lookalikes
-    and heat maps are those of the worst mistakes, in the same order.
+    Images are ordered by digest, so the first correct predictions are a fair sample. Lookalikes
+    and heat maps belong to the worst mistakes, in the same order.
     """
     right = np.flatnonzero(per_image.labels == per_image.predicted)[:_MAX_SHOWN]
     mistakes = worst_mistakes(per_image)
     wrong = _save_all(folder, "wrong", mistakes, per_image, pack)
-    for number, (item, images, similarities) in enumerate(
+    for index, (item, images, similarities) in enumerate(
         zip(wrong, lookalikes.images, lookalikes.similarities, strict=False)
     ):
         item["near"] = [
             _near(int(image), float(similarity), pack)
             for image, similarity in zip(images, similarities, strict=True)
         ]
-        item["near_file"] = f"near-{number:02d}.png"
+        item["near_file"] = f"near-{index:02d}.png"
         _write_png(folder / item["near_file"], _side_by_side(images.tolist(), pack))
-    for number, (item, image, values) in enumerate(
+    for index, (item, image, values) in enumerate(
         zip(wrong, per_image.ids[mistakes], heat.heats, strict=False)
     ):
-        item["heat_file"] = f"heat-{number:02d}.png"
+        item["heat_file"] = f"heat-{index:02d}.png"
         drawn = overlay(*enlarge(pack.pixels[pack.rows[image]], values, _MIN_HEAT_SIDE))
         _write_png(folder / item["heat_file"], Image.fromarray(drawn))
     write_json(
@@ -142,8 +143,8 @@ def _save_all(
     folder: Path, kind: str, rows: NDArray[np.int64], per_image: PredictionTable, pack: Pack
 ) -> list[GalleryItem]:
     return [
-        _save(folder / f"{kind}-{number:02d}.png", int(row), per_image, pack)
-        for number, row in enumerate(rows)
+        _save(folder / f"{kind}-{index:02d}.png", int(row), per_image, pack)
+        for index, row in enumerate(rows)
     ]
 
 
@@ -169,7 +170,7 @@ def _near(image: int, similarity: float, pack: Pack) -> NearItem:
 
 
 def _side_by_side(images: Sequence[int], pack: Pack) -> Image.Image:
-    """Draw the images, made small, in equal columns."""
+    """Draw the images as thumbnails in equal columns."""
     thumbnails = [_to_pillow(image, pack) for image in images]
     for thumbnail in thumbnails:
         thumbnail.thumbnail((_MAX_LOOKALIKE_SIDE, _MAX_LOOKALIKE_SIDE))
@@ -182,7 +183,7 @@ def _side_by_side(images: Sequence[int], pack: Pack) -> Image.Image:
 
 def _to_pillow(image: int, pack: Pack) -> Image.Image:
     pixels = pack.pixels[pack.rows[image]]
-    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    return to_pillow(pixels)
 
 
 def _write_png(path: Path, image: Image.Image) -> None:

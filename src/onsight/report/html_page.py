@@ -78,7 +78,7 @@ def write_page(path: Path, page: str) -> None:
 
 
 def has_mark(path: Path, mark: bytes) -> bool:
-    """Return whether a file begins with a mark, and so is one that Onsight wrote."""
+    """Return whether a file begins with a mark, so that Onsight wrote it."""
     try:
         with open(path, "rb") as file:
             return mark in file.read(_MARK_WITHIN)
@@ -86,8 +86,8 @@ def has_mark(path: Path, mark: bytes) -> bool:
         return False
 
 
-def refuse_foreign_file(path: Path, mark: bytes, kind: str) -> None:
-    """Raise OutputError if a file exists and does not have this mark. kind: "a model card"."""
+def check_not_foreign(path: Path, mark: bytes, kind: str) -> None:
+    """Raise OutputError if a file exists but was not written by Onsight. kind: "a model card"."""
     if path.exists() and not has_mark(path, mark):
         raise OutputError(
             f"{path} exists and is not {kind} written by Onsight, so it is left as it is; "
@@ -95,13 +95,21 @@ def refuse_foreign_file(path: Path, mark: bytes, kind: str) -> None:
         )
 
 
-def inline_thumbnail(image: Image.Image, longest_side: int) -> InlineImage:
-    """Embed an image as PNG, shrunk to a longest side in pixels."""
-    tiny = max(image.size) <= longest_side
+def inline_thumbnail(
+    image: Image.Image, longest_side: int, lossless_side: int | None = None
+) -> InlineImage:
+    """Embed an image, shrunk to a longest side in pixels.
+
+    Up to lossless_side, by default of any size, it is a PNG; if larger, a JPEG, for pages with
+    hundreds of images.
+    """
+    limit = longest_side if lossless_side is None else lossless_side
+    tiny = max(image.size) <= limit
     image.thumbnail((longest_side, longest_side), Image.Resampling.LANCZOS)
+    kind = "png" if max(image.size) <= limit else "jpeg"
     data = io.BytesIO()
-    image.save(data, "PNG")
-    return InlineImage(data_uri(data.getvalue(), "png"), tiny)
+    image.save(data, kind, quality=85)  # PNG has no quality
+    return InlineImage(data_uri(data.getvalue(), kind), tiny)
 
 
 def data_uri(data: bytes, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""What a report shows of the measurements: classes, confusions, epochs, calibration and time."""
+"""Prepare the measurements in a report: classes, confusions, epochs, calibration and time."""
 
 import math
 from collections import Counter
@@ -28,7 +28,10 @@ from onsight.report.sentences import (
 )
 
 _MAX_CLASS_ROWS, _WORST_ROWS = 200, 50  # with more classes, only the worst are shown
-_MAX_TABLE_CLASSES, _MAX_IMAGE_CLASSES = 25, 200  # of a confusion matrix, as a table or an image
+_MAX_TABLE_CLASSES, _MAX_IMAGE_CLASSES = (
+    25,
+    200,
+)  # most classes in a confusion matrix shown as a table or image
 
 
 # --- Classes ---
@@ -41,7 +44,7 @@ class ClassTable:
     rows: list[ClassResult]  # worst first, perhaps not all
     total: int
     below: set[str]  # names of the classes significantly below the overall accuracy
-    floor: float  # where the scale of the intervals begins
+    floor: float  # lower end of the interval scale
     train_images: int
     validation_images: int
     differences: list[str]  # sentences on whether the classes differ by more than chance
@@ -84,7 +87,7 @@ class Confusions:
 
     rows: list[Confusion]
     total: int  # pairs of classes with a confusion
-    mistakes: int  # images
+    mistakes: int  # misclassified images
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,8 @@ class MatrixCell:
     """A cell of the confusion matrix."""
 
     count: int
-    share: float  # of its row
-    strength: float  # of its colour, 0 to 1
+    share: float  # fraction of the row's images
+    strength: float  # intensity of the colour, 0 to 1
     correct: bool
 
 
@@ -193,7 +196,7 @@ class TrainingCurves:
 
     figures: list[tuple[str, str]]  # title and SVG
     epochs: list[EpochRow]
-    overfit: EpochRow | None  # the epoch from which on the model overfitted
+    overfit: EpochRow | None  # the epoch at which overfitting began
     best: EpochRow | None  # the epoch whose model was kept
 
 
@@ -222,7 +225,7 @@ def _find_overfitting(epochs: list[EpochRow]) -> EpochRow | None:
 
 @dataclass(frozen=True)
 class LearningCurveFigure:
-    """What more training images would bring."""
+    """The expected benefit of more training images."""
 
     svg: str
     sentence: str

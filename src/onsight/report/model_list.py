@@ -10,7 +10,7 @@ from onsight.models.model_list import count_cost, find_models, locate_weights, r
 from onsight.models.timm_nets import offline_hint
 from onsight.text import NO_VALUE, plural
 
-_MAX_COUNTED = 40  # counting takes a fraction of a second for each
+_MAX_COUNTED = 40  # models; counting takes a fraction of a second per model
 _LEGEND = (
     "weights: here = installed (--pretrained works offline), Hub = from the Hugging Face Hub, "
     "none = not published (use --weights FILE). Parameters and multiply-adds are for one colour "

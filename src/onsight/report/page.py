@@ -41,8 +41,8 @@ _RUN_FILES = ("results.json", "metrics.jsonl", "config.toml")
 def write_report(run: Path) -> Path:
     """Write report.html from the other files of a run folder, and return its path.
 
-    A missing or unreadable file leaves out its section, as does a value of a wrong type, which the
-    page names. Raises OutputError for a folder without a run, DiskError.
+    The section of a missing or unreadable file is omitted, as is that of a value of a wrong type,
+    which the page names. Raises OutputError for a folder without a run, DiskError.
     """
     if not any((run / name).is_file() for name in _RUN_FILES):
         raise OutputError(f"{run} is not a run folder: it has no results, metrics or config")
@@ -119,7 +119,7 @@ class PlanRow:
 
 
 def plan_rows(plan: Mapping[str, Any] | None) -> list[PlanRow]:
-    """Return what Onsight chose and why, then every way to compute a step that it timed."""
+    """Return Onsight's choices and reasons, then every way to compute a step that it timed."""
     entries = dict(plan or {})
     switches = _dicts(entries.pop("switches", []))
     rows = {name: _choice_row(name, value) for name, value in entries.items()}
@@ -165,7 +165,7 @@ def _placements(ranks: Any) -> list[Row]:
 
 
 def _exports(proofs: Any) -> list[Row]:
-    """Return the exported files with their proofs, leaving out malformed ones."""
+    """Return the exported files with their proofs, skipping malformed ones."""
     return [proof for proof in _dicts(proofs) if proof["file"] and _dicts(proof["speeds"])]
 
 
@@ -215,7 +215,7 @@ class PreviousRun:
 
     name: str
     finished: str  # date and time
-    images: int  # that both runs held out
+    images: int  # number of images that both runs held out
     sentence: str
     counts: str
     class_lines: list[str]

@@ -96,7 +96,7 @@ def read_toml_text(path: Path) -> str | None:
 
 
 def drop_damaged(contents: Mapping[str, Any], render: Render) -> tuple[dict[str, Any], list[str]]:
-    """Return the contents of files without what makes render raise, and the names of what was cut.
+    """Drop the contents that make render raise. Return the rest, and the names of those dropped.
 
     contents is by file name. Of a JSON object, only the offending values are dropped.
     """

@@ -1,4 +1,4 @@
-"""Sentences on what a run's figures mean, and what they do not mean; all figures have n and CI."""
+"""Sentences that interpret a run's figures and their limits; all figures have n and CI."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -8,7 +8,7 @@ from onsight.evaluation.statistics import fold_interval_ratio
 from onsight.text import percent, plural
 
 _ERROR_BEFORE: Literal["expected_calibration_error_before"] = "expected_calibration_error_before"
-_IMBALANCED = 2.0  # times as many held-out images
+_IMBALANCED = 2.0  # ratio of held-out images, largest class to smallest
 
 
 def accuracy_sentences(results: Results, classes: Sequence[ClassResult]) -> list[str]:
@@ -99,7 +99,7 @@ def confidence_sentence(confidence: float, accuracy: float, results: Results) ->
 
 
 def calibration_sentence(results: Results) -> str:
-    """Return the expected calibration error, and what temperature scaling changed about it."""
+    """Return the expected calibration error, and the effect of temperature scaling on it."""
     error = percent(results["expected_calibration_error"])
     before = results.get(_ERROR_BEFORE)
     reason = results.get("temperature_reason")
@@ -113,7 +113,7 @@ def calibration_sentence(results: Results) -> str:
 
 
 def pair_sentence(pair: ConfusedPair) -> str:
-    """State how often two classes are confused, with n, interval and the chance level."""
+    """State the rate at which two classes are confused, with n, interval and the chance level."""
     first, second = pair["classes"]
     indistinguishable = pair["told_apart"] == "no"
     how = "cannot be distinguished on these images" if indistinguishable else "are often confused"

@@ -1,4 +1,4 @@
-"""What `onsight shard` does: find DATA, write its shards, report what was written."""
+"""Implement `onsight shard`: find DATA, write its shards, report the files written."""
 
 import json
 from pathlib import Path

@@ -1,17 +1,14 @@
 """The web application: its routes and their responses."""
 
 import asyncio
-import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
-from importlib.util import find_spec
 from urllib.parse import quote
 
 import numpy as np
-from PIL import Image
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -21,8 +18,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from onsight.data.pixels import Pixels
+from onsight.data.pixels import Pixels, encode_png
 from onsight.errors import ImageError, OnsightError
+from onsight.installation import is_installed
 from onsight.serve.access import Access, HostCheck, Limits, TokenCheck, error_response
 from onsight.serve.batcher import InferenceFailed, QueueFull
 from onsight.serve.body import MemoryBudget, Upload, busy, read_uploads
@@ -263,7 +261,7 @@ def _prediction(
 
 def _can_explain(model: ServedModel) -> bool:
     """Heat maps need the network in torch, and captum."""
-    return hasattr(model.predictor.runner, "classifier") and find_spec("captum") is not None
+    return hasattr(model.predictor.runner, "classifier") and is_installed("captum")
 
 
 def _draw_heat_map(model: ServedModel, pixels: Pixels, name: str | None) -> tuple[str, bytes]:
@@ -283,9 +281,7 @@ def _draw_heat_map(model: ServedModel, pixels: Pixels, name: str | None) -> tupl
     target = torch.tensor([model.classes.index(name)])
     heat = heat_maps(model.predictor.classifier, torch.from_numpy(batch), target)[0]
     image, heat = enlarge(batch[0], heat, _HEAT_MAP_SIDE)
-    png = io.BytesIO()
-    Image.fromarray(overlay(image, heat)).save(png, "PNG")
-    return name, png.getvalue()
+    return name, encode_png(overlay(image, heat))
 
 
 # --------------------------------------------------------------------------------- the page

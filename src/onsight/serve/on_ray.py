@@ -50,7 +50,7 @@ def app(options: DeploymentOptions) -> Application:
         return make_replica(options)
 
     class Onsight:
-        """A replica, which Ray gives the application that `make` returns."""
+        """A replica, in which Ray runs the application that `make` returns."""
 
     deployment = serve.deployment(
         name="onsight",

@@ -265,7 +265,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._reject(self._rejection)
 
     def _is_idle(self) -> bool:
-        """Whether no request is being answered."""
+        """Return whether no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
     def _count_head(self, count: int) -> None:

@@ -6,16 +6,14 @@ of the network, so that predictions continue meanwhile.
 
 import asyncio
 import base64
-import io
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 from starlette.exceptions import HTTPException
 
-from onsight.data.pixels import Pixels
+from onsight.data.pixels import Pixels, encode_png
 from onsight.errors import OnsightError
 from onsight.serve.monitoring import log
 from onsight.serve.registry import Load, ModelRegistry, ServedModel
@@ -113,6 +111,4 @@ def _open(load: Load, path: Path) -> _SearchableImages:
 
 
 def _data_url(pixels: Pixels) -> str:
-    data = io.BytesIO()
-    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(data, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}"
+    return f"data:image/png;base64,{base64.b64encode(encode_png(pixels)).decode()}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from onsight.errors import NonFiniteLoss
-from onsight.evaluation.metrics import share_with_interval
+from onsight.evaluation.metrics import proportion_with_interval
 from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import EpochRow
 from onsight.text import fixed_percent
@@ -47,7 +47,7 @@ def split_facts(name: str, per_image: PredictionTable) -> dict[str, Any]:
     right = int((per_image.labels == per_image.predicted).sum())
     return {
         f"{name}_loss": float(per_image.losses.mean()) if len(per_image) else None,
-        **share_with_interval(f"{name}_accuracy", right, len(per_image)),
+        **proportion_with_interval(f"{name}_accuracy", right, len(per_image)),
         f"{name}_images": len(per_image),
     }
 

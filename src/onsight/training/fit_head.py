@@ -13,7 +13,7 @@ from onsight.config import Config
 from onsight.data.cache import find_cache_folder
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
-from onsight.evaluation.metrics import share_with_interval
+from onsight.evaluation.metrics import proportion_with_interval
 from onsight.evaluation.results import EpochRow
 from onsight.features.choose_head import (
     ChosenHead,
@@ -231,7 +231,7 @@ def _row(
 ) -> EpochRow:
     """The head as epoch 0 of the history."""
     right = int((logits.argmax(dim=1) == labels).sum())
-    accuracy = share_with_interval("validation_accuracy", right, len(labels))
+    accuracy = proportion_with_interval("validation_accuracy", right, len(labels))
     return {
         "epoch": 0,
         "train_loss": train_loss or 0.0,
@@ -252,7 +252,7 @@ def _sentence(
     chosen: ChosenHead, passes: _FeaturePasses, images: int, views: int, seconds: float
 ) -> str:
     count = len(chosen.labels)
-    found = share_with_interval("accuracy", chosen.right, count)
+    found = proportion_with_interval("accuracy", chosen.right, count)
     low, high = found["accuracy_low"] or 0.0, found["accuracy_high"] or 0.0
     if passes.images:
         rate = f"computed at {passes.images / passes.seconds:,.0f} images/s"

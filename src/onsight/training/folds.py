@@ -14,7 +14,7 @@ from torch import Tensor
 from onsight.config import Switch
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.errors import DataError
-from onsight.evaluation.metrics import share_with_interval
+from onsight.evaluation.metrics import proportion_with_interval
 from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import FoldResult
 from onsight.report.console import Bar, Reporter
@@ -93,7 +93,7 @@ def _context_of(context: RunContext, fold: int, name: str) -> RunContext:
 
 def _held_out(prepared: PreparedRun, fold: int) -> PreparedRun:
     """The run with a fold as its test part, and nothing known of those images."""
-    data, dataset = prepared.data, prepared.dataset.without_fold(fold)
+    data, dataset = prepared.data, prepared.dataset.holding_out_fold(fold)
     config = prepared.config.model_copy(update={"keep_epochs": False})
     data = replace(
         data,
@@ -142,7 +142,7 @@ def _row(fold: int, per_image: PredictionTable, trained: Trained, seconds: float
     row: dict[str, Any] = {
         "fold": fold,
         "images": len(per_image),
-        **share_with_interval("accuracy", right, len(per_image)),
+        **proportion_with_interval("accuracy", right, len(per_image)),
         "best_epoch": trained.progress.best_epoch,
         "epochs": trained.progress.epoch,
         "seconds": seconds,

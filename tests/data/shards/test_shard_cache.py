@@ -4,9 +4,11 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 
 import pytest
 
+from onsight.data.cache import locked
 from onsight.data.shards.cache import ShardCache
 from onsight.errors import DiskError
 
@@ -45,6 +47,25 @@ def test_a_failed_copy_leaves_nothing_and_is_made_again(tmp_path):
         cache.add("a", 10, fail)
     assert not [path for path in tmp_path.iterdir() if path.is_file()]
     assert add(cache, "a").read(0, 99) == b"a" * 10
+
+
+def test_a_copy_gets_its_name_while_nobody_adds_up_the_sizes(tmp_path):
+    cache, written = ShardCache(tmp_path, 100), threading.Event()
+    adding_up = ExitStack()
+
+    def write(file):
+        file.write(b"a" * 10)
+        adding_up.enter_context(locked(tmp_path / "locks" / "room"))
+        written.set()
+
+    thread = threading.Thread(target=lambda: cache.add("a", 10, write))
+    thread.start()
+    assert written.wait(10)
+    thread.join(0.2)
+    assert kept(tmp_path) == []  # otherwise a listing could miss it under both names
+    adding_up.close()
+    thread.join(10)
+    assert kept(tmp_path) == ["a"]
 
 
 def test_strays_of_killed_processes_are_removed_and_those_being_written_are_not(tmp_path):

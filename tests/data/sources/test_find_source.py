@@ -179,7 +179,7 @@ def test_file_forced_into_a_folder_format(tmp_path, data_format):
 
 def test_files_of_no_known_format(tmp_path):
     (tmp_path / "cat.jpg").write_bytes(b"\xff\xd8\xff")
-    with pytest.raises(DataError, match="not a file that holds a dataset"):
+    with pytest.raises(DataError, match="not a recognised dataset file"):
         find_source(str(tmp_path / "cat.jpg"))
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="neither a folder nor a regular file"):

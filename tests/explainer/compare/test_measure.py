@@ -145,7 +145,7 @@ def test_no_memory_even_for_the_network_gives_advice(bars, gpu, plant, monkeypat
         raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr(comparing, "_make_trial", fail)
-    with pytest.raises(DeviceError, match="leave it out of --compare"):
+    with pytest.raises(DeviceError, match="remove it from --compare"):
         compare_devices(str(bars), make_config({}), (), (4,), SilentReporter())
 
 
@@ -158,7 +158,7 @@ def test_a_failing_network_is_an_error(bars, monkeypatch):
         compare_devices(str(bars), make_config({}), ["cpu"], (4,), SilentReporter())
 
 
-def test_bf16_is_left_out_if_it_does_not_work(bars, capsys, monkeypatch, plant):
+def test_bf16_is_skipped_if_it_does_not_work(bars, capsys, monkeypatch, plant):
     costs = {
         f"{words} {precision}": (1e-3, 1e-6, 512)
         for words in ("1 thread", "2 threads")
@@ -176,7 +176,7 @@ def test_bf16_is_left_out_if_it_does_not_work(bars, capsys, monkeypatch, plant):
     monkeypatch.setattr(comparing._make_trial, "at", at)
     comparison = compare_devices(str(bars), make_config({"threads": 2}), (), (4, 8), Reporter())
     assert [one.name for one in comparison.candidates] == ["1 thread fp32", "2 threads fp32"]
-    assert "1 thread bf16 is left out" in capsys.readouterr().err
+    assert "1 thread bf16 is skipped" in capsys.readouterr().err
     with pytest.raises(RuntimeError, match="BFloat16"):  # if it is asked for, it is an error
         compare_devices(str(bars), make_config({"precision": "bf16"}), (), (4, 8), SilentReporter())
 

@@ -28,10 +28,10 @@ def test_fixed_cost_decides_small_batches_and_cost_per_image_large_ones(planted)
     assert found[512].ratio == pytest.approx((0.12e-3 + 512 * 14e-6) / (0.61e-3 + 512 * 1.2e-6))
     said = sentences(comparison)
     assert said[4] == (
-        "cpu wins 3.5x over cuda:0: 99% of a step of cuda:0 is a fixed cost, "
+        "cpu wins 3.5x (3.5 to 3.5) over cuda:0: 99% of a step of cuda:0 is a fixed cost, "
         "0.61 ms for any batch size, against 0.12 ms"
     )
-    assert said[512] == "cuda:0 wins 6.0x over cpu: 1.20 µs per image against 14.0 µs"
+    assert said[512] == "cuda:0 wins 6.0x (6.0 to 6.0) over cpu: 1.20 µs per image against 14.0 µs"
     assert verdict(comparison) == (
         "Fastest at batch 4 to 32: cpu (up to 3.5x over cuda:0, by a lower fixed cost per step); "
         "at batch 128 to 512: cuda:0 (up to 6.0x over cpu, by less time per image)."
@@ -92,7 +92,9 @@ def test_level_winners_are_named_together_and_beat_the_first_one_behind(planted)
     comparison = planted(costs, (4, 32))
     found = find_outcomes(comparison)[0]
     assert (found.winners, found.rival, found.ratio) == (("c", "d"), "a", pytest.approx(3))
-    assert sentences(comparison)[4].startswith("c, level with d, wins 3.0x over a: 100% of a step")
+    assert sentences(comparison)[4].startswith(
+        "c, level with d, wins 3.0x (3.0 to 3.0) over a: 100% of a step"
+    )
     assert verdict(comparison).startswith("Fastest at batch 4 to 32: c or d (up to 3.0x over a")
 
 
@@ -107,7 +109,10 @@ def test_no_reason_is_given_that_the_fits_contradict(planted):
     comparison = planted({"a": (1e-3, 1e-6), "b": (2e-3, 1e-6)}, SIZES)
     comparison.cells[0].rounds, comparison.cells[1].rounds = [4e-3] * 3, [1e-3] * 3
     comparison.costs.update(planted({"a": (1e-3, 1e-6), "b": (2e-3, 1e-6)}, SIZES).costs)
-    assert sentences(comparison)[4] == "b wins 4.0x over a: the fitted costs do not explain it"
+    assert (
+        sentences(comparison)[4]
+        == "b wins 4.0x (4.0 to 4.0) over a: the fitted costs do not explain it"
+    )
     assert verdict(comparison).startswith("Fastest at batch 4: b (4.0x over a); at")
 
 

@@ -1,5 +1,7 @@
 """Oracle: cells that take planted times and record when they are called."""
 
+import math
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from onsight.explainer.rounds import (
     DeviceCandidate,
     TimedCell,
     run_rounds,
+    speed_ratio,
     warm_up,
 )
 
@@ -112,3 +115,16 @@ def test_the_first_size_is_timed_even_if_slow_but_in_fewer_rounds(make_cell, cal
     measure([slow, quick])
     assert (len(slow.rounds), len(quick.rounds)) == (3, ROUNDS)
     assert calls.count(("a", 4)) == 4  # one step to warm up, then one per round
+
+
+def test_the_ratio_is_of_paired_rounds_with_the_t_interval_of_their_logarithms():
+    cpu = DeviceCandidate("cpu", torch.device("cpu"), 1, "fp32")
+    fast, slow = (TimedCell(cpu, 4, lambda steps: 0.0) for _ in range(2))
+    fast.rounds, slow.rounds = [1.0, 2.0, 1.0], [2.0, 4.0, 4.0, 9.0]
+    found = speed_ratio(fast, slow)
+    mean, margin = 4 / 3 * math.log(2), 4.302653 * math.log(2) / 3  # by hand, of 2, 2 and 4
+    assert found.ratio == pytest.approx(math.exp(mean))
+    assert (found.low, found.high) == (
+        pytest.approx(math.exp(mean - margin), rel=1e-4),
+        pytest.approx(math.exp(mean + margin), rel=1e-4),
+    )

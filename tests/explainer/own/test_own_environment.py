@@ -87,7 +87,7 @@ def test_the_run_is_really_timed_in_a_process_without_them(bars, hostile_folder)
     fresh = FreshRun(str(bars), make_config(SMALL), without)
     try:
         assert fresh.measure([], 0.05) > 0
-        with open(f"/proc/{fresh._process.pid}/environ", "rb") as file:
+        with open(f"/proc/{fresh._child.pid}/environ", "rb") as file:
             given = file.read()
         assert b"OMP_WAIT_POLICY" not in given
         assert b"OMP_NUM_THREADS=2" in given
@@ -97,7 +97,7 @@ def test_the_run_is_really_timed_in_a_process_without_them(bars, hostile_folder)
     finally:
         fresh.close()
     with pytest.raises(ProcessLookupError):
-        os.kill(fresh._process.pid, 0)
+        os.kill(fresh._child.pid, 0)
 
 
 def test_a_process_that_fails_gives_its_own_last_words(tmp_path):

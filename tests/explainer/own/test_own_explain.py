@@ -213,7 +213,7 @@ def test_a_run_folder_is_explained(bars, tmp_path, capfd, plant):
 
 
 def test_an_unfinished_run_is_refused_with_advice(tmp_path):
-    with pytest.raises(OutputError, match="Name the DATA instead"):
+    with pytest.raises(OutputError, match="Pass the dataset instead"):
         explaining.data_of_run(tmp_path)
 
 
@@ -230,8 +230,8 @@ def test_the_number_of_threads_is_restored(bars):
         (["absent.py"], "does not exist"),
         (["absent.py", "--batch-size", "4"], "after --"),
         (["absent.py", "--compare", "cpu"], "after --"),
-        (["absent.py", "--ranks", "2"], "one process of a script is explained"),
-        (["absent.py", "--ranks", "2", "--simulate-gpu"], "one process of a script is explained"),
+        (["absent.py", "--ranks", "2"], "--ranks is not supported for scripts"),
+        (["absent.py", "--ranks", "2", "--simulate-gpu"], "--ranks is not supported for scripts"),
         (["pets.ipynb"], "make a script of it (`jupyter nbconvert --to script pets.ipynb`)"),
         (["demo", "--write", "mended.py"], "demo is not a Python file"),
         (["demo", "--compare", "cpu", "--save-plot", "plot.txt"], ".png"),

@@ -24,12 +24,12 @@ _DTYPES = {
 
 _CPU_SIZES = (256, 512, 1024, 2048)
 _GPU_SIZES = (1024, 2048, 4096, 8192)
-_MAX_PRODUCT_SHARE = 1 / 3  # of the time, for one product
+_MAX_PRODUCT_SHARE = 1 / 3  # fraction of the time spent on one product
 _COPY_BYTES = 256 << 20  # larger than the caches
 _UPLOAD_BYTES = 64 << 20
 _MIN_BUFFER_BYTES = 1 << 20
-_MIN_SECONDS = 2e-3  # of a timing; below it the clock and the synchronization matter
-_MIN_TIMINGS = 3  # of which the best counts; the first warms up
+_MIN_SECONDS = 2e-3  # shortest timing; below it the clock and the synchronization matter
+_MIN_TIMINGS = 3  # the best one counts; the first warms up
 
 Call = Callable[[], object]
 
@@ -42,10 +42,10 @@ class Ceilings:
     # to TF32 on NVIDIA's GPUs.
     flops_per_second: dict[str, float]
     copy_bytes_per_second: float  # within the device's memory, bytes read plus bytes written
-    # From the host's memory; None for a device without memory of its own.
+    # From the host's memory; None for a device without separate memory.
     upload_bytes_per_second: float | None = None
     pinned_upload_bytes_per_second: float | None = None
-    threads: int | None = None  # of the CPU; None for other devices
+    threads: int | None = None  # CPU threads; None for other devices
 
     def speedup(self, precision: str) -> float | None:
         """Return how many times as fast as fp32 a precision is, or None if it was not measured."""
@@ -65,10 +65,10 @@ class Ceilings:
 def measure_ceilings(
     device: torch.device, threads: int | None = None, seconds: float = 0.3
 ) -> Ceilings:
-    """Measure a device, for roughly so many seconds per figure.
+    """Measure a device, spending roughly this many seconds per figure.
 
     threads: of the CPU; None keeps torch's setting. Precisions that the device does not support
-    are left out.
+    are omitted.
     """
     on_host = device.type == "cpu"
     with _cpu_threads(threads) as thread_count:
@@ -137,12 +137,12 @@ def _measure_precision(device: torch.device, precision: str, seconds: float) -> 
 @contextmanager
 def _rounding(precision: str) -> Iterator[None]:
     """Round fp32 matrix products on NVIDIA's GPUs as `ieee` or `tf32` within a block."""
-    former = torch.backends.cuda.matmul.fp32_precision
+    previous = torch.backends.cuda.matmul.fp32_precision
     torch.backends.cuda.matmul.fp32_precision = precision
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.fp32_precision = former
+        torch.backends.cuda.matmul.fp32_precision = previous
 
 
 def _matrix_product(device: torch.device, dtype: torch.dtype, size: int) -> Call:
@@ -183,7 +183,7 @@ def _best_seconds(call: Call, device: torch.device, seconds: float) -> float:
 
 
 def _time(call: Call, calls: int, device: torch.device) -> float:
-    """Return the seconds that a number of calls take, including the device's own work."""
+    """Return the seconds that a number of calls take, including the device's work."""
     _wait(device)
     start = time.perf_counter()
     for _ in range(calls):
@@ -200,12 +200,12 @@ def _wait(device: torch.device) -> None:
 @contextmanager
 def _cpu_threads(count: int | None) -> Iterator[int]:
     """Set torch's number of CPU threads within a block, unless it is None; yield the number."""
-    former = torch.get_num_threads()
+    previous = torch.get_num_threads()
     if count is None:
-        yield former
+        yield previous
         return
     torch.set_num_threads(count)
     try:
         yield count
     finally:
-        torch.set_num_threads(former)
+        torch.set_num_threads(previous)

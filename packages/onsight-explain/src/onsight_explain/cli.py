@@ -17,8 +17,8 @@ from onsight_explain.threads import choose_spinning
 
 _INTERRUPTED = 130
 _NO_RANKS = (
-    "only one process of a script is explained: leave --ranks out. To run a script for torchrun "
-    "as a single process, put RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 "
+    "--ranks is not supported for scripts; only one process is profiled. To run a script for "
+    "torchrun as a single process, put RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 "
     "MASTER_PORT=29500 in its environment"
 )
 
@@ -26,13 +26,13 @@ _NO_RANKS = (
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command line and exit.
 
-    Exit codes: 0 for success; 1 for a fixed script that is not sound or a script that fails on the
-    simulated GPU; 2 for a problem the user can fix; 130 and 143 after SIGINT and SIGTERM.
+    Exit codes: 0 for success; 1 for a fixed script that failed verification or a script that fails
+    on the simulated GPU; 2 for a problem the user can fix; 130 and 143 after SIGINT and SIGTERM.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # escape what the terminal cannot encode
             stream.reconfigure(errors="backslashreplace")
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # after cleaning up
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))  # after cleaning up
     try:
         options = _parse(list(sys.argv[1:] if argv is None else argv))
         choose_spinning()  # before torch loads
@@ -81,7 +81,7 @@ def _parse(words: list[str]) -> argparse.Namespace:
         parser.error(_NO_RANKS)
     if unknown:
         parser.error(
-            f"unknown option {unknown[0]}; the script's own settings come after --, as in "
+            f"unknown option {unknown[0]}; the script's options come after --, as in "
             f"`{parser.prog} {options.script} -- {unknown[0]}`"
         )
     options.script_args = [*options.script_args, *words[end + 1 :]]

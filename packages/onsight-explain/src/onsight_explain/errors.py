@@ -14,7 +14,7 @@ class ExplainError(Exception):
 
 
 class ScriptFailed(ExplainError):
-    """The user's script failed while it was being profiled; the message is the script's own."""
+    """The user's script failed while it was being profiled; the message is the script's."""
 
 
 class PlacementError(ExplainError):

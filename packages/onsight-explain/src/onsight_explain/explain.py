@@ -11,7 +11,7 @@ from rich.console import Console
 from onsight_explain.errors import ExplainError
 from onsight_explain.files import check_output
 
-SECONDS = 60.0  # for the whole command, approximately
+SECONDS = 60.0  # approximate time of the whole command
 QUICK_SECONDS = 30.0
 LIMIT_SECONDS = 120.0
 _NOTEBOOK = ".ipynb"
@@ -74,10 +74,10 @@ def explain(
         raise ExplainError(f"{script} is not a Python file")
     if write and (simulate_gpu or not what_ifs):
         raise ExplainError(
-            "--write needs changes to try out: leave out --simulate-gpu and --no-what-ifs"
+            "--write needs changes to try out: remove --simulate-gpu and --no-what-ifs"
         )
     if trace_file and simulate_gpu:
-        raise ExplainError("--trace is a timeline of measured steps: leave out --simulate-gpu")
+        raise ExplainError("--trace is a timeline of measured steps: remove --simulate-gpu")
     if trace_file and trace_file.suffix == ".py":
         raise ExplainError(f"--trace writes JSON, and {trace_file} is a script; name another file")
     if trace_file:
@@ -90,7 +90,9 @@ def explain(
     from onsight_explain.diagnosis.show import facts, print_explanation
 
     target = check_target(script, write) if write else None
-    remaining = max(seconds / 2, seconds - (time.monotonic() - began))  # after loading torch
+    remaining = max(
+        seconds / 2, seconds - (time.monotonic() - began)
+    )  # without the time to load torch
     explanation = explain_script(
         script,
         list(script_args),
@@ -104,7 +106,7 @@ def explain(
 
 
 def is_script(name: str) -> bool:
-    """Return whether a name is that of a script, or of a notebook, which `explain` refuses."""
+    """Return whether a name names a script, or a notebook, which `explain` refuses."""
     return name.endswith((".py", _NOTEBOOK))
 
 

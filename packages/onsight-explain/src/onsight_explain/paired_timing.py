@@ -16,7 +16,7 @@ from onsight_explain.text import plural
 MIN_ROUNDS = 3  # fewer give an interval too wide to be of use
 MIN_CLEAR_GAIN = 1.1  # times as fast: an interval that begins below may be noise of the machine
 
-_BUSY_SHARE = 0.5  # of the cores
+_BUSY_SHARE = 0.5  # fraction of the cores
 
 # Student's t at 97.5% for 1, 2, ... degrees of freedom. Beyond the end the last value is used,
 # which makes intervals of more than 21 rounds slightly too wide.

@@ -7,7 +7,7 @@ from onsight_explain.text import flops_words, percent, rate_words, step_times
 from onsight_explain.tracing.clock import PHASES
 
 _BAR_WIDTH = 16  # characters
-_MIN_SHARE = 0.0005  # of the time, for a phase to be listed
+_MIN_SHARE = 0.0005  # fraction of the time; smaller phases are not listed
 
 
 def phase_table(
@@ -15,7 +15,7 @@ def phase_table(
 ) -> Table:
     """Return a row for each phase, the largest first: its share of the time and time per step.
 
-    The phases are in seconds; `device_phases` are those on the accelerator's own timeline.
+    The phases are in seconds; `device_phases` are those on the accelerator's timeline.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("where the time goes")

@@ -1,4 +1,4 @@
-"""How to start Onsight's own Python processes, and how long this one has been running."""
+"""How to start Onsight's Python processes, and how long this one has been running."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ def child_command(module: str) -> list[str]:
     """Return the start of a command line that runs a module in another Python process.
 
     With -P nothing is imported from the working directory, which may be anybody's. A flag and not
-    an environment variable, because the child's own children would inherit a variable.
+    an environment variable, because the child's children would inherit a variable.
     """
     return [sys.executable, "-P", "-m", module]
 

@@ -16,15 +16,15 @@ _MIN_ADDED_GAIN = 1.03  # times the speed of a combination, for a change to be a
 # Shares of the time after which no single change, and no combination, is started any more.
 _SINGLES_UNTIL, _COMBINATIONS_UNTIL = 0.55, 0.8
 _STALLED_RATIO = 0.5  # below this share of the usual speed, assume other load and repeat the round
-_FRESH_FACTOR = 3.0  # a baseline rate may be reused for so many times as long as it took
+_FRESH_FACTOR = 3.0  # a baseline rate may be reused for this many times its duration
 _LEADERS = 4  # single changes that are measured in several rounds
 _MAX_ROUNDS, _NARROW = 8, 1.15  # confirm the winner until high / low of its interval is that small
 
 Losses = Literal["same", "close", "alike", "other", "not comparable"]
 
 
-class Change(Hashable, Protocol):
-    """One change of a training. Of each group only one change is applied at a time."""
+class SearchChange(Hashable, Protocol):
+    """A change of a training run. Only one change of a group is applied at a time."""
 
     @property
     def label(self) -> str:
@@ -35,18 +35,18 @@ class Change(Hashable, Protocol):
         """The setting that it changes."""
 
 
-C = TypeVar("C", bound=Change)
+C = TypeVar("C", bound=SearchChange)
 
 
 class TrialFailed(Exception):
     """A trial could not be measured; the message is one line with the reason."""
 
 
-class Trial(Protocol):
+class SearchTrial(Protocol):
     """A training with some changes. It runs only while it is measured."""
 
     def measure(self, seconds: float) -> float:
-        """Return images per second over about so many seconds. Raises TrialFailed."""
+        """Return images per second over about this many seconds. Raises TrialFailed."""
 
     def losses(self) -> Losses:
         """Compare its first losses with those of the unchanged training."""
@@ -61,7 +61,7 @@ class Trial(Protocol):
 class Bench(Protocol[C]):
     """Opens trials, and proposes changes for them."""
 
-    def open(self, changes: tuple[C, ...]) -> Trial:
+    def open(self, changes: tuple[C, ...]) -> SearchTrial:
         """Return a trial with these changes; without any, of the unchanged training."""
 
     def candidates(self, trial: Any) -> list[C]:
@@ -74,7 +74,7 @@ class TrialResult(Generic[C]):
 
     changes: tuple[C, ...]
     images_per_second: float = 0.0
-    interval: RatioInterval | None = None  # of the speed-up; None if there is a problem
+    interval: RatioInterval | None = None  # interval of the speed-up; None if there is a problem
     losses: Losses = "not comparable"
     problem: str = ""  # why it could not be measured
     notes: list[str] = field(default_factory=list)
@@ -109,7 +109,7 @@ class TrialResult(Generic[C]):
 class SearchResult(Generic[C]):
     """The result of a search."""
 
-    results: list[TrialResult[C]]  # of the single changes, in the order in which they were tried
+    results: list[TrialResult[C]]  # single changes, in the order in which they were tried
     best: TrialResult[C] | None  # None if nothing was faster
     baseline_rates: list[float]  # images/s of the unchanged training, in every round
     skipped: list[C]  # not tried, because time ran out
@@ -120,7 +120,7 @@ class _Entry(Generic[C]):
     """Changes that take part in the search, and their rounds so far."""
 
     changes: tuple[C, ...]
-    trial: Trial
+    trial: SearchTrial
     rounds: PairedRounds = field(default_factory=PairedRounds)
     problem: str = ""
     base_ratio: float = 1.0  # the speed-up of the training that its rounds are measured against
@@ -156,7 +156,7 @@ class Search(Generic[C]):
     def __init__(
         self,
         bench: Bench[C],
-        baseline: Trial,
+        baseline: SearchTrial,
         seconds: float,
         window_seconds: float,
         messages: Messages,
@@ -187,11 +187,11 @@ class Search(Generic[C]):
     def _try_singles(self, changes: Sequence[C]) -> list[C]:
         """Measure each change in one round; return those for which there was no time."""
         longest = 0.0
-        for number, change in enumerate(changes):
+        for index, change in enumerate(changes):
             now = time.monotonic()
             until = _SINGLES_UNTIL if self._has_gain else 1.0  # without a gain, nothing follows
             if self.singles and not self._has_time(until, longest / 2):
-                return list(changes[number:])
+                return list(changes[index:])
             entry = _Entry((change,), self.bench.open((change,)))
             self.singles.append(entry)
             self._measure_round(entry, may_reuse_baseline=True)
@@ -346,5 +346,5 @@ def _is_stalled(rate: float, usual: Sequence[float]) -> bool:
     return len(usual) >= MIN_ROUNDS and rate < _STALLED_RATIO * statistics.median(usual)
 
 
-def _join_labels(changes: Sequence[Change]) -> str:
+def _join_labels(changes: Sequence[SearchChange]) -> str:
     return " + ".join(change.label for change in changes)

@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from onsight_explain.search import MIN_GAIN, C, Change, Losses, TrialResult
+from onsight_explain.search import MIN_GAIN, C, Losses, SearchChange, TrialResult
 from onsight_explain.text import listed, ratio_words
 
 _LOSSES: dict[Losses, str] = {
@@ -37,9 +37,11 @@ def make_results_table(
 
 
 def describe_search(
-    results: Sequence[TrialResult[C]], skipped: Sequence[Change], baseline_rates: Sequence[float]
+    results: Sequence[TrialResult[C]],
+    skipped: Sequence[SearchChange],
+    baseline_rates: Sequence[float],
 ) -> str:
-    """Describe how many changes were tried, and how much the baseline's own windows vary."""
+    """Describe how many changes were tried, and how much the baseline's windows vary."""
     text = (
         f"{len(results)} of {len(results) + len(skipped)} changes tried, each beside the unchanged "
         f"training, whose own {len(baseline_rates)} measurements range from "

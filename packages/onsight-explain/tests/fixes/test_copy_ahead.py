@@ -43,7 +43,7 @@ def test_where_it_is_not_certain_it_is_left_as_a_comment(script, traced, old, ne
     written = script(SCRIPT.replace(old, new))
     found = written.fix(traced(written.call("DataLoader"), written.call("network")), prefetch="")
     text = found.after.decode()
-    assert "# To do: copy the next batch in a stream of its own" in text
+    assert "# To do: copy the next batch in a separate stream" in text
     assert "# To do: DataLoader(..., pin_memory=True)" in text
     assert "class CopiedAhead" not in text
     assert "\nloader = DataLoader(data, 4)\n" in text

@@ -263,7 +263,7 @@ UNSURE = {
     "a generator": (
         "loader = DataLoader(a for a in b)\n",
         {"batch_factor": 16},
-        "its only argument is a generator without parentheses of its own",
+        "its only argument is a generator without separate parentheses",
     ),
     "a name that is taken": (
         "import torch\nclass CachedBatches: pass\nloader = DataLoader(a, 4)\n",

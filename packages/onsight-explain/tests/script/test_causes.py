@@ -214,11 +214,11 @@ def test_the_verdict_is_one_sentence_with_both_speeds():
     best = tried(2.5, low=2.4, cache="items")
     cause = find_cause(seen, [best], None, cores=2)
     assert verdict(seen, cause, best, 1) == (
-        "80.0% of the time it waits for the loader: reading and decoding an item takes 2.00 ms, "
-        "in the training process itself; with items cached in memory it is at least 2.4 times "
+        "80.0% of the time is spent waiting for the loader: reading and decoding an item takes "
+        "2.00 ms, in the training process; with items cached in memory it is at least 2.4 times "
         "as fast, 2.4 to 5.0, 3 rounds."
     )
     unsure = tried(2.5, low=1.05, cache="items")
     assert "; nothing was shown to make it faster" in verdict(seen, cause, unsure, 3)
     assert verdict(seen, cause, None, 3).endswith("; none of 3 changes made it 5% faster.")
-    assert verdict(seen, cause, None, 0).endswith("in the training process itself.")
+    assert verdict(seen, cause, None, 0).endswith("in the training process.")

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from onsight_explain.process import items
 from onsight_explain.process.items import examine_stream
 from onsight_explain.process.observe import examine_loader
-from onsight_explain.tracing.sites import Origin
+from onsight_explain.tracing.sites import ObjectOrigin
 
 
 class Numbers(IterableDataset):
@@ -103,18 +103,18 @@ def test_a_stream_that_never_yields_is_given_up(monkeypatch, blocked):
 
 def test_the_facts_of_a_loader_over_a_stream():
     loader = DataLoader(Numbers(), batch_size=8)
-    facts, item, remarks = examine_loader(loader, Origin(), with_items=True)
+    facts, item, remarks = examine_loader(loader, ObjectOrigin(), with_items=True)
     assert (facts.batch_size, facts.items, facts.has_items, facts.most_workers) == (8, 50, False, 1)
     assert item is not None
     assert remarks
-    facts, item, remarks = examine_loader(loader, Origin(), with_items=False)
+    facts, item, remarks = examine_loader(loader, ObjectOrigin(), with_items=False)
     assert (facts.most_workers, item, remarks) == (1, None, [])
 
 
 def test_a_loader_around_batches_of_numbers_has_their_size_and_order():
     first = DataLoader(list(range(64)), batch_size=16, shuffle=True)
     copied = DataLoader(first.dataset, batch_sampler=first.batch_sampler)
-    facts, _, _ = examine_loader(copied, Origin(), with_items=False)
+    facts, _, _ = examine_loader(copied, ObjectOrigin(), with_items=False)
     assert (facts.batch_size, facts.is_shuffled, facts.items) == (16, True, 64)
 
 
@@ -133,7 +133,7 @@ class LikeFastai:
 
 
 def test_the_facts_of_a_loader_of_fastai():
-    facts, item, _ = examine_loader(LikeFastai(), Origin(maker="fastai"), with_items=True)
+    facts, item, _ = examine_loader(LikeFastai(), ObjectOrigin(maker="fastai"), with_items=True)
     assert (facts.batch_size, facts.workers, facts.is_shuffled, facts.items) == (16, 2, True, 3)
     assert not facts.has_items
     assert item.item_bytes == 8

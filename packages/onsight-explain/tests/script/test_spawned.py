@@ -75,7 +75,7 @@ def test_one_of_the_processes_reports_and_all_end_before_the_script_saves(proces
     trace = processes(TOGETHER).start(seconds=0.5, is_full=True, timeline=path).trace()
     assert trace.images == 4 * trace.steps > 0
     assert (trace.loader.items, trace.optimizer.name) == (400, "SGD")
-    assert "2 processes train together; the figures are those of one" in trace.remarks
+    assert "2 processes train together; figures are for one of them" in trace.remarks
     timeline = from_json(Timeline, path.read_bytes())
     for name, seconds in trace.phases.items():
         drawn = sum(one.end - one.begin for one in timeline.slices if one.phase == name)

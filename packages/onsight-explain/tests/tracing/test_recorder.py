@@ -96,7 +96,7 @@ def test_planted_costs_are_found_in_their_phases_and_add_up(recorder):
         loss.backward()
         optimizer.step()
         time.sleep(LOOP)
-    first, last, _ = recorder.window.stretch()
+    first, last, _ = recorder.window.interval()
     steps = last.steps - first.steps
     assert steps == 15
     spent = {name: last.phases[name] - first.phases[name] for name in last.phases}
@@ -109,7 +109,7 @@ def test_planted_costs_are_found_in_their_phases_and_add_up(recorder):
     }
     for name, seconds in planted.items():
         assert spent[name] >= 0.99 * steps * seconds  # and since they add up, no more than that
-    assert math.isclose(sum(spent.values()), last.moment - first.moment, rel_tol=1e-3)
+    assert math.isclose(sum(spent.values()), last.time - first.time, rel_tol=1e-3)
     assert last.images - first.images == 4 * steps
 
 

@@ -122,7 +122,9 @@ def test_only_the_last_changes_are_kept_and_the_line_reports_it(tmp_path, monkey
     timeline = recorder.timeline(first, time.perf_counter(), None)
     assert timeline.is_cut
     assert sum(one.phase != "" for one in timeline.slices) < 50
-    assert "beginning is left out" in write_timeline(tmp_path / "t.json", "train.py", timeline)
+    assert "the beginning of the window is omitted" in write_timeline(
+        tmp_path / "t.json", "train.py", timeline
+    )
 
 
 def test_a_folder_is_refused(recorded, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from onsight_explain.tracing import window as windows
-from onsight_explain.tracing.window import Epoch, MeasurementWindow, Progress
+from onsight_explain.tracing.window import Epoch, MeasurementWindow, WindowProgress
 
 
 class Training:
@@ -16,16 +16,16 @@ class Training:
         self.window = MeasurementWindow(read_progress=self.read_progress, **fields)
 
     def read_progress(self):
-        return Progress(self.now, self.steps, 4 * self.steps, 0, {"other": self.now})
+        return WindowProgress(self.now, self.steps, 4 * self.steps, 0, {"other": self.now})
 
     def run(self):
         while not self.window.is_over:
             if self.steps % self.length == 0:
-                self.window.epoch()
+                self.window.on_epoch_start()
             self.now += 1
             self.steps += 1
-            self.window.step(self.steps)
-        return self.window.stretch()
+            self.window.on_step_end(self.steps)
+        return self.window.interval()
 
 
 def test_a_part_of_a_long_epoch_after_the_warm_up(monkeypatch):
@@ -76,11 +76,11 @@ def test_the_number_of_steps_is_limited(monkeypatch):
     assert last.steps - first.steps == 5
 
 
-def test_there_is_no_stretch_before_enough_was_measured(monkeypatch):
+def test_there_is_no_interval_before_enough_was_measured(monkeypatch):
     training = Training(monkeypatch, length=1000)
     for done in range(1, 4):
-        training.window.step(done)
-        assert training.window.stretch() is None
+        training.window.on_step_end(done)
+        assert training.window.interval() is None
 
 
 @pytest.mark.parametrize("seconds", [0.2, 5.0])
@@ -92,8 +92,8 @@ def test_the_warm_up_lasts_a_while_even_if_steps_are_fast(monkeypatch, seconds):
 
 def test_steps_after_the_end_do_not_count(monkeypatch):
     training = Training(monkeypatch, length=1000)
-    stretch = training.run()
+    interval = training.run()
     training.now += 100
-    training.window.step(training.steps + 1)
-    training.window.epoch()
-    assert training.window.stretch() == stretch
+    training.window.on_step_end(training.steps + 1)
+    training.window.on_epoch_start()
+    assert training.window.interval() == interval

@@ -123,7 +123,7 @@ def test_part_of_a_set_too_large_for_memory_is_kept_and_said(apply, monkeypatch)
     hooks = apply(cache="items")
     (images, labels) = next(iter(DataLoader(Items(KINDS["tuple"]), 4, sampler=range(11))))
     assert images[0, 0, 0] == labels[0] != 0
-    assert hooks.notes == ["kept 1 of 11 items, drawn at random"]
+    assert hooks.notes == ["kept 1 of 11 items, chosen at random"]
 
 
 def test_kept_items_come_in_the_same_order(apply, numbers):
@@ -247,7 +247,7 @@ def test_each_image_draws_for_itself_unless_that_is_noted(apply):
     assert 80 < flipped.sum() < 176
     assert hooks.notes == []
     list(DataLoader(Images(ColorJitter(hue=0.1), ToTensor()), 4))
-    assert hooks.notes == ["ColorJitter draws once for a whole batch"]
+    assert hooks.notes == ["ColorJitter uses the same random numbers for a whole batch"]
 
 
 def test_a_data_set_without_random_transforms_is_refused(apply, numbers):

@@ -20,8 +20,8 @@ class BatchSum:
     """A sum, list or meter that a loop adds batch means to."""
 
     key: str
-    statement: ast.stmt  # in the loop
-    value: ast.expr  # what is added
+    statement: ast.stmt  # the statement in the loop
+    value: ast.expr  # the value added
 
     @property
     def is_list(self) -> bool:
@@ -93,7 +93,7 @@ def weighted_line(facts: Facts, batch_sum: BatchSum, rows: str) -> str:
 
 
 def batch_rows(facts: Facts, loop: BatchLoop, batch_sum: BatchSum) -> str:
-    """Return code for the number of rows of a batch, in the script's own names."""
+    """Return code for the number of rows of a batch, in the names that the script uses."""
     value: ast.AST = batch_sum.value
     for _ in range(8):
         match value:

@@ -84,7 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="PATH",
         help="scripts and folders; by default, the working folder. A script is read together with "
-        "the modules of its own folder that it imports. A single - is standard input: --fix then "
+        "the modules in its folder that it imports. A single - is standard input: --fix then "
         "prints the fixed text to stdout and the remaining findings to stderr, for editors.",
     )
     parser.add_argument(
@@ -154,7 +154,7 @@ def _lint(options: argparse.Namespace) -> int:
 
 
 def _read(files: Sequence[Path]) -> tuple[dict[Path, bytes], dict[Path, str]]:
-    """The contents and texts of files, read once so that all that follows agrees on them."""
+    """Return the contents and texts of files, read once so that all later steps agree on them."""
     contents, texts = {}, {}
     for path in files:
         with suppress(ReadError):  # read_many reports it
@@ -166,7 +166,7 @@ def _read(files: Sequence[Path]) -> tuple[dict[Path, bytes], dict[Path, str]]:
 def _rewrite(
     fixed: Mapping[Path, str], contents: Mapping[Path, bytes], result: LintResult
 ) -> dict[Path, str]:
-    """Rewrite files, and return the texts of those that were not left unchanged."""
+    """Rewrite files, and return the texts that were written, by path."""
     written = {}
     for path, text in fixed.items():
         try:

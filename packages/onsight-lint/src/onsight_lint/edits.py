@@ -20,7 +20,7 @@ _COMPOUND = (
 
 
 class Change(NamedTuple):
-    """A part of a text and what replaces it."""
+    """A part of a text and its replacement."""
 
     start: int  # index into the text
     end: int  # index just after the part; the same as start for an insertion
@@ -30,7 +30,8 @@ class Change(NamedTuple):
 def apply_changes(text: str, changes: Iterable[Change]) -> str:
     """Return a text with changes made.
 
-    Insertions at one place are made in the order given. Raises ValueError if two changes overlap.
+    Insertions at the same place are made in the order given. Raises ValueError if two changes
+    overlap.
     """
     parts, position = [], 0
     for start, end, new in sorted(changes, key=lambda change: change[:2]):
@@ -54,7 +55,7 @@ def drop_overlaps(changes: Iterable[Change]) -> list[Change]:
 
 
 def replace_node(script: Script, node: ast.AST, text: str) -> Change:
-    """Return the change that replaces a node by new text."""
+    """Return the change that replaces a node with new text."""
     source = script.source(node)
     return Change(source.start(node), source.end(node), text)
 

@@ -21,19 +21,19 @@ _TENSOR_CREATORS = word_set("randn rand zeros ones empty full randint arange")
 
 
 class Facts:
-    """A parsed script, and what is known about it; each part is made when a rule needs it."""
+    """A parsed script and the facts about it; each is computed when a rule first needs it."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
 
     @cached_property
     def values(self) -> Values:
-        """Where values come from."""
+        """The origins of values."""
         return Values(self.script)
 
     @cached_property
     def kinds(self) -> Kinds:
-        """What values are."""
+        """The kinds of values."""
         return Kinds(self.script, self.values)
 
     @cached_property
@@ -135,7 +135,7 @@ class Constants:
 
 
 class LoaderSettings:
-    """What is known about DataLoaders from the calls that create them."""
+    """Facts about DataLoaders, from the calls that create them."""
 
     def __init__(self, facts: Facts) -> None:
         self.script, self.values = facts.script, facts.values
@@ -194,7 +194,7 @@ class LoaderSettings:
         return sizes
 
     def has_sampler(self, loader: ast.AST) -> bool:
-        """Return whether a loader has a sampler, and so may see only a part of its dataset."""
+        """Return whether a loader has a sampler, and so may yield only a part of its dataset."""
         return any(
             value is not None and self.constants.value(value) is not None
             for call in self.creations(loader)
@@ -220,7 +220,7 @@ class LoaderSettings:
         return self.value(call, "batch_size", 1) is not None and not self.divides_evenly(call)
 
     def _rows(self, dataset: ast.AST) -> int | None:
-        """How many rows a dataset has, if that is known."""
+        """The number of rows of a dataset, if known."""
         counts = {self._rows_of(item.node, item.steps) for item in self.values.origins(dataset)}
         return counts.pop() if len(counts) == 1 else None
 
@@ -264,7 +264,7 @@ class LoaderSettings:
         return value if isinstance(value, int) else None
 
     def _from_dict(self, expression: ast.expr, name: str) -> ast.expr | None:
-        """What `**settings` contains under a name, where the dicts are literals."""
+        """The value that `**settings` contains under a name, where the dicts are literals."""
         updates = [
             call.args[0]
             for call in self.values.calls("update")
@@ -275,7 +275,7 @@ class LoaderSettings:
         return next((value for value in values if value is not None), None)
 
     def _from_literal(self, expression: ast.expr, name: str) -> ast.expr | None:
-        """What a literal dict contains under a name."""
+        """The value that a literal dict contains under a name."""
         for origin in self.values.origins(expression):
             node = origin.node
             if isinstance(node, ast.Dict):

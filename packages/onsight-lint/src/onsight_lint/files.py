@@ -80,7 +80,7 @@ def rewrite(path: Path, text: str, before: bytes) -> None:
     """Replace the text of a file as a whole, keeping its encoding, line ends and mode.
 
     before is the content that the text was made from. Raises ReadError, and leaves the file
-    unchanged, if it holds something else by now or cannot be encoded; WriteError if it cannot be
+    unchanged, if it has changed since or cannot be encoded; WriteError if it cannot be
     written.
     """
     content = encode(path, text, before)
@@ -111,7 +111,7 @@ def _is_skipped(folder: Path) -> bool:
 
 
 def _replace(path: Path, content: bytes, before: bytes) -> None:
-    """Replace the content of a file by renaming a new one, if it still holds what it did before.
+    """Replace the content of a file by renaming a new one, if it has not changed since it was read.
 
     If the process is killed, a hidden file `.onsight-lint-*.tmp` may be left beside it.
     """

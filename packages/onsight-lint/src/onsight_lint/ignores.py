@@ -1,4 +1,4 @@
-"""Comments that silence findings, and those among them that silence nothing.
+"""Find comments that silence findings, and report those that silence nothing.
 
 `# onsight: ignore[id]` is for its line, `# onsight: ignore-file[id]` for its file; without ids,
 they are for all rules.
@@ -44,7 +44,7 @@ class Silenced(NamedTuple):
     """A rule that a comment silenced."""
 
     file: Path
-    line: int  # of the comment
+    line: int  # the comment's line
     rule: str
 
 
@@ -165,7 +165,7 @@ def _finding(
 
 
 def _removal(comment: IgnoreComment, line: str, name: str) -> tuple[Span, str]:
-    """The part of a comment's line to replace, and by what, so that an id is gone."""
+    """The part of a comment's line to replace, and the new text, so that an id is removed."""
     ids = [other for other, _ in comment.ids]
     if len(ids) > 1:
         first, last = comment.ids[0][1][0], comment.ids[-1][1][1]

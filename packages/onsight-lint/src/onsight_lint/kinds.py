@@ -1,4 +1,4 @@
-"""What a value is: a network, a loss, a tensor, a loader; UNKNOWN if that is not certain."""
+"""Classify values as network, loss, tensor, loader and so on, or UNKNOWN if uncertain."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ from onsight_lint.script import Script
 from onsight_lint.syntax import last_name, word_set
 from onsight_lint.values import Origin, Values
 
-_MAX_DEPTH = 20  # of nested expressions; what is deeper is unknown
+_MAX_DEPTH = 20  # levels of nested expressions; deeper ones are unknown
 
 _NETWORK_PATHS = (
     "torchvision.models.",
@@ -49,14 +49,14 @@ LOSS_FUNCTIONS = re.compile(r"^torch\.nn\.functional\.(\w+_loss|\w*cross_entropy
 
 
 class Kind(Enum):
-    """What a value is, as far as the rules distinguish it."""
+    """The kinds of values that the rules distinguish."""
 
     NETWORK = "a module with layers"
     LOSS = "a module or function that computes a loss"
     LAYER = "any other module"
     TENSOR = "a tensor"
     LOADER = "a DataLoader"
-    BATCH = "what a DataLoader yields"
+    BATCH = "an item that a DataLoader yields"
     DATASET = "a dataset"
     OPTIMIZER = "an optimizer"
     OTHER = "anything else"
@@ -81,7 +81,7 @@ class Kinds:
         if expression not in self._kinds:
             if self._depth > _MAX_DEPTH:
                 return Kind.UNKNOWN
-            self._kinds[expression] = Kind.UNKNOWN  # for expressions that lead back to themselves
+            self._kinds[expression] = Kind.UNKNOWN  # ends the search for recursive expressions
             self._depth += 1
             self._kinds[expression] = self._find_kind(expression)
             self._depth -= 1
@@ -206,9 +206,9 @@ class Kinds:
         return kinds.pop() if len(kinds) == 1 else Kind.OTHER
 
     def _is_network(self, owner: ast.ClassDef) -> bool:
-        """Whether a module class has weights, its own or those of modules that it creates."""
+        """Whether a module class, or a module that it creates, has weights."""
         if owner not in self._networks:
-            self._networks[owner] = False  # for classes that create themselves
+            self._networks[owner] = False  # ends the search for recursive classes
             lineage = self.values.lineage(owner)
             self._networks[owner] = any(map(_names_layers_with_weights, lineage)) or any(
                 isinstance(node, ast.Call) and self._creates_network(node, owner)

@@ -53,7 +53,7 @@ class BatchLoop:
 
     @property
     def evaluates(self) -> bool:
-        """Whether it runs a network without training it."""
+        """Whether the loop runs a network without training it."""
         return bool(self.network_calls) and not self.trains
 
 
@@ -112,7 +112,7 @@ def phase_test(loop: BatchLoop) -> ast.expr | None:
 
 
 def batch_length(facts: Facts, loop: BatchLoop) -> str:
-    """Return code for the number of rows of a batch, in the loop's own names: `len(labels)`."""
+    """Return code for a batch's number of rows, in the names that the loop uses: `len(labels)`."""
     kinds = facts.kinds
     tensors = [name.id for name in loop.targets if kinds.kind(name) is Kind.TENSOR]
     if not tensors:
@@ -238,7 +238,7 @@ def _runs_network(facts: Facts, call: ast.Call) -> bool:
 
 
 def _is_module_method(facts: Facts, function: Function) -> bool:
-    """Whether a function is a method of a module, which runs the module's own layers."""
+    """Whether a function is a method of a module, which runs the module's layers."""
     owner = facts.script.parent(function)
     return isinstance(owner, ast.ClassDef) and facts.kinds.is_module_class(owner)
 
@@ -301,7 +301,7 @@ def _sliced_calls(facts: Facts, loop: ast.For, calls: list[ast.Call]) -> Iterato
 
 
 def _feeds_backward(facts: Facts, loop: ast.AST) -> bool:
-    """Whether gradients of what a loop adds up are computed after it."""
+    """Whether gradients of a sum that a loop accumulates are computed after it."""
     wanted = backward_keys(facts.script.function(loop))
     return any(key in wanted for key in _accumulated_keys(loop))
 

@@ -319,7 +319,7 @@ def _names_gradient_switch(code: ast.AST | None) -> bool:
 
 
 def _mode_call(facts: Facts, call: ast.Call) -> ModeCall | None:
-    """What a call does to modes; None if it cannot set one."""
+    """The effect of a call on modes; None if it cannot set one."""
     callee = facts.values.callee(call)
     if isinstance(callee, ast.ClassDef):
         callee = facts.values.method(callee, "__init__")

@@ -27,7 +27,7 @@ class ScriptReport:
 
 
 def read_script(path: Path) -> list[Finding]:
-    """Return the mistakes in a script and in the modules of its own folder that it imports.
+    """Return the mistakes in a script and in the modules in its folder that it imports.
 
     Those of the script itself come first, and those of a file are sorted by line. Raises
     ReadError, with file and line, if the script is not valid Python.
@@ -38,12 +38,12 @@ def read_script(path: Path) -> list[Finding]:
 def check_script(
     path: Path, library: Library, applied: Sequence[Rule], alone: bool = False
 ) -> ScriptReport:
-    """Apply some rules to a script. alone: leave out the modules that it imports.
+    """Apply some rules to a script. alone: skip the modules that it imports.
 
     Raises ReadError.
     """
     if alone and not _matching_patterns(applied, [library.text(path)]):
-        parse(path, library.text(path))  # for its errors
+        parse(path, library.text(path))  # raises the file's syntax errors
         return ScriptReport([], [path])
     script = Script(path, library, alone)
     patterns = _matching_patterns(applied, [source.text for source in script.sources])

@@ -24,7 +24,7 @@ from onsight_lint.rules import unused_ignore
 from onsight_lint.script import Library
 from onsight_lint.source import parse
 
-_MIN_FILES_FOR_POOL = 200  # below this, starting other processes takes longer than it saves
+_MIN_FILES_FOR_POOL = 200  # with fewer files, starting processes takes longer than it saves
 _CHUNK, _CHUNK_OF_SCRIPTS = 20, 4  # files that a process reads at a time
 _MAX_PROCESSES = 8
 _MAX_FIX_ROUNDS = 10  # a fix may reveal another mistake: missing-train after missing-eval
@@ -35,7 +35,7 @@ _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
 _ChunkResult = list[tuple[Path, ScriptReport | str]]  # str: why the file cannot be read
 _ReadChunks = Callable[[Sequence[Sequence[Path]], bool], Iterable[_ChunkResult]]  # bool: alone
 
-_worker_inputs: tuple[Library, Sequence[Rule]]  # in a worker process
+_worker_inputs: tuple[Library, Sequence[Rule]]  # set in worker processes only
 
 
 @dataclass
@@ -106,7 +106,7 @@ def read_many(files: Sequence[Path], library: Library, rules: Sequence[Rule]) ->
 def fix_many(
     files: Sequence[Path], rules: Sequence[Rule], texts: Mapping[Path, str] | None = None
 ) -> tuple[dict[Path, str], LintResult]:
-    """Return the new texts of the files that have certain fixes, and what is left to find.
+    """Return the new texts of the files that have certain fixes, and the remaining findings.
 
     texts: used instead of the content of these files. A file that a fix would break is left as it
     was. Nothing is written.
@@ -167,7 +167,7 @@ def _chunks(paths: Sequence[Path], size: int) -> list[Sequence[Path]]:
 
 @contextmanager
 def _open_reader(count: int, library: Library, rules: Sequence[Rule]) -> Iterator[_ReadChunks]:
-    """A function that reads chunks of files, in other processes where that is worth their start."""
+    """A function that reads chunks of files, in other processes if that is faster."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if count < _MIN_FILES_FOR_POOL or not cores or cores < 2 or not _can_fork():
         yield lambda chunks, alone: (_read_chunk(chunk, library, rules, alone) for chunk in chunks)
@@ -215,7 +215,7 @@ def _try_script(
 
 @contextmanager
 def _garbage_collection_paused() -> Iterator[None]:
-    """No search for reference cycles: among so many nodes it takes half of the time."""
+    """Disable the garbage collector: on large syntax trees it takes half of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

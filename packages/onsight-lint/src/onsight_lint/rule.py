@@ -1,4 +1,4 @@
-"""What a rule is made of: the facts it can use, the mistakes it yields, and how it is described."""
+"""The parts of a rule: the facts it can use, the mistakes it yields, and its description."""
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ class Context(Facts):
 
     @cached_property
     def batch_loops(self) -> list[BatchLoop]:
-        """The loops over DataLoaders, and those that train or evaluate without one."""
+        """The loops over DataLoaders, and loops that train or evaluate without one."""
         return [*self.loader_loops, *find_plain_loops(self, self.loader_loops)]
 
     @cached_property

@@ -38,15 +38,15 @@ _SCOPE_NODES = (ast.Module, *FUNCTIONS, ast.Lambda, ast.ClassDef, *COMPREHENSION
 
 @dataclass(frozen=True, eq=False)
 class Binding:
-    """A place where a name is given a meaning."""
+    """A place where a name is bound."""
 
     name: str
     kind: BindingKind
     node: ast.AST
-    position: Position  # from here on it is in effect
+    position: Position  # start of the code in which it is in effect
     value: ast.expr | None = None  # the expression that it comes from
-    steps: tuple[Step, ...] = ()  # from the value to what the name is bound to
-    path: str = ""  # what an import names
+    steps: tuple[Step, ...] = ()  # path from the value to the part bound to the name
+    path: str = ""  # full name of an imported object
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,10 +54,10 @@ class Member:
     """An assignment to an attribute or item: `receiver.key = value`, `receiver[key] = value`."""
 
     receiver: ast.expr
-    key: str  # of an item, in brackets
+    key: str  # attribute name, or the key of an item in brackets
     node: ast.stmt
     value: ast.expr
-    steps: tuple[Step, ...]  # from the value to what is assigned
+    steps: tuple[Step, ...]  # path from the value to the part that is assigned
 
 
 class Scopes:

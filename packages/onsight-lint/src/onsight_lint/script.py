@@ -1,4 +1,4 @@
-"""A script with the modules of its own folder that it imports, and what their names refer to."""
+"""A script with the modules in its folder that it imports, and the meaning of their names."""
 
 import ast
 import contextlib
@@ -160,9 +160,9 @@ class Script:
             return imports[-1]
         if not bindings:
             local = [star for star in scopes.stars if self.exported(f"{star}.{name.id}")]
-            foreign = [star for star in scopes.stars if star.startswith("torch")]
-            if local or (foreign and name.id[0].isupper()):
-                return f"{(local or foreign)[0]}.{name.id}"
+            torch_stars = [star for star in scopes.stars if star.startswith("torch")]
+            if local or (torch_stars and name.id[0].isupper()):
+                return f"{(local or torch_stars)[0]}.{name.id}"
             return name.id
         alias = bindings[0].value if len(bindings) == 1 and not bindings[0].steps else None
         if isinstance(alias, ast.Attribute):  # `nn = torch.nn`
@@ -179,7 +179,7 @@ class Script:
         self._homes |= dict.fromkeys(source.nodes, source)
 
     def _add_module(self, name: str) -> None:
-        """Add the files of a module and its packages, if they are in the script's own folder."""
+        """Add the files of a module and its packages, if they are in the script's folder."""
         parts = name.split(".")
         for n in range(1, len(parts) + 1):
             module = ".".join(parts[:n])

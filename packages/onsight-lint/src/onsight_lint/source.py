@@ -127,7 +127,7 @@ def parse(path: Path, text: str) -> ast.Module:
     """Parse a file. Raises ReadError, with file and line, if it is not valid Python 3."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the script's own escape sequences
+            warnings.simplefilter("ignore")  # warnings about escape sequences in the script
             return ast.parse(text)
     except SyntaxError as error:
         raise _syntax_error(path, error) from error

@@ -28,20 +28,24 @@ def end_position(node: ast.AST) -> Position:
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """Return the nodes directly within a node, in source order, but no contexts and operators."""
+    """Return a node's child nodes in source order, excluding expression contexts and operators."""
     nodes: list[ast.AST] = []
     kind: Any = type(node)
     for name in _child_fields(kind):
         part = getattr(node, name, None)
         if isinstance(part, list):
-            nodes += [item for item in part if isinstance(item, ast.AST)] if part else part
+            nodes += [item for item in part if isinstance(item, ast.AST)]
         elif isinstance(part, ast.AST):
             nodes.append(part)
     return nodes
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes within a node, in source order, without the insides of nested functions."""
+    """Yield the nodes within a node, in source order, without the insides of nested functions.
+
+    For a function or class, these are the nodes of its body: decorators, arguments, defaults and
+    base classes are skipped.
+    """
     if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
         waiting: list[ast.AST] = [*reversed(node.body)]
     else:
@@ -69,7 +73,7 @@ def block_nodes(block: Iterable[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def expressions_in(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield a node and those within it, as far as they are expressions."""
+    """Yield every expression in a node, including the node itself."""
     return (part for part in ast.walk(node) if isinstance(part, ast.expr))
 
 
@@ -89,7 +93,7 @@ def last_name(expression: ast.AST) -> str:
 
 
 def key_of(expression: ast.AST) -> str:
-    """Return what identifies a name, attribute or item within a function; "" for anything else.
+    """Return a dotted key for a name, attribute or item, such as `self.losses`; else "".
 
     `self.losses` and `self.losses[0]` have the same key.
     """
@@ -146,7 +150,7 @@ def default_value(function: Function, name: str) -> ast.expr | None:
 
 
 def is_main_guard(node: ast.AST) -> bool:
-    """Return whether a node is `if __name__ == "__main__":`."""
+    """Return whether a node looks like `if __name__ == "__main__":` (a test of `__name__`)."""
     return isinstance(node, ast.If) and "__name__" in names_in(node.test)
 
 

@@ -1,4 +1,4 @@
-"""Where a value comes from: follows names, attributes, arguments and returns to their origins."""
+"""Trace values to their origins through names, attributes, arguments and returns."""
 
 import ast
 from collections import defaultdict
@@ -27,9 +27,9 @@ _RETURN_FIRST = word_set(  # calls that return their first argument, wrapped
     "prepare prepare_model prepare_data_loader progress_bar setup_dataloaders auto_model "
     "auto_dataloader MpDeviceLoader freeze optimize_for_inference"
 )
-_MAX_DEPTH = 40  # from a use to its origin
-_MAX_WORK = 2000  # expressions visited before a search is given up
-_MAX_STEPS = 6  # into tuples, dicts and loops
+_MAX_DEPTH = 40  # steps followed from a use to its origin
+_MAX_WORK = 2000  # expressions visited before a search is abandoned
+_MAX_STEPS = 6  # nested levels of tuples, dicts and loops
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Origin:
     """An expression or parameter beyond which a value cannot be followed."""
 
     node: ast.AST
-    steps: Steps = ()  # from the node to the part of it that is meant
+    steps: Steps = ()  # path from the node to the part of it that is meant
 
 
 class Values:
@@ -98,7 +98,7 @@ class Values:
         return sites
 
     def argument(self, call: ast.Call, function: Function, name: str) -> ast.expr | None:
-        """Return what a call passes for a parameter, or else its default."""
+        """Return the argument that a call passes for a parameter, or else its default."""
         for keyword in call.keywords:
             if keyword.arg == name:
                 return keyword.value
@@ -114,7 +114,7 @@ class Values:
         return default_value(function, name)
 
     def returns(self, function: Function) -> list[ast.expr]:
-        """Return what a function returns; nothing for a generator."""
+        """Return the values that a function returns; none for a generator."""
         if function not in self._returned:
             nodes = list(own_nodes(function))
             values = [node.value for node in nodes if isinstance(node, ast.Return) and node.value]
@@ -176,7 +176,7 @@ class Values:
         return definition if isinstance(definition, ast.ClassDef) else None
 
     def _bound_parameters(self, call: ast.Call, function: Function) -> int:
-        """How many parameters of a function (self, cls) are bound without being in the call."""
+        """The number of parameters (self, cls) that are bound without being in the call."""
         if not isinstance(self.script.parent(function), ast.ClassDef):
             return 0
         decorators = {last_name(decorator) for decorator in function.decorator_list}
@@ -252,7 +252,7 @@ class Values:
         return origins or [Origin(node, steps)]
 
     def _follow_attribute(self, expression: ast.Attribute, steps: Steps) -> list[Origin] | None:
-        if expression.attr == "module":  # what DataParallel and the like wrap
+        if expression.attr == "module":  # the network inside DataParallel and similar wrappers
             return self.origins(expression.value, steps)
         path = self.script.path_of(expression)
         if path:
@@ -279,7 +279,7 @@ class Values:
         return [origin for part in parts for origin in self.origins(part, rest)]
 
     def _appended(self, created: ast.expr) -> list[ast.expr]:
-        """What is appended, in the same function, to a list that is assigned to a name."""
+        """The values appended, in the same function, to a list that is assigned to a name."""
         holder = self.script.parent(created)
         if not isinstance(holder, ast.Assign) or not isinstance(holder.targets[0], ast.Name):
             return []
@@ -340,7 +340,7 @@ class Values:
         return self._follow_returns(callee, steps) if isinstance(callee, FUNCTIONS) else None
 
     def _assigned_items(self, name: ast.Name, steps: Steps) -> list[Origin]:
-        """What was assigned to a key: `loaders["val"] = ...`."""
+        """The values assigned to a key: `loaders["val"] = ...`."""
         if not steps or steps[0] == EACH:
             return []
         origins: list[Origin] = []

@@ -78,7 +78,8 @@ class ShardCache:
                     write(file)
                     file.flush()
                     os.fsync(file.fileno())
-                    os.replace(temporary, path)  # if a power cut undoes it, there is no copy
+                    with locked(self._lock("room")):  # whose holder could miss it under both names
+                        os.replace(temporary, path)  # if a power cut undoes it, there is no copy
                     return Descriptor(os.dup(file.fileno()))
             except BaseException:
                 temporary.unlink(missing_ok=True)

@@ -38,7 +38,7 @@ class UrlPath(PosixPath):
 
 
 def is_url(text: str) -> bool:
-    """Whether a text is an address for fsspec, such as s3://bucket/folder."""
+    """Return whether a text is an address for fsspec, such as s3://bucket/folder."""
     return _SCHEME.match(text) is not None
 
 

@@ -13,7 +13,7 @@ from onsight.errors import RemoteFailed
 
 TRIES = 7
 FIRST_PAUSE_SECONDS = 0.5  # doubled after each try: 0.5, 1, 2, 4, 8, 16
-QUIET_SECONDS = 5.0  # then a failure is logged, because a silent wait looks like a hang
+QUIET_SECONDS = 5.0  # then a failure is logged, because a silent wait resembles a hang
 
 # 404, 403, 400, 405 and 501 as fsspec's filesystems raise them: trying again changes nothing.
 _PERMANENT = (
@@ -68,7 +68,10 @@ def call_with_retries(call: Callable[[], _Result], what: str) -> _Result:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed later: no or half a response, 408, 429, 500 and up."""
+    """Return whether the same request may succeed later.
+
+    It may after no or half a response, and after 408, 429, and 500 and up.
+    """
     for cause in _causes(error):
         status = _http_status(cause)
         if status is not None:

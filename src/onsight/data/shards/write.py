@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from onsight.data.index import SPLIT_NAMES, Problem
+from onsight.data.pixels import encode_png
 from onsight.data.shards.remote import INDEX_NAME, Remote, is_url, strip_file_scheme
 from onsight.data.shards.retry import call_with_retries
 from onsight.data.shards.store import IMAGE_ENDINGS
@@ -234,12 +235,8 @@ def _read_sample(source: "Source", row: int) -> _Sample | Problem:
         content = source.read(row)
     except ImageError as error:
         return Problem(locator, "shard", str(error))
-    ending = "png"
-    if not isinstance(content, bytes):  # plain pixels, which PNG stores without loss
-        buffer = io.BytesIO()
-        pixels = content.squeeze(2) if content.shape[2] == 1 else content
-        Image.fromarray(pixels).save(buffer, "PNG")
-        content = buffer.getvalue()
+    if not isinstance(content, bytes):
+        ending, content = "png", encode_png(content)
     else:
         ending = _find_ending(locator, content)
         if ending not in IMAGE_ENDINGS:

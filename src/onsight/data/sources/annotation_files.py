@@ -48,22 +48,22 @@ def _read(path: Path) -> bytes:
 
 
 def is_json(path: Path) -> bool:
-    """Whether a file's name has the ending of JSON."""
+    """Return whether a file's name has the ending of JSON."""
     return path.suffix.lower() == ".json"
 
 
 def is_xml(path: Path) -> bool:
-    """Whether a file's name has the ending of XML."""
+    """Return whether a file's name has the ending of XML."""
     return path.suffix.lower() == ".xml"
 
 
 def is_coco(content: Any) -> bool:
-    """Whether JSON has the form of a COCO file of boxes."""
+    """Return whether JSON has the form of a COCO file of boxes."""
     return isinstance(content, dict) and {"images", "annotations", "categories"} <= content.keys()
 
 
 def is_cvat(document: Element) -> bool:
-    """Whether XML has the form of CVAT's."""
+    """Return whether XML has the form of CVAT's."""
     return document.tag == "annotations"
 
 

@@ -146,7 +146,7 @@ def _open_seekable(path: Path, cache_folder: Path | None) -> IO[bytes]:
 
 
 def _is_compressed(head: bytes) -> bool:
-    """Whether a file's first bytes are those of gzip, bzip2 or xz."""
+    """Return whether a file's first bytes are those of gzip, bzip2 or xz."""
     return head.startswith(tuple(_DECOMPRESSORS))
 
 

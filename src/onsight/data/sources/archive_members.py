@@ -186,7 +186,7 @@ def _tar_infos(file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
 
 
 def _has_next_header(file: IO[bytes], position: int) -> bool:
-    """Whether a header, not the end mark, is at an offset; leaves the file position there."""
+    """Return whether a header, not the end mark, is at an offset; seeks to it."""
     file.seek(position)
     block = file.read(tarfile.BLOCKSIZE)
     if not block:

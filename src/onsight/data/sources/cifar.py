@@ -56,7 +56,7 @@ _VERSIONS = (
 
 
 def contains_cifar(folder: Path) -> bool:
-    """Whether a folder, or its usual subfolder, contains CIFAR batches."""
+    """Return whether a folder, or its usual subfolder, contains CIFAR batches."""
     return _find(folder) is not None
 
 

@@ -73,7 +73,7 @@ DEFAULT_OPTIONS = ReadOptions()
 class _Format(NamedTuple):
     """A data format that a local path can have."""
 
-    is_folder: bool | None  # whether it is of folders or files; None for both
+    is_folder: bool | None  # True for folders, False for files, None for either
     recognise: Callable[[Path], object]
     read: Callable[[Path], Source]
 
@@ -144,7 +144,7 @@ def find_source(
 def refuse_similar_classes(classes: Sequence[str], labels: NDArray[np.int32]) -> None:
     """Raise DataError for two classes that differ only by case, spaces or Unicode form.
 
-    Names of a single character may: in a dataset of letters, case is to be learned. labels:
+    Single-character names are exempt: in a dataset of letters, case matters. labels:
     int32 (n,), to count the images of both classes.
     """
     first: dict[str, int] = {}
@@ -218,13 +218,13 @@ def _recognise(path: Path, formats: dict[str, _Format]) -> _Format:
         if candidate.is_folder in (is_folder, None) and candidate.recognise(path):
             return candidate
     raise DataError(
-        f"{path} is not a file that holds a dataset: a zip or tar of class folders, "
-        f"a manifest ({' '.join(READERS)}), or an export of Label Studio (.json) or CVAT (.xml)"
+        f"{path} is not a recognised dataset file (expected a zip or tar of class folders, "
+        f"a manifest ({' '.join(READERS)}), or an export of Label Studio (.json) or CVAT (.xml))"
     )
 
 
 def _is_or_contains_hugging_face(path: Path) -> bool:
-    """Whether a path is a Parquet file of images, or a folder of these."""
+    """Return whether a path is a Parquet file of images, or a folder of these."""
     return contains_hugging_face(path) if path.is_dir() else is_hugging_face(path)
 
 

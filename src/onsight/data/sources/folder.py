@@ -143,7 +143,7 @@ def arrange(paths: Sequence[str], where: str, strip_top: bool = False) -> Arrang
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder is one that tools hide: `.git`, `._1.jpg`, `__MACOSX`."""
+    """Return whether a file or folder is one that tools hide: `.git`, `._1.jpg`, `__MACOSX`."""
     return name.startswith(".") or name == "__MACOSX"
 
 
@@ -268,7 +268,7 @@ class _Walk:
             self._accept(path, facts)
 
     def _is_walked(self, target: str) -> bool:
-        """Whether a path is in the tree, and not in a hidden part of it.
+        """Return whether a path is in the tree, and not in a hidden part of it.
 
         Tools like git-annex keep files in a hidden folder and link to them.
         """
@@ -290,13 +290,13 @@ def _list_folders(paths: Sequence[str], level: int) -> set[str]:
 
 
 def _are_splits(folders: set[str]) -> bool:
-    """Whether folders are train and possibly val and test, and nothing else."""
+    """Return whether folders are train and possibly val and test, and nothing else."""
     splits = {SPLIT_WORDS.get(name.lower()) for name in folders}
     return TRAIN in splits and None not in splits
 
 
 def _has_wrapper(paths: Sequence[str]) -> bool:
-    """Whether a single folder wraps the class folders: pets/cat/1.jpg, pets/dog/2.jpg."""
+    """Return whether a single folder wraps the class folders: pets/cat/1.jpg, pets/dog/2.jpg."""
     folders = _list_folders(paths, 0)
     if len(folders) != 1 or _are_splits(folders):
         return False

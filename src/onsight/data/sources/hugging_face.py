@@ -35,7 +35,7 @@ _LABEL_NAMES = ("label", "labels", "class", "fine_label")
 _CACHED_GROUPS = 24  # row groups of images in memory: those that a shuffled epoch reads at once
 
 
-class _Columns(NamedTuple):
+class _ShardColumns(NamedTuple):
     """What is read of the files."""
 
     image: str
@@ -44,12 +44,12 @@ class _Columns(NamedTuple):
 
 
 def contains_hugging_face(folder: Path) -> bool:
-    """Whether a folder has Parquet files of images, itself or in its folder `data`."""
+    """Return whether a folder has Parquet files of images, itself or in its folder `data`."""
     return any(is_hugging_face(path) for path in _list_files(folder)[:1])
 
 
 def is_hugging_face(path: Path) -> bool:
-    """Whether a Parquet file has a column of images."""
+    """Return whether a Parquet file has a column of images."""
     if path.suffix.lower() != ".parquet":
         return False
     try:
@@ -102,7 +102,7 @@ def _list_files(folder: Path) -> list[Path]:
     return files or sorted(folder.glob("data/*.parquet"))
 
 
-def _read_columns(store: ShardStore, number: int, label: str) -> _Columns:
+def _read_columns(store: ShardStore, number: int, label: str) -> _ShardColumns:
     import pyarrow
     from pyarrow.parquet import read_schema
 
@@ -123,7 +123,7 @@ def _read_columns(store: ShardStore, number: int, label: str) -> _Columns:
             f"{joined(schema.names)}. Labels are in a column named {' or '.join(_LABEL_NAMES)}, "
             "or in the one that --label names"
         )
-    return _Columns(image, present[0], _read_class_names(schema, present[0]))
+    return _ShardColumns(image, present[0], _read_class_names(schema, present[0]))
 
 
 def _find_image_column(schema: Any) -> str | None:
@@ -146,7 +146,7 @@ def _read_class_names(schema: Any, label: str) -> tuple[str, ...]:
         return ()
 
 
-def _read_rows(store: ShardStore, number: int, columns: _Columns) -> ShardRows:
+def _read_rows(store: ShardStore, number: int, columns: _ShardColumns) -> ShardRows:
     """Return a file's rows, row group by row group. Raises DataError."""
     import pyarrow
     from pyarrow.parquet import ParquetFile
@@ -177,7 +177,7 @@ def _check_group_size(file: str, facts: Any) -> None:
         )
 
 
-def _name_label(label: object, columns: _Columns) -> str:
+def _name_label(label: object, columns: _ShardColumns) -> str:
     if isinstance(label, int) and columns.classes:
         if not 0 <= label < len(columns.classes):
             raise DataError(f"label {label}, but there are only {len(columns.classes)} names")

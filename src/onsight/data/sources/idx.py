@@ -38,7 +38,7 @@ class _FilePair(NamedTuple):
 
 
 def contains_idx(folder: Path) -> bool:
-    """Whether a folder contains IDX image files."""
+    """Return whether a folder contains IDX image files."""
     return any(_IMAGES.fullmatch(name) for name in os.listdir(folder))
 
 

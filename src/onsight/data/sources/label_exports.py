@@ -63,7 +63,7 @@ def read_cvat(file: Path) -> Source:
 
 
 def contains_roboflow(folder: Path) -> bool:
-    """Whether a folder has Roboflow's tables, itself or in its folders."""
+    """Return whether a folder has Roboflow's tables, itself or in its folders."""
     return bool(_list_tables(folder))
 
 
@@ -124,7 +124,7 @@ def _list_tasks(
 
 
 def _read_address(task: dict[str, Any]) -> str:
-    """Return the address of a task's image as the export gives it."""
+    """Return the address of a task's image as it is in the export."""
     data = task.get("data")
     values = [task["image"]] if "image" in task else data.values() if isinstance(data, dict) else ()
     return next((value for value in values if isinstance(value, str)), "")

@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 
 
 def is_manifest(path: Path) -> bool:
-    """Whether a file's name has the ending of a manifest."""
+    """Return whether a file's name has the ending of a manifest."""
     return path.suffix.lower() in READERS
 
 

@@ -80,7 +80,7 @@ def check_images(images: Any) -> None:
 
 
 def _has_length(values: Any) -> bool:
-    """Whether this is a collection of known length, and not a text."""
+    """Return whether this is a collection of known length, and not a text."""
     return hasattr(values, "__len__") and not isinstance(values, (str, bytes))
 
 
@@ -123,7 +123,7 @@ def _add_item(collector: "_Collector", data: MapStyle, number: int) -> None:
 
 
 def _is_random(data: MapStyle) -> bool:
-    """Whether the image of item 0, unless it is a path, differs between two reads."""
+    """Return whether the image of item 0, unless it is a path, differs between two reads."""
     try:
         first, second = (_to_bytes(read_memory(data[0][0])) for _ in range(2))
     except Exception:  # a path, or already listed as a problem

@@ -88,7 +88,7 @@ def read_named(data: str) -> Source:
 
 
 def needs_download(data: str) -> bool:
-    """Whether reading this name would download it first."""
+    """Return whether reading this name would download it first."""
     chosen = NAMED_SETS.get(match_name(data) or "")
     return chosen is not None and not (find_named_root() / chosen.folder).is_dir()
 

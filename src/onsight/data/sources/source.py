@@ -120,7 +120,7 @@ def find_split_word(name: str) -> int:
 
 
 def is_memory_name(name: str) -> bool:
-    """Whether a dataset of this name was passed in memory, so that no command can reopen it."""
+    """Return whether a dataset of this name was passed in memory: no command can reopen it."""
     return re.fullmatch(r".+ in memory \([0-9,]+\)", name) is not None
 
 

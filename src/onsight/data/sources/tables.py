@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onsight.errors import DataError
-from onsight.installation import distribution
+from onsight.installation import require
 from onsight.limits import MANIFEST_LINE_CHARACTERS
 
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path")
@@ -127,13 +127,10 @@ def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
 
 
 def _read_parquet(path: Path, wanted: Set[str]) -> Table:
-    try:
-        import pyarrow
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise DataError(
-            f"reading {path} needs pyarrow: pip install '{distribution()}[parquet]'"
-        ) from error
+    require("pyarrow", "parquet", f"reading {path}", error=DataError)
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
+
     try:
         header = list(ParquetFile(path).schema_arrow.names)
         columns = [name for name in header if normalize_column(name) in wanted]

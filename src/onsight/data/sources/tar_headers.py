@@ -87,7 +87,7 @@ def _parse_name(block: bytes) -> str:
 
 
 def _is_harmless(records: bytes) -> bool:
-    """Whether the records of a pax header change neither the place nor the name of a file."""
+    """Return whether the records of a pax header leave the place and name of a file unchanged."""
     position = 0
     while position < len(records):
         record = _PAX_RECORD.match(records, position)
@@ -101,7 +101,7 @@ def _is_harmless(records: bytes) -> bool:
 
 
 def _are_valid(blocks: list[bytes]) -> bool:
-    """Whether the headers' checksums are right and their octal fields are digits up to an end."""
+    """Return whether the headers' checksums are right and their octal fields are well formed."""
     table = np.frombuffer(b"".join(blocks), np.uint8).reshape(-1, _BLOCK)
     for field in _OCTAL:
         digits = (table[:, field] >= _ZERO) & (table[:, field] <= _SEVEN)

@@ -31,7 +31,7 @@ _SAMPLED_MEMBERS = 1000  # of the first shard, by which the format is recognised
 
 
 def contains_shards(folder: Path) -> bool:
-    """Whether the first tar file of a folder contains images with labels beside them."""
+    """Return whether the first tar file of a folder contains images with labels beside them."""
     for path in _list_tars(folder)[:1]:
         try:
             with open(path, "rb") as file:

@@ -26,7 +26,7 @@ from onsight.training.auto.candidates import (
     from_scratch,
     pretrained,
 )
-from onsight.training.auto.kept_choice import Chosen, choice_file, keep_choice, read_choice
+from onsight.training.auto.kept_choice import Chosen, choice_path, read_choice, write_choice
 from onsight.training.auto.outlook import TRAINING_COST, Task, choose
 from onsight.training.auto.race import Race, more_time, run_race
 from onsight.training.auto.sample import Sample, draw_sample
@@ -114,7 +114,7 @@ def choose_model(
     if known:
         return known
     folder = None if budget else find_cache_folder(config.cache_folder)
-    path = choice_file(folder, source, config, device) if folder else None
+    path = choice_path(folder, source, config, device) if folder else None
     kept = read_choice(path) if path and config.plan == "auto" else None
     if kept:
         return kept
@@ -129,7 +129,7 @@ def choose_model(
         return _as_it_is(name, f"not tried: {error}")
     reporter.say(f"model: compared candidates in {time.perf_counter() - begun:.1f} s")
     if path:
-        keep_choice(path, chosen)
+        write_choice(path, chosen)
     return chosen
 
 

@@ -1,8 +1,5 @@
-"""The chosen model, kept between runs: the same images and settings get the same model."""
+"""Chosen models in the cache folder: the same images and settings get the same model."""
 
-import hashlib
-import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +7,19 @@ import torch
 
 from onsight.choice import Choice
 from onsight.config import Config
+from onsight.data.cache import cached_json_path, read_cached_json, write_cached_json
 from onsight.data.sources.source import Source
-from onsight.errors import DiskError
-from onsight.files import write_json
 from onsight.hardware.devices import describe_device
 from onsight.models.timm_nets import offline_models
 
-_VERSION = 2  # raise it when models are tried or chosen differently
+_VERSION = 2  # increased when models are tried or chosen differently
 
-Chosen = tuple[Choice[str], dict[str, Any]]
+Chosen = tuple[Choice[str], dict[str, Any]]  # the model, and the config fields that go with it
 
 
-def choice_file(folder: Path, source: Source, config: Config, device: torch.device) -> Path:
-    """Where the choice for such a run is kept."""
-    facts = [
-        _VERSION,
+def choice_path(folder: Path, source: Source, config: Config, device: torch.device) -> Path:
+    """Return where the choice of such a run is cached."""
+    key = [
         source.kind,
         source.fingerprint,
         config.model_dump(mode="json", exclude={"cache_folder", "plan"}),
@@ -32,22 +27,20 @@ def choice_file(folder: Path, source: Source, config: Config, device: torch.devi
         torch.__version__,
         offline_models(),
     ]
-    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-    return folder / "models" / f"{digest[:32]}.json"
+    return cached_json_path(folder, "models", _VERSION, key)
 
 
 def read_choice(path: Path) -> Chosen | None:
-    """A kept choice and its config fields, or None if there is none or it cannot be read."""
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        return Choice(kept["model"], f"kept from an earlier run: {kept['reason']}"), kept["fields"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
+    """Return a cached choice, or None if there is none or it cannot be read."""
+    return read_cached_json(path, _parse_choice)
 
 
-def keep_choice(path: Path, chosen: Chosen) -> None:
-    """Write a choice for later runs, if the disk allows."""
+def write_choice(path: Path, chosen: Chosen) -> None:
+    """Cache a choice for later runs, if the disk allows it."""
     choice, fields = chosen
-    with suppress(OSError, DiskError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"model": choice.value, "reason": choice.reason, "fields": fields})
+    write_cached_json(path, {"model": choice.value, "reason": choice.reason, "fields": fields})
+
+
+def _parse_choice(facts: Any) -> Chosen:
+    reason = f"kept from an earlier run: {facts['reason']}"
+    return Choice(facts["model"], reason), facts["fields"]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from onsight.errors import ModelError
-from onsight.evaluation.metrics import share_with_interval
+from onsight.evaluation.metrics import proportion_with_interval
 from onsight.text import fixed_percent
 from onsight.training.auto.candidates import Candidate
 from onsight.training.auto.outlook import Outlook, Task, best_of, is_clear
@@ -95,7 +95,7 @@ def more_time(race: Race, times: int) -> list[str]:
 
 
 def _shown(candidate: Candidate, tried: Tried) -> str:
-    found = share_with_interval("right", tried.right, tried.judged)
+    found = proportion_with_interval("right", tried.right, tried.judged)
     low, high = found["right_low"] or 0.0, found["right_high"] or 0.0
     how = f"{tried.trained:,} images by a head on {candidate.name}"
     if not candidate.is_pretrained:

@@ -1,29 +1,28 @@
-"""Plans kept between runs: measured once per machine, settings of threads, network and shapes."""
+"""Measured plans in the cache folder: what they depend on, and their JSON."""
 
-import hashlib
-import json
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from onsight.config import Config, step_time_fields
-from onsight.files import write_json
+from onsight.data.cache import cached_json_path, read_cached_json, write_cached_json
+from onsight.errors import DiskError
 from onsight.hardware.devices import describe_device
 from onsight.training.autotune.compute_options import ComputeOptions, may_compile
 from onsight.training.autotune.probe import Measured
 from onsight.training.images.training_data import TrainingData
 from onsight_explain.threads import thread_variables_set_by_user, usable_cores
 
-_VERSION = 3  # raise it when options are measured or chosen differently
+_VERSION = 3  # increased when options are measured or chosen differently
 
 
-def plan_file(folder: Path, config: Config, data: TrainingData, expected_seconds: float) -> Path:
-    """Where the plan for such a run is kept; expected_seconds: of training."""
+def plan_path(folder: Path, config: Config, data: TrainingData, expected_seconds: float) -> Path:
+    """Return where the plan of such a run is cached. expected_seconds: of training."""
     dataset = data.dataset
-    facts = {
-        "version": _VERSION,
+    key = {
         "machine": [describe_device(data.device), platform.machine(), usable_cores()],
         "torch": torch.__version__,
         "threads": thread_variables_set_by_user(os.environ),
@@ -31,28 +30,26 @@ def plan_file(folder: Path, config: Config, data: TrainingData, expected_seconds
         "config": {name: getattr(config, name) for name in step_time_fields()},
         "may_compile": may_compile(config, data.device, expected_seconds),
     }
-    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-    return folder / "plans" / f"{digest[:32]}.json"
+    return cached_json_path(folder, "plans", _VERSION, key)
 
 
 def read_plan(path: Path) -> Measured | None:
-    """A kept plan, or None if there is none or it cannot be read."""
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        seconds = [(ComputeOptions(**one), float(s)) for one, s in kept["seconds"]]
-        refused = [(ComputeOptions(**one), str(why)) for one, why in kept["refused"]]
-        found = Measured(ComputeOptions(**kept["chosen"]), dict(seconds), dict(refused))
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    return found if found.chosen in found.seconds else None
+    """Return a cached plan, or None if there is none or it cannot be read."""
+    return read_cached_json(path, _parse_plan)
 
 
-def keep_plan(path: Path, plan: Measured) -> None:
-    """Write a plan for later runs."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_plan(path: Path, plan: Measured) -> OSError | DiskError | None:
+    """Cache a plan for later runs; return the error if the disk does not allow it."""
     facts = {
         "chosen": plan.chosen.facts(),
         "seconds": [(options.facts(), seconds) for options, seconds in plan.seconds.items()],
         "refused": [(options.facts(), reason) for options, reason in plan.refused.items()],
     }
-    write_json(path, facts)
+    return write_cached_json(path, facts)
+
+
+def _parse_plan(facts: Any) -> Measured | None:
+    seconds = {ComputeOptions(**options): float(time) for options, time in facts["seconds"]}
+    refused = {ComputeOptions(**options): str(reason) for options, reason in facts["refused"]}
+    plan = Measured(ComputeOptions(**facts["chosen"]), seconds, refused)
+    return plan if plan.chosen in plan.seconds else None

@@ -10,7 +10,6 @@ from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.cache import find_cache_folder
 from onsight.data.index import TRAIN
-from onsight.errors import DiskError
 from onsight.report.console import Reporter
 from onsight.training.autotune.allowed import UNLIMITED, Allowed
 from onsight.training.autotune.compute_options import (
@@ -20,7 +19,7 @@ from onsight.training.autotune.compute_options import (
     open_stages,
 )
 from onsight.training.autotune.pick_fastest import NEGLIGIBLE
-from onsight.training.autotune.plan_cache import keep_plan, plan_file, read_plan
+from onsight.training.autotune.plan_cache import plan_path, read_plan, write_plan
 from onsight.training.autotune.probe import Measured, Probe
 from onsight.training.images.training_data import TrainingData
 from onsight.training.plan import ComputePlan, choose_threads
@@ -68,7 +67,9 @@ def choose_compute(
     took = time.perf_counter() - begun
     reporter.say(f"plan: measured {len(measured.seconds)} ways to compute a step in {took:.1f} s")
     if path and not is_busy():  # a plan for a busy machine is no plan for later runs
-        _keep(path, measured, reporter)
+        error = write_plan(path, measured)
+        if error:
+            reporter.warn(f"the plan could not be kept for the next run: {error}")
     return _measured_plan(config, measured, f"measured in {took:.1f} s")
 
 
@@ -91,15 +92,7 @@ def _plan_path(config: Config, data: TrainingData, seconds: float) -> Path | Non
     """
     folder = find_cache_folder(config.cache_folder)
     may_keep = folder and data.module is None and not config.budget
-    return plan_file(folder, config, data, seconds) if folder and may_keep else None
-
-
-def _keep(path: Path, measured: Measured, reporter: Reporter) -> None:
-    """Keep what was measured for later runs, if the disk allows."""
-    try:
-        keep_plan(path, measured)
-    except (OSError, DiskError) as error:
-        reporter.warn(f"the plan could not be kept for the next run: {error}")
+    return plan_path(folder, config, data, seconds) if folder and may_keep else None
 
 
 def unmeasured_plan(config: Config, options: ComputeOptions, why: str) -> ComputePlan:

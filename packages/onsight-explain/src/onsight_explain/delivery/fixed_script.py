@@ -13,12 +13,13 @@ from pathlib import Path
 from onsight_explain.delivery.frameworks import framework_fixes
 from onsight_explain.errors import ExplainError
 from onsight_explain.fixes.calls import call_tokens
-from onsight_explain.fixes.draft import CannotFix, Change, Draft, insert_before, read_draft
+from onsight_explain.fixes.draft import CannotFix, Draft, insert_before, read_draft
 from onsight_explain.fixes.fix import Fix, FixGroup
 from onsight_explain.fixes.whole_file import add_import
 from onsight_explain.script.trace import Trace
 from onsight_explain.tracing.sites import Site
 from onsight_explain.what_ifs.what_if import WhatIf, in_order
+from onsight_lint.edits import Change
 
 MARK = "Fixed by Onsight from"  # in a comment at the top of the files that we write
 
@@ -144,7 +145,7 @@ class _Result:
 
 
 def _evaluation_trace(trace: Trace) -> Trace | None:
-    """Return the trace with evaluation's loader as its loader, if that is the script's own."""
+    """Return the trace with evaluation's loader as its loader, if the script created it."""
     loader, images = trace.evaluation_loader, trace.images + trace.evaluated
     matters = (
         trace.share("evaluation") >= _EVALUATION_TIME
@@ -170,7 +171,7 @@ def _try_fix(fix: Fix, main: Draft, drafts: dict[str, Draft]) -> list[_Result]:
                 drafts[name].source, drafts[name].history = state
             for name in drafts.keys() - states.keys():
                 del drafts[name]
-            return [_Result(each, _draft_of(each, main, drafts), str(reason)) for each in parts]
+            return [_Result(part, _draft_of(part, main, drafts), str(reason)) for part in parts]
     return results
 
 
@@ -262,7 +263,7 @@ def _is_long(draft: Draft, node: ast.expr, old_lines: set[str]) -> bool:
 
 
 def _wrap(draft: Draft, node: ast.Call | ast.Tuple) -> list[Change] | None:
-    """Return the change that puts its parts into lines of their own, if that is possible."""
+    """Return the change that puts its parts on separate lines, if that is possible."""
     margin = draft.source.indentation(node)
     inner = margin + draft.indent
     if isinstance(node, ast.Tuple):

@@ -1,4 +1,4 @@
-"""Settings of training frameworks that correspond to changes in a user's own loop."""
+"""Settings of training frameworks that correspond to changes in a user's training loop."""
 
 import ast
 from collections.abc import Mapping

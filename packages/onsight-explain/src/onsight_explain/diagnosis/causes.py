@@ -15,8 +15,8 @@ from onsight_explain.what_ifs.loading import (
 from onsight_explain.what_ifs.threads import DefaultThreadSettings
 from onsight_explain.what_ifs.what_if import Cause, WhatIf
 
-_HALF = 0.5  # of the time, for a part of it to be the cause if no change helps
-_TIE = 0.9  # of the best lower bound counts as equally good, on a machine that is never quiet
+_DOMINANT_SHARE = 0.5  # fraction of the time; a larger part is the cause if no change helps
+_TIE = 0.9  # fraction of the best lower bound that counts as equally good: timings are noisy
 _MISTAKES = (NoGrad, DefaultThreadSettings)  # remove what nobody wants, where it was observed
 _ARITHMETIC = {"precision", "memory_format", "matmul_precision", "compiling", "optimizer"}
 
@@ -28,7 +28,7 @@ def find_cause(
 
     What-ifs that cannot be distinguished count together: the cause of most of them is returned. A
     mistake that certainly costs time comes before other ways to compute the same result, which
-    also help where there is no mistake. `best` was confirmed in rounds of its own.
+    also help where there is no mistake. `best` was confirmed in separate rounds.
     """
     certain = _certain(tried, best)
     if not certain:
@@ -43,7 +43,7 @@ def find_cause(
     faster = [result for result in tried if result.ratio >= MIN_GAIN]
     causes = [_cause_of(result, trace, faster, cores) for result in ranked]
     names = [cause.name for cause in causes]
-    return max(causes, key=lambda cause: names.count(cause.name))  # of equals, the first
+    return max(causes, key=lambda cause: names.count(cause.name))  # the first of equals
 
 
 def verdict(trace: Trace, cause: Cause, best: TrialResult[WhatIf] | None, tried: int) -> str:
@@ -57,7 +57,7 @@ def _certain(
 ) -> list[TrialResult[WhatIf]]:
     """Return the results that were shown to gain.
 
-    The winner counts by its own rounds if it is a single change, or one that is not among the rest.
+    The winner is rated by its confirming rounds if it is a single change, or is not among the rest.
     """
     certain = [result for result in tried if _is_certain(result)]
     if best is None or not _is_certain(best):
@@ -75,7 +75,7 @@ def _cause_of(
     result: TrialResult[WhatIf], trace: Trace, faster: list[TrialResult[WhatIf]], cores: int
 ) -> Cause:
     what_if = result.changes[0]
-    if isinstance(what_if, LargerBatch) and what_if.fixed_share(result.low) < _HALF:
+    if isinstance(what_if, LargerBatch) and what_if.fixed_share(result.low) < _DOMINANT_SHARE:
         return _largest_phase(trace)
     if what_if.group in LOADING_GROUPS and _are_workers_crowded(trace, faster, cores):
         assert trace.loader
@@ -100,7 +100,7 @@ def _largest_phase(trace: Trace) -> Cause:
     """Return where the time goes, if nothing was tried or nothing helped."""
     other = trace.share("other")
     evaluation = trace.share("evaluation")
-    if evaluation > _HALF:
+    if evaluation > _DOMINANT_SHARE:
         return NoGrad(True).cause(trace) if trace.graphs_kept else evaluation_cause(trace)
     compute = trace.share("forward", "backward", "optimizer") + evaluation
     parts = {
@@ -108,7 +108,7 @@ def _largest_phase(trace: Trace) -> Cause:
         "the network computing": compute,
         "Python between torch's calls": other,
     }
-    if _HALF > max(parts.values()) > trace.share("copy", "sync"):
+    if _DOMINANT_SHARE > max(parts.values()) > trace.share("copy", "sync"):
         largest = sorted(parts.items(), key=lambda part: -part[1])
         shares = ", ".join(f"{percent(share)} is {name}" for name, share in largest)
         return Cause("spread", f"no part takes half of the time: {shares}")

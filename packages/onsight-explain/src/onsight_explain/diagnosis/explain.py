@@ -33,12 +33,12 @@ from onsight_explain.what_ifs.what_if import Cause, WhatIf
 from onsight_lint.rule import Finding
 
 _MAX_STEPS = 2_000  # more would add nothing
-_WATCH_SHARE = 0.08  # of the time is for the unchanged script, which should include an epoch
+_WATCH_SHARE = 0.08  # fraction of the time for the unchanged script, to include an epoch
 _PROOF_SECONDS = 8.0  # reserved for the fixed script at least, besides the time of its start
 _CEILINGS_SECONDS = 7.0  # reserved for the device's ceilings, at the end
-_WINDOW_SECONDS, _WINDOW_STEPS = 0.4, 4  # of one measurement, at least
-_EVALUATION_SHARE = 0.05  # of the time, for windows to be whole epochs
-_MAX_EPOCH_SHARE = 0.12  # of the time, for an epoch to be measured as a whole
+_WINDOW_SECONDS, _WINDOW_STEPS = 0.4, 4  # minimum of a measurement
+_EVALUATION_SHARE = 0.05  # fraction of the time; above it, windows are whole epochs
+_MAX_EPOCH_SHARE = 0.12  # fraction of the time; longer epochs are not measured whole
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Explanation:
     script: Path
     trace: Trace
     ceilings: Ceilings | None
-    # images/s of the unchanged script: first over the whole stretch, then beside each change.
+    # images/s of the unchanged script: first over the whole interval, then beside each change.
     rates: list[float]
     tried: list[TrialResult[WhatIf]]
     best: TrialResult[WhatIf] | None
@@ -81,13 +81,13 @@ def explain_script(
     write: Path | None = None,
     trace_file: Path | None = None,
 ) -> Explanation:
-    """Measure a script's training for a moment, unchanged and then with changes.
+    """Measure a script's training briefly, unchanged and then with changes.
 
     It takes about `seconds`, or more if one start of the script takes longer; `limit_seconds` is
     from a start to the first steps. The fixed script is written to `write`, which has been checked,
     and the timeline of the unchanged script to `trace_file`.
 
-    Raises ExplainError if there is no such script, ScriptFailed with the script's own output.
+    Raises ExplainError if there is no such script, ScriptFailed with the script's output.
     """
     began, messages = time.monotonic(), StderrMessages()
     check_is_file(script)

@@ -128,7 +128,7 @@ def print_delivery(delivery: Delivery, console: Console) -> None:
 
 
 def describe_delivery(delivery: Delivery) -> str:
-    """Return what was written, and what running it has shown."""
+    """Return the lines on the written file and the result of running it."""
     name, script = delivery.target.name, delivery.fixed.script.name
     if delivery.proof is None:
         return (

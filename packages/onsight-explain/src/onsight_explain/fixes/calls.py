@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader
 
-from onsight_explain.fixes.draft import CannotFix, Change, Draft
+from onsight_explain.fixes.draft import CannotFix, Draft
 from onsight_explain.fixes.fix import Fix
 from onsight_explain.script.trace import Trace
 from onsight_explain.tracing.sites import Site
+from onsight_lint.edits import Change
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,9 @@ class CallFix(Fix):
 
     site: Site | None
     name: str  # that is called
-    parameters: tuple[str, ...] = field(default=(), kw_only=True)  # of its positional arguments
+    parameters: tuple[str, ...] = field(
+        default=(), kw_only=True
+    )  # names of its positional arguments
 
     @property
     def merge_key(self) -> object:
@@ -174,8 +177,10 @@ def append_argument(draft: Draft, call: ast.Call, text: str) -> Change:
     source = draft.source
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     if len(call.args) == 1 and isinstance(call.args[0], ast.GeneratorExp):
-        raise CannotFix("its only argument is a generator without parentheses of its own")
-    last_token = _without_layout(call_tokens(draft, call))[-2]  # before the closing parenthesis
+        raise CannotFix("its only argument is a generator without separate parentheses")
+    last_token = _without_layout(call_tokens(draft, call))[
+        -2
+    ]  # token before the closing parenthesis
     at = last_token.start + len(last_token.text)
     if not arguments:
         return Change(at, at, text)
@@ -197,7 +202,7 @@ def call_tokens(draft: Draft, call: ast.Call) -> list[Token]:
     for line in code.split("\n"):
         line_starts.append(line_starts[-1] + len(line) + 1)
     tokens = []
-    # In parentheses of its own, because it may continue on lines outside of the call's.
+    # In separate parentheses, because it may continue on lines outside of the call's.
     for token in tokenize.generate_tokens(io.StringIO(f"({code})", newline="").readline):
         row, column = token.start
         offset = line_starts[row - 1] + column - (1 if row == 1 else 0)

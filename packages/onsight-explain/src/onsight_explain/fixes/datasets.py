@@ -303,7 +303,7 @@ def _count_fixed_transforms(draft: Draft) -> int:
         if isinstance(node, ast.Call) and called_name(node) == "Compose" and node.args:
             steps = node.args[0].elts if isinstance(node.args[0], ast.List | ast.Tuple) else []
             names = [called_name(step) if isinstance(step, ast.Call) else "" for step in steps]
-            random_steps = [at for at, name in enumerate(names) if is_random(name)]
+            random_steps = [i for i, name in enumerate(names) if is_random(name)]
             if random_steps:
                 counts.append(random_steps[0])
     if len(counts) != 1:

@@ -10,10 +10,10 @@ import tokenize
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 from onsight_explain.errors import ExplainError
 from onsight_explain.tracing.sites import Site
+from onsight_lint.edits import Change, apply_changes
 from onsight_lint.source import SourceFile
 
 _DEFAULT_INDENT = "    "
@@ -21,14 +21,6 @@ _DEFAULT_INDENT = "    "
 
 class CannotFix(Exception):
     """A fix cannot be made with certainty; the message is the reason."""
-
-
-class Change(NamedTuple):
-    """A part of a text and what replaces it."""
-
-    start: int  # index into the text
-    end: int  # index just after the part; the same as start for an insertion
-    text: str
 
 
 class Draft:
@@ -46,11 +38,11 @@ class Draft:
 
     @property
     def text(self) -> str:
-        """The current text, with the file's own line ends."""
+        """The current text, with the file's line ends."""
         return self.source.text
 
     def encoded(self) -> bytes:
-        """Return the current text in the file's own encoding, with its byte order mark."""
+        """Return the current text in the file's encoding, with its byte order mark."""
         return self.text.encode(self.encoding)
 
     def change(self, changes: Iterable[tuple[int, int, str]]) -> None:
@@ -77,7 +69,7 @@ class Draft:
                 if start <= offset and (end <= offset or start == end):
                     shift += len(new) - (end - start)
                 elif start <= offset:
-                    shift += start - offset  # to the start of what replaced it
+                    shift += start - offset  # move to the start of the replacement
             offset += shift
         return offset
 
@@ -139,20 +131,6 @@ def read_draft(path: Path) -> Draft:
         raise ExplainError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (SyntaxError, ValueError) as error:
         raise ExplainError(f"{path} is not a Python script: {error}.") from error
-
-
-def apply_changes(text: str, changes: Iterable[Change]) -> str:
-    """Return a text with changes made. Insertions at the same place stay in their order.
-
-    Raises ValueError if two changes overlap.
-    """
-    parts, position = [], 0
-    for start, end, new in sorted(changes, key=lambda change: change[:2]):
-        if start < position:
-            raise ValueError(f"two changes overlap at character {start}")
-        parts += [text[position:start], new]
-        position = end
-    return "".join([*parts, text[position:]])
 
 
 def called_name(call: ast.Call) -> str:
@@ -223,7 +201,7 @@ def insert_after(draft: Draft, statement: ast.stmt, text: str) -> Change:
 def indent_under(draft: Draft, first: ast.stmt, last: ast.stmt, opening: str) -> list[Change]:
     """Return the changes that put statements under a line such as `with x:`.
 
-    The statements must be on lines of their own. opening: the last line ends with the colon.
+    The statements must be on separate lines. opening: the last line ends with the colon.
     """
     start, end = line_start(draft, first), line_end(draft, last)
     margin = draft.source.indentation(first)
@@ -249,7 +227,7 @@ def describe_lines(draft: Draft, first: ast.stmt, last: ast.stmt) -> str:
 
 def _parse(path: Path, text: str) -> SourceFile:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the script's own escape sequences
+        warnings.simplefilter("ignore")  # ignore invalid escape sequences in the script
         return SourceFile(path, text, ast.parse(text), "")
 
 

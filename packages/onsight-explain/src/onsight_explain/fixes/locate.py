@@ -8,12 +8,16 @@ from onsight_explain.tracing.sites import Site
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.Module)
-_NETWORK_METHODS = ("parameters", "train", "eval")  # what calls them on is a network
+_NETWORK_METHODS = (
+    "parameters",
+    "train",
+    "eval",
+)  # calling any of these marks the receiver as a network
 
 
 def find_network_call(draft: Draft, site: Site) -> ast.Call:
     """Return the call of the network at a site. Raises CannotFix if it is not certain."""
-    if site.end:
+    if site.end:  # the exact position of the call is known, not only its line
         return draft.find_call(site)
     networks, line = _network_names(draft), draft.current_line(site.line)
     calls = [
@@ -24,7 +28,7 @@ def find_network_call(draft: Draft, site: Site) -> ast.Call:
         and draft.source.code(node.func) in networks
     ]
     if len(calls) != 1:
-        raise CannotFix("it is not certain which call is the network's")
+        raise CannotFix("cannot tell which call is the model's forward")
     return calls[0]
 
 
@@ -37,7 +41,7 @@ def find_batch_argument(draft: Draft, site: Site) -> ast.expr:
 
 
 def fill_names(draft: Draft, site: Site | None, template: str) -> str:
-    """Fill in the script's own {network}, and {device}, the type of the device it computes on."""
+    """Fill in the script's {network}, and {device}, the type of the device it computes on."""
     if site is None or "{" not in template:
         return template
     call = find_network_call(draft, site)
@@ -52,10 +56,10 @@ def find_forward_block(draft: Draft, site: Site) -> tuple[ast.stmt, ast.stmt]:
     first = draft.source.statement(find_network_call(draft, site))
     block = block_of(draft, first)
     following = block[block.index(first) :]
-    for at, statement in enumerate(following):
+    for index, statement in enumerate(following):
         losses = _names_in_backward(statement)
         if losses:
-            assignments = [each for each in following[:at] if losses & _assigned_names(each)]
+            assignments = [s for s in following[:index] if losses & _assigned_names(s)]
             return first, (assignments or [first])[-1]
     if isinstance(first, ast.Return | ast.If | ast.With | ast.For | ast.While):
         raise CannotFix("the loss is made elsewhere")
@@ -71,13 +75,13 @@ def find_evaluation_loop(draft: Draft, site: Site) -> ast.stmt:
     if outermost is None:
         statement = draft.find_statement(site)
         if not isinstance(statement, _LOOPS):
-            raise CannotFix("it is not in a loop of its own")
+            raise CannotFix("it is not in a separate loop")
         return statement
     return outermost
 
 
 def find_training_loop(draft: Draft, site: Site, name: str) -> ast.stmt:
-    """Return the outermost loop around a site that does not assign a name, as the network's."""
+    """Return the outermost enclosing loop that does not reassign `name` (e.g. the network)."""
     outermost: ast.stmt | None = None
     for node in enclosing_nodes(draft, draft.find_statement(site)):
         if isinstance(node, _LOOPS):

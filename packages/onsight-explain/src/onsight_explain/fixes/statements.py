@@ -6,7 +6,6 @@ from typing import ClassVar, Literal
 
 from onsight_explain.fixes.draft import (
     CannotFix,
-    Change,
     Draft,
     block_of,
     called_name,
@@ -27,6 +26,7 @@ from onsight_explain.fixes.locate import (
     unused_name,
 )
 from onsight_explain.script.source import gated_statement
+from onsight_lint.edits import Change
 
 Extent = Literal["statement", "forward", "evaluation"]
 
@@ -61,9 +61,9 @@ class IndentUnder(Fix):
         draft.change(indent_under(draft, first, last, opening))
 
     def summary(self, draft: Draft) -> str:
-        """Return the opening in the script's own names, and the lines that it is around."""
+        """Return the opening line in the script's names, and the lines that it encloses."""
         first, _ = self._find_block(draft)
-        block = block_of(draft, first)  # of the new `with` or `if`
+        block = block_of(draft, first)  # block of the new `with` or `if`
         opening = fill_names(draft, self.site, self.opening)
         return f"{opening}  # around {describe_lines(draft, block[0], block[-1])}"
 
@@ -179,7 +179,7 @@ class RunEveryNthStep(Fix):
         draft.change(indent_under(draft, statement, statement, opening))
 
     def summary(self, draft: Draft) -> str:
-        """Return the condition in the script's own names, and the sums that it changes."""
+        """Return the condition in the script's names, and the sums that it changes."""
         gate = self._find_statement(draft)
         assert isinstance(gate, ast.If)
         sums = _accumulated_names(gate)

@@ -31,7 +31,7 @@ class ConvertBatch(Fix):
         return f"{self.template.replace('{}', 'images')}  # what the network is given"
 
     def apply(self, draft: Draft) -> None:
-        """Assign to a name on a line of its own; convert any other expression in place."""
+        """Assign to a name on a separate line; convert any other expression in place."""
         assert self.site
         batch = find_batch_argument(draft, self.site)
         before, after = self.template.split("{}")
@@ -82,7 +82,7 @@ class BeforeTraining(Fix):
         draft.change([insert_before(draft, loop, fill_names(draft, self.site, self.text))])
 
     def summary(self, draft: Draft) -> str:
-        """Return the statement in the script's own names."""
+        """Return the statement in the script's names."""
         return f"{fill_names(draft, self.site, self.text)}  # once, before the training"
 
 
@@ -156,7 +156,7 @@ class CopyAhead(Fix):
     def instruction(self) -> str:
         """The steps to take."""
         return (
-            "copy the next batch in a stream of its own while the GPU computes: pin_memory=True, "
+            "copy the next batch in a separate stream while the GPU computes: pin_memory=True, "
             "then batch.to(device, non_blocking=True) under torch.cuda.stream(side), "
             "torch.cuda.current_stream().wait_stream(side) before it is used, and record_stream on "
             "its tensors"
@@ -182,12 +182,12 @@ class CopyAhead(Fix):
 
 
 def _find_loader(loop: ast.For) -> ast.expr:
-    """Return what a loop iterates over: a name inside calls such as enumerate(...) or tqdm(...)."""
+    """Return the iterable of a loop: a name inside calls such as enumerate(...) or tqdm(...)."""
     inner = loop.iter
     while isinstance(inner, ast.Call) and inner.args:
         inner = inner.args[0]
     if not isinstance(inner, ast.Name | ast.Attribute):
-        raise CannotFix("it is not certain what the loop draws from")
+        raise CannotFix("cannot tell what the loop iterates over")
     return inner
 
 

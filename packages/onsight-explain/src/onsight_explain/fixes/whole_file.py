@@ -54,7 +54,7 @@ class SetThreads(Fix):
         return f"torch.set_num_threads({self.count})  # at the start"
 
     def apply(self, draft: Draft) -> None:
-        """Change the script's own calls, or add one at its start."""
+        """Change the script's calls, or add one at its start."""
         calls = [node for node in draft.source.nodes if isinstance(node, ast.Call)]
         counts = [
             call.args[0] for call in calls if called_name(call) == "set_num_threads" and call.args
@@ -158,7 +158,7 @@ class UseInferenceMode(Fix):
 
 
 def add_import(draft: Draft, statement: str) -> None:
-    """Add an import such as `import torch` to the script's own, unless its name is bound."""
+    """Add an import such as `import torch` to the script's imports, unless its name is bound."""
     if statement.split()[-1].partition(".")[0] not in _bound_names(draft.source.tree):
         AddAtStart(None, statement).apply(draft)
 

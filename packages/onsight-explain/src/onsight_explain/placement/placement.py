@@ -38,7 +38,7 @@ _NOUNS = {  # in the order of the printed table
     COPY: "averaged tensor",
     BATCH: "batch tensor",
 }
-_TEXT_COLUMNS = 3  # of a group; the other columns are numbers
+_TEXT_COLUMNS = 3  # text columns of a group; the others are numbers
 
 
 class TensorGroup(NamedTuple):

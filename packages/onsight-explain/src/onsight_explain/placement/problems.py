@@ -42,7 +42,7 @@ class PlacementProblem:
     """A mistake with the placement of tensors, and how to fix it."""
 
     name: str  # the tensors
-    kind: str  # of the tensors, or BUILD
+    kind: str  # kind of the tensors, or BUILD
     what: str  # what is wrong, in a sentence
     fix: str  # the line of code that fixes it
 
@@ -94,11 +94,11 @@ class OptimizerTensors:
         self.parameters: dict[int, Tensor] = {}
         self.paths: dict[int, str] = {}
         self.groups: dict[int, Mapping[str, Any]] = {}
-        for each in self.optimizers:
-            for number, group in enumerate(each.param_groups):
+        for optimizer in self.optimizers:
+            for group_index, group in enumerate(optimizer.param_groups):
                 for index, parameter in enumerate(group["params"]):
                     self.parameters[id(parameter)] = parameter
-                    self.paths[id(parameter)] = f'param_groups[{number}]["params"][{index}]'
+                    self.paths[id(parameter)] = f'param_groups[{group_index}]["params"][{index}]'
                     self.groups[id(parameter)] = group
 
     def add_to(self, table: TensorTable, model: nn.Module | None) -> None:
@@ -128,15 +128,15 @@ class OptimizerTensors:
             return [], []
         known = own | {id(leaf.tensor) for leaf in TensorFinder().find(loss, "loss")}
         names = listed(missing, 3)
-        foreign = plural(len(self.parameters.keys() - known), "tensor")
+        other = plural(len(self.parameters.keys() - known), "tensor")
         if not own & self.parameters.keys():
             what = (
-                f"the optimizer updates {foreign} of something else and none of the model's: it "
+                f"the optimizer updates {other} of something else and none of the model's: it "
                 "was created for another model, or before this one was copied, moved or replaced"
             )
         elif self.parameters.keys() - known:
             what = (
-                f"the optimizer updates {foreign} of something else, but not {names}: "
+                f"the optimizer updates {other} of something else, but not {names}: "
                 "it was created before a part of the model was replaced"
             )
         else:
@@ -212,7 +212,9 @@ def _to_list(optimizer: Any) -> list[Any]:
         optimizers = list(optimizer.values())
     else:
         optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-    for each in optimizers:
-        if not hasattr(each, "param_groups"):
-            raise TypeError(f"optimizer is a {type(each).__name__}; it must be one of torch.optim")
+    for candidate in optimizers:
+        if not hasattr(candidate, "param_groups"):
+            raise TypeError(
+                f"optimizer is a {type(candidate).__name__}; it must be one of torch.optim"
+            )
     return optimizers

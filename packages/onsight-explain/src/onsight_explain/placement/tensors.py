@@ -26,10 +26,12 @@ BATCH = "batch"
 # Torch combines single numbers on the CPU with any device; averages count their updates there.
 _ACCEPTS_CPU_SCALARS = {ATTRIBUTE, LOSS, COPY, BATCH}
 
-_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))  # of every module, such as its dict of buffers
+_MODULE_ATTRIBUTES = frozenset(
+    vars(nn.Module())
+)  # attributes of every module, such as its dict of buffers
 _OPAQUE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 _MAX_DEPTH = 2  # nested objects: enough for an average of a model, but not for a whole trainer
-_WRAPPERS = {"module", "_orig_mod"}  # of data parallel and compiled networks
+_WRAPPERS = {"module", "_orig_mod"}  # attributes of data parallel and compiled networks
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class PlacedTensor:
     row: TensorRow
     fix: str  # the line of code that moves it there
     holder: str = ""  # as in Leaf
-    home: str | None = None  # its own device, if it is not the model's
+    home: str | None = None  # required device, if it is not the model's
     may_be_on_cpu: bool = False  # besides its home
 
     def is_misplaced(self, home: str) -> bool:
@@ -216,7 +218,7 @@ class TensorFinder:
     def _find_in_attribute(
         self, value: Any, where: str, code: str, owner: nn.Module
     ) -> Iterator[Leaf]:
-        """Yield tensors in a plain attribute of a module; code: its name in the class's own code.
+        """Yield tensors in a plain attribute of a module; code: its name in the class's code.
 
         `.to()` moves none of them, so the fix is to register them in the class.
         """
@@ -299,7 +301,7 @@ def _each(things: Any, name: str) -> Iterable[tuple[str, Any]]:
     if isinstance(things, Mapping):
         return [(f'{name}s["{key}"]', thing) for key, thing in things.items()]
     if isinstance(things, (list, tuple)):
-        return [(f"{name}s[{number}]", thing) for number, thing in enumerate(things)]
+        return [(f"{name}s[{index}]", thing) for index, thing in enumerate(things)]
     return [(name, things)]
 
 

@@ -70,7 +70,7 @@ class ScriptTrial:
         return compare_losses(self.bench.losses, first.losses, self.what_ifs, first.notes)
 
     def notes(self) -> list[str]:
-        """Return what was impossible or incomplete."""
+        """Return remarks on what was impossible or incomplete."""
         return self.first.notes if self.first else []
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class SavedTimings:
 
     step_seconds: float
     phases: dict[str, float]  # shares of the time
-    item_seconds: float = 0.0  # to make one item of the dataset
+    item_seconds: float = 0.0  # time to load one item of the dataset
     # How many times as fast a change makes the steps, by its name in --json; 1 for all others.
     speedups: dict[str, float] = field(default_factory=dict)
 

@@ -25,7 +25,7 @@ from onsight_explain.process.execution import (
     print_traceback,
 )
 from onsight_explain.process.failure import FAILED, describe_sys_exit
-from onsight_explain.process.observe import add_stretch, describe_training
+from onsight_explain.process.observe import add_interval, describe_training
 from onsight_explain.process.supervised import Channel, Closed
 from onsight_explain.python_process import seconds_since_start
 from onsight_explain.script.hooks import Hooks
@@ -37,15 +37,15 @@ from onsight_explain.tracing.patches import Patches
 from onsight_explain.tracing.recorder import Recorder, StepWork
 from onsight_explain.tracing.sites import Sites
 from onsight_explain.tracing.timeline import TimelineRecorder
-from onsight_explain.tracing.window import Epoch, MeasurementWindow, Progress
+from onsight_explain.tracing.window import Epoch, MeasurementWindow, WindowProgress
 from onsight_explain.what_ifs.what_if import make_what_ifs
 
-_WARM_UP_STEPS = 2  # after the first one, which allocates memory and chooses kernels
+_WARM_UP_STEPS = 2  # steps after the first, which allocates memory and chooses kernels
 _WARM_UP_SECONDS = 0.25
 _REWARM_STEPS, _REWARM_SECONDS = 2, 0.05  # if the process has been measured before
-_HOPELESS_RATIO = 0.4  # of the unchanged script's rate: slower changes are given up early
+_HOPELESS_RATIO = 0.4  # fraction of the unchanged script's rate; slower changes are stopped early
 _HOPELESS_SECONDS = 0.5
-_REPORT_POLL_SECONDS = 0.05  # for reports of processes that the script started
+_REPORT_POLL_SECONDS = 0.05  # interval for checking reports of processes that the script started
 _WATCHDOG_POLL_SECONDS = 0.5
 # Modules whose processes serve others, such as a loader's workers.
 _HELPER_MODULES = ("torch.utils.data.", "multiprocessing.", "concurrent.")
@@ -103,7 +103,7 @@ class ScriptRun:
         )
         self.work = StepWork()
         self.first_step_seconds = 0.0
-        self.first: Progress | None = None
+        self.first: WindowProgress | None = None
         self.is_described = False
         for what_if in make_what_ifs(request.changes):
             what_if.install(self.hooks)
@@ -114,7 +114,7 @@ class ScriptRun:
         )
         if channel:
             os.register_at_fork(after_in_child=channel.close)  # or our end would stay open there
-        self.watchdog = Watchdog(channel, lambda: self.finish("limit"))
+        self.watchdog = LimitWatchdog(channel, lambda: self.finish("limit"))
         self.watchdog.allow(request.first_limit_seconds or request.limit_seconds)
 
     def execute(self) -> NoReturn:
@@ -143,7 +143,7 @@ class ScriptRun:
     @property
     def has_measured(self) -> bool:
         """Whether there is something to report."""
-        return self.request is not None and self.recorder.window.stretch() is not None
+        return self.request is not None and self.recorder.window.interval() is not None
 
     def _fail(self, print_reason: Callable[[], None]) -> NoReturn:
         print_reason()
@@ -208,11 +208,11 @@ class ScriptRun:
         assert self.request
         trace = Trace(ended=ended, startup_seconds=self.first_step_seconds)
         with self.clock.within("data"):  # what the report examines is not the training
-            stretch = self.recorder.window.stretch()
-            if stretch is None and ended == "slow" and self.first:
-                stretch = self.first, self.recorder.read_progress(), 0
-            if stretch:
-                add_stretch(trace, *stretch)
+            interval = self.recorder.window.interval()
+            if interval is None and ended == "slow" and self.first:
+                interval = self.first, self.recorder.read_progress(), 0
+            if interval:
+                add_interval(trace, *interval)
                 self._describe(trace)
         if trace.steps or not self.request.out.exists():  # a subprocess may have written it
             write_atomically(self.request.out, to_json(trace).encode())
@@ -232,10 +232,10 @@ class ScriptRun:
         trace.notes += self.hooks.notes
         if self.device_time:
             trace.device_phases = self.device_time.seconds()
-        stretch = self.recorder.window.stretch()
-        if self.timeline and self.request.timeline and stretch:
-            first, last, _ = stretch
-            timeline = self.timeline.timeline(first.moment, last.moment, self.device_time)
+        interval = self.recorder.window.interval()
+        if self.timeline and self.request.timeline and interval:
+            first, last, _ = interval
+            timeline = self.timeline.timeline(first.time, last.time, self.device_time)
             write_atomically(self.request.timeline, to_json(timeline).encode())
 
     def _await_subprocess(self) -> None:
@@ -251,7 +251,7 @@ class ScriptRun:
         threading.Thread(target=wait, name="onsight-processes", daemon=True).start()
 
     def _claim_report(self) -> bool:
-        """Return whether this is the first of the script's own processes to report."""
+        """Return whether this is the first of the script's processes to report."""
         try:
             self._claim_file.touch(exist_ok=False)
         except FileExistsError:
@@ -269,14 +269,14 @@ class ScriptRun:
         assert self.first
         if self.request.epoch and self.request.epoch.has_evaluation:  # it may only be slow later
             return False
-        elapsed = self.clock.now - self.first.moment
+        elapsed = self.clock.now - self.first.time
         images = recorder.forwards.images - self.first.images
         return (
             elapsed > _HOPELESS_SECONDS and images < _HOPELESS_RATIO * self.request.rate * elapsed
         )
 
 
-class Watchdog:
+class LimitWatchdog:
     """A thread that ends the process at its time limit, or once nobody waits for it any more."""
 
     def __init__(self, channel: Channel | None, at_limit: Callable[[], NoReturn]) -> None:

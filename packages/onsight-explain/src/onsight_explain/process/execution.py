@@ -65,7 +65,7 @@ def flush_output() -> None:
 
 
 def print_traceback(error: BaseException, script: Path) -> None:
-    """Print the traceback from the script's own first line on."""
+    """Print the traceback from the script's first line on."""
     start: TracebackType | None = error.__traceback__
     while start and start.tb_frame.f_code.co_filename != str(script):
         start = start.tb_next

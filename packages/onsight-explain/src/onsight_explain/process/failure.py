@@ -6,7 +6,7 @@ from pathlib import Path
 
 FAILED = 3  # the exit code of our process if the script itself fails
 
-_SHOWN_BYTES = 4000  # of the end of a failed script's output
+_SHOWN_BYTES = 4000  # bytes to show from the end of a failed script's output
 
 # Packages whose names differ from those of their modules.
 _PACKAGES = {
@@ -44,7 +44,7 @@ def read_last_output(path: Path) -> str:
 def describe_failure(output: str, code: int | None, script: str) -> str:
     """Return the end of a script's output and what to do about its failure.
 
-    The code is that of its process, None if it was killed at its time limit.
+    code: the exit code of its process, or None if it was killed at its time limit.
     """
     hint = _hint(output, code, script)
     output = output.strip()

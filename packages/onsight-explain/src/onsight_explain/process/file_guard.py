@@ -33,7 +33,7 @@ class FileGuard:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = os.path.realpath(folder)  # for copies and the log; no user's files are in it
+        self.folder = os.path.realpath(folder)  # contains copies and the log, no files of the user
         self.copies: dict[str, str] = {}  # where a name is redirected to
         # What the script has created: files, and folders with everything in them.
         self.created: set[str] = set()
@@ -299,7 +299,7 @@ class FileGuard:
 def unchanged_files(folder: Path, began: float) -> list[Path]:
     """Return the files and folders that guards with this folder have protected, sorted.
 
-    Files that were created after `began` (in seconds of the epoch) are left out: another process of
+    Files that were created after `began` (in seconds of the epoch) are skipped: another process of
     the script made them. One that no longer exists was removed by a program without a guard.
     """
     log = folder / _LOG

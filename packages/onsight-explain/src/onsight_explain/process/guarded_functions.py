@@ -1,6 +1,6 @@
 """Routes the functions that open or change files through a FileGuard, in this process.
 
-These are Python's own and those of some libraries, called from Python. Other libraries that open
+They belong to Python and some libraries, and are called from Python. Other libraries that open
 files in C, and programs that the script starts, are not guarded.
 """
 
@@ -32,7 +32,7 @@ class _NativeFunction(NamedTuple):
 
     modules: tuple[str, ...]  # that hold a reference to it
     name: str
-    path_index: int  # of the path among its arguments
+    path_index: int  # position of the path among its arguments
     path_name: str
     use: Use
 
@@ -40,7 +40,7 @@ class _NativeFunction(NamedTuple):
 _NATIVE_FUNCTIONS = (
     _NativeFunction(("torch.serialization", "torch"), "save", 1, "f", "write"),
     _NativeFunction(("torch.serialization", "torch"), "load", 0, "f", "read"),
-    _NativeFunction(("torch._C",), "PyTorchFileWriter", 0, "name", "write"),  # of torch.export
+    _NativeFunction(("torch._C",), "PyTorchFileWriter", 0, "name", "write"),  # used by torch.export
     _NativeFunction(("torch._C",), "PyTorchFileReader", 0, "name", "read"),
     _NativeFunction(("torch.jit._script",), "RecursiveScriptModule.save", 1, "f", "write"),
     _NativeFunction(("torch.jit._script",), "ScriptModule.save", 1, "f", "write"),

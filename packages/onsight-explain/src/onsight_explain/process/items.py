@@ -32,9 +32,9 @@ from onsight_explain.text import plural
 from onsight_explain.tracing.loaders import batch_length
 from onsight_explain.tracing.patches import Patches
 
-_SECONDS, _ITEMS = 1.5, 256  # to spend, and to make, at most
+_SECONDS, _ITEMS = 1.5, 256  # limits for loading sample items
 _SLEEPS_PER_ITEM = 0.5  # at least, if it waits for a disk or a network
-_STREAM_TIMEOUT_SECONDS = 3.0  # for a dataset that waits for something
+_STREAM_TIMEOUT_SECONDS = 3.0  # limit for a dataset that blocks
 
 
 def examine_items(dataset: Any) -> ItemFacts | None:
@@ -74,7 +74,7 @@ def has_slept(times: int, items: int) -> bool:
 
 
 def count_sleeps() -> int:
-    """Return how often this thread has waited for something other than a core; 0 if unknown."""
+    """Return how many times this thread has waited, other than for a core; 0 if unknown."""
     try:
         import resource  # not on Windows
     except ImportError:
@@ -100,7 +100,7 @@ class StreamFacts:
         return self.shards or (1 if self.queries_worker is False else None)
 
     def remarks(self, batch_size: int | None, workers: int) -> list[str]:
-        """Return what cannot be tried, and why."""
+        """Return remarks on changes that cannot be tried, and why."""
         remarks = ["its dataset has no numbered items, so keeping them in memory was not tried"]
         if self.item is None:
             remarks.append("its dataset could not be iterated over again, so no item was timed")
@@ -123,7 +123,7 @@ class StreamFacts:
 
 
 def examine_stream(dataset: Any) -> StreamFacts:
-    """Iterate over a copy of a dataset for a moment, in a thread, since it may never yield."""
+    """Iterate over a copy of a dataset briefly, in a thread, since it may never yield."""
     stream = StreamFacts(shards=count_shards(dataset))
 
     def iterate() -> None:
@@ -167,7 +167,7 @@ def _as_only_worker() -> Iterator[_WorkerInfo]:
 
 
 def _time_stream(dataset: Any) -> ItemFacts | None:
-    """Return what an item costs; one that is a whole batch counts as its images."""
+    """Return the cost of an item; if items are whole batches, the cost of an image."""
     began, cpu_began, sleeps_before = time.perf_counter(), time.thread_time(), count_sleeps()
     count, item = 0, None
     for item in itertools.islice(iter(dataset), _ITEMS):

@@ -1,8 +1,8 @@
-"""Converts what a recorder has observed of a training into the plain facts of a trace."""
+"""Converts a recorder's observations of a training run into the plain data stored in a Trace."""
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -14,16 +14,16 @@ from onsight_explain.placement.placement import placement
 from onsight_explain.process.items import count_shards, examine_items, examine_stream
 from onsight_explain.script.trace import ItemFacts, LoaderFacts, OptimizerFacts, Reads, Trace
 from onsight_explain.tracing.recorder import Recorder
-from onsight_explain.tracing.sites import Origin, Site
-from onsight_explain.tracing.window import Progress
+from onsight_explain.tracing.sites import ObjectOrigin, Site
+from onsight_explain.tracing.window import WindowProgress
 
-_MIN_READS = 0.5  # per step, to be mentioned
+_MIN_READS = 0.5  # reads per step; rarer ones are not reported
 
 
-def add_stretch(trace: Trace, first: Progress, last: Progress, epochs: int) -> None:
-    """Add what happened between two moments; `epochs` is the number of whole ones."""
+def add_interval(trace: Trace, first: WindowProgress, last: WindowProgress, epochs: int) -> None:
+    """Add the progress between two snapshots, which contain this many whole epochs."""
     trace.epochs = epochs
-    trace.seconds = last.moment - first.moment
+    trace.seconds = last.time - first.time
     trace.steps = last.steps - first.steps
     trace.images = last.images - first.images
     trace.evaluated = last.evaluated - first.evaluated
@@ -52,18 +52,25 @@ def describe_training(trace: Trace, recorder: Recorder, with_items: bool) -> Non
     evaluation_loader = recorder.loaders.evaluation
     if evaluation_loader is not None:
         origin = recorder.loaders.origin(evaluation_loader)
-        trace.evaluation_loader, _, _ = examine_loader(evaluation_loader, origin, with_items=False)
+        trace.evaluation_loader = examine_loader(evaluation_loader, origin, with_items=False).facts
     if (count := _count_ranks()) > 1:
-        trace.remarks.append(f"{count} processes train together; the figures are those of one")
+        trace.remarks.append(f"{count} processes train together; figures are for one of them")
 
 
-def examine_loader(
-    loader: Any, origin: Origin, with_items: bool
-) -> tuple[LoaderFacts, ItemFacts | None, list[str]]:
-    """Return a loader's facts, what an item costs if requested, and what cannot be tried."""
+class LoaderExamination(NamedTuple):
+    """The facts about a loader; with items, also the cost of one and what cannot be tried."""
+
+    facts: LoaderFacts
+    item: ItemFacts | None  # None if not requested or not measurable
+    remarks: list[str]  # changes that cannot be tried, and why
+
+
+def examine_loader(loader: Any, origin: ObjectOrigin, with_items: bool) -> LoaderExamination:
+    """Return a loader's facts; if `with_items`, also measure the cost of an item."""
     if origin.maker == "fastai":
         items = FastaiItems(loader)
-        return _fastai_facts(loader, origin), examine_items(items) if with_items else None, []
+        item = examine_items(items) if with_items else None
+        return LoaderExamination(_fastai_facts(loader, origin), item, [])
     dataset = loader.dataset
     facts = LoaderFacts(
         site=origin.site,
@@ -77,13 +84,15 @@ def examine_loader(
         is_collated=loader.collate_fn is default_collate,
     )
     if not isinstance(dataset, IterableDataset):
-        return facts, examine_items(dataset) if with_items else None, []
+        return LoaderExamination(facts, examine_items(dataset) if with_items else None, [])
     if not with_items:
         most_workers = count_shards(dataset) or max(1, facts.workers)
-        return replace(facts, has_items=False, most_workers=most_workers), None, []
+        facts = replace(facts, has_items=False, most_workers=most_workers)
+        return LoaderExamination(facts, None, [])
     stream = examine_stream(dataset)
     facts = replace(facts, has_items=False, most_workers=stream.most_workers)
-    return facts, stream.item, stream.remarks(facts.batch_size, facts.workers)
+    remarks = stream.remarks(facts.batch_size, facts.workers)
+    return LoaderExamination(facts, stream.item, remarks)
 
 
 class FastaiItems:
@@ -99,7 +108,7 @@ class FastaiItems:
         return self.loader.do_item(index)
 
 
-def _fastai_facts(loader: Any, origin: Origin) -> LoaderFacts:
+def _fastai_facts(loader: Any, origin: ObjectOrigin) -> LoaderFacts:
     torch_loader = loader.fake_l
     return LoaderFacts(
         site=origin.site,
@@ -115,7 +124,7 @@ def _fastai_facts(loader: Any, origin: Origin) -> LoaderFacts:
 
 
 def _sampler(loader: Any) -> Any:
-    """Return what chooses the items; a loader with a batch sampler keeps it inside that."""
+    """Return the loader's sampler, unwrapping a batch sampler if present."""
     return getattr(loader.batch_sampler, "sampler", loader.sampler)
 
 
@@ -151,7 +160,7 @@ def _add_network(trace: Trace, recorder: Recorder) -> None:
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
-    """Decide by the strides: with one channel, or one pixel, both formats are contiguous."""
+    """Compare strides too: `is_contiguous` is ambiguous for 1 channel or 1x1 images."""
     is_last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
     return is_last and tensor.stride() != torch.empty(tensor.shape, device="meta").stride()
 
@@ -161,11 +170,11 @@ def _reads(recorder: Recorder) -> list[Reads]:
     counts: Counter[tuple[Site, ...]] = Counter()
     for caller, count in recorder.transfers.reads.items():
         counts[recorder.sites.of(caller)] += count
-    del counts[()]  # not from the user's lines
+    del counts[()]  # reads with no frame in user code
     steps = max(1, recorder.steps)
     per_step = ((sites, count / steps) for sites, count in counts.most_common())
     return [
-        Reads(sites=list(sites), per_step=each) for sites, each in per_step if each >= _MIN_READS
+        Reads(sites=list(sites), per_step=rate) for sites, rate in per_step if rate >= _MIN_READS
     ]
 
 

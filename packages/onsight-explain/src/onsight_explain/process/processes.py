@@ -47,7 +47,7 @@ class Processes:
     def __init__(self, script: Path, args: list[str], steps: int, limit_seconds: float) -> None:
         self.script, self.args = script.resolve(), args
         self.steps = steps
-        self.limit_seconds = limit_seconds  # for each process until it reports
+        self.limit_seconds = limit_seconds  # longest time until a process reports
         self.training: Site | None = None  # where the training loader is created, once known
         self._mark = new_mark()
         self._folder = tempfile.TemporaryDirectory(prefix="onsight-explain-")
@@ -56,7 +56,7 @@ class Processes:
         self._forked_servers: list[int] = []
         self._runs: list[ScriptProcess] = []
         self._servers: dict[ServerKind, Channel] = {}  # that can be used
-        self._controls: list[Channel] = []  # of all servers
+        self._controls: list[Channel] = []  # one per server
         self._count = 0
 
     def __enter__(self) -> "Processes":
@@ -114,7 +114,7 @@ class Processes:
     ) -> "ScriptProcess":
         """Start the script with these changes; `trace` then waits for the first window.
 
-        The other parameters are those of `RunRequest`.
+        For the other parameters see `RunRequest`.
         """
         request = replace(
             self._request(),
@@ -216,7 +216,7 @@ class Processes:
         return child
 
     def _is_ready(self, server: Channel, output: Path | None = None) -> bool:
-        """Return whether a server can fork; `output` is that of the script it runs, if it does."""
+        """Return whether a server can fork; `output` is its script's output, if it runs one."""
         try:
             message, _ = server.receive(self.limit_seconds)
         except Closed:
@@ -290,7 +290,7 @@ class ScriptProcess:
         remove_copies(self.request.out.parent, self.leader)
 
     def _wait_for_report(self) -> str:
-        """Return what ended the current window. Raises ScriptFailed."""
+        """Return the reason why the current window ended. Raises ScriptFailed."""
         try:
             message, _ = self.channel.receive(self._limit_seconds + GRACE_SECONDS)
         except TimeoutError:

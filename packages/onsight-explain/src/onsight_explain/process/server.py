@@ -1,6 +1,6 @@
 """A process that has torch loaded and is forked for each run of a script, at its start or later.
 
-A request to fork comes with the run's own channel. With `is_late`, the first fork runs the script
+A request to fork comes with the run's channel. With `is_late`, the first fork runs the script
 up to the point from which what-ifs matter, and serves further forks from there.
 """
 
@@ -35,7 +35,7 @@ from onsight_explain.tracing.patches import Patches
 _CANNOT_FORK = 76  # the exit code of a copy that reached the fork point with threads running
 _STANDARD_FILES = 3  # input, output, errors
 
-_exit_codes: dict[int, int] = {}  # of forked processes that have ended, by pid
+_exit_codes: dict[int, int] = {}  # exit codes of forked processes, by pid
 
 
 def main() -> NoReturn:
@@ -136,7 +136,7 @@ class ForkPoint:
     def __init__(
         self, on_reached: Callable[[], None], is_thread_lasting: Callable[[], bool]
     ) -> None:
-        # Called at that point in the script's own frame; afterwards the call is made, as what-ifs
+        # Called at that point in the script's frame; afterwards the call is made, as what-ifs
         # may have changed it.
         self.on_reached = on_reached
         # Called before a thread is started; True if that is the point already.
@@ -209,7 +209,7 @@ def count_native_threads() -> int:
 
 
 def reopen_files() -> None:
-    """Give a forked process its own positions in the files that are open for reading."""
+    """Give a forked process separate positions in the files that are open for reading."""
     for name in os.listdir("/proc/self/fd"):
         number = int(name)
         if number < _STANDARD_FILES or not _is_open_for_reading(number):

@@ -21,7 +21,7 @@ from onsight_explain.python_process import child_command
 
 GRACE_SECONDS = 15.0  # that a process gets beyond the time at which it should end or answer
 _MARK_VARIABLE = "ONSIGHT_EXPLAINS"
-_SCANS = 3  # of all processes, because one may start another during a scan
+_SCANS = 3  # scans of all processes; one may start another during a scan
 _MESSAGE_BYTES = 1 << 16
 _MESSAGE_FILES = 4
 
@@ -85,9 +85,9 @@ class Channel:
 
 
 class SupervisedChild:
-    """A module of ours that runs in a process of its own, until `kill` or the end of `with`.
+    """A module of this package that runs in a separate process, until `kill` or the end of `with`.
 
-    It leads a session of its own: Ctrl-C in the terminal does not reach it, and everything that it
+    It leads a new session: Ctrl-C in the terminal does not reach it, and everything that it
     starts can be ended with it, daemons included.
     """
 

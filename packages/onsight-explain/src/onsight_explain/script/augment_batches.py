@@ -38,7 +38,7 @@ class BatchTransform:
     """What is left to do to batches."""
 
     change: Chain
-    shared: list[str]  # transforms that draw one number for the whole batch
+    shared: list[str]  # transforms that use the same random numbers for the whole batch
 
     def __call__(self, batch: Any) -> Any:
         """Return the batch with its first part, the images, transformed."""
@@ -103,12 +103,12 @@ def transforms_of(dataset: Any) -> list[Any]:
 
 
 def is_random(name: str) -> bool:
-    """Return whether a torchvision transform of this name draws random numbers."""
+    """Return whether a torchvision transform of this name uses random numbers."""
     return name.startswith(_RANDOM_PREFIXES) or name in _RANDOM_NAMES
 
 
 def batch_version(step: Any) -> BatchStep | None:
-    """Return torchvision's transform as one that draws numbers for each image of a batch.
+    """Return a version of torchvision's transform with random numbers per image of a batch.
 
     None if there is no such version of it.
     """

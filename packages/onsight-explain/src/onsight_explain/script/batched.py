@@ -1,4 +1,4 @@
-"""Random transforms of a whole batch that draw numbers for each image.
+"""Random transforms of a whole batch, with random numbers for each image.
 
 Every function needs nothing but torch, because its source is copied into users' scripts.
 Shapes: images are (B, C, H, W), uint8 from 0 to 255 or float from 0 to 1, as are the results.

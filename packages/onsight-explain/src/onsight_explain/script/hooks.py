@@ -51,13 +51,13 @@ class Hooks:
         self.is_evaluating = is_evaluating  # whether no update follows the current forward
         self.clock = clock or PhaseClock()  # that measures the script's time
         # Whether the line that creates a loader now is known to create the training loader, which
-        # may not draw at random.
+        # may not sample at random.
         self.is_training_line = is_training_line
         self.notes: list[str] = []  # changes that were impossible or incomplete
         self._loader_changes: list[OnLoader] = []
         self._network_changes: list[Around] = []
         self._source_changes: list[OnSource] = []
-        self._batch_samplers: list[Any] = []  # of the loaders created so far
+        self._batch_samplers: list[Any] = []  # one per loader created so far
         self._resized: list[tuple[Any, int | None]] = []  # datasets, with their new batch size
 
     def on_loader(self, change: OnLoader) -> None:
@@ -81,7 +81,7 @@ class Hooks:
             RootCalls(self._around, self.is_skipped).install(self.patches)
 
     def is_for_training(self, arguments: LoaderArguments) -> bool:
-        """Return whether the loader draws items at random or is known to be for training."""
+        """Return whether the loader shuffles or samples items or is known to be for training."""
         is_stream = isinstance(arguments["dataset"], IterableDataset)  # it chooses its own order
         is_random = is_stream or bool(arguments["shuffle"]) or arguments["sampler"] is not None
         return is_random or self.is_training_line()

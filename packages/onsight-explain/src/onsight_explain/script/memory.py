@@ -20,13 +20,13 @@ OpenImage = Callable[..., Any]  # PIL.Image.open; PIL is imported only if the sc
 
 _CPU = torch.device("cpu")
 _FILL_SECONDS = 20.0
-_MEMORY_SHARE = 0.3  # of free memory; stacking the items needs twice that for a moment
+_MEMORY_SHARE = 0.3  # fraction of free memory; stacking the items briefly needs twice that
 
 
 class KeptItems(Dataset[Any]):
     """Items made once before training, or a random part of them if that takes too long.
 
-    Other attributes are those of the original dataset.
+    Other attributes are read from the original dataset.
     """
 
     def __init__(self, dataset: Any, finish: Callable[[Any], Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Reads a script's source, and lets statements that only read values run every so many steps."""
+"""Reads a script's source, and lets statements that only read values run only every nth step."""
 
 import ast
 from collections.abc import Iterator

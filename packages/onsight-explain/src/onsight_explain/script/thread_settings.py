@@ -39,7 +39,7 @@ _LOADS_TORCH = {
 
 
 def read_settings(script: Path, environment: Mapping[str, str]) -> list[ThreadSetting]:
-    """Return the script's own settings in order of line, then those of its environment."""
+    """Return the settings in the script in order of line, then the environment's."""
     own = settings_in(parse_script(script), script)
     names = {setting.name for setting in own}
     return own + [
@@ -74,7 +74,7 @@ def read_variables(script: Path) -> dict[str, str]:
 def script_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return our environment with these variables, for a process that runs the script.
 
-    What Onsight's own command line has set is left out, and so are variables that are UNSET.
+    Skips variables that Onsight's command line has set, and those that are UNSET.
     """
     environment = dict(os.environ)
     if environment.get(SPIN_VARIABLE) == SHORT_SPIN:

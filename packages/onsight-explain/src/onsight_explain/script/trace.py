@@ -18,17 +18,17 @@ class RunRequest:
 
     script: Path
     args: list[str]
-    seconds: float = 0.0  # to measure, at most
-    steps: int  # to measure, at most
-    limit_seconds: float  # for the whole run, from its start
+    seconds: float = 0.0  # limit of the measurement
+    steps: int  # limit of the measurement
+    limit_seconds: float  # limit of the whole run, from its start
     out: Path  # where to write the trace
     first_limit_seconds: float = (
-        0.0  # for the first window, if less than limit_seconds; 0: the same
+        0.0  # limit of the first window, if less than limit_seconds; 0: the same
     )
     changes: dict[str, Plain] = field(default_factory=dict)  # values of what-ifs, by name
     is_full: bool = False  # also examine the dataset and count the work of a step
     rate: float = 0.0  # images/s of the unchanged script; a run far below ends early (0: never)
-    epoch: Epoch | None = None  # to measure as a whole
+    epoch: Epoch | None = None  # measured as a whole if given
     timeline: Path | None = None  # where to write it, if it is wanted
     training: Site | None = None  # where the unchanged script creates its training loader
 
@@ -64,15 +64,15 @@ class ItemFacts:
     """What it costs to make one item of the dataset, measured in one process."""
 
     seconds: float
-    waiting_share: float  # of the time, spent without using the CPU
-    transform_share: float  # of the time, spent in the dataset's `transform`
+    waiting_share: float  # fraction of its time without using the CPU
+    transform_share: float  # fraction of its time in the dataset's `transform`
     is_random: bool
     item_bytes: int
     transforms: list[str] = field(default_factory=list)  # names of those in its Compose
     moved: MovedSteps | None = None  # how to take the random ones out of it
     stacks: bool = False  # whether `default_collate` makes one list of tensors of the items
     jpeg_side: int = 0  # the shorter side of its JPEG files
-    resized_side: int = 0  # of the images after a first transform that resizes them
+    resized_side: int = 0  # images' side after a first transform that resizes them
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Reads:
 class Trace:
     """What was observed of a script's training, filled in by the process that runs it.
 
-    The measured stretch is `seconds` long, and the phases add up to it.
+    The measured interval is `seconds` long, and the phases add up to it.
     """
 
     ended: Ended  # slow: far below the unchanged script
@@ -127,7 +127,7 @@ class Trace:
     graphs_kept: int = 0
     graphs_site: Site | None = None
     forward_site: Site | None = None
-    trainer: str = ""  # the package whose training loop runs; "" for the script's own
+    trainer: str = ""  # the package whose training loop runs; "" for the script's
     trainer_site: Site | None = None  # where the script calls it
     pageable_bytes_per_step: int = 0
     batch_size: int = 0
@@ -153,7 +153,7 @@ class Trace:
         return self.images / self.seconds if self.seconds else 0.0
 
     def share(self, *phases: str) -> float:
-        """Return the phases' share of the time; on an accelerator, of its own time."""
+        """Return the phases' share of the time; on an accelerator, of the device's time."""
         effective = effective_phases(self.phases, self.device_phases)
         return sum(effective.get(phase, 0.0) for phase in phases) / (self.seconds or 1.0)
 
@@ -164,7 +164,7 @@ class SimulationRequest:
 
     script: Path
     args: list[str]
-    steps: int  # after the warm-up
+    steps: int  # number of steps after the warm-up
     limit_seconds: float
     out: Path  # where to write the trace
 
@@ -193,7 +193,7 @@ class SimulationTrace:
 
     ended: Literal["steps", "script", "limit", "error"]
     steps: int = 0
-    launches_before: int = 0  # until the measured steps began
+    launches_before: int = 0  # launches before the measured steps
     launches_per_step: float = 0.0
     waits: list[Waits] = field(default_factory=list)
     # Uses of memory that a GPU may have reused or not yet filled.

@@ -56,7 +56,7 @@ class SimulatedEvent:
 
     def query(self) -> bool:
         """Whether the host can be sure that the event was reached."""
-        host = self._machine.host
+        host = self._machine.host_clock
         return all(host.get(stream, 0) >= work for stream, work in self._clock.items())
 
     def _number_of(self, stream: "SimulatedStream | None") -> int:
@@ -71,7 +71,7 @@ class SimulatedStream:
         self._machine = machine
         index = device_index(machine, device)
         self.number = machine.new_stream(index) if number is None else number
-        self.device = torch.device(DEVICE_TYPE, machine.device_of[self.number])
+        self.device = torch.device(DEVICE_TYPE, machine.device_by_stream[self.number])
 
     def record_event(self, event: SimulatedEvent | None = None) -> SimulatedEvent:
         """Return an event after all work so far."""
@@ -232,12 +232,12 @@ class DeviceModule(types.ModuleType):
     @contextmanager
     def device(self, device: Any) -> Iterator[None]:
         """Make a device the current one within a block."""
-        former = self._machine.current_device
+        previous = self._machine.current_device
         self.set_device(device)
         try:
             yield
         finally:
-            self._machine.current_device = former
+            self._machine.current_device = previous
 
     def synchronize(self, device: Any = None) -> None:
         """Let the host wait for a device."""

@@ -1,6 +1,6 @@
 """Register the simulated device with torch, under its own name or in place of CUDA.
 
-Registering changes torch for the rest of the process, so tests run it in a process of their own.
+Registering changes torch for the rest of the process, so tests run it in a separate process.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from onsight_explain.simulated.device import DEVICE_NAME, DeviceModule, Simulate
 from onsight_explain.simulated.dispatch import SimulatedMode, map_leaves
 from onsight_explain.simulated.machine import DEVICE_TYPE, Machine
 
-_CUDA_MEMORY_BYTES = 80 << 30  # of a large GPU; only what is used is allocated on the host
+_CUDA_MEMORY_BYTES = 80 << 30  # as on a large GPU; only memory in use is allocated on the host
 _SHARED_WITH_CUDA = (
     *("current_device", "set_device", "device", "stream", "current_stream", "synchronize"),
     *("empty_cache", "mem_get_info", "memory_allocated", "max_memory_allocated"),

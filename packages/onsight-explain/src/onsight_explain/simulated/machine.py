@@ -1,6 +1,6 @@
 """The state of the simulated device: streams and their clocks, memory, and a record of faults.
 
-Which work is sure to be done before which other is decided by vector clocks: Mattern, "Virtual time
+Vector clocks decide which work is guaranteed to finish before other work: Mattern, "Virtual time
 and global states of distributed systems" (1989).
 """
 
@@ -28,12 +28,12 @@ _LIBRARIES = (
     str(Path(__file__).parent),
 )
 
-# Work of a stream is numbered. A clock has, for each stream, the last work known to be done.
+# Maps each stream to its last work item known to have finished; a stream's items are numbered.
 Clock = dict[int, int]
 
 
 class RaceError(RuntimeError):
-    """Work used memory that another stream's work may not be done with."""
+    """Memory was used while another stream may still be using it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Wait:
 class DeviceRecord:
     """What happened on the devices."""
 
-    launches: Counter[str] = field(default_factory=Counter)  # by operation
+    launches: Counter[str] = field(default_factory=Counter)  # number per operation
     waits: list[Wait] = field(default_factory=list)  # in order
     faults: list[str] = field(default_factory=list)  # no test may leave these unread
 
@@ -74,9 +74,9 @@ class DeviceRecord:
 class MemoryUses:
     """The last uses of a piece of memory."""
 
-    allocated_on: int  # the stream
-    written: tuple[int, int] | None = None  # by this work of this stream
-    read: Clock = field(default_factory=dict)  # since then, by this work of each stream
+    allocated_on: int  # stream
+    written: tuple[int, int] | None = None  # stream and work item of the last write
+    read: Clock = field(default_factory=dict)  # each stream's last read since that write
     kept_for: set[int] = field(default_factory=set)  # streams named by record_stream
 
     def add(self, stream: int, work: int, is_write: bool) -> None:
@@ -87,7 +87,7 @@ class MemoryUses:
             self.read[stream] = work
 
     def find_conflict(self, clock: Clock, is_write: bool) -> int | None:
-        """Return a stream whose use must come first but may not be done by then, or None."""
+        """Return a stream with an unfinished use that this use must wait for, or None."""
         if self.written and not _is_done(clock, *self.written):
             return self.written[0]
         if is_write:
@@ -95,8 +95,12 @@ class MemoryUses:
         return None
 
     def find_other_user(self, clock: Clock) -> int | None:
-        """Return a stream, not the allocating one nor one in kept_for, that may still use it."""
-        last = {**self.read, **(dict([self.written]) if self.written else {})}
+        """Return a stream that may still use the memory, or None.
+
+        The allocating stream and those in kept_for are ignored: the allocator waits for them.
+        """
+        last = dict([self.written]) if self.written else {}
+        last |= self.read  # every read is later than the write
         others = set(last) - {self.allocated_on} - self.kept_for
         return next((s for s in others if not _is_done(clock, s, last[s])), None)
 
@@ -107,12 +111,13 @@ class DeviceMemory:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = self.peak_bytes = self.allocations = 0
-        self.fail_at: int | None = None  # the number of the allocation that fails, for tests
+        self.fail_at: int | None = None  # number of the allocation to fail, from 1; set by tests
 
     def allocate(self, count: int) -> None:
         """Allocate bytes. Raises torch.OutOfMemoryError."""
         self.allocations += 1
         is_too_much = self.used_bytes + count > self.limit_bytes
+        # Counted even if it fails, because the storage exists and will be freed.
         self.used_bytes += count
         if is_too_much or self.allocations == self.fail_at:
             raise torch.OutOfMemoryError(
@@ -127,7 +132,7 @@ class DeviceMemory:
 
 @dataclass(eq=False)  # tensors have no truth value to compare by
 class _HostCopy:
-    """A copy to the host that may not be done: until then the target contains poison."""
+    """A copy to the host that may not be finished; until then the target contains poison."""
 
     target: Tensor
     value: Tensor
@@ -137,7 +142,7 @@ class _HostCopy:
 
 @dataclass(eq=False)
 class _PinnedRead:
-    """A copy from page-locked memory that may not be done: until then it must not change."""
+    """A copy from page-locked memory that may not be finished; until then it must not change."""
 
     source: Tensor
     value: Tensor
@@ -149,20 +154,22 @@ class _PinnedRead:
 class Machine:
     """Two devices that compute in the CPU's memory.
 
-    Work is done at once, in the order in which it is submitted. Clocks record what would be sure to
-    be done on a real GPU, where streams run beside each other and beside the host.
+    Work is done immediately, in the order of submission. Clocks record which of it would be
+    guaranteed to be done on a real GPU, whose streams run concurrently with each other and with
+    the host.
     """
 
     def __init__(self, limit_bytes: int = 2**30) -> None:
         self.record = DeviceRecord()
         self.memories = [DeviceMemory(limit_bytes) for _ in range(DEVICES)]
         self.current_device = 0
-        self.device_of = {number: number for number in range(DEVICES)}  # of each stream
-        self.current_streams = {number: number for number in range(DEVICES)}  # of each device
-        self.clocks: dict[int, Clock] = defaultdict(dict)  # of each stream
-        self.host: Clock = {}
-        self._host_waits = 0  # so far, and before the last work of each stream
-        self._host_waits_before: dict[int, int] = {}
+        # The default stream of a device has the device's index as its number.
+        self.device_by_stream = {index: index for index in range(DEVICES)}
+        self.current_streams = {index: index for index in range(DEVICES)}  # by device
+        self.clocks: dict[int, Clock] = defaultdict(dict)  # by stream
+        self.host_clock: Clock = {}  # device work that the host knows to be done
+        self._host_waits = 0  # number of times the host has waited
+        self._host_waits_before: dict[int, int] = {}  # that number at each stream's last work
         self._error_in_backward: RuntimeError | None = None
         self.recording: Any = None  # the SimulatedGraph that captures work
         self.warns_of_waits = False
@@ -185,7 +192,7 @@ class Machine:
         assert not faults, "; ".join(faults)
 
     def faults(self) -> list[str]:
-        """Check everything that may not be done, and return all faults so far."""
+        """Check the page-locked copies that are not finished, and return all faults so far."""
         for read in self._pinned_reads:
             self._check_pinned(read)
         return self.record.faults
@@ -195,49 +202,50 @@ class Machine:
     def new_stream(self, device: int) -> int:
         """Return the number of a new stream of a device."""
         stream = next(self._stream_numbers)
-        self.device_of[stream] = device
+        self.device_by_stream[stream] = device
         return stream
 
     @contextmanager
     def on_stream(self, stream: int) -> Iterator[None]:
         """Submit work of the stream's device to this stream."""
-        device = self.device_of[stream]
-        former_stream, former_device = self.current_streams[device], self.current_device
+        device = self.device_by_stream[stream]
+        previous_stream, previous_device = self.current_streams[device], self.current_device
         self.current_streams[device], self.current_device = stream, device
         try:
             yield
         finally:
-            self.current_streams[device], self.current_device = former_stream, former_device
+            self.current_streams[device], self.current_device = previous_stream, previous_device
 
     def snapshot(self, stream: int) -> Clock:
-        """Return what is done once all work submitted to a stream so far is done."""
+        """Return the clock of a stream after all work submitted to it so far."""
         return dict(self.clocks[stream])
 
     def stream_waits(self, stream: int, clock: Clock) -> None:
-        """Start later work of a stream only after this."""
+        """Let later work of a stream start only after the work in a clock."""
         _merge(self.clocks[stream], clock)
 
     def host_waits(self, clock: Clock, cause: str) -> None:
-        """Let the host wait until this is done, which finishes copies to and from the host."""
+        """Let the host wait for the work in a clock; finish the host copies that this includes."""
         self.refuse_while_recording(cause)
         if self.warns_of_waits and cause != "Event.synchronize":  # as torch.cuda does
             warnings.warn(f"called a synchronizing operation: {cause}", stacklevel=2)
         self.record.add_wait(cause)
-        _merge(self.host, clock)
+        _merge(self.host_clock, clock)
         self._host_waits += 1
-        for copy in [c for c in self._host_copies if _is_done(self.host, c.stream, c.work)]:
+        for copy in [c for c in self._host_copies if _is_done(self.host_clock, c.stream, c.work)]:
             copy.target.copy_(copy.value)
             self._host_copies.remove(copy)
-        for read in [r for r in self._pinned_reads if _is_done(self.host, r.stream, r.work)]:
+        for read in [r for r in self._pinned_reads if _is_done(self.host_clock, r.stream, r.work)]:
             self._check_pinned(read)
             self._pinned_reads.remove(read)
 
     def host_waits_for_device(self, device: int, cause: str) -> None:
         """Let the host wait for all streams of a device."""
-        for stream, its_device in list(self.device_of.items()):
-            if its_device == device:
-                _merge(self.host, self.clocks[stream])
-        self.host_waits({}, cause)
+        clock: Clock = {}
+        for stream, stream_device in self.device_by_stream.items():
+            if stream_device == device:
+                _merge(clock, self.clocks[stream])
+        self.host_waits(clock, cause)
 
     def refuse_while_recording(self, operation: str) -> None:
         """Raise RuntimeError if a graph is being captured, which cannot contain the operation."""
@@ -253,7 +261,7 @@ class Machine:
         stream = self.current_streams[device]
         clock = self.clocks[stream]
         if self._host_waits_before.get(stream) != self._host_waits:
-            _merge(clock, self.host)
+            _merge(clock, self.host_clock)
             self._host_waits_before[stream] = self._host_waits
         number = clock[stream] = clock.get(stream, 0) + 1
         for tensors, is_write in ((reads, False), (writes, True)):
@@ -303,7 +311,7 @@ class Machine:
             self._fail(error)
 
     def add_write(self, tensor: Tensor, stream: int, work: int) -> None:
-        """Record the work that made a tensor."""
+        """Record the work item that created a tensor."""
         self._uses[tensor.untyped_storage()].add(stream, work, is_write=True)
 
     def keep_for(self, tensor: Tensor, stream: int) -> None:
@@ -323,7 +331,7 @@ class Machine:
     def _free(self, uses: MemoryUses, count: int, device: int) -> None:
         self.memories[device].free(count)
         clock = dict(self.clocks[uses.allocated_on])
-        _merge(clock, self.host)
+        _merge(clock, self.host_clock)
         other = uses.find_other_user(clock)
         if other is not None:
             self.record.faults.append(
@@ -338,7 +346,7 @@ class Machine:
 
 
 def user_line() -> str:
-    """Return FILE:LINE of the innermost frame outside torch, the standard library and this one."""
+    """Return FILE:LINE of the innermost frame outside torch, the stdlib and this package."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_code.co_filename.startswith((*_LIBRARIES, "<")):
         frame = frame.f_back
@@ -355,7 +363,7 @@ def poison_(tensor: Tensor) -> Tensor:
 
 
 def _merge(clock: Clock, other: Clock) -> None:
-    """Advance a clock to what another one knows to be done."""
+    """Advance a clock to include another one."""
     for stream, done in other.items():
         if clock.get(stream, 0) < done:
             clock[stream] = done

@@ -1,4 +1,4 @@
-"""Assigns every moment of a thread to one phase, so that the phases add up to the elapsed time."""
+"""Attributes all of a thread's time to phases, so that the phases add up to the elapsed time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

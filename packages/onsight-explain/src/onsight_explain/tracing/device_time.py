@@ -1,8 +1,8 @@
 """Measures how long an accelerator spent in each phase, by events on its own timeline.
 
-An accelerator works in the background, so the host's clock attributes work to a later phase than
-the one that started it. An event is put into the accelerator's queue at every change of phase;
-between two events it did the work of that phase, or waited for the host.
+The host may block in any phase, not only in the one that started the work, so the device's timings
+are used instead of its clock. An event is put into the accelerator's queue at every change of
+phase; between two events it did the work of that phase, or waited for the host.
 """
 
 from time import perf_counter
@@ -40,7 +40,7 @@ class DeviceTime:
             self._mark(phase)
 
     def slices(self) -> list[tuple[str, float, float]]:
-        """Return phase, begin and end of what was marked, in the host's time.
+        """Return (phase, start, end) for each marked span, on the host's clock.
 
         Waits for the device. The two clocks are compared only once, now; they drift apart by
         microseconds over minutes.
@@ -48,10 +48,10 @@ class DeviceTime:
         last = self._event()
         torch.accelerator.synchronize(self._device)
         now = perf_counter()
-        moments = [now - event.elapsed_time(last) / 1000 for _, event in self._marks]
+        times = [now - event.elapsed_time(last) / 1000 for _, event in self._marks]
         phases = [phase for phase, _ in self._marks]
-        stretches = zip(phases, moments, moments[1:], strict=False)
-        return [stretch for stretch in stretches if stretch[0]]
+        spans = zip(phases, times, times[1:], strict=False)
+        return [span for span in spans if span[0]]
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of the marked steps by phase; waits for the device."""
@@ -87,7 +87,7 @@ def effective_phases(
 ) -> dict[str, float]:
     """Return the seconds by phase as the accelerator spent them, scaled to the host's total.
 
-    A host that runs ahead waits in an arbitrary phase; the accelerator's phases show for what.
+    The host may block in any phase, so the device's timings are used where there are any.
     Without an accelerator, the host's phases are returned.
     """
     marked = dict(device_phases or {})

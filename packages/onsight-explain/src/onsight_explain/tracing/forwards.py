@@ -97,7 +97,7 @@ class ForwardWatch:
         self.on_forward = on_forward  # called before each forward of the network
         self.images = self.evaluated = 0  # images trained on and evaluated
         self.graphs_kept: Counter[Site] = Counter()  # evaluations that build graphs, by line
-        self.phase = "forward"  # of the last forward: forward or evaluation
+        self.phase = "forward"  # last forward's phase: forward or evaluation
         self.site: Site | None = None  # the user's line of the first forward
         self.precision = "fp32"
         self.network: nn.Module | None = None
@@ -193,17 +193,17 @@ class ForwardWatch:
     def _new_images(self, count: int) -> int:
         """Return how many images of a batch were not counted at an earlier forward.
 
-        A batch from a loader counts once, however often and in however many parts the network is
-        given it. A batch from elsewhere counts at every forward, but only once in an optimizer
-        step that evaluates the network repeatedly.
+        A batch from a loader counts once, however many times and in however many parts it is passed
+        to the network. A batch from elsewhere counts at every forward, but only once in an
+        optimizer step that evaluates the network repeatedly.
         """
-        drawn = self.loaders.take()
-        if drawn:
+        loaded = self.loaders.take()
+        if loaded:
             self._fed = 2
         elif not self._fed and not (self._is_counted and self.clock.is_in("optimizer")):
-            drawn = count
+            loaded = count
         self._is_counted = True
-        return drawn
+        return loaded
 
     def _read_precision(self, network: nn.Module) -> None:
         """Read the precision of the last layer, as a framework may set autocast in the network."""

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, dataloader
 
 from onsight_explain.tracing.clock import PhaseClock, timed
 from onsight_explain.tracing.patches import Patches, when_imported
-from onsight_explain.tracing.sites import Origin, Sites
+from onsight_explain.tracing.sites import ObjectOrigin, Sites
 
 # Every loader of torch iterates with one of these, and so do those of other libraries.
 _ANY_ITERATOR = dataloader._BaseDataLoaderIter
@@ -20,8 +20,8 @@ _WORKER_ITERATOR = dataloader._MultiProcessingDataLoaderIter
 class LoaderWatch:
     """Follows the batches of every loader.
 
-    A library may draw the next batch before it trains on the current one, and evaluate in between.
-    Therefore the images drawn are counted for each loader separately, until `take`.
+    A library may load the next batch before it trains on the current one, and evaluate in between.
+    Therefore the images loaded are counted for each loader separately, until `take`.
     """
 
     def __init__(self, clock: PhaseClock, sites: Sites, on_epoch: Callable[[], None]) -> None:
@@ -29,13 +29,15 @@ class LoaderWatch:
         self.on_epoch = on_epoch  # called when a loader that has been trained from starts again
         self.is_used = False
         self.evaluation: Any = None  # the loader of the last evaluation
-        self._current: Any = None  # the loader drawn from last
-        self._waiting: dict[int, tuple[Any, int]] = {}  # loader and images drawn, by its id
+        self._current: Any = None  # loader of the last batch
+        self._waiting: dict[
+            int, tuple[Any, int]
+        ] = {}  # loader and images loaded, by the loader's id
         self._evaluated = set[int]()  # loaders whose last batch was evaluated
         self._sources: list[Any] = []  # loaders of the batch trained on last
         self._trained: dict[int, Any] = {}  # loaders trained from, by id, kept alive
-        self._updates: Counter[int] = Counter()  # of each of them
-        self._origins: dict[int, Origin] = {}  # by id, also of batch samplers and datasets
+        self._updates: Counter[int] = Counter()  # updates per loader, by id
+        self._origins: dict[int, ObjectOrigin] = {}  # by id, also of batch samplers and datasets
 
     def install(self, patches: Patches) -> None:
         """Start watching."""
@@ -55,12 +57,12 @@ class LoaderWatch:
         """The loader that most updates followed; None if there is none."""
         return self._trained[self._updates.most_common(1)[0][0]] if self._updates else None
 
-    def origin(self, loader: Any) -> Origin:
+    def origin(self, loader: Any) -> ObjectOrigin:
         """Return where a loader was created; for a copy that a library makes, its original."""
-        return self._origins.get(id(loader)) or Origin()
+        return self._origins.get(id(loader)) or ObjectOrigin()
 
     def take(self) -> int:
-        """Return how many images have been drawn for training since the last call."""
+        """Return how many images have been loaded for training since the last call."""
         taken = [key for key in self._waiting if self._is_for_training(key)]
         if taken:
             self._sources = [self._waiting[key][0] for key in taken]
@@ -75,7 +77,7 @@ class LoaderWatch:
             self._updates[id(loader)] += 1
 
     def note_evaluation(self) -> None:
-        """Note that the batch drawn last is evaluated; it may still be trained on afterwards."""
+        """Note that the last batch is evaluated; it may still be trained on afterwards."""
         if self._current is None:
             return
         self._evaluated.add(id(self._current))
@@ -87,11 +89,11 @@ class LoaderWatch:
         self._evaluated.discard(id(self._current))
 
     def is_evaluation_batch(self) -> bool:
-        """Return whether the batch drawn last is from a loader that no update has followed yet."""
+        """Return whether the last batch is from a loader that no update has followed yet."""
         key = id(self._current)
         if not self._trained or self._current is None or key in self._trained:
             return False
-        # Where batches are drawn ahead, either this batch is finished or one for training waits.
+        # Where batches are loaded ahead, either this batch is finished or one for training waits.
         is_finished = key in self._evaluated
         return not is_finished and not any(key in self._trained for key in self._waiting)
 
@@ -150,7 +152,7 @@ class LoaderWatch:
             self.on_epoch()
 
     def _draw(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def draw(batches: Any) -> Any:
+        def load(batches: Any) -> Any:
             is_inner = self.clock.phase == "data"  # a loader inside a dataset
             token = self.clock.enter("data")
             try:
@@ -161,7 +163,7 @@ class LoaderWatch:
                 self._note_batch(getattr(batches, "watched_loader", None), batch)
             return batch
 
-        return draw
+        return load
 
     def _note_batch(self, loader: Any, batch: Any) -> None:
         key = id(loader)

@@ -17,13 +17,13 @@ from onsight_explain.tracing.loaders import LoaderWatch
 from onsight_explain.tracing.patches import Patches
 from onsight_explain.tracing.sites import Caller, Sites
 from onsight_explain.tracing.updates import UpdateWatch
-from onsight_explain.tracing.window import MeasurementWindow, Progress
+from onsight_explain.tracing.window import MeasurementWindow, WindowProgress
 
 # Calls that make Python wait until a value is known.
 _READS = ("item", "tolist", "numpy", "cpu", "__float__", "__int__", "__bool__")
 _COPIES = ("to", "cuda")
 _SLICES = ("__getitem__", "index_select")
-_WORK_ATTEMPTS = 3  # to count a step without an evaluation in it
+_WORK_ATTEMPTS = 3  # steps to count until one contains no evaluation
 
 
 class Recorder:
@@ -43,7 +43,7 @@ class Recorder:
         self.window = MeasurementWindow(seconds, steps, warm_up_steps, self.read_progress)
         self.patches = Patches()
         self.steps = 0
-        self.loaders = LoaderWatch(clock, sites, lambda: self.window.epoch())
+        self.loaders = LoaderWatch(clock, sites, lambda: self.window.on_epoch_start())
         self.forwards = ForwardWatch(clock, sites, self.loaders, self._before_forward)
         self.updates = UpdateWatch(clock, sites, self._before_backward, self._after_update)
         self.transfers = TransferWatch(clock, sites)
@@ -62,9 +62,9 @@ class Recorder:
         """Count a function's time for a phase."""
         self.patches.put(owner, name, timed(getattr(owner, name), self.clock, phase))
 
-    def read_progress(self) -> Progress:
-        """Return how far the training is."""
-        return Progress(
+    def read_progress(self) -> WindowProgress:
+        """Return a snapshot of the training progress."""
+        return WindowProgress(
             self.clock.now,
             self.steps,
             self.forwards.images,
@@ -82,7 +82,7 @@ class Recorder:
         self.steps += 1
         self.loaders.note_update()
         self.forwards.note_update()
-        self.window.step(self.steps)
+        self.window.on_step_end(self.steps)
         if self.steps == 1 and not self.loaders.is_used:
             self.slices.install(self.patches)
         self.on_step(self)

@@ -1,4 +1,4 @@
-"""Finds the lines of the user's own files that led to a call."""
+"""Finds the lines of the user's files that led to a call."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
 
-_MAX_FRAMES = 100  # to search: frameworks nest deeply
+_MAX_FRAMES = 100  # frames to search; frameworks nest deeply
 _OWN_FOLDER = f"{Path(__file__).parents[1]}{os.sep}"  # a checkout may be inside the user's folder
 _NEVER_MAKERS = {"onsight_explain", "torch"}
 
@@ -28,7 +28,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Origin:
+class ObjectOrigin:
     """Where an object was created."""
 
     site: Site | None = None  # the user's line
@@ -54,7 +54,7 @@ class Sites:
             frame = frame.f_back
         return tuple(sites)
 
-    def origin(self) -> Origin:
+    def origin(self) -> ObjectOrigin:
         """Return where the object is being created whose constructor calls this."""
         maker = ""
         frame: FrameType | None = sys._getframe(1)
@@ -62,11 +62,11 @@ class Sites:
             if frame is None:
                 break
             if self._owns(frame.f_code):
-                return Origin(_site_of(frame), maker)
+                return ObjectOrigin(_site_of(frame), maker)
             package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
             maker = maker if package in _NEVER_MAKERS else package
             frame = frame.f_back
-        return Origin(maker=maker)
+        return ObjectOrigin(maker=maker)
 
     def caller(self) -> Caller:
         """Return the two innermost calling lines, cheaply; `of` converts them to sites later."""

@@ -1,4 +1,4 @@
-"""The phases of a training as slices of time, in the Trace Event Format of Perfetto and Chrome."""
+"""The phases of a training run as time slices, in the Trace Event Format of Perfetto and Chrome."""
 
 import json
 from collections import deque
@@ -13,14 +13,14 @@ from onsight_explain.tracing.clock import PHASES, PhaseClock
 from onsight_explain.tracing.device_time import DeviceTime
 from onsight_explain.tracing.sites import Site, Sites
 
-MAX_CHANGES = 100_000  # of phase, that are kept: about 20 MB of JSON
+MAX_CHANGES = 100_000  # changes of phase to keep: about 20 MB of JSON
 _PROCESS = 1  # 0 has a special meaning in Perfetto
 _HOST, _DEVICE = 1, 2  # tracks
 _TRACKS = {_HOST: "training thread", _DEVICE: "device, every 4th step"}
 
 
 class Slice(NamedTuple):
-    """A stretch of time on a track."""
+    """A time interval on a track."""
 
     track: int
     name: str
@@ -53,7 +53,7 @@ class TimelineRecorder:
         self._steps.append((perf_counter(), done))
 
     def timeline(self, first: float, last: float, device: DeviceTime | None) -> Timeline:
-        """Return the slices between two moments of the host's clock."""
+        """Return the slices between two times of the host's clock."""
         changes = list(self._changes)
         oldest = changes[0][0] if changes else last
         is_cut = len(changes) == MAX_CHANGES and oldest > first
@@ -84,7 +84,7 @@ def write_timeline(path: Path, name: str, timeline: Timeline) -> str:
     count = len(timeline.slices)
     contents = f"{count:,} slices of the measured window"
     if timeline.is_cut:
-        contents = f"the last {count:,} slices; the window's beginning is left out"
+        contents = f"the last {count:,} slices; the beginning of the window is omitted"
     document = {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -97,10 +97,10 @@ def write_timeline(path: Path, name: str, timeline: Timeline) -> str:
 def _step_slices(ends: list[tuple[float, int]], first: float, last: float) -> Iterator[Slice]:
     """Yield whole steps, and partial ones at both ends, so that every phase lies in a step."""
     begin = first
-    for moment, done in ends:
-        if begin < moment <= last:
-            yield Slice(_HOST, f"step {done}", "", _nanoseconds(begin), _nanoseconds(moment))
-            begin = moment
+    for end, done in ends:
+        if begin < end <= last:
+            yield Slice(_HOST, f"step {done}", "", _nanoseconds(begin), _nanoseconds(end))
+            begin = end
     if begin < last:
         yield Slice(_HOST, "unfinished step", "", _nanoseconds(begin), _nanoseconds(last))
 
@@ -109,7 +109,7 @@ def _phase_slices(
     changes: list[tuple[float, str, Site | None]], step_ends: list[int], first: float, last: float
 ) -> Iterator[Slice]:
     """Yield the phases, cut at the ends of steps, which are in order."""
-    ends = [moment for moment, _, _ in changes[1:]] + [last]
+    ends = [start for start, _, _ in changes[1:]] + [last]
     place = 0
     for (began, phase, site), ended in zip(changes, ends, strict=False):
         begin, end = _nanoseconds(max(began, first)), _nanoseconds(min(ended, last))
@@ -121,8 +121,8 @@ def _phase_slices(
             begin = until
 
 
-def _nanoseconds(moment: float) -> int:
-    return round(moment * 1e9)
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
 
 
 def _event(time_slice: Slice, origin: int) -> dict[str, Any]:

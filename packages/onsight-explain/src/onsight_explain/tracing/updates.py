@@ -14,9 +14,9 @@ from torch.optim.optimizer import (
 
 from onsight_explain.tracing.clock import PhaseClock, timed
 from onsight_explain.tracing.patches import Patches
-from onsight_explain.tracing.sites import Origin, Sites
+from onsight_explain.tracing.sites import ObjectOrigin, Sites
 
-KEPT_LOSSES = 40  # of the first steps: enough to compare, few enough to keep
+KEPT_LOSSES = 40  # losses of the first steps; enough to compare, few enough to keep
 
 
 class UpdateWatch:
@@ -34,12 +34,12 @@ class UpdateWatch:
         self.on_update = on_update  # called after every update
         self.losses: list[Tensor] = []
         self.optimizer: Optimizer | None = None
-        self.trainer = Origin()  # the package whose training loop runs, and the line calling it
-        self._origins: dict[int, Origin] = {}  # of optimizers, by id
-        self._tokens: list[int] = []  # of steps that have begun
+        self.trainer = ObjectOrigin()  # the package whose loop runs, and the line calling it
+        self._origins: dict[int, ObjectOrigin] = {}  # by id of the optimizer
+        self._tokens: list[int] = []  # one per started step
         self._manual = _ManualUpdates()
         self._other: object = None  # the first optimizer that is not torch's
-        self._patches: Patches | None = None  # until the first backward pass
+        self._patches: Patches | None = None  # removed at the first backward pass
 
     def install(self, patches: Patches) -> None:
         """Start watching."""
@@ -51,9 +51,9 @@ class UpdateWatch:
         patches.when_undone(register_optimizer_step_pre_hook(self._begin_step).remove)
         patches.when_undone(register_optimizer_step_post_hook(self._end_step).remove)
 
-    def origin(self, optimizer: Optimizer) -> Origin:
+    def origin(self, optimizer: Optimizer) -> ObjectOrigin:
         """Return where an optimizer was created."""
-        return self._origins.get(id(optimizer)) or Origin()
+        return self._origins.get(id(optimizer)) or ObjectOrigin()
 
     def check_manual_update(self, network: nn.Module) -> None:
         """Detect, at the start of a forward, an update that was made without an optimizer."""

@@ -1,17 +1,17 @@
-"""Chooses which stretch of a training is measured: after warm-up, in whole epochs if possible."""
+"""Chooses which steps of a training run to measure: after warm-up, in whole epochs if possible."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_SNAPSHOT_SECONDS = 0.02  # between two snapshots
-_PATIENCE = 2.0  # wait at most this many times the requested seconds for the end of an epoch
-_SLOWEST = 3.0  # give up an epoch that takes this many times as long as expected
+_SNAPSHOT_SECONDS = 0.02  # minimum time between two snapshots
+_MAX_EPOCH_WAIT = 2.0  # wait at most this many times the requested seconds for an epoch to end
+_MAX_EPOCH_RATIO = 3.0  # abandon an epoch that takes this many times as long as expected
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """How many images whole epochs train on, and roughly how long they take."""
+    """The size of an epoch, and roughly how long it takes."""
 
     images: int
     seconds: float
@@ -19,14 +19,14 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Progress:
-    """How far a training was at one moment."""
+class WindowProgress:
+    """A snapshot of training progress."""
 
-    moment: float
+    time: float  # of time.perf_counter
     steps: int
     images: int
-    evaluated: int
-    phases: dict[str, float]
+    evaluated: int  # number of images
+    phases: dict[str, float]  # seconds spent in each phase
 
 
 class MeasurementWindow:
@@ -42,7 +42,7 @@ class MeasurementWindow:
         seconds: float,
         steps: int,
         warm_up_steps: int,
-        read_progress: Callable[[], Progress],
+        read_progress: Callable[[], WindowProgress],
         warm_up_seconds: float = 0.5,
         epoch: Epoch | None = None,
     ) -> None:
@@ -50,62 +50,81 @@ class MeasurementWindow:
         self.warm_up_epochs = 0
         self.warm_up_steps, self.warm_up_seconds = warm_up_steps, warm_up_seconds
         self._read_progress = read_progress
-        self._opened: float | None = None
-        self._first: Progress | None = None
-        self._last: Progress | None = None
-        self._epoch_starts: list[Progress] = []
-        self._epochs_begun = 0  # since the first step
-        self._is_multiple = False  # whether the last snapshot is the first after a whole epoch
+        self._first_step_end: float | None = None
+        self._first: WindowProgress | None = None
+        self._last: WindowProgress | None = None
+        self._epoch_starts: list[WindowProgress] = []
+        self._started_epochs = 0  # since the first step
+        self._just_completed_epoch = False  # between the last two snapshots; of a known size
 
-    def step(self, done: int) -> None:
-        """Note that a step has ended, `done` in total."""
-        if self.is_over:  # later steps are examined in slower ways
+    def on_step_end(self, total_steps: int) -> None:
+        """Take a snapshot after a step if one is due."""
+        if self.is_over:  # work may be counted in later steps, which makes them slow
             return
         now = time.perf_counter()
-        self._opened = self._opened or now
+        if self._first_step_end is None:
+            self._first_step_end = now
         if self._first is None:
-            warm = done >= self.warm_up_steps and now - self._opened >= self.warm_up_seconds
-            warm &= self._epochs_begun >= self.warm_up_epochs
-            self._first = self._read_progress() if warm else None
-            return
-        if self._last is None or self.known_epoch or now - self._last.moment >= _SNAPSHOT_SECONDS:
-            before, self._last = self._whole_epochs(), self._read_progress()
-            self._is_multiple = self._whole_epochs() > before
+            if self._is_warm(total_steps, now - self._first_step_end):
+                self._first = self._read_progress()
+        elif self._is_snapshot_due(now):
+            epochs = self._count_known_epochs()
+            self._last = self._read_progress()
+            self._just_completed_epoch = self._count_known_epochs() > epochs
 
-    def epoch(self) -> None:
-        """Note that an epoch begins."""
-        self._epochs_begun += self._opened is not None
+    def on_epoch_start(self) -> None:
+        """Take a snapshot at the start of an epoch."""
+        if self._first_step_end is not None:
+            self._started_epochs += 1
         if self._first is not None and not self.is_over:
             self._epoch_starts.append(self._read_progress())
 
     @property
     def is_over(self) -> bool:
-        """Whether enough has been measured."""
+        """Whether enough has been measured.
+
+        A window for epochs of a known size ends after the requested seconds, with the step that
+        completes an epoch, or earlier if the epoch takes far too long. Any other window ends after
+        the requested steps or seconds; if exactly one epoch has started, it waits a while longer
+        for the next to start.
+        """
         if self._first is None or self._last is None:
             return False
-        elapsed = self._last.moment - self._first.moment
+        elapsed = self._last.time - self._first.time
         if self.known_epoch:
-            if elapsed >= _SLOWEST * max(self.seconds, self.known_epoch.seconds):
+            if elapsed >= _MAX_EPOCH_RATIO * max(self.seconds, self.known_epoch.seconds):
                 return True
-            return elapsed >= self.seconds and self._is_multiple
+            return elapsed >= self.seconds and self._just_completed_epoch
         if self._last.steps - self._first.steps >= self.steps:
             return True
         awaits_epoch_end = len(self._epoch_starts) == 1
-        return elapsed >= self.seconds * (_PATIENCE if awaits_epoch_end else 1.0)
+        return elapsed >= self.seconds * (_MAX_EPOCH_WAIT if awaits_epoch_end else 1.0)
 
-    def stretch(self) -> tuple[Progress, Progress, int] | None:
-        """Return its first and last snapshot and the number of whole epochs between them.
+    def interval(self) -> tuple[WindowProgress, WindowProgress, int] | None:
+        """Return the first and last snapshot to use, and the number of whole epochs between them.
 
-        The number is 0 for a part of an epoch; None if there are no two snapshots yet.
+        The number is 0 for part of an epoch. Return None before the second snapshot.
         """
         if len(self._epoch_starts) > 1 and not self.known_epoch:
             return self._epoch_starts[0], self._epoch_starts[-1], len(self._epoch_starts) - 1
         if self._first is None or self._last is None:
             return None
-        return self._first, self._last, self._whole_epochs()
+        return self._first, self._last, self._count_known_epochs()
 
-    def _whole_epochs(self) -> int:
-        """Return how often the known epoch fits into what was measured; 0 without one."""
-        if self.known_epoch is None or self._first is None or self._last is None:
+    def _is_warm(self, total_steps: int, seconds: float) -> bool:
+        return (
+            total_steps >= self.warm_up_steps
+            and seconds >= self.warm_up_seconds
+            and self._started_epochs >= self.warm_up_epochs
+        )
+
+    def _is_snapshot_due(self, now: float) -> bool:
+        if self._last is None or self.known_epoch:
+            return True
+        return now - self._last.time >= _SNAPSHOT_SECONDS
+
+    def _count_known_epochs(self) -> int:
+        """Return how many epochs of the known size have been measured; 0 if it is not known."""
+        if not self.known_epoch or not self._first or not self._last:
             return 0
         return (self._last.images - self._first.images) // self.known_epoch.images

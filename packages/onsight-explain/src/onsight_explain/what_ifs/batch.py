@@ -9,14 +9,14 @@ from onsight_explain.script.trace import Trace
 from onsight_explain.text import step_times
 from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
-_SIZES = (64, 256)  # to try above the script's own
-_MIN_BATCHES = 8  # per epoch: with fewer, a batch is too large
-_MAX_FIXED_SECONDS = 0.05  # of a step, for Python and starting operations
+_SIZES = (64, 256)  # batch sizes to try, if larger than the script's
+_MIN_BATCHES = 8  # batches per epoch; with fewer, the batch is too large
+_MAX_FIXED_SECONDS = 0.05  # part of a step spent on Python and launches
 
 
 @dataclass(frozen=True)
 class LargerBatch(WhatIf):
-    """value: times the script's batch size; size: the result, for the label."""
+    """Train on larger batches: `value` times the script's batch size, which gives `size`."""
 
     value: int
     size: int = 0

@@ -39,7 +39,7 @@ from onsight_explain.what_ifs.loading import (
 )
 from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
-_MIN_SHARE = 0.05  # of the time, waiting for the loader or for copies
+_MIN_SHARE = 0.05  # fraction of the time waiting for the loader or copies; below it, not tried
 _LABELS = {
     "items": "items cached in memory",
     "fixed": "fixed transforms cached",
@@ -48,7 +48,7 @@ _LABELS = {
 
 
 class Cache(WhatIf):
-    """value: what is cached: finished items, items before their random transforms, or files."""
+    """Cache finished items, items before their random transforms, or files, as in `value`."""
 
     value: Literal["items", "fixed", "files"]
     name = "cache"
@@ -102,12 +102,12 @@ class Cache(WhatIf):
         return self.value == "items" and loader.has_items
 
     def cause(self, trace: Trace) -> Cause:
-        return loading_cause(trace, is_repeated=self.value in ("items", "fixed"))
+        return loading_cause(trace, caching_helped=self.value in ("items", "fixed"))
 
 
 @dataclass(frozen=True)
 class CacheOnDevice(WhatIf):
-    """value: the GPU on which all items are cached and batches are gathered."""
+    """Cache all items on the GPU `value`, and gather batches there."""
 
     value: str
     name = "on_device"
@@ -136,13 +136,13 @@ class CacheOnDevice(WhatIf):
 
     def cause(self, trace: Trace) -> Cause:
         is_copying = trace.share("copy") > trace.share("data")
-        return copy_cause(trace) if is_copying else loading_cause(trace, is_repeated=True)
+        return copy_cause(trace) if is_copying else loading_cause(trace, caching_helped=True)
 
 
 class AugmentBatches(WhatIf):
-    """value: the device on which items are cached; random transforms change whole batches there.
+    """Cache items on the device `value`, and apply random transforms to whole batches there.
 
-    Where the transform is a known one, each image still draws its own random numbers.
+    Where the transform is a known one, each image still gets separate random numbers.
     """
 
     value: str
@@ -161,7 +161,7 @@ class AugmentBatches(WhatIf):
         return [cls(device)] if can_move(item.transforms) else []
 
     def install(self, hooks: Hooks) -> None:
-        moved: dict[int, BatchTransform] = {}  # by loader
+        moved: dict[int, BatchTransform] = {}  # keyed by loader
         by_dataset: dict[int, BatchTransform | None] = {}
         cache = _ItemCache(hooks, None if self.value == "cpu" else torch.device(self.value))
 
@@ -176,7 +176,7 @@ class AugmentBatches(WhatIf):
                 return
             moved[id(loader)] = augment
             for name in augment.shared:
-                note = f"{name} draws once for a whole batch"
+                note = f"{name} uses the same random numbers for a whole batch"
                 hooks.notes += [] if note in hooks.notes else [note]
             cache.use(arguments)
 
@@ -211,11 +211,11 @@ _Split = Callable[[Any], Callable[[Any], Any] | None]
 
 
 class _ItemCache:
-    """Replaces the datasets of loaders by ones with cached items, stacked where they can be."""
+    """Replaces the datasets of loaders with cached ones, stacked if possible."""
 
     def __init__(self, hooks: Hooks, device: torch.device | None = None) -> None:
         self.hooks = hooks
-        self.device = device  # of stacked items
+        self.device = device  # where stacked items are kept
         # By the identity of the dataset, which loaders can share.
         self._items: dict[int, KeptItems] = {}
         self._stacked: dict[int, GatheredItems | None] = {}
@@ -239,7 +239,7 @@ class _ItemCache:
             arguments["pin_memory"] &= self.device is None
         if not cached.is_whole:
             self.hooks.notes.append(
-                f"kept {len(cached):,} of {len(dataset):,} items, drawn at random"
+                f"kept {len(cached):,} of {len(dataset):,} items, chosen at random"
             )
             if arguments["sampler"] is not None or arguments["batch_sampler"] is not None:
                 arguments |= {"sampler": None, "batch_sampler": None, "shuffle": True}

@@ -21,7 +21,7 @@ _FAILED_VIEW = re.compile(r'File "([^"]+)", line (\d+), in .*\n\s+(.*\.view\(.*)
 
 
 class ChannelsLast(WhatIf):
-    """Convolutions are often faster in NHWC than in NCHW."""
+    """Convert the network and its images to NHWC, in which convolutions are often faster."""
 
     name = "channels_last"
     group = "memory_format"
@@ -70,7 +70,7 @@ class ChannelsLast(WhatIf):
 
 
 class ChannelsLastReshaped(ChannelsLast):
-    """For a network that flattens with `view`, which fails on channels last unlike `reshape`."""
+    """Also replace `view`, which fails on channels last, with `reshape`."""
 
     name = "channels_last_reshaped"
     order = 71

@@ -16,12 +16,12 @@ from onsight_explain.script.trace import Trace
 from onsight_explain.text import percent
 from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
-_MIN_SHARE = 0.4  # of the time, in forward and backward
-_MAX_STEP_SECONDS = 0.03  # for graphs: in longer steps, starting operations is hidden
+_MIN_SHARE = 0.4  # fraction of the time in forward and backward; below it, not tried
+_MAX_STEP_SECONDS = 0.03  # limit for graphs; longer steps hide the launch time
 
 
 class CompileNetwork(WhatIf):
-    """value: torch.compile's mode; `reduce-overhead` replays CUDA graphs. GPUs only.
+    """Compile the network in mode `value`; `reduce-overhead` replays CUDA graphs. GPUs only.
 
     On a CPU, compiling takes longer than all other trials, and small networks became slower.
     """

@@ -17,11 +17,11 @@ from onsight_explain.script.trace import LoaderFacts, Trace
 from onsight_explain.text import percent
 from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
-_MIN_COPY_SHARE = 0.05  # of the device's time
+_MIN_COPY_SHARE = 0.05  # fraction of the device's time; below it, not tried
 
 
 class PinnedMemory(WhatIf):
-    """A GPU has to wait for copies from pageable memory, but not from pinned memory."""
+    """Copy from pinned memory, which does not make a GPU wait as pageable memory does."""
 
     name = "pin_memory"
     group = "pinning"
@@ -49,7 +49,7 @@ class PinnedMemory(WhatIf):
 
 
 class Prefetch(WhatIf):
-    """value: the device. Copies one batch ahead, in a stream of its own, from pinned memory."""
+    """Copy the next batch to device `value` from pinned memory, in a separate stream."""
 
     value: str
     name = "prefetch"

@@ -16,13 +16,13 @@ from onsight_explain.script.trace import Trace
 from onsight_explain.text import percent
 from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
-_MIN_SHARE = 0.1  # of the time, for larger batches
+_MIN_SHARE = 0.1  # fraction of the time; below it, larger batches are not tried
 _MIN_SHARE_INFERENCE_MODE = 0.2  # higher, because it saves little of each operation
 _BATCH_SIZE = 256
 
 
 class EvaluationBatch(WhatIf):
-    """value: the batch size of every loader that does not shuffle. Results stay the same."""
+    """Evaluate in batches of `value`, in every loader that does not shuffle. Same results."""
 
     value: int
     name = "evaluation_batch"
@@ -61,7 +61,7 @@ class EvaluationBatch(WhatIf):
 
 
 class NoGrad(WhatIf):
-    """For every forward that no update follows."""
+    """Build no graph in any forward that no update follows."""
 
     name = "no_grad"
     group = "evaluation"

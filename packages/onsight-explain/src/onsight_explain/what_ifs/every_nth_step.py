@@ -12,8 +12,8 @@ from onsight_explain.text import percent
 from onsight_explain.tracing.sites import Site
 from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
-_MIN_READS = 4  # per step
-_MIN_SHARE = 0.05  # of the time, outside torch's calls or reading values
+_MIN_READS = 4  # reads per step; with fewer, not tried
+_MIN_SHARE = 0.05  # fraction of the time outside torch's calls or reading values
 _LOG_METHODS = {
     "print",
     "set_postfix",
@@ -31,7 +31,7 @@ _LOGGERS = {"wandb", "mlflow", "logger", "logging", "run"}  # names whose method
 
 
 class RareReads(WhatIf):
-    """value: lines of the script, each in a statement of its training loop that reads values."""
+    """Read values only every nth step, in the training loop's statements at the lines `value`."""
 
     value: tuple[int, ...]
     name = "rare_reads"
@@ -42,7 +42,7 @@ class RareReads(WhatIf):
 
     @classmethod
     def candidates(cls, baseline: Baseline) -> list[WhatIf]:
-        lines = {}  # by the first line of the statement
+        lines = {}  # keyed by the first line of the statement
         for reads in baseline.trace.reads:
             for site in reads.sites:
                 statement = gated_statement(baseline.tree, site.line)
@@ -64,7 +64,7 @@ class RareReads(WhatIf):
 
 
 class RareLogs(WhatIf):
-    """value: lines of the script, each in a statement that logs in every step."""
+    """Log only every nth step, in the statements at the lines `value`."""
 
     value: tuple[int, ...]
     name = "rare_logs"

@@ -11,7 +11,7 @@ from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
 
 class RunFixedScript(WhatIf):
-    """value: the path of the fixed text. Never a candidate: it confirms what others gained."""
+    """Run the fixed script at the path `value`. Never a candidate: confirms the other changes."""
 
     value: str
     name = "fixed_script"

@@ -11,16 +11,19 @@ from onsight_explain.script.trace import LoaderFacts, Trace
 from onsight_explain.text import percent, plural, step_times
 from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
-LOADING_GROUPS = ("loader", "augmentation")  # of the what-ifs that change how items are loaded
+LOADING_GROUPS = (
+    "loader",
+    "augmentation",
+)  # groups of the what-ifs that change how items are loaded
 
-_MIN_WAITING = 0.05  # of the time, for the loader to be worth a change
-_HALF = 0.5  # of the time or of an item's time, for waiting to be the cause
-_MIN_TRANSFORM_SHARE = 2 / 3  # of an item's time, for transforms to be the cause
-_MIN_DECODE_SHARE = 0.3  # of an item's time, outside the transforms
+_MIN_WAITING = 0.05  # fraction of step time; below this, loader changes aren't worth trying
+_DOMINANT_SHARE = 0.5  # fraction of the step's or item's time; above it, waiting is the cause
+_MIN_TRANSFORM_SHARE = 2 / 3  # fraction of an item's time; above this, transforms are the cause
+_MIN_DECODE_SHARE = 0.3  # fraction of an item's time outside the transforms; below it, not tried
 
 
 class Workers(WhatIf):
-    """value: the number of worker processes; with 0 the training process loads the items."""
+    """Load items in `value` worker processes, or in the training process if it is 0."""
 
     value: int
     name = "workers"
@@ -66,7 +69,7 @@ class Workers(WhatIf):
 
 
 class PersistentWorkers(WhatIf):
-    """Avoids restarting workers in every epoch. Has an effect only if whole epochs are measured."""
+    """Keep workers running between epochs. Helps only if whole epochs are measured."""
 
     name = "persistent_workers"
     group = "loader"
@@ -99,9 +102,9 @@ class PersistentWorkers(WhatIf):
 
 
 class SmallerDecode(WhatIf):
-    """value: the least side to leave. Pixels differ slightly from those of the whole image.
+    """Decode JPEGs at a reduced size, with sides of at least `value`. Changes pixels slightly.
 
-    Only for datasets that cannot be cached in memory, because decoding only once gains more.
+    Only for datasets that cannot be cached in memory, because caching them is a bigger win.
     """
 
     value: int
@@ -149,36 +152,36 @@ def has_too_many_workers(trace: Trace, cores: int) -> bool:
 
 
 def repeats_slow_work(trace: Trace) -> bool:
-    """Whether it waits mainly for transforms or a disk with the same result in every epoch."""
+    """Whether the run mostly waits for fixed transforms or disk reads, so caching would help."""
     item = trace.item
-    if item is None or trace.share("data") <= _HALF:
+    if item is None or trace.share("data") <= _DOMINANT_SHARE:
         return False
     is_fixed = item.transform_share > _MIN_TRANSFORM_SHARE and not item.is_random
-    return is_fixed or item.waiting_share > _HALF
+    return is_fixed or item.waiting_share > _DOMINANT_SHARE
 
 
-def loading_cause(trace: Trace, is_repeated: bool = False) -> Cause:
-    """Return what makes loading slow. is_repeated: avoiding repeated work made it faster."""
-    waiting = f"{percent(trace.share('data'))} of the time it waits for the loader"
+def loading_cause(trace: Trace, caching_helped: bool = False) -> Cause:
+    """Return why loading is slow. caching_helped: avoiding repeated work made it faster."""
+    waiting = f"{percent(trace.share('data'))} of the time is spent waiting for the loader"
     item, loader = trace.item, trace.loader
     if item is None or loader is None:
         return Cause("loader", waiting)
-    (each,) = step_times(item.seconds)
-    if item.waiting_share > _HALF:
+    item_time = step_times(item.seconds)[0]
+    if item.waiting_share > _DOMINANT_SHARE:
         return Cause(
             "disk",
-            f"{waiting}: an item takes {each}, {percent(item.waiting_share)} of it "
+            f"{waiting}: an item takes {item_time}, {percent(item.waiting_share)} of it "
             "waiting for the disk or the network, not computing",
         )
-    transforms = f"{waiting}: an item takes {each}, {percent(item.transform_share)} of it in"
-    if item.transform_share > _MIN_TRANSFORM_SHARE and item.is_random and not is_repeated:
+    transforms = f"{waiting}: an item takes {item_time}, {percent(item.transform_share)} of it in"
+    if item.transform_share > _MIN_TRANSFORM_SHARE and item.is_random and not caching_helped:
         return Cause("augmentation", f"{transforms} random transforms, one image at a time")
     if item.transform_share > _MIN_TRANSFORM_SHARE:
         return Cause(
             "slow-transform", f"{transforms} transforms that give the same result every epoch"
         )
-    where = "in the training process itself" if not loader.workers else "in the workers"
-    return Cause("loader", f"{waiting}: reading and decoding an item takes {each}, {where}")
+    where = "in the training process" if not loader.workers else "in the workers"
+    return Cause("loader", f"{waiting}: reading and decoding an item takes {item_time}, {where}")
 
 
 def _decoding_smaller(original: OpenImage, side: int) -> OpenImage:

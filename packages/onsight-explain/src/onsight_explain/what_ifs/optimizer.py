@@ -18,7 +18,7 @@ from onsight_explain.tracing.sites import Site
 from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
 _FUSABLE = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
-_MIN_SHARE = 0.05  # of the time, in the optimizer or outside torch's calls
+_MIN_SHARE = 0.05  # fraction of the time in the optimizer or outside torch's calls
 
 
 class FusedOptimizer(WhatIf):
@@ -55,7 +55,7 @@ class FusedOptimizer(WhatIf):
 
 
 class SetToNone(WhatIf):
-    """value: lines where the script fills gradients with zeros."""
+    """Set gradients to None at the lines `value`, where the script fills them with zeros."""
 
     value: tuple[int, ...]
     name = "set_to_none"

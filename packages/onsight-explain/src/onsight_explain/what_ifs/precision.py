@@ -16,7 +16,7 @@ from onsight_explain.script.trace import Trace
 from onsight_explain.text import percent
 from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
-_MIN_SHARE = 0.3  # of the device's time, in forward and backward
+_MIN_SHARE = 0.3  # fraction of the device's time in forward and backward
 
 
 class MatmulPrecision(WhatIf):

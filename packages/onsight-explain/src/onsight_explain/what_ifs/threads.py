@@ -19,7 +19,7 @@ _MAX_WAITING_SECONDS = 0.03
 
 
 class ThreadCount(WhatIf):
-    """value: the number of threads that torch computes with."""
+    """Let torch compute with `value` threads."""
 
     value: int
     name = "threads"
@@ -55,7 +55,7 @@ class ThreadCount(WhatIf):
 
 
 class DefaultThreadSettings(WhatIf):
-    """Removes what a script or its environment sets about OpenMP's threads."""
+    """Removes the thread settings made by a script or its environment."""
 
     name = "thread_settings"
     group = "threads"

@@ -17,12 +17,12 @@ from onsight_explain.fixes.fix import Fix
 from onsight_explain.script.hooks import Hooks
 from onsight_explain.script.trace import LoaderFacts, Plain, Trace
 
-_MIN_SAVING = 0.03  # of the time: what can save less is not tried
+_MIN_SAVING = 0.03  # fraction of the time; changes that can save less are not tried
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What is known about the unchanged script before anything is tried."""
+    """Measurements of the unchanged script, available before any change is tried."""
 
     trace: Trace
     tree: ast.Module
@@ -31,7 +31,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Cause:
-    """What makes a script slow."""
+    """The reason why a script is slow."""
 
     name: str  # short, for programs
     sentence: str  # with the evidence
@@ -39,11 +39,11 @@ class Cause:
 
 @dataclass(frozen=True)
 class WhatIf(ABC):
-    """One change. A subclass is a kind of change, an instance one value of it."""
+    """A change to try. A subclass is a kind of change; an instance has one value of it."""
 
     value: Any  # plain, because it is sent as JSON to the process that runs the script
-    name: ClassVar[str]  # of the kind, in that message
-    group: ClassVar[str]  # of each group only one what-if is applied at a time
+    name: ClassVar[str]  # identifies the kind in that message
+    group: ClassVar[str]  # only one what-if of a group is applied at a time
     # Lower numbers are applied first: loaders 10 to 49, the process 50 to 69, the network 70 to 89
     # (the first of them is the outermost), then the rest.
     order: ClassVar[int] = 90
@@ -84,7 +84,7 @@ class WhatIf(ABC):
 
     @abstractmethod
     def cause(self, trace: Trace) -> Cause:
-        """Return what made the script slow, if this change gained most."""
+        """Return the reason why the script is slow, if this change gained most."""
 
     def max_saving(self, baseline: Baseline) -> float:
         """Return how much it could save at most, as a share of the time."""

@@ -20,7 +20,7 @@ _TENSOR_ATTRIBUTES = word_set(
 
 
 def _check(context: Context) -> Iterator[Mistake]:
-    """`images.to(device)` as a statement of its own, or over a list of tensors."""
+    """`images.to(device)` as a statement, or over a list of tensors."""
     for node in context.script.nodes(ast.Expr):
         if (loop := _loop_over_list(context, node)) is not None:
             yield _list_mistake(context, node, loop)
@@ -102,7 +102,7 @@ def _is_used_as_tensor(context: Context, owner: ast.expr) -> bool:
 
 
 def _may_have_own_to(context: Context, owner: ast.expr) -> bool:
-    """Whether batches may be of a class with its own `.to()`."""
+    """Whether batches may be of a class that defines `.to()`."""
     paths = {
         binding.path
         for scopes in context.script.scopes.values()
@@ -111,10 +111,10 @@ def _may_have_own_to(context: Context, owner: ast.expr) -> bool:
         for binding in bindings
         if binding.kind == "import"
     }
-    is_foreign = any(path.startswith(_MOVABLE_BATCHES) for path in paths)
+    is_library_batch = any(path.startswith(_MOVABLE_BATCHES) for path in paths)
     loaders = context.values.calls("DataLoader")
     is_collated = any(item.arg == "collate_fn" for call in loaders for item in call.keywords)
-    return is_foreign or is_collated or not _is_network_input(context, owner)
+    return is_library_batch or is_collated or not _is_network_input(context, owner)
 
 
 def _is_network_input(context: Context, owner: ast.expr) -> bool:

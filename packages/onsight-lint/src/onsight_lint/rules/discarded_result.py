@@ -16,7 +16,7 @@ _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 
 
 def _check(context: Context) -> Iterator[Mistake]:
-    """`loss + penalty` or `np.delete(rows, 1)` as a statement of its own."""
+    """`loss + penalty` or `np.delete(rows, 1)` as a statement."""
     for node in context.script.nodes(ast.Expr):
         is_in_function = not isinstance(context.script.function(node), ast.Module)
         if is_in_function or _is_in_loop(context, node):
@@ -38,7 +38,7 @@ RULE = Rule(
 
 
 def _unchanged_operand(context: Context, value: ast.expr) -> ast.expr | None:
-    """What a discarded value was probably meant to replace."""
+    """The expression that a discarded value was probably meant to replace."""
     match value:
         case ast.BinOp(left=left, op=op) if isinstance(op, _ARITHMETIC) and key_of(left):
             return left

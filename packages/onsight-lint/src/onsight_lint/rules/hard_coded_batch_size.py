@@ -79,7 +79,7 @@ def _divisors(context: Context, loop: BatchLoop) -> Iterator[tuple[Mistake, ast.
 
 
 def _assigned_value(context: Context, expression: ast.expr) -> ast.expr:
-    """What was assigned to a name in the same function, or the expression itself."""
+    """The value assigned to a name in the same function, or the expression itself."""
     if isinstance(expression, ast.Name):
         bindings = context.script.scope(expression).reaching(expression)
         if len(bindings) == 1 and bindings[0].value is not None and not bindings[0].steps:

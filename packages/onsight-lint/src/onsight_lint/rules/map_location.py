@@ -33,7 +33,7 @@ _PUBLISHED_WEIGHTS = re.compile(  # names of weights that others have published,
     r"pre_?train|back_?bone|base_?net|imagenet|model_?zoo|vgg|resnet\d|hrnet|\burls?\b",
     re.IGNORECASE,
 )
-_MOVES_WEIGHTS = re.compile(r"lightning")  # libraries that load checkpoints onto their own device
+_MOVES_WEIGHTS = re.compile(r"lightning")  # libraries that choose the device for checkpoints
 _WITHOUT_WEIGHTS = re.compile(r"optim|sched|scaler|sampler|(^|_)opt$")  # have other states
 _LOADING_METHODS = ("load_state_dict", "load_checkpoint", "load_weights")
 
@@ -163,7 +163,7 @@ def _is_own_file(context: Context, call: ast.Call) -> bool:
 
 
 def _path_dumps(context: Context, path: ast.expr) -> set[str]:
-    """A path, and what it was made of where it is a variable, in a form that can be compared."""
+    """A path in a form that can be compared, with variables traced to their origins."""
     origins = [origin.node for origin in context.values.origins(path) if not origin.steps]
     return {ast.dump(node) for node in (path, *origins) if not isinstance(node, ast.arg)}
 
@@ -182,7 +182,7 @@ def _follows(context: Context, place: ast.Call, save: ast.Call) -> bool:
 
 
 def _reaches_weights(context: Context, call: ast.Call) -> bool:
-    """Whether what is loaded is passed to the load_state_dict of a network."""
+    """Whether the loaded value is passed to the load_state_dict of a network."""
     for name in _LOADING_METHODS:
         for use in context.values.calls(name):
             owner = call_owner(use)
@@ -197,7 +197,7 @@ def _reaches_weights(context: Context, call: ast.Call) -> bool:
 
 
 def _comes_from(context: Context, value: ast.AST, call: ast.Call, depth: int = 6) -> bool:
-    """Whether a value, or what it was made of, is the result of a call."""
+    """Whether a value, or one that it was made from, is the result of a call."""
     if value is call:
         return True
     if not depth:
@@ -212,7 +212,7 @@ def _comes_from(context: Context, value: ast.AST, call: ast.Call, depth: int = 6
 
 
 def _ingredients(origin: Origin) -> list[ast.expr]:
-    """The parts of an expression; of a dict comprehension, what it iterates over."""
+    """The parts of an expression; for a dict comprehension, its iterable."""
     match origin.node:
         case ast.DictComp(generators=[first, *_]):
             return [first.iter]
@@ -225,7 +225,7 @@ def _ingredients(origin: Origin) -> list[ast.expr]:
 
 
 def _device(context: Context, call: ast.Call) -> str:
-    """The user's own `device` if there is one, else the CPU."""
+    """The user's `device` variable if there is one, else the CPU."""
     scopes = context.script.scope(call)
     for home in (context.script.function(call), context.script.source(call).tree):
         bindings = scopes.tables[home].get("device", [])

@@ -154,7 +154,7 @@ def _is_counter(context: Context, loop: BatchLoop, name: ast.Name) -> bool:
 
 
 def _is_unweighted_meter(context: Context, batch_sum: BatchSum) -> bool:
-    """Whether means go into a meter whose second argument, the weight, is left out."""
+    """Whether means go into a meter whose second argument, the weight, is omitted."""
     statement = batch_sum.statement
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return False

@@ -76,7 +76,7 @@ def _enclosing_loop(context: Context, node: ast.AST) -> ast.AST | None:
 
 
 def _loop_over_epochs(context: Context, node: ast.AST) -> ast.AST | None:
-    """The loop around a training loop or its call, unless that is over batches itself."""
+    """The loop around a training loop or its call, unless the outer loop iterates over batches."""
     enclosing = _enclosing_loop(context, node)
     return None if any(enclosing is loop.node for loop in context.batch_loops) else enclosing
 

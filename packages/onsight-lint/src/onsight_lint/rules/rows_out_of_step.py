@@ -67,7 +67,7 @@ RULE = Rule(
 class _Append(NamedTuple):
     """`rows.append(value)` as a statement."""
 
-    key: str  # of the list
+    key: str  # the list's key, such as `self.labels`
     statement: ast.Expr
 
 
@@ -97,7 +97,7 @@ def _as_append(statement: ast.stmt) -> _Append | None:
 def _appends_after(
     context: Context, loop: ast.For | ast.AsyncFor, n: int
 ) -> Iterator[tuple[_Append, str]]:
-    """The appends after a statement of a loop, with what may skip each: "" if nothing."""
+    """The appends after a statement of a loop, with the cause that may skip each ("" if none)."""
     skipped_by = ""
     for statement in loop.body[n + 1 :]:
         if (append := _as_append(statement)) is not None:
@@ -237,7 +237,7 @@ def _pairs_with_list(context: Context, loop: BatchLoop) -> bool:
 
 
 def _source_keys(context: Context, parts: Sequence[ast.expr]) -> set[str]:
-    """The keys in some expressions, and those that they were computed from."""
+    """The keys in some expressions, and the keys that they were computed from."""
     keys = {key_of(part) for part in parts}
     for part in parts:
         if isinstance(part, ast.Name):

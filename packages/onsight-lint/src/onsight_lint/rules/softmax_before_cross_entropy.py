@@ -34,7 +34,7 @@ class _Softmax:
     """A softmax in the code."""
 
     node: ast.AST
-    inner: ast.AST | None  # what remains without it; None for a layer in a list
+    inner: ast.AST | None  # the code without it; None for a layer in a list
 
     @property
     def is_log(self) -> bool:
@@ -142,7 +142,7 @@ class _Search:
         return []
 
     def _of_call(self, call: ast.Call, depth: int, part: int | None = None) -> list[_Softmax]:
-        """The softmaxes of what a call returns. part: the element meant, where that is a tuple."""
+        """The softmaxes of a call's return value. part: the element, if that is a tuple."""
         if part is None and (softmax := self._as_softmax(call)) is not None:
             return [softmax]
         function = self.script.definition(call.func)

@@ -27,7 +27,7 @@ _READERS = word_set(
     "torchvision.datasets.folder.pil_loader cv2.imdecode"
 )
 _OWN_READERS = frozenset({"loader", "read_image", "load_image", "pil_loader"})
-_READ_EXCEPTIONS = word_set(  # names of what reading a broken image raises
+_READ_EXCEPTIONS = word_set(  # names of the exceptions that reading a broken image raises
     "Exception BaseException OSError IOError EnvironmentError UnidentifiedImageError "
     "FileNotFoundError RuntimeError ValueError SyntaxError"
 )
@@ -55,7 +55,7 @@ RULE = Rule(
     id="swallowed-image",
     title="An image that cannot be read is dropped silently",
     why=(
-        "A broken or missing image is dropped, or replaced by another, without any report: you "
+        "A broken or missing image is dropped, or replaced with another, without any report: you "
         "cannot tell how many images were used, or which were not."
     ),
     check=_check,
@@ -105,7 +105,7 @@ def _catches_read_errors(handler: ast.ExceptHandler) -> bool:
 
 
 def _identifying_names(context: Context, read: ast.Call) -> set[str]:
-    """The names that identify an image: its path, and what the path was made of."""
+    """The names that identify an image: its path, and the values that the path was made from."""
     names: set[str] = set()
     waiting: list[ast.AST] = [*argument_values(read)]
     for _ in range(3):

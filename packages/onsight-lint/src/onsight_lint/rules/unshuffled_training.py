@@ -94,7 +94,7 @@ def _creates_fixed_order(context: Context, created: ast.Call, depth: int) -> boo
 
 
 def _returns_requested_row(item: Function) -> bool:
-    """Whether a __getitem__ uses its index as it is, and does not draw another."""
+    """Whether a __getitem__ uses its index as it is, and does not sample another."""
     names = [argument.arg for argument in item.args.args[1:2]]
     nodes = own_nodes(item)
     used = [node for node in nodes if isinstance(node, ast.Name) and node.id in names]

@@ -36,7 +36,7 @@ RULE = Rule(
 
 
 def _saved_values(context: Context, value: ast.expr) -> list[ast.expr]:
-    """What is saved: a value, or each value of a dict."""
+    """The saved values: a single value, or each value of a dict."""
     for origin in context.values.origins(value):
         if isinstance(origin.node, ast.Dict):
             return list(origin.node.values)

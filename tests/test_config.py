@@ -1,0 +1,32 @@
+"""The messages for config fields with values that they do not accept."""
+
+import pytest
+
+from onsight.config import Config, make_config
+from onsight.errors import ConfigError
+
+WITH_PATTERN = sorted(
+    name
+    for name, field in Config.model_fields.items()
+    if any(getattr(constraint, "pattern", None) for constraint in field.metadata)
+)
+
+
+@pytest.mark.parametrize("name", WITH_PATTERN)
+def test_a_value_that_does_not_match_a_pattern_is_refused_without_showing_it(name):
+    with pytest.raises(ConfigError) as error:
+        make_config({name: "?"})
+    message = str(error.value)
+    assert message.startswith(f"--{name.replace('_', '-')} ?: write ")
+    assert "pattern" not in message
+    assert "^" not in message
+
+
+def test_the_forms_of_a_budget_are_listed():
+    with pytest.raises(ConfigError) as error:
+        make_config({"budget": "5 m"})
+    assert str(error.value) == ("--budget 5 m: write a number and a unit, such as 90s, 5m or 2h.")
+
+
+def test_fields_with_a_pattern_are_found():
+    assert {"budget", "folds", "image_size"} <= set(WITH_PATTERN)
