@@ -22,11 +22,11 @@ def job(tmp_path):
 def test_what_a_machine_does_not_see_is_named(job, tmp_path):
     job.check_visible("n7")
     (tmp_path / "data").rmdir()
-    with pytest.raises(DataError, match=r"the machine n7 cannot find .*data: put it on storage"):
+    with pytest.raises(DataError, match=r"data does not exist on n7; put it on storage"):
         job.check_visible("n7")
     replace(job, data="demo", is_path=False).check_visible("n7")
     (tmp_path / "run").rmdir()
-    with pytest.raises(OutputError, match=r"n7 cannot find the run folder"):
+    with pytest.raises(OutputError, match=r"the run folder .*run does not exist on n7"):
         replace(job, is_path=False).check_visible("n7")
 
 

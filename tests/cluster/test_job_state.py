@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from onsight.cluster import ranks
-from onsight.cluster.job import ClusterFailed, JobFailure, JobState, raise_failure, ray_failed
-from onsight.cluster.ranks import describe_loss
+from onsight.cluster.job import ClusterFailed, JobFailure, JobState, make_ray_error, raise_failure
+from onsight.cluster.ranks import describe_lost_rank
 
 
 def test_lines_are_taken_once():
@@ -21,7 +21,7 @@ def test_a_run_that_advances_may_be_lost_any_number_of_times():
     state = JobState()
     for checkpoint in range(20):
         state.start(2, f"checkpoint {checkpoint}")
-        state.record_loss(1, "its machine is gone")
+        state.record_lost_rank(1, "its machine is gone")
     assert state.get_failure() is None
 
 
@@ -30,11 +30,11 @@ def test_a_run_that_does_not_advance_ends_with_the_last_reason():
     for number in range(3):
         assert state.get_failure() is None
         state.start(2, "the same")
-        state.record_loss(1, f"reason {number}")
+        state.record_lost_rank(1, f"reason {number}")
     failure = state.get_failure()
     assert failure.exit_code == 1
     assert (
-        "lost 3 times without a new checkpoint, last because rank 1 was lost: reason 2"
+        "lost 3 times without a new checkpoint; the last time, rank 1 was lost: reason 2"
         in failure.message
     )
 
@@ -55,7 +55,7 @@ def test_the_first_failure_counts_and_hides_the_losses_that_follow():
     state = JobState()
     state.fail("no such data", 2)
     state.fail("a rank was lost", 1)
-    state.record_loss(0, "gone")
+    state.record_lost_rank(0, "gone")
     assert state.take_lines() == []
     assert state.get_failure() == JobFailure("no such data", 2)
     with pytest.raises(ClusterFailed, match="no such data") as error:
@@ -65,8 +65,8 @@ def test_the_first_failure_counts_and_hides_the_losses_that_follow():
 
 
 def test_ray_s_last_line_is_repeated():
-    assert str(ray_failed(RuntimeError("a\nb\n"))) == "Ray ended the work: b"
-    assert str(ray_failed(RuntimeError())) == "Ray ended the work: RuntimeError"
+    assert str(make_ray_error(RuntimeError("a\nb\n"))) == "Ray ended the work: b"
+    assert str(make_ray_error(RuntimeError())) == "Ray ended the work: RuntimeError"
 
 
 def test_a_lost_rank_is_named_with_its_process_and_machine():
@@ -74,7 +74,7 @@ def test_a_lost_rank_is_named_with_its_process_and_machine():
     state.register_rank(0, "process 7 on a", "node a")
     state.register_rank(1, "process 8 on b", "node b")
     state.start(2, "")
-    state.record_loss(1, "its machine is gone")
+    state.record_lost_rank(1, "its machine is gone")
     assert state.take_lines() == ["note: rank 1 (process 8 on b) was lost: its machine is gone"]
     assert state.nodes_of([1, 5]) == {"node b"}
 
@@ -111,8 +111,8 @@ class Unhealthy(Exception):
 def test_the_rank_that_is_gone_is_named_rather_than_one_that_misses_it():
     gone = RuntimeError("The actor died.\n\tpid: 7\nIt is dead because its node has died.\n")
     ended = RuntimeError("Traceback:\n  file\nRankLost: rank 1 was lost")
-    said = describe_loss({0: ended, 1: Unhealthy(gone)})
+    said = describe_lost_rank({0: ended, 1: Unhealthy(gone)})
     assert said == (1, "It is dead because its node has died.")
-    assert describe_loss({0: ended}) == (0, "RankLost: rank 1 was lost")
+    assert describe_lost_rank({0: ended}) == (0, "RankLost: rank 1 was lost")
     unavailable = Unhealthy(ActorUnavailableError("The actor f05f is unavailable: RpcError: ..."))
-    assert describe_loss({1: unavailable}) == (1, "Ray cannot connect to its process")
+    assert describe_lost_rank({1: unavailable}) == (1, "Ray cannot connect to its process")

@@ -104,8 +104,8 @@ def test_a_run_that_had_begun_resumes_with_its_own_config(tmp_path, asked):
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"seed": 3}, "--seed is given and tried"),
-        ({"folds": "5"}, "leave out --folds"),
+        ({"seed": 3}, "--seed is also in --try"),
+        ({"folds": "5"}, "remove --folds"),
         ({"test_fraction": 0}, "must be above 0"),
         ({"cluster": "here"}, "give auto"),
     ],
@@ -130,7 +130,7 @@ def test_two_sweeps_in_one_folder(tmp_path):
 def test_a_process_that_dies_without_a_word_is_a_failed_run(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     answer = runs._run_child({})
-    assert answer == {"error": "its process ended with exit code 1; its own messages are above",
+    assert answer == {"error": "its process ended with exit code 1; its messages are above",
                     "exit_code": 1}  # fmt: skip
     assert "ended by SIGKILL" in runs._describe_exit(-signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""What travels between the command and the processes of a cluster: a training job and its state."""
+"""A training job, and the state shared by the command and the processes on the cluster."""
 
 import os
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from onsight.config import fields_for_resume
 from onsight.errors import DataError, OnsightError, OutputError
 from onsight.text import plural
 
-_MAX_LOSSES = 3  # in a row without a new checkpoint: continuing would repeat them for ever
+_MAX_RANK_FAILURES = 3  # without a new checkpoint; more restarts would probably fail as well
 _CHECKPOINT = Path("checkpoints") / "last.safetensors"
 _CONFIG = "config.toml"
 
@@ -19,18 +19,18 @@ class TrainingJob:
     """Arguments of `train` as plain values; all paths are absolute."""
 
     data: str
-    is_path: bool  # data is a path, not a known name
+    is_path: bool  # data is a path, not the name of a dataset
     out: str
     resume: bool
-    spent_seconds: float  # of a budget, before the job was sent
+    spent_seconds: float  # seconds of the time budget used before the job was sent
     fields: dict[str, Any] = field(default_factory=dict)
 
     def check_visible(self, machine: str) -> None:
-        """Raise DataError or OutputError if the machine that runs this cannot see the paths."""
+        """Raise DataError or OutputError if a path does not exist on this machine."""
         if self.is_path and not os.path.exists(self.data):
-            raise DataError(invisible(self.data, machine))
+            raise DataError(missing_path_message(self.data, machine))
         if not os.path.isdir(self.out):
-            raise OutputError(invisible(f"the run folder {self.out}", machine))
+            raise OutputError(missing_path_message(f"the run folder {self.out}", machine))
 
     @property
     def is_started(self) -> bool:
@@ -40,8 +40,8 @@ class TrainingJob:
     def arguments(self, resume: bool) -> dict[str, Any]:
         """Return the keyword arguments for `train`.
 
-        A run that is resumed after a loss keeps its resolved settings. The requested ones, such
-        as auto, may not be given again, except for those that cannot change its result.
+        A run that is resumed after losing a rank keeps its resolved settings. Of the requested
+        settings, such as auto, only those that cannot change its result are passed again.
         """
         if not resume or self.resume:
             return dict(self.fields)
@@ -58,7 +58,7 @@ class TrainingJob:
 
 
 class JobFailure(NamedTuple):
-    """Why a job ends."""
+    """The reason a job must end, and its exit code."""
 
     message: str  # a traceback if is_bug
     exit_code: int
@@ -68,8 +68,8 @@ class JobFailure(NamedTuple):
 class JobState:
     """An actor on the cluster that outlives the ranks and connects them with the command.
 
-    The ranks add lines, losses and the reason of a failure; the command requests a stop. It has no
-    thread and no clock of its own.
+    The ranks add lines for the user, lost ranks and the reason for a failure; the command requests
+    a stop. The actor runs no thread and reads no clock.
     """
 
     def __init__(self) -> None:
@@ -78,9 +78,9 @@ class JobState:
         self.signal_number = 0
         self.rank_count = 0
         self.checkpoint = ""
-        self.losses: list[str] = []
-        self.processes: dict[int, str] = {}  # of each rank, in words
-        self.nodes: dict[int, str] = {}  # Ray's id of each rank's machine
+        self.rank_failures: list[str] = []  # lost ranks since the latest checkpoint
+        self.processes: dict[int, str] = {}  # rank -> description of its process
+        self.nodes: dict[int, str] = {}  # rank -> Ray's id of its machine
 
     def add_line(self, line: str) -> None:
         """Add a line for the user."""
@@ -92,7 +92,7 @@ class JobState:
         return lines
 
     def start(self, rank_count: int, checkpoint: str) -> None:
-        """Record that ranks start from a checkpoint; an empty text is the beginning."""
+        """Record that ranks start from a checkpoint, or from the beginning if it is empty."""
         if self.rank_count:
             origin = (
                 "the last checkpoint" if checkpoint else "the beginning: there was no checkpoint"
@@ -100,7 +100,7 @@ class JobState:
             self.add_line(f"continuing with {plural(rank_count, 'rank')} from {origin}")
         self.rank_count = rank_count
         if checkpoint != self.checkpoint:
-            self.losses = []
+            self.rank_failures = []
         self.checkpoint = checkpoint
 
     def register_rank(self, rank: int, process: str, node: str) -> None:
@@ -108,34 +108,34 @@ class JobState:
         self.processes[rank], self.nodes[rank] = process, node
 
     def nodes_of(self, ranks: list[int]) -> set[str]:
-        """Return Ray's ids of the machines of these ranks, as far as known."""
+        """Return Ray's ids of the machines of those ranks that are registered."""
         return {self.nodes[rank] for rank in ranks if rank in self.nodes}
 
-    def record_loss(self, rank: int, reason: str) -> None:
-        """Record that a rank was lost; too many losses without progress are a failure."""
+    def record_lost_rank(self, rank: int, reason: str) -> None:
+        """Record that a rank was lost; too many without a new checkpoint are a failure."""
         if self.failure:
             return
         process = f" ({self.processes[rank]})" if rank in self.processes else ""
-        loss = f"rank {rank}{process} was lost: {reason}"
-        self.losses.append(loss)
-        self.add_line(f"note: {loss}")
-        if len(self.losses) >= _MAX_LOSSES:
+        message = f"rank {rank}{process} was lost: {reason}"
+        self.rank_failures.append(message)
+        self.add_line(f"note: {message}")
+        if len(self.rank_failures) >= _MAX_RANK_FAILURES:
             self.fail(
-                f"the run was lost {len(self.losses)} times without a new checkpoint, last because "
-                f"{loss}",
+                f"ranks were lost {len(self.rank_failures)} times without a new checkpoint; "
+                f"the last time, {message}",
                 1,
             )
 
     def fail(self, message: str, exit_code: int, is_bug: bool = False) -> None:
-        """Record that the job must end; the first reason counts."""
+        """Record why the job must end; later reasons are ignored."""
         self.failure = self.failure or JobFailure(message, exit_code, is_bug)
 
     def get_failure(self) -> JobFailure | None:
-        """Return why the job must end, if it must."""
+        """Return why the job must end, or None."""
         return self.failure
 
     def request_stop(self, signal_number: int) -> None:
-        """Ask the ranks to stop after a checkpoint, as for this signal."""
+        """Request that the ranks stop after a checkpoint, as if they had received this signal."""
         self.signal_number = signal_number
 
     def get_stop_signal(self) -> int:
@@ -162,15 +162,15 @@ def raise_failure(failure: JobFailure | None) -> None:
         raise ClusterFailed(failure)
 
 
-def ray_failed(error: Exception) -> OnsightError:
-    """Return our error for one of Ray's, with its last line, which has the reason."""
+def make_ray_error(error: Exception) -> OnsightError:
+    """Return an OnsightError with the last line of Ray's message, which contains the reason."""
     lines = str(error).strip().splitlines()
     return OnsightError(f"Ray ended the work: {lines[-1] if lines else type(error).__name__}")
 
 
-def invisible(path: str, machine: str) -> str:
+def missing_path_message(path: str, machine: str) -> str:
     """Return the message for a path that does not exist on a machine of the cluster."""
     return (
-        f"the machine {machine} cannot find {path}: put it on storage that every machine of the "
-        "cluster mounts under the same path"
+        f"{path} does not exist on {machine}; put it on storage mounted at the same path on every "
+        "machine of the cluster"
     )

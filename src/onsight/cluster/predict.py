@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onsight.cluster.job import JobState, invisible, raise_failure, ray_failed
+from onsight.cluster.job import JobState, make_ray_error, missing_path_message, raise_failure
 from onsight.cluster.session import HEAD, Allocation, allocate, live_nodes, ray_cluster
 from onsight.errors import ConfigError, DataError, ModelError, OnsightError
 from onsight.inference.images import Input
@@ -22,8 +22,8 @@ from onsight.inference.predictor import Prediction, Predictor
 from onsight_explain.threads import choose_spinning, limit_cores
 
 _BLOCK_BATCHES = 4  # batches in a block: while one is computed, the next is decoded
-_TABLES_AHEAD = 2  # tables of rows on their way to the command
-_NUMBER, _PATH = "number", "path"  # columns of a block; paths are bytes, as file systems have them
+_TABLES_AHEAD = 2  # tables of rows requested ahead
+_NUMBER, _PATH = "number", "path"  # columns of a block; paths are bytes, as in file systems
 _SCALARS = ("predicted", "probability", "problem", "out_of_distribution", "score")
 _ARRAYS = ("probabilities", "features")
 
@@ -41,7 +41,7 @@ def predict_on_cluster(
     cluster is an address as for ray_cluster. Raises UserError, ClusterFailed.
     """
     if options.resume:
-        raise ConfigError("--resume continues the work of one machine: leave it out on a --cluster")
+        raise ConfigError("--resume works on one machine only: remove --resume or --cluster")
     options.check(model, paths)
     with ray_cluster(cluster, "ray.data") as ray:
         predictions = ClusterPredictions(ray, model, device, module, bool(options.top))
@@ -59,7 +59,7 @@ def embed_on_cluster(
     module: str | None,
     as_json: bool,
 ) -> None:
-    """Write the file that embed_files writes, computed by a cluster; arguments as there."""
+    """Write the file that embed_files writes, computed by a cluster; the arguments are the same."""
     from onsight.inference.embed import embed_files  # imports torch, which ImageModel does later
 
     with ray_cluster(cluster, "ray.data") as ray:
@@ -80,11 +80,11 @@ class ClusterPredictions:
 
     def __init__(
         self,
-        ray: Any,  # as ray_cluster yields it
+        ray: Any,  # the module, as yielded by ray_cluster
         model: Path,
         device: str,
         module: str | None,
-        with_probabilities: bool = False,  # of all classes
+        with_probabilities: bool = False,  # return the probabilities of all classes
     ) -> None:
         self._ray = ray
         self._model = os.path.abspath(model)
@@ -94,7 +94,7 @@ class ClusterPredictions:
     def batches(
         self, predictor: Predictor, inputs: Iterable[Input], features: bool
     ) -> Iterator[list[Prediction]]:
-        """Yield lists of predictions, one for each input and in their order.
+        """Yield lists of predictions: one prediction per input, in the order of the inputs.
 
         Raises UserError, and OnsightError if Ray fails.
         """
@@ -121,7 +121,7 @@ class ClusterPredictions:
             yield from _read_predictions(names, _read_tables(ray, stream))
         except ray.exceptions.RayError as error:
             raise_failure(ray.get(state.get_failure.remote()))
-            raise ray_failed(error) from error
+            raise make_ray_error(error) from error
 
 
 class RowStream:
@@ -203,12 +203,12 @@ class ImageModel:
         return load(settings.model, device=settings.device, module=settings.module)
 
     def _check_visible(self) -> None:
-        """Raise ModelError or DataError for files that this machine cannot see."""
+        """Raise ModelError or DataError if the model or first image is not on this machine."""
         first = os.fsdecode(self._settings.first_image)
         kinds = {self._settings.model: ModelError, first: DataError}
         for path, kind in kinds.items():
             if not os.path.exists(path):
-                raise kind(invisible(path, socket.gethostname()))
+                raise kind(missing_path_message(path, socket.gethostname()))
 
 
 def to_table(numbers: Any, predictions: Iterable[Prediction], with_probabilities: bool) -> Any:
@@ -236,7 +236,7 @@ def to_table(numbers: Any, predictions: Iterable[Prediction], with_probabilities
 
 
 def from_table(names: Sequence[str], table: Any) -> Iterator[Prediction]:
-    """Yield the predictions in a table of rows, for inputs of these names."""
+    """Yield the predictions in a table of rows, for inputs with these names."""
     scalars = zip(*(table[name].to_pylist() for name in _SCALARS), strict=True)
     arrays = zip(*(_split_rows(table[name].combine_chunks()) for name in _ARRAYS), strict=True)
     for name, values, (probabilities, features) in zip(names, scalars, arrays, strict=True):
@@ -254,7 +254,7 @@ def from_table(names: Sequence[str], table: Any) -> Iterator[Prediction]:
 
 
 def _split_rows(column: Any) -> Iterator[Any]:
-    """Yield a float32 array (D,) or (K,) for each row, or None where it has none."""
+    """Yield a float32 array (D,) or (K,) for each row, or None for a row without one."""
     is_valid = column.is_valid().to_pylist()
     if not any(is_valid):
         return repeat(None, len(is_valid))
@@ -263,17 +263,17 @@ def _split_rows(column: Any) -> Iterator[Any]:
 
 
 def _absolute_path(image: Input) -> bytes:
-    """Return where other machines find an image. Raises ConfigError if it is not a file."""
+    """Return the absolute path of an image. Raises ConfigError if it is not a file."""
     if not image.file:
         raise ConfigError(
-            f"{image.name} is in an archive, but on a cluster every image must be a file of its "
-            "own: unpack the archive on storage that all machines see"
+            f"{image.name} is in an archive, but on a cluster every image must be a separate "
+            "file: unpack the archive on storage that all machines share"
         )
     return os.fsencode(os.path.abspath(image.name))
 
 
 def _make_blocks(paths: list[bytes], size: int) -> list[Any]:
-    """Return tables of numbers and paths, each of up to this size."""
+    """Return tables of numbers and paths, with up to `size` rows each."""
     import pyarrow
 
     columns = {_NUMBER: range(len(paths)), _PATH: pyarrow.array(paths, "large_binary")}
@@ -282,7 +282,7 @@ def _make_blocks(paths: list[bytes], size: int) -> list[Any]:
 
 
 def _read_tables(ray: Any, stream: Any) -> Iterator[Any]:
-    """Yield all tables of rows; the next ones are on their way while one is used."""
+    """Yield all tables of rows; the next ones are requested while one is used."""
     pending = deque(stream.next.remote() for _ in range(_TABLES_AHEAD))
     while (table := ray.get(pending.popleft())) is not None:
         pending.append(stream.next.remote())

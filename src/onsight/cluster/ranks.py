@@ -21,13 +21,13 @@ from onsight.cluster.session import Allocation
 from onsight.errors import OnsightError, OutputError, RankLost
 from onsight_explain.threads import choose_spinning
 
-FOLDER = "ray"  # of Ray Train's own files, a few kilobytes, in the run's checkpoints
+FOLDER = "ray"  # folder for Ray Train's files (a few kilobytes) in the run's checkpoints
 
-_START_ATTEMPTS = 3  # for ranks that fail before they run, as on a machine without Onsight
-_DECLARED_LOST_SECONDS = 30.0  # until Ray considers a silent machine lost, usually 15
-_NOTICED_SECONDS = 21.0  # until Ray Train, which polls every 20, has noticed that
+_START_ATTEMPTS = 3  # retries if ranks fail before they run, as on a machine without Onsight
+_DECLARED_LOST_SECONDS = 30.0  # maximum wait for Ray to consider a silent machine lost; usually 15
+_NOTICED_SECONDS = 21.0  # wait for Ray Train, which polls every 20 s, to notice that
 _POLL_SECONDS = 1.0
-_CLAIM_SECONDS = 60.0  # that a lost machine's claim on the run folder may outlive it
+_CLAIM_SECONDS = 60.0  # maximum wait for a lost machine's claim on the run folder to end
 _LOOPBACK = "127.0.0.1"
 
 
@@ -53,17 +53,18 @@ def run_ranks(job: TrainingJob, state: Any, allocation: Allocation) -> None:
             name=FOLDER,
             storage_path=os.path.join(job.out, "checkpoints"),
             failure_config=FailureConfig(max_failures=-1, controller_failure_limit=_START_ATTEMPTS),
-            callbacks=[_loss_callback(state)],
+            callbacks=[_lost_rank_callback(state)],
         ),
     )
     trainer.fit()
 
 
 def run_rank(settings: dict[str, Any]) -> None:
-    """Train as the rank that Ray Train made of this process.
+    """Train as a rank of the job; Ray Train calls this in every worker.
 
-    settings: job, a TrainingJob; state, the handle of the actor JobState; cpus, of each rank. A
-    failure that a retry cannot fix is recorded there; any exception makes Ray restart all ranks.
+    settings: `job`, a TrainingJob; `state`, the handle of the JobState actor; `cpus`, the number
+    per rank. A failure that a retry cannot fix is recorded in the state; any exception makes Ray
+    restart all ranks.
     """
     import ray
 
@@ -115,7 +116,7 @@ def _train(job: TrainingJob, state: Any, cpus: int) -> None:
 
 
 def _prepare(job: TrainingJob, state: Any, size: int) -> dict[str, Any]:
-    """Return what all ranks must agree on: the store's address, and whether to resume."""
+    """Return the values shared by all ranks: the store's address, and whether to resume."""
     import ray
 
     _wait_for_claim(job.out)
@@ -125,7 +126,7 @@ def _prepare(job: TrainingJob, state: Any, size: int) -> dict[str, Any]:
 
 
 def _wait_for_claim(out: str) -> None:
-    """Wait until the ranks before these have released the run folder."""
+    """Wait until the ranks of the previous attempt have released the run folder."""
     from onsight.training.run_folder.folder import claim_folder
 
     deadline = time.monotonic() + _CLAIM_SECONDS
@@ -138,7 +139,7 @@ def _wait_for_claim(out: str) -> None:
             time.sleep(_POLL_SECONDS)
 
 
-_stores: list[Any] = []  # kept as long as this process
+_stores: list[Any] = []  # kept alive until this process ends
 
 
 def _host_store() -> str:
@@ -222,14 +223,14 @@ class _StateLines(io.StringIO):
             self._state.add_line.remote(line)
 
 
-# ------------------------------------------------------------------------- losses of ranks
+# ------------------------------------------------------------------------------ lost ranks
 
 
 def wait_until_noticed(ray: Any, lost: set[str], silent: set[str]) -> None:
     """Wait until Ray Train has noticed which machines are gone, so that it places no ranks on them.
 
-    Otherwise it would start fewer ranks only after trying in vain for a minute. lost are the
-    machines of ranks that ended, silent those of them that do not respond.
+    Otherwise Ray Train would start fewer ranks only after trying in vain for a minute. lost: the
+    machines of ranks that ended; silent: the lost machines that do not respond.
     """
     deadline = time.monotonic() + _DECLARED_LOST_SECONDS
     while silent & _live_node_ids(ray) and time.monotonic() < deadline:
@@ -238,8 +239,8 @@ def wait_until_noticed(ray: Any, lost: set[str], silent: set[str]) -> None:
         time.sleep(_NOTICED_SECONDS)
 
 
-def describe_loss(exceptions: Mapping[int, Exception]) -> tuple[int, str]:
-    """Return (rank, reason) from Ray's errors by rank: a process that is gone comes first.
+def describe_lost_rank(exceptions: Mapping[int, Exception]) -> tuple[int, str]:
+    """Return (rank, reason) from Ray's errors by rank, preferring a process that is gone.
 
     Ray keeps the error of a process that no longer responds as `health_check_failure`, in many
     lines of text.
@@ -257,19 +258,19 @@ def describe_loss(exceptions: Mapping[int, Exception]) -> tuple[int, str]:
     return rank, reasons[0] if reasons else type(error).__name__
 
 
-def _loss_callback(state: Any) -> Any:
-    """Return a callback of Ray Train that records the ranks that were lost."""
+def _lost_rank_callback(state: Any) -> Any:
+    """Return a callback for Ray Train that records lost ranks."""
     import ray
     from ray.train import UserCallback
 
-    class LossCallback(UserCallback):  # type: ignore[misc]
+    class LostRankCallback(UserCallback):  # type: ignore[misc]
         def after_exception(self, run_context: Any, worker_exceptions: dict[int, Any]) -> None:
-            ray.get(state.record_loss.remote(*describe_loss(worker_exceptions)))
+            ray.get(state.record_lost_rank.remote(*describe_lost_rank(worker_exceptions)))
             silent = [rank for rank, error in worker_exceptions.items() if _is_silent(error)]
             nodes = [state.nodes_of.remote(ranks) for ranks in ([*worker_exceptions], silent)]
             wait_until_noticed(ray, ray.get(nodes[0]), ray.get(nodes[1]))
 
-    return LossCallback()
+    return LostRankCallback()
 
 
 def _without_process_group() -> Any:
@@ -278,7 +279,7 @@ def _without_process_group() -> Any:
     from ray.train.torch import TorchConfig
 
     class GpusOnly(Backend):  # type: ignore[misc]
-        share_cuda_visible_devices = True  # as torchrun does: a rank uses the one of its number
+        share_cuda_visible_devices = True  # as with torchrun, rank i of a machine uses GPU i
 
     class WithoutProcessGroup(TorchConfig):  # type: ignore[misc]
         @property
@@ -293,6 +294,6 @@ def _live_node_ids(ray: Any) -> set[str]:
 
 
 def _is_silent(error: Exception) -> bool:
-    """Return whether Ray cannot reach a process and does not know yet that it is gone."""
+    """Return whether Ray cannot reach a process but has not declared it dead yet."""
     cause = getattr(error, "health_check_failure", error)
     return type(cause).__name__ == "ActorUnavailableError"

@@ -24,10 +24,10 @@ _CLIENT = "ray://"
 _ADDRESS = re.compile(rf"({_CLIENT})?[^\s/]+:\d+")
 _CONNECT_SECONDS = 10.0
 
-# Ray reports usage statistics unless they are disabled. Its own lines about a lost machine would
-# go to stdout, which is for results; our messages name the loss.
+# Ray reports usage statistics unless they are disabled. Its lines about a lost machine would
+# go to stdout, which is for results; our messages report the loss.
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "^"}
-# Ray listens on every interface unless clusters are declared unsupported here. A token in
+# Ray listens on every interface unless this variable declares clusters unsupported. A token in
 # the environment is not written to a file.
 _OWN_CLUSTER = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 
@@ -40,8 +40,8 @@ def ray_cluster(address: str, library: str = "ray", *, show_logs: bool = False) 
 
     `auto` is the cluster that RAY_ADDRESS names, else the one that `ray start --head` started on
     this machine, else a new one that listens on loopback only and ends with the block. library is
-    the part of Ray that the caller needs, such as ray.train; show_logs prints what processes on
-    the cluster print. Raises ConfigError.
+    the part of Ray that the caller needs, such as ray.train; show_logs prints the output of
+    processes on the cluster. Raises ConfigError.
     """
     existing = _existing_cluster() if address == AUTO else address
     if existing:
@@ -50,7 +50,7 @@ def ray_cluster(address: str, library: str = "ray", *, show_logs: bool = False) 
     if not existing:
         os.environ |= _OWN_CLUSTER | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
     ray = _import_ray(library)
-    if ray.is_initialized():  # by the script or notebook that calls this
+    if ray.is_initialized():  # the calling script or notebook has connected
         yield ray
         return
     resources: dict[str, Any] = {"num_cpus": usable_cores(), "include_dashboard": False}
@@ -70,15 +70,15 @@ def ray_cluster(address: str, library: str = "ray", *, show_logs: bool = False) 
 
 
 class Allocation(NamedTuple):
-    """The processes to start on a cluster, and what each of them gets."""
+    """The number of processes to start on a cluster, and the resources of each."""
 
     processes: int
-    cpus: int  # of each process
-    gpus: int = 0  # of each process
+    cpus: int  # per process
+    gpus: int = 0  # per process
 
     @property
     def resources(self) -> dict[str, float]:
-        """What each process gets, as Ray writes it."""
+        """The resources of each process, in Ray's notation."""
         return {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
 
 
@@ -90,12 +90,13 @@ def live_nodes(ray: Any) -> list[Node]:
 def allocate(nodes: Sequence[Node], processes: int, device: str) -> Allocation:
     """Return the largest equal allocation for a number of processes.
 
-    0 processes: one per GPU or, if there is none, one per machine. Each process has a GPU of its
-    own if the cluster has any, unless device is cpu. Raises ConfigError if they do not all fit.
+    0 processes: one per GPU or, if there is none, one per machine. Each process has a
+    separate GPU if the cluster has any, unless device is cpu. Raises ConfigError if they do not
+    all fit.
     """
     gpus = int(sum(node.get("GPU", 0) for node in nodes)) if device != "cpu" else 0
     if gpus == 0 and device not in ("auto", "cpu"):
-        raise ConfigError(f"--device {device}: the Ray cluster has no GPU; leave it out")
+        raise ConfigError(f"--device {device}: the Ray cluster has no GPU; remove --device")
     wanted = processes or gpus or len([node for node in nodes if node.get("CPU", 0) >= 1])
     most_cpus = int(max((node.get("CPU", 0) for node in nodes), default=0))
     for cpus in range(most_cpus, 0, -1):
@@ -122,11 +123,11 @@ def _count_fitting(nodes: Sequence[Node], cpus: int, with_gpu: bool) -> int:
 
 
 def _existing_cluster() -> str:
-    """Return the address of the cluster that `auto` connects to; empty if it is to be started."""
+    """Return the address of the cluster that `auto` connects to; empty if there is none."""
     address = os.environ.get("RAY_ADDRESS", "")
     if address and address != AUTO:
         return address
-    # Ray's own search cannot be used: importing ray reads the variables that we set for a new
+    # Ray's search cannot be used: importing ray reads the variables that we set for a new
     # cluster. A file that another user wrote in the shared folder is not trusted.
     folder = os.environ.get("TMPDIR", "/tmp") if sys.platform == "linux" else "/tmp"
     file = Path(os.environ.get("RAY_TMPDIR", folder)) / "ray" / "ray_current_cluster"
@@ -152,7 +153,7 @@ def _import_ray(library: str) -> Any:
 
 
 def _check_answers(address: str) -> None:
-    """Raise ConfigError unless something listens there; Ray itself would try for a minute."""
+    """Raise ConfigError unless something listens at the address; Ray would try for a minute."""
     if not _ADDRESS.fullmatch(address):
         raise ConfigError(
             f"--cluster {address} is not an address: give auto, ray://HOST:PORT or HOST:PORT"

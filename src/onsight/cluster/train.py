@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from onsight.cluster.job import JobState, TrainingJob, raise_failure, ray_failed
+from onsight.cluster.job import JobState, TrainingJob, make_ray_error, raise_failure
 from onsight.cluster.ranks import FOLDER, run_ranks
 from onsight.cluster.session import HEAD, Allocation, allocate, live_nodes, ray_cluster
 from onsight.config import make_config
@@ -25,7 +25,7 @@ from onsight.training.run import Run, read_results
 from onsight.training.run_folder.folder import claim_folder, next_run_folder
 
 _POLL_SECONDS = 0.5
-_WAITING_SECONDS = 30.0  # until a message that the ranks wait for free CPUs or GPUs
+_WAITING_SECONDS = 30.0  # time until a message says that the ranks wait for CPUs or GPUs
 
 
 def train_on_cluster(
@@ -41,7 +41,7 @@ def train_on_cluster(
 ) -> Run:
     """Train as `train` does, in processes of a Ray cluster; lost ones are started again.
 
-    cluster is an address as for ray_cluster; spent_seconds is how much of a budget is used up.
+    cluster is an address as for ray_cluster; spent_seconds is the part of a budget already used.
     Raises UserError, and ClusterFailed with the exit code of the rank that failed.
     """
     started = time.monotonic()
@@ -69,7 +69,7 @@ def _absolute(path: Path) -> Path:
 
 
 def _locate(data: str) -> tuple[str, bool]:
-    """Return DATA as other machines find it, and whether it is a path rather than a name."""
+    """Return DATA, absolute if it is a path, and whether it is a path rather than a name."""
     path = _absolute(Path(data))
     return (str(path), True) if path.exists() else (data, False)
 
@@ -121,7 +121,7 @@ def _follow(ray: Any, job: TrainingJob, allocation: Allocation, reporter: Report
         raise_failure(ray.get(state.get_failure.remote()))
         ray.get(task)
     except ray.exceptions.RayError as error:
-        raise ray_failed(error) from error
+        raise make_ray_error(error) from error
 
 
 def _print_lines(
@@ -138,13 +138,13 @@ def _print_lines(
             if not ray.get(state.has_started.remote()):
                 reporter.say(
                     f"waiting for {plural(allocation.processes, 'rank')} with "
-                    f"{_describe(allocation)} each: `ray status` shows what is free and in use"
+                    f"{_describe(allocation)} each: `ray status` shows free and used resources"
                 )
 
 
 @contextmanager
 def _forwarding_signals(state: Any) -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM request a stop; a second SIGINT ends the ranks at once."""
+    """Request a stop on the first SIGINT or SIGTERM; a second SIGINT ends the ranks at once."""
     requested = False
 
     def request_stop(number: int, frame: FrameType | None) -> None:
@@ -172,6 +172,6 @@ def _read_results(path: Path) -> Any:
         return read_results(path)
     except OSError as error:
         raise OutputError(
-            f"the ranks have ended, but this machine cannot find their results in {path}: choose "
-            "an --out on storage that every machine of the cluster mounts"
+            f"the ranks have ended, but their results are not in {path} on this machine: give an "
+            "--out on storage that every machine of the cluster shares"
         ) from error

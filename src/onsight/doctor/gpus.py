@@ -1,4 +1,4 @@
-"""Checks of GPUs: what the driver finds against what torch can use, and free memory."""
+"""Checks of GPUs: those found by the driver compared with those torch can use, and memory."""
 
 import os
 import warnings
@@ -31,7 +31,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _DRIVER_PAGE = "https://www.nvidia.com/drivers"
 _ON_CPU = "training runs on the CPU"
 _WARNING_LENGTH = 200  # characters of torch's warning
-_SCARCE_RATIO = 0.5  # of a GPU's memory
+_SCARCE_RATIO = 0.5  # fraction of a GPU's memory; warn if less is free
 _NAMED_PROCESSES = 3  # at most
 
 
@@ -40,21 +40,21 @@ class GpuSurvey:
     """The GPUs of this machine according to the NVIDIA driver and to torch."""
 
     driver: Driver
-    visible: list[str]  # to torch, by its names, such as cuda:0
+    visible: list[str]  # names of the GPUs that torch can use, such as cuda:0
     torch_cuda: Version | None
     torch_warning: str = ""
     figures: dict[str, Any] = field(default_factory=dict)
 
     @property
     def gpus(self) -> str:
-        """2 GPUs (NVIDIA A100, NVIDIA T4), with torch's names if the driver has none."""
+        """The GPUs in words: 2 GPUs (NVIDIA A100, NVIDIA T4), named by the driver or else torch."""
         kinds = Counter(self.driver.gpus or self.visible)
-        names = [name if number == 1 else f"{number} {name}" for name, number in kinds.items()]
+        names = [name if count == 1 else f"{count} {name}" for name, count in kinds.items()]
         return f"{plural(kinds.total(), 'GPU')} ({', '.join(names)})"
 
     @property
     def hidden(self) -> int:
-        """How many of the driver's GPUs are not visible to torch."""
+        """The number of the driver's GPUs that are not visible to torch."""
         return max(0, len(self.driver.gpus) - len(self.visible))
 
     def result(self, status: Status, message: str, remedy: str = "") -> CheckResult:
@@ -222,7 +222,7 @@ def _in_mig_mode(survey: GpuSurvey) -> CheckResult | None:
             "note",
             f"{sliced}: a program gets one slice, with its share of memory and speed, and no "
             "other GPU.",
-            "Each run can have a slice of its own, by its name from nvidia-smi -L; to use whole "
+            "Each run can use a separate slice, by its name from nvidia-smi -L; to use whole "
             "GPUs, their administrator can end MIG mode:\n"
             f"{_VISIBLE}=MIG-... onsight train ...\n"
             "sudo nvidia-smi -mig 0",
@@ -332,7 +332,7 @@ def _install(
     capabilities: list[Version] | None = None,
     sentence: str = "Install a torch built for this driver:",
 ) -> str:
-    """Return how to install a torch that fits the driver; if there is none, what else to do."""
+    """Return how to install a torch that fits the driver; or the alternative if there is none."""
     build = driver.cuda and find_build(driver.cuda, capabilities or driver.capabilities)
     if build:
         return f"{sentence}\n{install_commands(build)}"
@@ -391,7 +391,7 @@ def _gpu_processes() -> list[dict[str, str | int]]:
 def _describe_processes(processes: list[dict[str, str | int]]) -> str:
     if not processes:
         return (
-            " The driver does not list what uses the rest; it may be the screen or another "
+            " The driver lists no processes that use the rest; it may be the screen or another "
             "container."
         )
     texts = [

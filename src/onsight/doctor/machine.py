@@ -16,15 +16,15 @@ from onsight_explain.threads import usable_cores
 
 _CPUS = Path("/sys/devices/system/cpu")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_FEW_THREADS_RATIO = 0.5  # of the usable cores
-_BUSY_RATIO = 0.5  # of the machine's cores, taken by other work
+_FEW_THREADS_RATIO = 0.5  # threads per usable core; fewer leave cores idle
+_BUSY_RATIO = 0.5  # load per core of the machine above which other work disturbs
 
 _PROC = Path("/proc")
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-_TOO_LITTLE_BYTES = 512 << 20  # about what torch alone needs
+_TOO_LITTLE_BYTES = 512 << 20  # roughly the memory that torch alone needs
 _LITTLE_BYTES = 2 << 30
 _NAMED_PROCESSES = 3  # at most
 
@@ -90,7 +90,7 @@ def check_load() -> CheckResult | None:
         return CheckResult(
             "warning",
             f"{message}: other work slows training down, and distorts the speeds measured now.",
-            "Wait until it ends; `top` shows what it is.",
+            "Wait until it ends; `top` shows the processes.",
             figures,
         )
     return CheckResult("ok", f"{message}.", "", figures)
@@ -115,7 +115,7 @@ def check_memory() -> CheckResult:
     return CheckResult(
         "problem" if free < _TOO_LITTLE_BYTES else "warning",
         f"{message} The largest processes: {names or 'unknown'}.",
-        "Stop what is not needed, or give the container more memory; a smaller --batch-size or "
+        "Stop unneeded processes, or give the container more memory; a smaller --batch-size or "
         "--image-size needs less.",
         figures
         | {"processes": [{"pid": pid, "name": name, "bytes": size} for pid, name, size in largest]},
@@ -152,8 +152,8 @@ def check_open_files() -> CheckResult | None:
         "hard": None if hard == unlimited else hard,
     }
     if soft == unlimited or soft >= _ENOUGH_FILES:
-        number = "any number of" if soft == unlimited else f"{soft:,}"
-        return CheckResult("ok", f"A process may open {number} files.", "", figures)
+        limit = "any number of" if soft == unlimited else f"{soft:,}"
+        return CheckResult("ok", f"A process may open {limit} files.", "", figures)
     higher = _MANY_FILES if hard == unlimited else min(hard, _MANY_FILES)
     return CheckResult(
         "warning",
@@ -193,7 +193,7 @@ def check_gpu_speed(seconds: float = 0.2) -> CheckResult | None:
         return CheckResult(
             "warning",
             f"{message}. Uploads from memory to {', '.join(slow)} are slow.",
-            "Onsight keeps images in the GPU's own memory if they fit. Check that the card is "
+            "Onsight keeps images in the GPU's memory if they fit. Check that the card is "
             "in a slot with all its PCIe lanes.",
             figures,
         )
@@ -220,8 +220,8 @@ def _affinity() -> set[int]:
 def _physical_cores() -> int | None:
     """Return the number of physical cores behind the usable hardware threads; None if unknown."""
     siblings = set()
-    for number in _affinity():
-        path = _CPUS / f"cpu{number}" / "topology" / "thread_siblings_list"
+    for core in _affinity():
+        path = _CPUS / f"cpu{core}" / "topology" / "thread_siblings_list"
         try:
             siblings.add(path.read_text(encoding="utf-8").strip())
         except OSError:
@@ -230,7 +230,7 @@ def _physical_cores() -> int | None:
 
 
 def _variable(name: str) -> int:
-    """Return the number in a variable; 0 if it is not set to a number."""
+    """Return the value of an environment variable; 0 if it is not a number."""
     text = os.environ.get(name, "").partition(",")[0].strip()
     return int(text) if text.isdecimal() else 0
 

@@ -32,7 +32,7 @@ Version = tuple[int, int]
 
 
 class SmiError(OnsightError):
-    """The nvidia-smi command exists but failed; the message is its own."""
+    """The nvidia-smi command failed; the message is its output if it printed any."""
 
 
 class SmiMissing(SmiError):
@@ -48,12 +48,14 @@ class Driver:
     """The NVIDIA driver and its GPUs."""
 
     version: str
-    cuda: Version | None  # the newest that it supports
+    cuda: Version | None  # newest CUDA version that the driver supports
     gpus: list[str]
-    capabilities: list[Version] = field(default_factory=list)  # of the GPUs, where known
+    capabilities: list[Version] = field(
+        default_factory=list
+    )  # compute capabilities of the GPUs, where known
     mig_gpus: int = 0  # GPUs in MIG mode
     has_smi: bool = False  # nvidia-smi works
-    smi_error: str = ""  # its message when it failed
+    smi_error: str = ""  # message of an nvidia-smi that failed
 
 
 def find_driver() -> Driver | None:
@@ -92,9 +94,9 @@ def count_on_bus() -> int:
     return count
 
 
-def query_smi(what: str, *fields: str) -> list[dict[str, str]]:
-    """Return a row of fields for each gpu or compute-apps. Raises SmiError."""
-    text = _run_smi(f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits")
+def query_smi(subject: str, *fields: str) -> list[dict[str, str]]:
+    """Return a row of fields for each `gpu` or process (`compute-apps`). Raises SmiError."""
+    text = _run_smi(f"--query-{subject}={','.join(fields)}", "--format=csv,noheader,nounits")
     rows = csv.reader(text.splitlines(), skipinitialspace=True)
     return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
 
@@ -107,8 +109,9 @@ def parse_mebibytes(text: str) -> int | None:
 def find_build(cuda: Version, capabilities: Iterable[Version]) -> str | None:
     """Return the build of torch, such as cu132, for a driver that supports CUDA up to a version.
 
-    That is the newest build that the driver supports, or else one of the same major version, by
-    CUDA's minor version compatibility. None if there is neither: the driver must be updated.
+    Return the newest build that the driver supports, or else the oldest of the same major version,
+    which works by CUDA's minor version compatibility. None if there is neither: the driver must be
+    updated.
     """
     required = list(capabilities)
     candidates = [
@@ -171,7 +174,7 @@ def _query_gpus() -> list[dict[str, str]]:
 
 
 def _read_driver(smi_error: str) -> Driver | None:
-    """Return the driver by its kernel module's files; None if none is loaded and nothing failed."""
+    """Read the driver from its kernel module's files; None if none is loaded and nothing failed."""
     try:
         text = (_PROC / "version").read_text(encoding="utf-8")
     except OSError:
@@ -214,9 +217,9 @@ def _published_builds() -> dict[Version, set[int]]:
 
 
 def _runs_on(built: Iterable[int], capability: Version) -> bool:
-    """Return whether code for some capabilities (80 is 8.0) runs on a GPU.
+    """Return whether code for some capabilities (80 means 8.0) runs on a GPU.
 
-    It must have the same major version, and a minor version that is not newer.
+    The major version must be the same, and the minor version not newer than the GPU's.
     """
     major, minor = capability
     return any(number // 10 == major and number % 10 <= minor for number in built)

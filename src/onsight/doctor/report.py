@@ -23,16 +23,16 @@ _ARROW = "-> "
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check found.
+    """The result of one check.
 
-    A note is good to know; a warning costs speed, or may fail later; a problem stops runs, or
-    leaves hardware unused.
+    A note is information only; a warning means slower runs or a possible failure later; a problem
+    stops runs or leaves hardware unused.
     """
 
     status: Status
     message: str
     remedy: str = ""  # a sentence, and below it the commands to type, one per line
-    figures: dict[str, Any] = field(default_factory=dict)  # what was measured, as plain values
+    figures: dict[str, Any] = field(default_factory=dict)  # measurements, as plain values
 
 
 def count(results: Mapping[str, CheckResult], status: Status) -> int:
@@ -86,7 +86,7 @@ def facts(results: Mapping[str, CheckResult]) -> dict[str, Any]:
 
 
 def _print_beside(left: Text, body: Text, console: Console) -> None:
-    """Print a text, wrapped, to the right of another that is on its first line only."""
+    """Print `body`, wrapped, to the right of `left`, which is printed on the first line only."""
     indent = len(left)
     for part in body.wrap(console, console.width - indent):
         part.rstrip()

@@ -127,13 +127,13 @@ def check_pretrained() -> CheckResult:
 
 
 def _try_torchvision() -> str:
-    """Run torchvision's compiled code once, and return what went wrong; empty if nothing."""
+    """Run torchvision's compiled code once; return the error, or an empty text."""
     try:
         from torchvision.ops import nms
 
         boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 2.0]])
         indices = nms(boxes, torch.tensor([0.5, 1.0]), 0.5)
-    except Exception as error:  # a foreign build fails in many ways
+    except Exception as error:  # a build for another torch fails in many ways
         return f"{type(error).__name__}: {error}".partition("\n")[0]
     return "" if indices.tolist() == [1] else "its code computes wrong results."
 
@@ -147,7 +147,7 @@ def _reinstall_commands() -> str:
 
 
 def _spawn_child(deadline_seconds: float) -> str:
-    """Return what went wrong, in words that follow 'A child process'; empty if nothing."""
+    """Return the failure in words that follow 'A child process', or an empty text."""
     try:
         done = subprocess.run(
             child_command(_CHILD_MODULE),

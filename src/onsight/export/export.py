@@ -42,7 +42,7 @@ from onsight.report.run_files import read_json
 from onsight.text import data_size
 from onsight_explain.threads import usable_cores
 
-_LEFT_OUT_OF_RESULTS = {"calibration", "calibration_before", "confusion", "notes"}  # long lists
+_OMITTED_RESULTS = {"calibration", "calibration_before", "confusion", "notes"}  # long lists
 _PROVENANCE = ("data", "found", "data_key", "versions")
 
 
@@ -52,10 +52,10 @@ class Exported:
 
     path: Path
     proof: ExportProof
-    facts: dict[str, Any]  # as written to proof_path(path)
+    facts: dict[str, Any]  # contents of proof_path(path)
 
     def lines(self) -> Iterator[str]:
-        """Yield what an export prints: the proof, sizes and files."""
+        """Yield the lines to print: the proof, sizes and files."""
         yield from self.proof.lines(self.facts["threads"])
         size, model_size = self.facts["bytes"], self.facts["model_bytes"]
         yield f"size: {data_size(size)}, the model file {data_size(model_size)}"
@@ -80,7 +80,7 @@ def export(
 
     on: images for the proof instead of those that the run held out; max_loss: percentage points
     of accuracy that int8 may cost, at the upper end of the paired 95% CI. Raises ExportMismatch
-    if the file computes something else than the model; UserError, DiskError.
+    if the file's outputs differ from the model's; UserError, DiskError.
     """
     reporter = reporter or SilentReporter()
     form = find_format(to)
@@ -98,7 +98,7 @@ def export(
     held_out = open_proof_images(predictor, on, data_format, cache, reporter)
     with _hidden_folder_beside(target) as folder:
         path = folder / target.name
-        # In 8 bits the out-of-distribution scores would be others.
+        # The out-of-distribution scores would change in 8 bits.
         with_scores = form.detects_out_of_distribution and not int8
         with disk_errors(target):
             program = _make_program(file, module, with_scores)
@@ -140,13 +140,11 @@ def proof_path(target: Path) -> Path:
 
 
 def model_facts(file: ModelFile, with_scores: bool = False) -> dict[str, Any]:
-    """Return what an exported file states about its model, as JSON values.
+    """Return the metadata of an exported file: facts about its model, as JSON values.
 
     with_scores: the graph also computes out-of-distribution scores.
     """
-    results = {
-        name: value for name, value in file.results.items() if name not in _LEFT_OUT_OF_RESULTS
-    }
+    results = {name: value for name, value in file.results.items() if name not in _OMITTED_RESULTS}
     facts = {
         "format": FORMAT,
         "version": VERSION,

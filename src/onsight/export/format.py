@@ -21,8 +21,8 @@ class Format(NamedTuple):
     """How to write the graph of a classifier, and how to run the file for the proof."""
 
     suffix: str
-    packages: tuple[str, ...]  # that writing and running need
-    extra: str  # of Onsight, which has them
+    packages: tuple[str, ...]  # packages needed to write and run the file
+    extra: str  # extra of Onsight that installs these packages
     write: Callable[[ExportedProgram, dict[str, Any], Path], None]  # graph, model_facts, path
     run: Callable[[Path], Classify]  # on all usable cores
     detects_out_of_distribution: bool = False  # the file also computes the scores
@@ -32,8 +32,8 @@ _HOMES = {
     "onnx": "onsight.export.to_onnx",
     "torch-export": "onsight.export.to_torch_export",
 }
-_ALTERNATIVES = {  # to formats that users look for
-    "coreml": "coremltools 9.0 takes no images as bytes, and what it writes runs on macOS only. "
+_ALTERNATIVES = {  # advice for unsupported formats that users request
+    "coreml": "coremltools 9.0 does not accept images as bytes, and its files run on macOS only. "
     "Export to onnx, and run it there with onnxruntime's CoreML provider",
     "executorch": "export to onnx, which ONNX Runtime runs on phones",
     "openvino": "export to onnx, which OpenVINO reads",

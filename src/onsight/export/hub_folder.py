@@ -26,12 +26,13 @@ from onsight.report.html_page import has_mark
 
 _CARD, _CONFIG = "README.md", "config.json"
 _CROP_MODES: dict[Fit, str] = {"stretch": "squash", "crop": "center", "pad": "border"}
-_IMAGES, _TOLERANCE = 2, 1e-4  # of the check; of logits, relative to the largest
+_IMAGES = 2  # random images for the comparison with timm
+_TOLERANCE = 1e-4  # largest difference of logits, relative to the largest logit
 
 
 @dataclass(frozen=True)
 class HubFolder:
-    """A folder that was written."""
+    """A folder for the Hub that was written."""
 
     path: Path
     why_not: str = ""  # why timm cannot load it; empty if it can
@@ -108,7 +109,7 @@ def _with_temperature_in_head(file: ModelFile) -> ModelFile:
 
 
 def _timm_config(file: ModelFile) -> dict[str, Any]:
-    """Return the config that timm's loaders read, as its own `save_for_hf` writes it."""
+    """Return the config that timm's loaders read, in the form that timm's `save_for_hf` writes."""
     facts, shape = timm_facts(file.model), file.preprocessing.input_shape
     known: Mapping[str, Any] = vars(facts) if facts else {}
     fixed = bool(known.get("fixed_input_size"))
@@ -135,13 +136,13 @@ def _timm_config(file: ModelFile) -> dict[str, Any]:
 
 @torch.inference_mode()
 def _compare_with_timm(file: ModelFile, written: ModelFile, folder: Path) -> tuple[str, float]:
-    """Return why timm cannot load the folder (empty if it can), and how far its logits are off."""
+    """Return why timm cannot load the folder (empty if it can), and the largest difference."""
     shape = (_IMAGES, *file.preprocessing.input_shape)
     inputs = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     expected = build_model(file)(inputs) * (written.temperature / file.temperature)
     try:
         logits = _load_with_timm(folder)(inputs)
-    except Exception as error:  # as varied as timm's networks
+    except Exception as error:  # timm's networks raise many kinds
         return f"timm cannot load it: {type(error).__name__}: {error}", 0.0
     difference = _largest(logits - expected)
     if logits.shape == expected.shape and difference <= _TOLERANCE * max(1.0, _largest(expected)):

@@ -26,7 +26,7 @@ _QUANTIZED += ["MatMul", "MaxPool", "Mul", "Relu"]
 
 
 class _ImageReader(CalibrationDataReader):  # type: ignore[misc]
-    """Images uint8 (n, H, W, C), one at a time."""
+    """Yields images uint8 (n, H, W, C) to the quantizer, one at a time."""
 
     def __init__(self, images: Pixels) -> None:
         self._batches: Iterator[Pixels] = iter(images[:, None])

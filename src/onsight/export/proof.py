@@ -25,10 +25,11 @@ from onsight.report.console import Reporter
 from onsight.text import percent
 
 MAX_DIFFERENCE = 1e-3
-"""Of a probability, in fp32: labels can then differ only where two classes are within twice that.
+"""The largest allowed difference of a probability, in fp32.
 
-Two correct runtimes add up in different orders and are about 1e-6 apart; a wrong resize, channel
-order or mean is off by far more.
+Labels can then differ only where the probabilities of two classes are within twice this value. Two
+correct runtimes add in different orders and differ by about 1e-6; a wrong resize, channel order or
+mean causes far larger differences.
 """
 CALIBRATION_IMAGES = 256
 _MIN_SECONDS, _MIN_ROUNDS, _MAX_ROUNDS = 2.0, 5, 200
@@ -37,12 +38,12 @@ _MIN_SECONDS, _MIN_ROUNDS, _MAX_ROUNDS = 2.0, 5, 200
 class Speed(NamedTuple):
     """Images per second of the model (first) and the exported file (second)."""
 
-    batch: int  # images at once
-    first_per_second: float  # medians
-    second_per_second: float
+    batch: int  # images per call
+    first_per_second: float  # median over the rounds
+    second_per_second: float  # median over the rounds
     times: float  # how many times as fast the second is: the median of the rounds' ratios
-    low: float  # their quartiles
-    high: float
+    low: float  # lower quartile of the ratios
+    high: float  # upper quartile of the ratios
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class ExportProof:
 
     images: int
     agree: int  # images with the same label
-    largest_difference: float  # of any probability
+    largest_difference: float  # the largest difference of any probability
     right: PairedCounts  # images that both, only torch, only the file, and neither got right
     speeds: tuple[Speed, ...] = ()
 
@@ -78,7 +79,7 @@ class ExportProof:
         }
 
     def lines(self, threads: int) -> Iterator[str]:
-        """Yield what people should know, line by line."""
+        """Yield the lines that summarise the proof for the user."""
         n = self.images
         yield (
             f"labels: {self.agree:,} of {n:,} held-out images have the same label as in torch "
@@ -86,7 +87,7 @@ class ExportProof:
             "at most"
         )
         counts, facts = self.right, self.facts()
-        loss, low, high = (100 * share for share in self.loss)
+        loss, low, high = (100 * value for value in self.loss)
         yield (
             f"accuracy: {percent(facts['accuracy'])}, in torch "
             f"{percent(facts['accuracy_in_torch'])}: {loss:.2f} points lost (95% CI "
@@ -109,7 +110,7 @@ def open_proof_images(
     cache: Path | None,
     reporter: Reporter,
 ) -> HeldOutImages:
-    """Open images that the model was not trained on, from `on` or the run's own DATA.
+    """Open images that the model was not trained on, from `on` or else the run's DATA.
 
     Raises DataError if there are none.
     """
@@ -140,7 +141,7 @@ def open_proof_images(
 def read_calibration_images(
     predictor: Predictor, held_out: HeldOutImages, cache: Path | None, reporter: Reporter
 ) -> Pixels:
-    """Read training images (n, H, W, C), of the proof's DATA or else of the run's."""
+    """Read training images (n, H, W, C), from the proof's DATA or else the run's."""
     if len(held_out.seen) == 0:
         try:
             source = training_source(predictor, cache)
@@ -149,7 +150,7 @@ def read_calibration_images(
             raise DataError(f"--int8 needs the training images: {error}") from error
     if len(held_out.seen) == 0:
         raise DataError("--int8 needs the training images, but their DATA has changed")
-    sample = held_out.seen[:CALIBRATION_IMAGES]  # in order of digests, so the first are a sample
+    sample = held_out.seen[:CALIBRATION_IMAGES]  # in order of digests, not of the data
     return Images.of(held_out.pack).gather(sample).images.numpy()
 
 
@@ -159,7 +160,7 @@ def compare_outputs(
     batches: Iterable[Batch],
     on_batch: Callable[[int], None],
 ) -> ExportProof:
-    """Classify every image in both ways; there must be at least one."""
+    """Classify every image with both classifiers and compare; there must be at least one image."""
     labels_in_torch, labels_exported, differences, rights = [], [], [0.0], []
     for batch in batches:
         images, labels = batch.images.numpy(), batch.labels.numpy()
@@ -180,7 +181,7 @@ def compare_outputs(
 
 
 def check_difference(proof: ExportProof, to: str) -> None:
-    """Raise NotProven if any probability differs by more than MAX_DIFFERENCE."""
+    """Raise ExportMismatch if any probability differs by more than MAX_DIFFERENCE."""
     if not proof.largest_difference <= MAX_DIFFERENCE:  # NaN fails too
         raise ExportMismatch(
             f"the export to {to} was rejected, and nothing was written: probabilities differ from "
@@ -190,8 +191,8 @@ def check_difference(proof: ExportProof, to: str) -> None:
 
 
 def check_loss(proof: ExportProof, max_loss: float) -> None:
-    """Raise NotProven unless the interval shows that at most max_loss points are lost."""
-    loss, low, high = (100 * share for share in proof.loss)
+    """Raise ExportMismatch unless the interval shows that at most max_loss points are lost."""
+    loss, low, high = (100 * value for value in proof.loss)
     if not high <= max_loss:
         raise ExportMismatch(
             f"the export in int8 was rejected, and nothing was written: it costs {loss:.2f} points "

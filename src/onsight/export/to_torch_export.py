@@ -1,4 +1,4 @@
-"""Export to torch's own format, a .pt2 file that runs without our code.
+"""Export to torch's format, a .pt2 file that runs without Onsight.
 
 Its weights and graph are plain bytes and JSON, but its example input is a pickle, and
 torch.export.load may unpickle: load only files that you trust.

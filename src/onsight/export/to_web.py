@@ -33,8 +33,8 @@ _INSTALL = (
 def export_web(model: Path, out: Path | None = None, **options: Any) -> tuple[Exported, Path]:
     """Export a model to ONNX, prove it, and write the folder with the page.
 
-    Returns the exported file and the folder, by default RUN/export/web. The options are those of
-    `export`, as are the errors.
+    Returns the exported file and the folder, by default RUN/export/web. Options and errors are the
+    same as for `export`.
     """
     folder = out or default_path(model, "web", "")
     _check_folder(folder)
@@ -44,7 +44,7 @@ def export_web(model: Path, out: Path | None = None, **options: Any) -> tuple[Ex
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise ConfigError, OutputError or DiskError for what cannot work, before the export."""
+    """Raise ConfigError, OutputError or DiskError if the folder could not be written later."""
     find_runtime(Path.cwd())
     if folder.exists():
         raise OutputError(f"{folder} exists already; choose another folder with --out")

@@ -24,7 +24,7 @@ from onsight.models.out_of_distribution import score
 from onsight.models.preprocessing import Preprocessing
 from onsight.text import shorten
 
-_EXAMPLES = 2  # images: torch.export specialises a batch of 1
+_EXAMPLES = 2  # images in the example batch; torch.export specialises a batch of 1
 _REASON_LENGTH = 200  # characters of an exporter's message
 _OPERATOR = re.compile(r"\b((?:aten|prims|torchvision)[.:]+\w+)")
 
@@ -33,7 +33,7 @@ class WholeClassifier(nn.Module):
     """Maps images uint8 (B, H, W, C), as packed, to probabilities float32 (B, K).
 
     With a bank of training features it also returns out-of-distribution scores (B,). The
-    operations are those of Normalization and Classifier, in fp32.
+    operations are the same as in Normalization and Classifier, in fp32.
     """
 
     mean: Tensor
@@ -94,7 +94,7 @@ def as_program(
 
 @contextmanager
 def exporting(tool: str) -> Iterator[None]:
-    """Turn an exporter's exceptions into one ModelError, and discard what else it prints."""
+    """Convert an exporter's exceptions to ModelError, and discard its output."""
     previous_level, sink = logging.root.manager.disable, io.StringIO()
     logging.disable(logging.CRITICAL)
     try:
@@ -122,7 +122,7 @@ def _explain(tool: str, error: BaseException) -> str:
 
 
 def _find_line(error: BaseException) -> str | None:
-    """Return the innermost line of the network's own code in an error's traceback."""
+    """Return the innermost line outside torch and Onsight in an error's traceback."""
     libraries = tuple(f"{package.__path__[0]}{os.sep}" for package in (torch, onsight))
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):

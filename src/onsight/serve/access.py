@@ -29,15 +29,15 @@ _PUBLIC_PATHS = ("/", "/health", "/ready")  # the page asks for the token; monit
 class Limits:
     """What one client, or all clients together, may use; counted while requests arrive."""
 
-    body_bytes: int = 32 * 2**20  # of one request
-    held_bytes: int = 256 * 2**20  # of all request bodies in memory together
-    head_bytes: int = 64 * 2**10  # of a request line and its headers
+    body_bytes: int = 32 * 2**20  # size of one request body
+    held_bytes: int = 256 * 2**20  # total size of all request bodies in memory
+    head_bytes: int = 64 * 2**10  # size of a request line and its headers
     parts: int = 64  # images in one request
     queued: int = 256  # images of one model that are waiting or being processed
     connections: int = 1000
-    receive_seconds: float = 10.0  # until a request has arrived, or its response was read
-    idle_seconds: float = 5.0  # until an unused connection is closed
-    stop_seconds: float = 8.0  # for accepted requests to finish when the server stops
+    receive_seconds: float = 10.0  # time for a request to arrive, or its response to be read
+    idle_seconds: float = 5.0  # time after which an unused connection is closed
+    stop_seconds: float = 8.0  # time for accepted requests to finish when the server stops
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Access:
     host: str = "127.0.0.1"
     port: int = 8000
     hosts: tuple[str, ...] = ()  # host names besides those of this machine
-    origins: tuple[str, ...] = ()  # of other web pages that may send requests
+    origins: tuple[str, ...] = ()  # origins of other web pages that may send requests
     token: str = field(default="", repr=False)  # empty: none is required
     open: bool = False  # accept requests from the network without a token
 
@@ -65,10 +65,11 @@ class Access:
         return self.host == "localhost" or _is_loopback(self.host)
 
     def accepts_host(self, name: str) -> bool:
-        """Check the name in a Host header, in lower case and without the port.
+        """Return whether a Host header may have this name, in lower case and without the port.
 
-        This stops DNS rebinding, where a web page points its own name at this machine. Such a
-        page cannot send an IP address as its host, so any address is accepted if the network is.
+        This stops DNS rebinding, where a web page points its host name at this machine. Such a
+        page cannot send an IP address as its host, so any address is accepted if the server
+        accepts requests from the network.
         """
         names = ("localhost", self.host.lower(), *(host.lower() for host in self.hosts))
         return name in names or _is_loopback(name) or (not self.is_local and _is_address(name))
@@ -119,7 +120,7 @@ class HostCheck:
         return await response(scope, receive, send)
 
     def _accepts_origin(self, origin: str, host: str) -> bool:
-        """Accept the server's own pages and the origins in the settings."""
+        """Return whether an origin is this server's or one of those in the settings."""
         if origin in self._access.origins:
             return True
         match = _ORIGIN.fullmatch(origin.lower())
@@ -153,7 +154,7 @@ class TokenCheck:
 
 
 def error_response(status: int, reason: str) -> JSONResponse:
-    """Return an error in the form that all errors of the server have."""
+    """Return an error as JSON, in the form of all errors of the server."""
     return JSONResponse({"error": reason}, status)
 
 

@@ -1,4 +1,4 @@
-"""The web application: its routes and what each of them answers."""
+"""The web application: its routes and their responses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,7 +32,7 @@ from onsight.serve.similar import SimilarImages
 _RESTART_SECONDS = 0.25  # between checks for dead workers
 _DEFAULT_TOP = 5
 _DEFAULT_SIMILAR, _MAX_SIMILAR = 5, 50
-_MAX_COUNT = 1000  # of any parameter that is a number
+_MAX_COUNT = 1000  # largest value of a numeric query parameter
 _HEAT_MAP_SIDE = 320  # pixels of the longer side, at least
 _MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
@@ -116,7 +116,7 @@ class Api:
         return JSONResponse({"model": model.name, "predictions": rows}, _status(outcomes))
 
     async def explain(self, request: Request) -> Response:
-        """POST /explain: a PNG of the image under a heat map of what supports a class."""
+        """POST /explain: a PNG of the image under a heat map of the evidence for a class."""
         params = query_params(request, "model", "class")
         model = self._select_model(params)
         class_name = params.get("class")

@@ -1,7 +1,9 @@
 """One thread that runs the network for many requests: waiting images are computed as one batch.
 
-There is no delay to fill a batch: while one is computed the next one gathers, so an idle server
-answers at once and batches grow with the load. B images, C channels, H height, W width.
+There is no delay to fill a batch: while a batch is computed, images for the next one are collected,
+so an idle server answers at once and batches grow with the load.
+
+B images, C channels, H height, W width.
 """
 
 import asyncio

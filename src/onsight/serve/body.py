@@ -24,7 +24,7 @@ _RETRY_SOON = {"Retry-After": "1"}
 class Upload:
     """An encoded image as it was sent."""
 
-    name: str | None  # of its file, if the client sent one
+    name: str | None  # file name, if the client sent one
     content: bytes
 
 
@@ -65,7 +65,7 @@ class Reservation:
 
 
 def busy() -> HTTPException:
-    """Return the error for a request that the server has no room for at the moment."""
+    """Return the error for a request that exceeds the server's current capacity."""
     return HTTPException(503, "the server is busy: try again in a moment", headers=_RETRY_SOON)
 
 

@@ -1,4 +1,4 @@
-"""What the server publishes about itself: a card for each model, and the API as OpenAPI 3.1."""
+"""Descriptions for clients: a card for each model, and the API as OpenAPI 3.1."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -107,7 +107,7 @@ def _file_date(path: Path) -> str | None:
 def _limitations(
     classes: int, results: Mapping[str, Any], rows: list[dict[str, Any]]
 ) -> Iterator[str]:
-    """Yield what users should know before they trust the model."""
+    """Yield the model's limitations, which users should know before they trust it."""
     yield (
         f"It assigns one of its {classes:,} classes to every image, even to an image of something "
         "else."

@@ -20,7 +20,7 @@ from onsight.serve.monitoring import ServerMetrics
 from onsight.serve.registry import ModelRegistry
 from onsight_explain.threads import usable_cores
 
-_CONCURRENT_REQUESTS = 256  # of a replica; its own limits reject earlier
+_CONCURRENT_REQUESTS = 256  # per replica; the limits of `Limits` reject requests earlier
 
 
 class DeploymentOptions(BaseModel):
@@ -28,7 +28,7 @@ class DeploymentOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    model: str  # a run folder, model file or folder of several, at a path that all machines see
+    model: str  # a run folder, model file or folder of several, at the same path on all machines
     replicas: int = Field(1, ge=1)
     cpus: float = Field(1, ge=0)
     gpus: float = Field(0, ge=0)

@@ -160,7 +160,7 @@ class ModelRegistry:
         return list(self._models)
 
     def get(self, name: str | None) -> ServedModel | None:
-        """Return the model of this name, or the first one for None; None if there is no such."""
+        """Return the model with this name, or the first model for None; None if it is unknown."""
         return self._models.get(self.names[0] if name is None else name)
 
     def devices(self) -> dict[str, str]:
@@ -169,7 +169,7 @@ class ModelRegistry:
         return {name: str(runner.facts.get("device")) for name, runner in runners.items()}
 
     def statuses(self) -> dict[str, str]:
-        """Return each model's status: `ready`, or what is wrong with it."""
+        """Return each model's status: `ready`, or a description of the problem."""
         statuses = {}
         for name, file in self._files.items():
             model = self._models.get(name)
@@ -190,7 +190,7 @@ class ModelRegistry:
             await asyncio.sleep(_POLL_SECONDS)
             try:
                 await loop.run_in_executor(self._loader, self.reload_changed)
-            except Exception as error:  # such as a folder that cannot be read at the moment
+            except Exception as error:  # such as a folder that cannot be read now
                 log("cannot look for models", error=repr(error))
 
     def reload_changed(self) -> None:
@@ -221,7 +221,7 @@ class ModelRegistry:
                 model.batcher.start()
 
     def close(self) -> None:
-        """Let every worker end once it has answered what it accepted."""
+        """Stop every worker once it has answered the requests it accepted."""
         self._loader.shutdown(wait=False)
         for model in self._models.values():
             model.batcher.close()
@@ -300,7 +300,7 @@ def _model_name(path: Path) -> str:
 
 
 def _version_of(path: Path) -> FileVersion | None:
-    """Return what changes with a model's file, or None if there is no file now."""
+    """Return a value that changes with a model's file, or None if there is no file."""
     try:
         facts = model_file(path).stat()
     except OSError:

@@ -27,10 +27,10 @@ from onsight.serve.monitoring import JsonLogHandler, ServerMetrics, log
 from onsight.serve.registry import Load, ModelRegistry
 from onsight_explain.threads import usable_cores
 
-_DRAIN_SECONDS = 0.5  # during which new requests are still answered: the server is stopping
-_BACKLOG = 1024  # connections that wait to be accepted
+_DRAIN_SECONDS = 0.5  # time in which a stopping server still answers new requests (with 503)
+_BACKLOG = 1024  # maximum number of connections waiting to be accepted
 _MAX_PORT = 65535
-_SPARE_FILES = 256  # besides one for each connection
+_SPARE_FILES = 256  # open files beyond one per connection
 
 _MALFORMED = 400, "this is not a valid HTTP request"
 _LATE = 408, "the request did not arrive in time"
@@ -176,7 +176,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._on_rejected = on_rejected
         self._rejection = _MALFORMED
         self._in_head = self._is_partial = False
-        self._head_bytes = self._parsed_bytes = 0  # of the head: received, and parsed so far
+        self._head_bytes = self._parsed_bytes = 0  # bytes of the head received and parsed
         self._deadline: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
 
@@ -258,7 +258,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().timeout_keep_alive_handler()
 
     def send_400_response(self, msg: str) -> None:
-        """Reject what the parser rejects, with our own reason if we made it fail."""
+        """Reject a request that the parser rejects; called by uvicorn.
+
+        If `_count_head` made the parser fail, the reason is that the head is too long.
+        """
         self._reject(self._rejection)
 
     def _is_idle(self) -> bool:
@@ -266,7 +269,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _count_head(self, count: int) -> None:
-        """Count bytes of the head. Raises ValueError, which the parser raises as its own error."""
+        """Count bytes of the head. Raises ValueError, which makes the parser fail."""
         self._parsed_bytes += count
         if self._parsed_bytes > self._limits.head_bytes:
             self._rejection = _LONG
@@ -289,7 +292,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._reject(_LATE)
 
     def _reject(self, rejection: tuple[int, str]) -> None:
-        """Respond without the app and close; a response that has begun is broken off."""
+        """Respond without the app and close; a response that has begun is cut short."""
         if self.transport.is_closing():
             return
         status, reason = rejection
@@ -320,7 +323,7 @@ def _raw_error(status: int, reason: str) -> bytes:
 
 
 def _allow_open_files(count: int) -> None:
-    """Raise the number of files this process may open, as far as the system allows."""
+    """Raise the number of files this process may open to `count`, or the hard limit if lower."""
     try:
         import resource
     except ImportError:  # Windows

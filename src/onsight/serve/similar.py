@@ -1,7 +1,7 @@
 """Search the training images of a model for those most similar to an image.
 
-They are opened at the first request, in a thread and with a network of their own, so that
-predictions continue meanwhile.
+The training images are opened at the first request, in a separate thread and with a separate copy
+of the network, so that predictions continue meanwhile.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from onsight.inference.predictor import Predictor
     from onsight.inference.similar import SearchSet
 
-_MAX_IMAGES = 50_000  # that can be searched: opening more would take too long
+_MAX_IMAGES = 50_000  # largest searchable training set; opening more would take too long
 _RETRY_LATER = {"Retry-After": "10"}
 
 
@@ -36,7 +36,7 @@ class SimilarImages:
         self._opened: dict[ServedModel, asyncio.Future[_SearchableImages]] = {}
 
     def why_unavailable(self, model: ServedModel) -> str | None:
-        """Return why a model's images cannot be searched, as far as known; None if they can."""
+        """Return why a model's images cannot be searched; None if no reason is known."""
         if not self._is_private:
             return "training images are shown only on this machine or with a token"
         file = getattr(model.predictor.runner, "file", None)
@@ -44,14 +44,14 @@ class SimilarImages:
             return "an exported model has no record of its training images"
         if not 0 < len(file.seen) <= _MAX_IMAGES:
             return f"only 1 to {_MAX_IMAGES:,} training images can be searched"
-        opened = self._opened.get(model)
-        failed = opened is not None and opened.done() and opened.exception() is not None
+        task = self._opened.get(model)
+        failed = task is not None and task.done() and task.exception() is not None
         return "the training images cannot be opened: see the log" if failed else None
 
     async def search(self, model: ServedModel, pixels: Pixels, count: int) -> list[dict[str, Any]]:
         """Return the images most similar to pixels (H, W, C), as JSON values.
 
-        Raises HTTPException (503) while they are being opened.
+        Raises HTTPException (503) while the training images are being opened.
         """
         images = self._images_of(model)
         loop = asyncio.get_running_loop()
@@ -75,7 +75,7 @@ class SimilarImages:
 
 
 class _SearchableImages:
-    """A network of its own, and the images to search with it."""
+    """The training images of a model, and a separate copy of its network to search them."""
 
     def __init__(self, predictor: "Predictor", images: "SearchSet") -> None:
         self._predictor = predictor

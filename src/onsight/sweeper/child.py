@@ -1,4 +1,4 @@
-"""One run of a sweep in a process of its own: a request on stdin, the answer as a line on stdout.
+"""One run of a sweep in a separate process: a request on stdin, the answer as a line on stdout.
 
 stdin stays open as long as the parent lives; when it closes, the run stops with a checkpoint.
 """
@@ -20,7 +20,7 @@ def main() -> None:
     request: dict[str, Any] = json.loads(sys.stdin.readline())
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     answer_file = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # keeps everything else that is printed out of the answer
+    os.dup2(2, 1)  # send all other output to stderr, so that stdout has only the answer
     try:
         answer = _train(request)
     except OnsightError as error:
@@ -46,7 +46,7 @@ def _train(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stop_with_parent() -> None:
-    # Read the descriptor itself: a thread that waits in sys.stdin would hold up the exit.
+    # Read the descriptor itself: a thread that waits in sys.stdin would delay the exit.
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

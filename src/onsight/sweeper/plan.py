@@ -1,4 +1,4 @@
-"""What a sweep tries, and its folder: sweep.json, and a run folder for each combination."""
+"""The combinations that a sweep tries, and its folder: sweep.json and a folder for each run."""
 
 import os
 import re
@@ -15,8 +15,8 @@ from onsight.files import disk_errors, write_json
 from onsight.report.run_files import read_json
 from onsight.training.run_folder.folder import CONFIG, lock_folder
 
-Settings = dict[str, Any]  # config fields and a value for each
-Space = dict[str, list[Any]]  # config fields and the values to try
+Settings = dict[str, Any]  # config field -> value
+Space = dict[str, list[Any]]  # config field -> values to try
 
 _PLAN = "sweep.json"
 _LOCK = ".lock"
@@ -49,18 +49,18 @@ def read_space(tries: Sequence[str]) -> Space:
 
 
 def combinations(space: Space) -> Iterator[Settings]:
-    """Yield every combination of the values; those of the last field change fastest."""
+    """Yield every combination of the values; the values of the last field change fastest."""
     for values in product(*space.values()):
         yield dict(zip(space, values, strict=True))
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a sweep."""
+    """A run of a sweep, before it is trained or resumed."""
 
     path: Path
     settings: Settings  # the combination it tries
-    fields: Settings  # all config fields it is given
+    fields: Settings  # all config fields passed to it
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class PlannedRun:
 
     @property
     def is_finished(self) -> bool:
-        """Whether everything was written, the report last."""
+        """Whether all its files were written; the report is the last."""
         results = read_json(self.path / "results.json")
         return bool(results and results["report"])
 
@@ -80,14 +80,14 @@ class PlannedRun:
 
 
 def plan_runs(folder: Path, settings: Sequence[Settings], fields: Settings) -> list[PlannedRun]:
-    """Return a run for each combination of settings; their names are numbered, so none are equal.
+    """Return a run for each combination of settings, with unique, numbered names.
 
-    fields are given to all runs.
+    fields are passed to all runs.
     """
     digits = len(str(len(settings)))
     return [
-        PlannedRun(folder / f"{number:0{digits}d}-{_slug(tried)}", tried, fields | tried)
-        for number, tried in enumerate(settings, 1)
+        PlannedRun(folder / f"{position:0{digits}d}-{_slug(tried)}", tried, fields | tried)
+        for position, tried in enumerate(settings, 1)
     ]
 
 
@@ -95,7 +95,7 @@ def plan_runs(folder: Path, settings: Sequence[Settings], fields: Settings) -> l
 def claim_sweep(folder: Path, plan: dict[str, Any], resume: bool) -> Iterator[None]:
     """Make or reopen a sweep's folder, and lock it for this process.
 
-    The plan, plain values, is kept there; a sweep can only be resumed with the same plan. Raises
+    The plan, plain values, is saved in it; a sweep can only be resumed with the same plan. Raises
     OutputError, ConfigError.
     """
     if resume:
@@ -163,7 +163,7 @@ def _check_same_plan(folder: Path, plan: dict[str, Any]) -> None:
     if changed:
         raise ConfigError(
             f"a resumed sweep keeps its settings, but {', '.join(changed)} would change "
-            f"(see {folder / _PLAN}); leave that as it was, or start a new sweep"
+            f"(see {folder / _PLAN}); give the same settings, or start a new sweep"
         )
 
 

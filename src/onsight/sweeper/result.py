@@ -1,4 +1,4 @@
-"""The result of a sweep: the winner, chosen by validation images, and how it compares on test."""
+"""The result of a sweep: the winner on validation images, compared with the others on test."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ class SweptRun:
 
 @dataclass(frozen=True)
 class FailedRun:
-    """A run that failed, and why."""
+    """A run that failed, and the reason."""
 
     name: str
     settings: Settings
@@ -73,7 +73,7 @@ def choose_winner(runs: Sequence[SweptRun]) -> SweptRun:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What `onsight.sweep` returns."""
+    """The result of `onsight.sweep`."""
 
     path: Path
     space: Space
@@ -81,7 +81,7 @@ class Sweep:
     failed: tuple[FailedRun, ...]
     winner: SweptRun
     compared: RunComparison | None  # the winner with every other run; None if no other finished
-    page: Path | None  # of that comparison
+    page: Path | None  # HTML page of that comparison
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -140,7 +140,7 @@ class Sweep:
 
 
 def _best_epoch(rows: Sequence[EpochRow]) -> EpochRow | None:
-    """Return the epoch whose weights the run kept, by the trainer's own rule.
+    """Return the epoch whose weights the run kept, by the same rule as the trainer.
 
     If fine-tuning kept a blend instead, the blend validated a little better than this.
     """

@@ -1,7 +1,7 @@
 """Train the runs of a sweep: here, one after the other, or as trials of Ray Tune on a cluster.
 
-Either way each run is a process of its own. A trial whose machine is lost is started again, and
-then continues from the run's last checkpoint.
+Either way each run is a separate process. A trial whose machine is lost is restarted, and then
+continues from the run's last checkpoint.
 """
 
 import json
@@ -22,11 +22,11 @@ from onsight.training.ranks.signals import handling
 from onsight.training.run_folder.folder import lock_folder
 from onsight_explain.python_process import child_command
 
-_STALE_SECONDS = 30  # for a run to end whose sweep was killed
+_STALE_SECONDS = 30  # time for a run to end after its sweep was killed
 _STOPPED = {129, 130, 143}  # exit codes after SIGHUP, SIGINT and SIGTERM
-_MAX_LOSSES = 3  # of machines, before a trial counts as failed
+_MAX_RESTARTS = 3  # restarts of a trial whose machine was lost
 _RUN = "run"  # the parameter of a trial
-_TUNE_FOLDER = "ray-tune"  # Tune's own files, in the sweep's folder
+_TUNE_FOLDER = "ray-tune"  # folder for Tune's files, in the sweep's folder
 
 Errors = dict[str, str]  # why each run failed, by its name; an empty text if it did not
 
@@ -34,9 +34,9 @@ Errors = dict[str, str]  # why each run failed, by its name; an empty text if it
 def run_locally(runs: Sequence[PlannedRun], data: str, reporter: Reporter) -> Errors:
     """Train the runs that are not finished, one after the other. Raises Interrupted."""
     errors = {}
-    for number, run in enumerate(runs, 1):
+    for position, run in enumerate(runs, 1):
         status = ": already finished" if run.is_finished else ", resumed" if run.is_started else ""
-        reporter.say(f"run {number} of {len(runs)}: {run.name}{status}")
+        reporter.say(f"run {position} of {len(runs)}: {run.name}{status}")
         try:
             errors[run.name] = train_run(run, data)
         except Interrupted as stop:
@@ -51,7 +51,7 @@ def run_locally(runs: Sequence[PlannedRun], data: str, reporter: Reporter) -> Er
 
 
 def run_on_ray(runs: Sequence[PlannedRun], data: str, reporter: Reporter, cluster: str) -> Errors:
-    """Train the runs that are not finished on a cluster that shares the sweep's folder.
+    """Train the runs that are not finished on a cluster that can reach the sweep's folder.
 
     cluster is an address as for ray_cluster. Raises ConfigError.
     """
@@ -82,12 +82,12 @@ def train_run(run: PlannedRun, data: str) -> str:
 def _make_request(run: PlannedRun, data: str) -> dict[str, Any]:
     resume = run.is_started
     # A resumed run keeps the settings in its folder.
-    fields = _own_code(run.fields) if resume else run.fields
+    fields = _user_code(run.fields) if resume else run.fields
     return {"data": data, "out": str(run.path), "resume": resume, "fields": fields}
 
 
-def _own_code(fields: Settings) -> Settings:
-    """Return the model if it is the user's code, which no folder may name on its own."""
+def _user_code(fields: Settings) -> Settings:
+    """Return the model field if it names the user's code, which is never read from a folder."""
     return {"model": fields["model"]} if ":" in fields.get("model", "") else {}
 
 
@@ -112,7 +112,7 @@ def _run_child(request: dict[str, Any]) -> dict[str, Any]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
-        start_new_session=True,  # or a terminal's Ctrl-C would reach it twice
+        start_new_session=True,  # otherwise Ctrl-C in a terminal would reach it twice
     ) as child:
         assert child.stdin
         assert child.stdout
@@ -129,7 +129,7 @@ def _run_child(request: dict[str, Any]) -> dict[str, Any]:
 
 def _describe_exit(code: int) -> str:
     if code >= 0:
-        return f"its process ended with exit code {code}; its own messages are above"
+        return f"its process ended with exit code {code}; its messages are above"
     number = signal.Signals(-code)
     memory = ", perhaps because memory ran out" if number == signal.SIGKILL else ""
     return f"its process was ended by {number.name}{memory}"
@@ -159,7 +159,7 @@ def _tune(ray: Any, runs: Sequence[PlannedRun], data: str, reporter: Reporter) -
         run_config=tune.RunConfig(
             name=_TUNE_FOLDER,
             storage_path=str(unfinished[0].path.parent),
-            failure_config=tune.FailureConfig(max_failures=_MAX_LOSSES),
+            failure_config=tune.FailureConfig(max_failures=_MAX_RESTARTS),
             verbose=0,
         ),
     )
@@ -182,13 +182,13 @@ def _run_trial(
     try:
         return {"error": train_run(run, data)}
     except Interrupted:
-        raise  # the cluster stops this trial, which is to continue elsewhere
+        raise  # the cluster stops this trial and restarts it elsewhere
     except OnsightError as error:
         return {"error": str(error)}
 
 
 def _resources_per_run(ray: Any) -> dict[str, float]:
-    """Return a GPU with its share of the cores, or without GPUs the cores of a machine."""
+    """Return one GPU and its share of the cores, or all cores of a machine if no GPU exists."""
     machines = live_nodes(ray)
     with_gpus = [machine for machine in machines if machine.get("GPU", 0) >= 1]
     if with_gpus:

@@ -44,7 +44,7 @@ def sweep(
     The winner is chosen by validation images alone, and compared with the others on test images.
 
     Args:
-        data: what `train` accepts.
+        data: any DATA that `train` accepts.
         tries: config fields and their values, such as "learning_rate=0.001,0.003".
         out: the folder for the run folders; by default a new one in `sweeps`.
         resume: continue the sweep in `out`: finished runs are kept.
@@ -80,18 +80,18 @@ def sweep(
 def _common_fields(
     space: Space, recipe: str | None, config_file: str | Path | None, fields: Settings
 ) -> Settings:
-    """Return the fields that all runs are given. Raises ConfigError."""
+    """Return the fields passed to all runs. Raises ConfigError."""
     repeated = sorted(set(space) & set(fields))
     if repeated:
         flag = repeated[0].replace("_", "-")
-        raise ConfigError(f"--{flag} is given and tried; leave out one")
+        raise ConfigError(f"--{flag} is also in --try; remove one of them")
     layers = config_layers(recipe, config_file, fields)
     config = make_config(*layers)
     if "model" not in space:
         refuse_code_from_files(config, fields)
     if config.folds not in ("auto", "1"):
         raise ConfigError(
-            "a sweep chooses by validation images and evaluates on test images: leave out --folds"
+            "a sweep chooses by validation images and evaluates on test images: remove --folds"
         )
     if not (config.validation_fraction and config.test_fraction):
         raise ConfigError(
@@ -103,7 +103,7 @@ def _common_fields(
 
 
 def _absolute(data: str) -> str:
-    """Return DATA as other processes and machines find it."""
+    """Return DATA, absolute if it is a path, so that other processes can find it."""
     path = user_path(data)
     return str(path.absolute()) if data != DEMO and path.exists() else data
 
@@ -114,7 +114,7 @@ def _conclude(folder: Path, space: Space, runs: Sequence[PlannedRun], errors: Er
         FailedRun(run.name, run.settings, errors[run.name]) for run in runs if errors[run.name]
     ]
     if not finished:
-        raise _no_run_finished(failed)
+        raise _make_error(failed)
     swept = [read_run(run) for run in finished]
     winner = choose_winner(swept)
     compared, page = None, None
@@ -124,7 +124,8 @@ def _conclude(folder: Path, space: Space, runs: Sequence[PlannedRun], errors: Er
     return Sweep(folder, space, tuple(swept), tuple(failed), winner, compared, page)
 
 
-def _no_run_finished(failed: Sequence[FailedRun]) -> OnsightError:
+def _make_error(failed: Sequence[FailedRun]) -> OnsightError:
+    """Return the error for a sweep of which no run finished."""
     reasons = list(dict.fromkeys(run.error for run in failed))
     if len(reasons) == 1:
         return UserError(f"no run of the sweep finished, all for the same reason: {reasons[0]}")

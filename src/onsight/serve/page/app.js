@@ -27,7 +27,7 @@ function announce(sentence) {
   part("announcement").textContent = sentence;
 }
 
-// A request outside the queue; `message` shows that the server is busy, or what went wrong.
+// A request outside the queue; `message` shows that the server is busy, or the error.
 async function requestAside(request, message) {
   const show = (sentence) => {
     message.hidden = !sentence;

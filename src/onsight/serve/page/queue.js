@@ -7,7 +7,7 @@ const LANES = 2;
 const readable = (file) => file.slice(0, 1).arrayBuffer().then(() => true, () => false);
 
 /**
- * Items `{file, model, answer(prediction), fail(problem)}` on their way to `send(items, signal)`.
+ * Items `{file, model, answer(prediction), fail(problem)}` waiting for `send(items, signal)`.
  *
  * `held` is the reason why nothing is sent until `resume()`, or null. `onChange()` is called after
  * every change, `onRejected()` when the server requires a token.

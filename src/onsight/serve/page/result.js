@@ -35,7 +35,7 @@ function warning({ out_of_distribution: isUnlike, probability, predicted }) {
   return ["Unsure.", `The model gives ${predicted} a probability of only ${percent(probability)}.`];
 }
 
-/** An image on its way: `element` to show, `answer` or `fail` once, `dispose` at the end. */
+/** An image waiting for its prediction: `element` to show, `answer` or `fail` once, `dispose` at the end. */
 export class Result {
   predicted = null; // and its probability, once answered
   probability = null;

@@ -1,6 +1,6 @@
 // Numbers and sentences in the style of Onsight's reports.
 
-/** A share as 91.4%, with more digits where fewer would round to 0% or 100%. */
+/** A proportion as 91.4%, with more digits where fewer would round to 0% or 100%. */
 export function percent(share) {
   if (share === null || share === undefined || !Number.isFinite(share)) return "–";
   if (share === 0 || share === 1) return `${100 * share}%`;
