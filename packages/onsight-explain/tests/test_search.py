@@ -178,6 +178,14 @@ def test_a_stalled_window_is_measured_again(run):
     assert found.best.low == pytest.approx(1.5)
 
 
+@pytest.mark.parametrize("stalled", range(6, 30))
+def test_a_stalled_baseline_is_not_reused(run, stalled):
+    factors = {str(change): 1.0 for change in range(12)}
+    _, found = run(factors, noise=lambda window: 0.2 if window == stalled else 1.0)
+    assert set(found.baseline_rates) == {100.0}
+    assert all(result.interval.ratio <= 1.0 for result in found.results if result.interval)
+
+
 def test_a_surer_single_change_that_gained_less_does_not_replace_the_winner(run):
     _, found = run({"a": 3.0, "b": 2.5}, groups="ab", unsteady="a")
     assert found.best.low < next(one.low for one in found.results if one.name == "b")

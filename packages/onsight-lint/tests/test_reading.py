@@ -241,6 +241,21 @@ def test_long_and_deep_scripts_cause_no_recursion_error(tmp_path):
     assert [finding.rule for finding in read_script(script)] == ["discarded-move"]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "first, *rest, a, b, c = accelerator.prepare(net, loader)",
+        "for *rest, a, b, c in zip(xs, *ys):",
+        "for *rest, a in zip():",
+    ],
+)
+def test_more_targets_than_arguments_cause_no_index_error(tmp_path, line):
+    script = tmp_path / "train.py"
+    body = "    pass\n" if line.endswith(":") else ""
+    script.write_text(f"import torch\n{line}\n{body}a.cuda()\nprint(a)\n")
+    assert [finding.rule for finding in read_script(script)] in ([], ["discarded-move"])
+
+
 def test_reading_needs_neither_torch_nor_the_scripts_own_imports():
     code = (
         "import sys, pathlib; from onsight_lint.read import read_script;"

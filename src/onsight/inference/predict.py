@@ -201,7 +201,7 @@ def _skip_outputs(inputs: Iterator[Input], options: OutputOptions) -> Iterator[I
     """
     existing = {flag: path for flag, path in options.files.items() if os.path.exists(path)}
     hidden = {
-        str(name(path).absolute())
+        os.path.abspath(name(path))
         for path in options.text_files.values()
         for name in (rows_path, job_path)
     }

@@ -148,8 +148,9 @@ def learning_curve(curve: LearningCurve) -> str:
             _column(points, "accuracy_high"),
             color=_FIRST,
             lw=1.4,
+            label="95% CI",
         )
-        axes.plot(sizes, _column(points, "accuracy"), "o", color=_FIRST, label="95% CI")
+        axes.plot(sizes, _column(points, "accuracy"), "o", color=_FIRST)
         axes.set_xscale("log", base=2)
         axes.set_xticks([*sizes, 2 * sizes[-1]])
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

@@ -192,7 +192,7 @@ def _resources_per_run(ray: Any) -> dict[str, float]:
     machines = live_nodes(ray)
     with_gpus = [machine for machine in machines if machine.get("GPU", 0) >= 1]
     if with_gpus:
-        cores = min(machine["CPU"] // machine["GPU"] for machine in with_gpus)
+        cores = min(machine.get("CPU", 0) // machine["GPU"] for machine in with_gpus)
         return {"cpu": max(1, cores), "gpu": 1}
     # The head of a cluster may have no cores for work.
     cores = min((node["CPU"] for node in machines if node.get("CPU", 0) >= 1), default=1)

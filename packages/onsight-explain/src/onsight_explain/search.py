@@ -295,13 +295,15 @@ class Search(Generic[C]):
             for attempt in range(2):
                 entry.rounds.measure(measure_base, lambda: entry.trial.measure(self.window_seconds))
                 rates, changed = entry.rounds.baseline, entry.rounds.changed
-                if not _is_stalled(rates[-1], usual_rates) and not _is_stalled(
-                    changed[-1], changed
-                ):
+                is_baseline_stalled = _is_stalled(rates[-1], usual_rates)
+                if not is_baseline_stalled and not _is_stalled(changed[-1], changed):
                     return
                 if attempt == 0:
-                    rates.pop()
+                    rate = rates.pop()
                     changed.pop()
+                    self.baseline_fresh_until = 0.0  # the repeated round measures it again
+                    if is_baseline_stalled and not base:
+                        self.baseline_rates.remove(rate)
         except TrialFailed as error:
             entry.problem = str(error)
             entry.trial.close()

@@ -310,8 +310,8 @@ class Values:
         if owner is not None and name in _RETURN_SELF and not self.script.path_of(call.func):
             return self.origins(owner, steps)
         if name == "prepare" and steps and isinstance(steps[0], int) and len(call.args) > 1:
-            is_inside = steps[0] < len(call.args)
-            return self.origins(call.args[steps[0]], steps[1:]) if is_inside else None
+            argument = _positional(call, steps[0])
+            return self.origins(argument, steps[1:]) if argument else None
         if first is not None and name in _RETURN_FIRST:
             return self.origins(first, steps)
         if first is not None and name == "next":
@@ -330,8 +330,9 @@ class Values:
         key = steps[1] if len(steps) > 1 else None
         if name == "enumerate" and call.args:
             return self.origins(call.args[0], (EACH, *steps[2:])) if key == 1 else None
-        if name == "zip" and isinstance(key, int) and key < len(call.args):
-            return self.origins(call.args[key], (EACH, *steps[2:]))
+        if name == "zip" and isinstance(key, int):
+            argument = _positional(call, key)
+            return self.origins(argument, (EACH, *steps[2:])) if argument else None
         if isinstance(call.func, ast.Attribute) and name in ("items", "values"):
             if name == "items" and key != 1:
                 return None
@@ -359,3 +360,12 @@ def _is_constant(key: ast.expr | None, value: object) -> bool:
 def _distinct(origins: list[Origin]) -> list[Origin]:
     by_key = {(origin.node, origin.steps): origin for origin in origins}
     return list(by_key.values())
+
+
+def _positional(call: ast.Call, index: int) -> ast.expr | None:
+    """Return a positional argument by its index; None if a star makes it uncertain."""
+    if not -len(call.args) <= index < len(call.args):
+        return None
+    if any(isinstance(argument, ast.Starred) for argument in call.args):
+        return None
+    return call.args[index]

@@ -128,7 +128,12 @@ def unused_name(draft: Draft, name: str) -> str:
     nodes = draft.source.nodes
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     used |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    used |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    used |= {node.name for node in nodes if isinstance(node, definitions)}
+    aliases = [node for node in nodes if isinstance(node, ast.alias)]
+    used |= {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
+    handlers = [node for node in nodes if isinstance(node, ast.ExceptHandler)]
+    used |= {handler.name for handler in handlers if handler.name}
     while name in used:
         name += "_"
     return name
@@ -169,7 +174,11 @@ def _assigned_names(node: ast.AST) -> set[str]:
         case _:
             return set()
     nodes = [inner for target in targets for inner in ast.walk(target)]
-    return {ast.unparse(inner) for inner in nodes if isinstance(inner, ast.Name | ast.Attribute)}
+    return {
+        ast.unparse(inner)
+        for inner in nodes
+        if isinstance(inner, ast.Name | ast.Attribute) and isinstance(inner.ctx, ast.Store)
+    }
 
 
 def _root_name(node: ast.AST) -> str:

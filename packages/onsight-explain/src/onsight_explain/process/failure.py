@@ -112,4 +112,11 @@ def _install_hint(module: str) -> str:
 def _exit_words(code: int | None) -> str:
     if code is None:
         return "no response in time"
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return str(number)
