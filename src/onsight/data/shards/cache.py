@@ -157,9 +157,9 @@ class RemoteShards:
             return self._remote.read(self._files[index], offset, offset + size)
         return (copy or self.open(index)).read(offset, size)
 
-    def prefetch(self, numbers: Sequence[int]) -> None:
+    def prefetch(self, indices: Sequence[int]) -> None:
         """Start copying these shards, in this order."""
-        for index in numbers:
+        for index in indices:
             if self._open_files.get(index) is None:
                 self._start_copy(index)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from onsight.randomness import key
 
-LANES = 4  # minimum; the batches are the same for any number of ranks up to this one
+LANES = 4  # minimum number of lanes; batches are the same for any number of ranks up to it
 WINDOW = 4  # number of shards over which one shard's images are spread
 _PREFETCHED = 4  # number of shards requested before they are needed
 _SHARDS, _IMAGES = 1, 2  # streams of random numbers

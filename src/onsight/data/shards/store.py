@@ -50,7 +50,7 @@ class ShardStore(Protocol):
     def read(self, index: int, offset: int, size: int) -> bytes:
         """Return some bytes of a shard; safe for threads. Raises as `open` does."""
 
-    def prefetch(self, numbers: Sequence[int]) -> None:
+    def prefetch(self, indices: Sequence[int]) -> None:
         """Start copying these shards, the next ones to be read."""
 
 
@@ -98,7 +98,7 @@ class LocalShards:
         """Return some bytes of a file."""
         return self.open(index).read(offset, size)
 
-    def prefetch(self, numbers: Sequence[int]) -> None:
+    def prefetch(self, indices: Sequence[int]) -> None:
         """Do nothing: the files are local."""
 
 
@@ -113,7 +113,7 @@ class ShardFile(io.RawIOBase):
 
     def __init__(self, store: ShardStore, index: int) -> None:
         super().__init__()
-        self._store, self._number, self._position = store, index, 0
+        self._store, self._index, self._position = store, index, 0
         self._size = store.shards[index].size
 
     def readable(self) -> bool:
@@ -138,6 +138,6 @@ class ShardFile(io.RawIOBase):
         """Return bytes from the position on, by default all bytes."""
         is_rest = size is None or size < 0
         end = self._size if is_rest else min(self._size, self._position + size)
-        content = self._store.read(self._number, self._position, max(0, end - self._position))
+        content = self._store.read(self._index, self._position, max(0, end - self._position))
         self._position += len(content)
         return content

@@ -190,7 +190,7 @@ def _read_progress(target: Target, facts: dict[str, Any]) -> WrittenShards:
 
 
 def _write_index(target: Target, name: str, facts: dict[str, Any], written: WrittenShards) -> None:
-    """Write the index in the form of webdataset's `wids`, with its origin."""
+    """Write the index in the form of webdataset's `wids`, with facts that identify its source."""
     problems = [list(problem) for problem in written.problems]
     made_from = {**facts, "rows": written.rows, "problems": problems}
     index = {"wids_version": 1, "shardlist": written.shards, "made_from": made_from}

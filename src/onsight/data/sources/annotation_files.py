@@ -24,7 +24,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_xml(path: Path) -> Element:
-    """Return the root of an XML file. Raises DataError, also for a document type."""
+    """Return an XML file's root. Raises DataError, also for document types: entities can grow."""
     data = _read(path)
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
         raise DataError(f"{path} declares a document type, which annotations do not need")

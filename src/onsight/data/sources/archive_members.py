@@ -156,7 +156,7 @@ def _find_danger(name: str, path: str) -> str:
 
 
 def _tar_files(file: IO[bytes]) -> Iterator[tuple[TarFileHeader, str]]:
-    """Yield each member that is not a folder, and its refusal. Raises BrokenTar."""
+    """Yield each member that is not a folder, and the reason to refuse it. Raises BrokenTar."""
     headers = read_ordinary_headers(file.fileno())
     if headers is not None:
         yield from ((header, "") for header in headers)

@@ -187,7 +187,7 @@ class _Walk:
             self._visit(self._pending.pop())
 
     def notes(self) -> list[str]:
-        """Return a note on skipped files and folders that are no problem."""
+        """Return notes on skipped files and folders that are no problem."""
         notes = note_hidden(self._hidden)
         if self._empty:
             names = joined([name_class(path) for path in self._empty], limit=3)

@@ -254,7 +254,7 @@ class _Slot(NamedTuple):
 class _Spool:
     """An unnamed temporary file of images whose origin can be read only once.
 
-    The file is written completely before reading starts, by one or several threads.
+    The file is written completely and then read, possibly by several threads.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Read the pickled batches of CIFAR without executing anything from them.
 
-Unpickling calls any named function. Here every name is refused except the few that numpy
-arrays and bytes need, and these are replaced by stand-ins that only record their arguments. The
+Unpickling calls any function that a pickle names. Here every name is refused except the few that
+numpy arrays and bytes need; stand-ins that only record their arguments replace these names. The
 opcodes are checked beforehand, which bounds the memory and time that a pickle can use.
 """
 
@@ -76,7 +76,7 @@ def _check_opcodes(data: bytes) -> None:
             if "TUPLE" in previous:
                 tuples.add(slot)
             stored += 1
-        elif name.endswith("GET") and argument in tuples:  # hashing nests could take forever
+        elif name.endswith("GET") and argument in tuples:  # nested tuples can hash forever
             raise RefusedPickle("it uses a tuple twice")
         start = marks.pop() if pickletools.markobject in opcode.stack_before and marks else depth
         _count(counts, name, depth - start)

@@ -193,7 +193,7 @@ def draw_rows(source: Source, count: int, seed: int) -> NDArray[np.int64]:
     """Return all given test and validation rows, then `count` random rows of the others.
 
     At least one row of each class is selected, the others in proportion to class sizes. A smaller
-    count selects the first rows of a larger count.
+    count selects the first rows of a larger count's selection.
     """
     splits = source.index.splits
     held_out = np.isin(splits, (TEST, VALIDATION))

@@ -26,8 +26,8 @@ Table = tuple[Sequence[str], Iterable[tuple[int, Sequence[object]]]]
 def read_table(path: Path, label: str = "") -> Table:
     """Return a table's header and rows; the format follows from the ending of the file's name.
 
-    label: an additional column to read. Raises DataError for a malformed line
-    or file, OSError, UnicodeDecodeError; so does reading the rows.
+    label: a column to read besides the columns with known names. Raises DataError for a malformed
+    line or file, OSError, UnicodeDecodeError; so does reading the rows.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -52,7 +52,7 @@ def normalize_column(name: str) -> str:
 
 
 def _locate_foreign_text(path: Path) -> str:
-    """Return the place where UTF-8 ends in a file, to continue a message that names the file."""
+    """Return the first place that is not UTF-8, to continue a message that names the file."""
     with open(path, "rb") as file:
         for line, content in enumerate(file, 1):
             try:
