@@ -1,8 +1,8 @@
 """Remote shards, copied whole to the local disk shortly before they are read.
 
 `ShardCache` keeps the copies below a size limit and removes those used longest ago. Several
-processes share them: a copy is written to a temporary name under a lock of its own, synced and
-renamed, and whoever has it open can go on reading after it was removed.
+processes share them: a copy is written to a temporary name under a separate lock, synced and
+renamed. A process that has a copy open can go on reading it after its removal.
 """
 
 import hashlib
@@ -24,10 +24,10 @@ from onsight.errors import DataError, DiskError
 from onsight.files import disk_errors
 from onsight.text import data_size
 
-_FREE_DISK_SHARE = 0.5  # of the free space, if no limit is given
+_FREE_DISK_SHARE = 0.5  # fraction of the free disk space, without a given limit
 _ENDING, _UNFINISHED = ".shard", ".tmp"
-_BLOCK_BYTES = 8 << 20  # of one request, which is what a broken connection costs
-_MAX_OPEN = 24  # copies; an open one uses disk space even after it was removed
+_BLOCK_BYTES = 8 << 20  # bytes per request, all lost if the connection breaks
+_MAX_OPEN = 24  # open copies; each uses disk space even after its removal
 _PARALLEL_COPIES = 4
 
 
@@ -53,11 +53,11 @@ class ShardCache:
         except FileNotFoundError:
             return None
         with suppress(OSError):
-            os.utime(path)  # the order of use, by which copies are removed
+            os.utime(path)  # access time; copies are removed in the order of use
         return copy
 
     def add(self, key: str, size: int, write: Callable[[BinaryIO], None]) -> Descriptor:
-        """Return the copy under this key, written now unless another process has done so.
+        """Return the copy under this key; write it unless another process has done so.
 
         Raises DiskError, also for a copy that is larger than the limit for all of them.
         """
@@ -78,8 +78,9 @@ class ShardCache:
                     write(file)
                     file.flush()
                     os.fsync(file.fileno())
-                    with locked(self._lock("room")):  # whose holder could miss it under both names
-                        os.replace(temporary, path)  # if a power cut undoes it, there is no copy
+                    # Without the lock, its holder could miss the copy under both names.
+                    with locked(self._lock("room")):
+                        os.replace(temporary, path)  # a power cut can undo this: no copy then
                     return Descriptor(os.dup(file.fileno()))
             except BaseException:
                 temporary.unlink(missing_ok=True)
@@ -89,7 +90,7 @@ class ShardCache:
         return self._folder / "locks" / key
 
     def _make_room(self, key: str, file: BinaryIO, size: int) -> None:
-        """Remove copies until this one fits, and reserve its space by the size of its file."""
+        """Remove copies until the new one fits; its file, at full size, reserves the space."""
         with locked(self._lock("room")):
             self._remove_strays(key)
             entries = sorted(self._entries())
@@ -103,7 +104,7 @@ class ShardCache:
             file.truncate(size)
 
     def _remove_strays(self, key: str) -> None:
-        """Remove what killed processes left unfinished: nobody holds its lock."""
+        """Remove unfinished copies of killed processes: nobody holds their locks."""
         for path in self._folder.glob(f"*{_UNFINISHED}"):
             other = path.name.split(".")[0]
             if other == key:
@@ -115,9 +116,9 @@ class ShardCache:
                     path.unlink(missing_ok=True)
 
     def _entries(self) -> list[tuple[int, int, Path]]:
-        """Return (time of last use, bytes, path) of everything in the folder."""
+        """Return (time of last use, bytes, path) of each file in the folder."""
         entries = []
-        with os.scandir(self._folder) as scan:  # its stat costs a third of Path.stat
+        with os.scandir(self._folder) as scan:  # DirEntry.stat costs a third of Path.stat
             for entry in scan:
                 if entry.name.endswith((_ENDING, _UNFINISHED)):
                     with suppress(FileNotFoundError):
@@ -140,59 +141,59 @@ class RemoteShards:
         self._pool = ThreadPoolExecutor(_PARALLEL_COPIES, thread_name_prefix="shards")
         weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
 
-    def open(self, number: int) -> Descriptor:
-        """Open the copy of a shard, which is made first if there is none."""
-        copy = self._find_copy(number)
+    def open(self, index: int) -> Descriptor:
+        """Open the copy of a shard; make the copy first if there is none."""
+        copy = self._find_copy(index)
         if copy is None:
-            copy = self._open_files.add(number, self._start_copy(number).result())
+            copy = self._open_files.add(index, self._start_copy(index).result())
             with self._lock:
-                self._pending.pop(number, None)
+                self._pending.pop(index, None)
         return copy
 
-    def read(self, number: int, offset: int, size: int) -> bytes:
-        """Return some bytes of a shard; if it was not prefetched, request only these."""
-        copy = self._find_copy(number)
-        if copy is None and number not in self._pending:
-            return self._remote.read(self._files[number], offset, offset + size)
-        return (copy or self.open(number)).read(offset, size)
+    def read(self, index: int, offset: int, size: int) -> bytes:
+        """Return some bytes of a shard; request only these bytes if it was not prefetched."""
+        copy = self._find_copy(index)
+        if copy is None and index not in self._pending:
+            return self._remote.read(self._files[index], offset, offset + size)
+        return (copy or self.open(index)).read(offset, size)
 
-    def prefetch(self, numbers: Sequence[int]) -> None:
+    def prefetch(self, indices: Sequence[int]) -> None:
         """Start copying these shards, in this order."""
-        for number in numbers:
-            if self._open_files.get(number) is None:
-                self._start_copy(number)
+        for index in indices:
+            if self._open_files.get(index) is None:
+                self._start_copy(index)
 
-    def _find_copy(self, number: int) -> Descriptor | None:
+    def _find_copy(self, index: int) -> Descriptor | None:
         """Return the copy of a shard if it is complete."""
-        copy = self._open_files.get(number)
-        if copy is None and number not in self._pending:
-            copy = self._cache.find(self._keys[number])
+        copy = self._open_files.get(index)
+        if copy is None and index not in self._pending:
+            copy = self._cache.find(self._keys[index])
             if copy:
-                self._open_files.add(number, copy)
+                self._open_files.add(index, copy)
         return copy
 
-    def _start_copy(self, number: int) -> Future[Descriptor]:
+    def _start_copy(self, index: int) -> Future[Descriptor]:
         with self._lock:
-            if number not in self._pending:
-                self._pending[number] = self._pool.submit(self._fetch, number)
-            return self._pending[number]
+            if index not in self._pending:
+                self._pending[index] = self._pool.submit(self._fetch, index)
+            return self._pending[index]
 
-    def _fetch(self, number: int) -> Descriptor:
-        key, size = self._keys[number], self._files[number].size
+    def _fetch(self, index: int) -> Descriptor:
+        key, size = self._keys[index], self._files[index].size
         copy = self._cache.find(key)
-        return copy or self._cache.add(key, size, lambda file: self._copy(number, file))
+        return copy or self._cache.add(key, size, lambda file: self._copy(index, file))
 
-    def _copy(self, number: int, to: BinaryIO) -> None:
-        """Copy a shard, and once again if it is not what was indexed. Raises DataError."""
-        known = self.digests.get(number)
+    def _copy(self, index: int, to: BinaryIO) -> None:
+        """Copy a shard, a second time if its digest is not the indexed one. Raises DataError."""
+        known = self.digests.get(index)
         for _ in range(2):
             to.seek(0)
-            digest = self._copy_blocks(self._files[number], to)
+            digest = self._copy_blocks(self._files[index], to)
             if known in (None, digest):
-                self.digests[number] = digest
+                self.digests[index] = digest
                 return
         raise DataError(
-            f"{self._remote.url}: {self._files[number].name} is not what it was when DATA was "
+            f"{self._remote.url}: {self._files[index].name} is not what it was when DATA was "
             "indexed. Repeat the command: what has changed is read again"
         )
 
@@ -207,6 +208,6 @@ class RemoteShards:
 
 
 def _copy_key(remote: Remote, file: RemoteFile) -> str:
-    """Return the name of a copy: a digest of the address and of what changes with the content."""
+    """Return the name of a copy: a digest of the address, size and version."""
     facts = "\0".join((str(remote.filesystem.protocol), file.path, str(file.size), file.version))
     return hashlib.sha256(facts.encode()).hexdigest()[:32]

@@ -2,7 +2,7 @@
 
 The shards are put into a random order and cut into lanes of equal numbers of images. Within its
 lane each image is delayed by a random part of the next few shards, so that these are mixed evenly.
-Every batch gets its share of each lane, so a rank reads its own lanes and no others.
+Every batch takes images from each lane in proportion, so a rank reads only its lanes.
 """
 
 import math
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from onsight.randomness import key
 
-LANES = 4  # at least; with up to this many ranks, the batches do not depend on their number
-WINDOW = 4  # shards over which the images of one are spread
-_PREFETCHED = 4  # shards that are requested before they are needed
+LANES = 4  # minimum number of lanes; batches are the same for any number of ranks up to it
+WINDOW = 4  # number of shards over which one shard's images are spread
+_PREFETCHED = 4  # number of shards requested before they are needed
 _SHARDS, _IMAGES = 1, 2  # streams of random numbers
 
 
@@ -45,7 +45,7 @@ def draw_shard_order(
         parts.append((step, in_lane))
     steps = np.concatenate([step for step, _ in parts])
     images = np.concatenate([in_lane for _, in_lane in parts])
-    return np.asarray(images[np.argsort(steps, kind="stable")])  # by step, then by lane
+    return np.asarray(images[np.argsort(steps, kind="stable")])  # sorted by step, then by lane
 
 
 def estimate_open_files(file_of_part: NDArray[np.int32]) -> int:
@@ -63,7 +63,7 @@ class ShardPrefetcher:
     ) -> None:
         """Prepare for rows in reading order. part_of_row: int32 (n,)."""
         _, first = np.unique(part_of_row, return_index=True)
-        self._first = np.sort(first)  # where in the order each part is first needed
+        self._first = np.sort(first)  # position in the order at which each part is first needed
         self._order = part_of_row[self._first].tolist()
         self._prefetch, self._requested = prefetch, 0
 

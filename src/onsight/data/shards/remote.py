@@ -11,14 +11,14 @@ from typing import Any
 from onsight.data.shards.retry import call_with_retries
 from onsight.errors import DataError, RemoteFailed
 
-INDEX_NAME = "index.json"  # as webdataset's `widsindex` and `onsight shard` write it
-_DEPTH, _MAX_DEPTH = 2, 32  # levels that are listed below the URL; if it has **
-_SILENCE_SECONDS = 30  # without a byte, after which a connection counts as lost
-_PARALLEL_REQUESTS = 16  # for the facts of files
+INDEX_NAME = "index.json"  # name that webdataset's `widsindex` and `onsight shard` use
+_DEPTH, _MAX_DEPTH = 2, 32  # listed levels below the URL: without **, with **
+_SILENCE_SECONDS = 30  # seconds without a byte until a connection counts as lost
+_PARALLEL_REQUESTS = 16  # simultaneous requests for file sizes and versions
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[A-Za-z][A-Za-z0-9+.-]*)*://")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
-# What opens URLs of a scheme. Users may install packages for other schemes themselves.
+# Package that opens the URLs of a scheme. Users may install packages for other schemes.
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a", "http", "https"), "'onsight[remote]'"),
     **dict.fromkeys(("gs", "gcs"), "gcsfs"),
@@ -26,11 +26,11 @@ _PACKAGES = {
 }
 _VERSION_KEYS = ("ETag", "etag", "md5Hash", "Content-MD5", "LastModified", "Last-Modified", "mtime")
 
-_Facts = Mapping[str, Any]  # what fsspec returns about a file
+_Facts = Mapping[str, Any]  # fsspec's properties of a file
 
 
 class UrlPath(PosixPath):
-    """A URL where a source needs a path; only its text is meaningful."""
+    """A URL in place of a source's path; only its text is meaningful."""
 
     def __str__(self) -> str:
         """Return the URL, with the second slash that a path drops."""
@@ -70,10 +70,10 @@ def _expand_brace(inside: str) -> Iterator[str]:
 class RemoteFile:
     """A file behind a URL."""
 
-    name: str  # below the URL
-    path: str  # in the filesystem
+    name: str  # path relative to the URL
+    path: str  # path in the filesystem
     size: int  # bytes
-    version: str  # changes with the content; empty if the server reports nothing
+    version: str  # text that changes with the content; empty if the server reports nothing
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Remote:
     """An opened URL."""
 
     url: str
-    filesystem: Any  # fsspec's
+    filesystem: Any  # fsspec filesystem
     root: str  # the URL's path in the filesystem
 
     @classmethod
@@ -98,11 +98,11 @@ class Remote:
         except ValueError as error:
             raise DataError(f"{url} cannot be opened: {error}") from error
         if _is_s3(url):
-            filesystem.retries = 1  # call_with_retries repeats requests, and logs it
+            filesystem.retries = 1  # call_with_retries repeats requests and logs the retries
         return cls(url, filesystem, root)
 
     def files(self, endings: tuple[str, ...]) -> list[RemoteFile]:
-        """Return the files with such endings that the URL stands for, by name.
+        """Return the files with these endings that the URL stands for, sorted by name.
 
         Raises DataError, RemoteFailed.
         """
@@ -158,7 +158,7 @@ class Remote:
             return indexed
         try:
             listing = self._list_below(self.root, _DEPTH)
-        except (FileNotFoundError, PermissionError):  # what cannot be listed may be readable
+        except (FileNotFoundError, PermissionError):  # a file that cannot be listed may be readable
             listing = {}
         return listing or self._list_index()
 
@@ -175,7 +175,7 @@ class Remote:
     def _list_below(self, folder: str, depth: int) -> dict[str, _Facts]:
         """Return the files in a folder, `depth` levels deep.
 
-        fsspec's find and glob leave out a folder whose listing fails, even if only for a moment.
+        fsspec's find and glob skip a folder whose listing fails, even for a temporary reason.
         """
         start = f"{folder.rstrip('/')}/" if folder else ""
         entries: list[_Facts] = call_with_retries(
@@ -231,14 +231,14 @@ class Remote:
 
 
 def _options(url: str) -> dict[str, Any]:
-    """Return how to open a URL: time limits, merged into fsspec's own configuration."""
+    """Return options for opening a URL: time limits, merged into fsspec's configuration."""
     if _is_http(url):
         from aiohttp import ClientTimeout
 
         timeout = ClientTimeout(total=None, sock_read=_SILENCE_SECONDS)
         return {"client_kwargs": {**_configured("http", "client_kwargs"), "timeout": timeout}}
     if _is_s3(url):
-        # Five tries of botocore, for each of five of s3fs, for each of ours, would wait for a
+        # Five botocore tries, for each of five s3fs tries, for each of ours, would wait for a
         # silent server for most of an hour.
         once = {"retries": {"total_max_attempts": 1}, "read_timeout": _SILENCE_SECONDS}
         return {"config_kwargs": {**_configured("s3", "config_kwargs"), **once}}

@@ -12,8 +12,8 @@ from typing import TypeVar
 from onsight.errors import RemoteFailed
 
 TRIES = 7
-FIRST_PAUSE_SECONDS = 0.5  # doubled after each try: 0.5, 1, 2, 4, 8, 16
-QUIET_SECONDS = 5.0  # then a failure is logged, because a silent wait resembles a hang
+FIRST_PAUSE_SECONDS = 0.5  # doubles after each try: 0.5, 1, 2, 4, 8, 16
+QUIET_SECONDS = 5.0  # unlogged waiting time; a longer silence resembles a hang
 
 # 404, 403, 400, 405 and 501 as fsspec's filesystems raise them: trying again changes nothing.
 _PERMANENT = (
@@ -24,8 +24,8 @@ _PERMANENT = (
     NotADirectoryError,
 )
 _PERMANENT_ERRNOS = {errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.ENAMETOOLONG}
-_TRANSIENT_STATUSES = {408, 429}  # besides 500 and above
-# Errors of transport, by the module that defines them; only loaded modules are compared.
+_TRANSIENT_STATUSES = {408, 429}  # HTTP statuses; 500 and above are transient too
+# Transport errors, by the module that defines them; only loaded modules are compared.
 _TRANSPORT_ERRORS = {
     "aiohttp": ("ClientError",),
     "botocore.exceptions": ("HTTPClientError", "ConnectionError", "IncompleteReadError"),
@@ -44,13 +44,13 @@ def call_with_retries(call: Callable[[], _Result], what: str) -> _Result:
     failure (any 4xx status except 408 and 429) is raised at once, as it is.
     """
     start, is_logged = time.monotonic(), False
-    for number in range(TRIES):
+    for attempt in range(TRIES):
         try:
             return call()
         except Exception as error:
             if not is_transient(error):
                 raise
-            if number == TRIES - 1:
+            if attempt == TRIES - 1:
                 raise RemoteFailed(
                     f"{what} cannot be read: {TRIES} tries failed, the last with "
                     f"{type(error).__name__}: {error}. What was read so far is kept: repeat the "
@@ -60,17 +60,17 @@ def call_with_retries(call: Callable[[], _Result], what: str) -> _Result:
                 is_logged = True
                 _logger.warning(
                     "%s: try %d of %d failed (%s: %s); trying again",
-                    *(what, number + 1, TRIES, type(error).__name__, error),
+                    *(what, attempt + 1, TRIES, type(error).__name__, error),
                 )
         # Jitter: many readers that failed together do not come back together.
-        time.sleep(FIRST_PAUSE_SECONDS * 2**number * random.uniform(0.5, 1.0))
+        time.sleep(FIRST_PAUSE_SECONDS * 2**attempt * random.uniform(0.5, 1.0))
     raise AssertionError("unreachable")
 
 
 def is_transient(error: BaseException) -> bool:
     """Return whether the same request may succeed later.
 
-    It may after no or half a response, and after 408, 429, and 500 and up.
+    It may succeed after no or half a response, and after status 408, 429, and 500 and up.
     """
     for cause in _causes(error):
         status = _http_status(cause)
@@ -84,7 +84,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and what caused it."""
+    """Yield the error and its causes."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -93,7 +93,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _http_status(error: BaseException) -> int | None:
     """Return the HTTP status in an error of aiohttp, gcsfs or botocore."""
-    # aiohttp's parser has codes of its own, such as 400 for half a response.
+    # aiohttp's parser has additional codes, such as 400 for half a response.
     name = "code" if type(error).__module__.startswith("gcsfs") else "status"
     value = getattr(error, name, None)
     if isinstance(value, int) and value >= 100:

@@ -11,16 +11,16 @@ from typing import NamedTuple, Protocol
 
 from onsight.data.cache import file_state
 
-IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")  # in a tar
-_MAX_OPEN = 128  # local files
+IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")  # image names in a tar
+_MAX_OPEN = 128  # open local files
 
 
 class Shard(NamedTuple):
     """A file of many images."""
 
-    name: str  # below the dataset's root
+    name: str  # path relative to the dataset's root
     size: int  # bytes
-    version: str  # changes when the content does
+    version: str  # text that changes with the content
 
 
 class Descriptor:
@@ -38,20 +38,20 @@ class Descriptor:
 class ShardStore(Protocol):
     """The shards of a dataset, numbered in the order of their names."""
 
-    digests: dict[int, str]  # SHA-256 of shards by number, where known, to check copies
+    digests: dict[int, str]  # SHA-256 by shard index, where known, to check copies
 
     @property
     def shards(self) -> Sequence[Shard]:
         """All shards."""
 
-    def open(self, number: int) -> Descriptor:
+    def open(self, index: int) -> Descriptor:
         """Open a whole shard as a local file. Raises OSError, RemoteFailed, DataError."""
 
-    def read(self, number: int, offset: int, size: int) -> bytes:
+    def read(self, index: int, offset: int, size: int) -> bytes:
         """Return some bytes of a shard; safe for threads. Raises as `open` does."""
 
-    def prefetch(self, numbers: Sequence[int]) -> None:
-        """Start copying these shards, which are read next."""
+    def prefetch(self, indices: Sequence[int]) -> None:
+        """Start copying these shards, the next ones to be read."""
 
 
 class OpenFiles:
@@ -62,17 +62,17 @@ class OpenFiles:
         self._files: OrderedDict[int, Descriptor] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, number: int) -> Descriptor | None:
-        """Return an open file by its number, or None."""
+    def get(self, index: int) -> Descriptor | None:
+        """Return an open file by its index, or None."""
         with self._lock:
-            if number in self._files:
-                self._files.move_to_end(number)
-            return self._files.get(number)
+            if index in self._files:
+                self._files.move_to_end(index)
+            return self._files.get(index)
 
-    def add(self, number: int, file: Descriptor) -> Descriptor:
-        """Keep a file open, and drop the one that was used longest ago if there are too many."""
+    def add(self, index: int, file: Descriptor) -> Descriptor:
+        """Keep a file open, and drop the least recently used file if there are too many."""
         with self._lock:
-            self._files[number] = file
+            self._files[index] = file
             while len(self._files) > self._limit:
                 self._files.popitem(last=False)
         return file
@@ -86,19 +86,19 @@ class LocalShards:
         self.shards = [_describe_file(root, path) for path in paths]
         self.digests: dict[int, str] = {}
 
-    def open(self, number: int) -> Descriptor:
+    def open(self, index: int) -> Descriptor:
         """Open the file itself."""
-        file = self._open_files.get(number)
+        file = self._open_files.get(index)
         if file is None:
-            descriptor = os.open(self._paths[number], os.O_RDONLY | os.O_CLOEXEC)
-            file = self._open_files.add(number, Descriptor(descriptor))
+            descriptor = os.open(self._paths[index], os.O_RDONLY | os.O_CLOEXEC)
+            file = self._open_files.add(index, Descriptor(descriptor))
         return file
 
-    def read(self, number: int, offset: int, size: int) -> bytes:
+    def read(self, index: int, offset: int, size: int) -> bytes:
         """Return some bytes of a file."""
-        return self.open(number).read(offset, size)
+        return self.open(index).read(offset, size)
 
-    def prefetch(self, numbers: Sequence[int]) -> None:
+    def prefetch(self, indices: Sequence[int]) -> None:
         """Do nothing: the files are local."""
 
 
@@ -111,10 +111,10 @@ def _describe_file(root: Path, path: Path) -> Shard:
 class ShardFile(io.RawIOBase):
     """A shard as a file object, for pyarrow; each has its own position."""
 
-    def __init__(self, store: ShardStore, number: int) -> None:
+    def __init__(self, store: ShardStore, index: int) -> None:
         super().__init__()
-        self._store, self._number, self._position = store, number, 0
-        self._size = store.shards[number].size
+        self._store, self._index, self._position = store, index, 0
+        self._size = store.shards[index].size
 
     def readable(self) -> bool:
         """Return True."""
@@ -135,9 +135,9 @@ class ShardFile(io.RawIOBase):
         return self._position
 
     def read(self, size: int = -1) -> bytes:
-        """Return bytes from the position on, all of them by default."""
+        """Return bytes from the position on, by default all bytes."""
         is_rest = size is None or size < 0
         end = self._size if is_rest else min(self._size, self._position + size)
-        content = self._store.read(self._number, self._position, max(0, end - self._position))
+        content = self._store.read(self._index, self._position, max(0, end - self._position))
         self._position += len(content)
         return content

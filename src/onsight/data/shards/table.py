@@ -16,17 +16,17 @@ from onsight.data.index import Problem, TextColumn
 from onsight.data.shards.store import Shard, ShardStore
 
 VERSION = 1
-_PREFETCHED = 4  # shards that are copied while one is read
-_SAVE_EVERY_SECONDS = 60.0  # of a long first pass, which can then continue after being killed
+_PREFETCHED = 4  # number of shards copied while one is read
+_SAVE_EVERY_SECONDS = 60.0  # interval; a killed first pass continues from the last save
 
 
 @dataclass(frozen=True)
 class ShardRows:
-    """The n images of a shard, and what of it cannot be used."""
+    """The n images of a shard, and its unusable entries."""
 
     shard: Shard
     locators: TextColumn  # (n,)
-    labels: NDArray[np.int32]  # (n,) into names
+    labels: NDArray[np.int32]  # (n,) indices into names
     names: tuple[str, ...]
     positions: NDArray[np.int64]  # (n, 2): offset and bytes in a tar, row group and row in Parquet
     problems: list[Problem] = field(default_factory=list)
@@ -61,11 +61,11 @@ class ShardTable:
     shards: list[Shard]
     starts: NDArray[np.int64]  # (s + 1,) the first row of each shard
     locators: TextColumn  # (n,)
-    labels: NDArray[np.int32]  # (n,) into names
+    labels: NDArray[np.int32]  # (n,) indices into names
     names: tuple[str, ...]
     positions: NDArray[np.int64]  # (n, 2) as in ShardRows
-    problems: list[list[Problem]]  # by shard
-    digests: list[str]  # by shard
+    problems: list[list[Problem]]  # one list per shard
+    digests: list[str]  # one SHA-256 per shard, empty if unknown
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -96,19 +96,19 @@ class ShardTable:
             [part.digest for part in parts],
         )
 
-    def part(self, number: int) -> ShardRows:
+    def part(self, index: int) -> ShardRows:
         """Return the rows of one shard."""
-        start, end = self.starts[number], self.starts[number + 1]
+        start, end = self.starts[index], self.starts[index + 1]
         offsets = self.locators.offsets[start : end + 1]
         used, labels = np.unique(self.labels[start:end], return_inverse=True)
         return ShardRows(
-            self.shards[number],
+            self.shards[index],
             TextColumn(self.locators.blob[offsets[0] : offsets[-1]], offsets - offsets[0]),
             labels.astype(np.int32),
             tuple(self.names[code] for code in used),
             self.positions[start:end],
-            self.problems[number],
-            self.digests[number],
+            self.problems[index],
+            self.digests[index],
         )
 
 
@@ -117,8 +117,8 @@ def read_shard_table(
 ) -> ShardTable:
     """Return the rows of all shards; only shards that are new or changed are read.
 
-    read: return the rows of a shard by its number; file: where the table is kept, None to keep
-    nothing. What was read before a failure is kept too.
+    read: return the rows of a shard by its index; file: the table's path, None to keep nothing.
+    Shards read before a failure are kept too.
     """
     saved = _load(file) if file else None
     table = saved if saved and saved.shards == list(store.shards) else None
@@ -129,7 +129,7 @@ def read_shard_table(
 
 
 def find_table_file(cache_folder: Path | None, *facts: object) -> Path | None:
-    """Return where a table is kept. facts: everything it depends on, apart from the shards."""
+    """Return a table's path. facts: everything the table depends on, apart from the shards."""
     if cache_folder is None:
         return None
     digest = hashlib.sha256(json.dumps([VERSION, *facts], default=str).encode()).hexdigest()
@@ -142,20 +142,20 @@ def _read_new(
     file: Path | None,
     saved: ShardTable | None,
 ) -> ShardTable:
-    known = {shard: number for number, shard in enumerate(saved.shards)} if saved else {}
+    known = {shard: index for index, shard in enumerate(saved.shards)} if saved else {}
     rows = {
-        number: saved.part(known[shard])
-        for number, shard in enumerate(store.shards)
+        index: saved.part(known[shard])
+        for index, shard in enumerate(store.shards)
         if saved and shard in known
     }
     # Backwards: decoding starts with the first shards, which then are the most recent copies.
-    new = [number for number in reversed(range(len(store.shards))) if number not in rows]
+    new = [index for index in reversed(range(len(store.shards))) if index not in rows]
     last_save = time.monotonic()
     try:
-        for done, number in enumerate(new):
+        for done, index in enumerate(new):
             store.prefetch(new[done : done + _PREFETCHED])
-            shard_rows = read(number)
-            rows[number] = replace(shard_rows, digest=store.digests.get(number, ""))
+            shard_rows = read(index)
+            rows[index] = replace(shard_rows, digest=store.digests.get(index, ""))
             if file and time.monotonic() - last_save > _SAVE_EVERY_SECONDS:
                 _save(file, _join_in_order(rows))
                 last_save = time.monotonic()
@@ -166,7 +166,7 @@ def _read_new(
 
 
 def _join_in_order(rows: dict[int, ShardRows]) -> ShardTable:
-    return ShardTable.of([rows[number] for number in sorted(rows)])
+    return ShardTable.of([rows[index] for index in sorted(rows)])
 
 
 def _concatenate(columns: Sequence[TextColumn]) -> TextColumn:

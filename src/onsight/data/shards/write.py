@@ -1,4 +1,4 @@
-"""Write DATA as WebDataset shards: the images' own bytes, each with its class beside it."""
+"""Write DATA as WebDataset shards: the images' unchanged bytes, each with its class beside it."""
 
 import hashlib
 import io
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from onsight.data.sources.source import Source
 
 PROGRESS_NAME = "unfinished.json"
-_ENDING_BY_FORMAT = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}  # others: the format's name
-_MAX_END_BYTES = tarfile.RECORDSIZE  # of the mark at a tar's end
+_ENDING_BY_FORMAT = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}  # others: lower-case name
+_MAX_END_BYTES = tarfile.RECORDSIZE  # largest size of the mark at a tar's end
 _VERSION = 1
 
 _Sample = tuple[str, bytes, bytes]  # file name, image, class
@@ -106,12 +106,12 @@ class Target:
 
 @dataclass
 class WrittenShards:
-    """What has been written so far."""
+    """The shards written so far."""
 
-    shards: list[dict[str, Any]] = field(default_factory=list)  # as the index lists them
-    kept: int = 0  # shards that an earlier call wrote
-    problems: list[Problem] = field(default_factory=list)  # images that were left out
-    rows: int = 0  # images that were read, written or not
+    shards: list[dict[str, Any]] = field(default_factory=list)  # entries of the index
+    kept: int = 0  # number of shards that an earlier call wrote
+    problems: list[Problem] = field(default_factory=list)  # skipped images
+    rows: int = 0  # number of images read, written or not
 
     @property
     def images(self) -> int:
@@ -127,8 +127,8 @@ def write_shards(
 ) -> WrittenShards:
     """Write every image of a source into shards of at most `most_bytes`, then their index.
 
-    A shard is named after the split of its images, which are in random order. What a killed call
-    has written is kept by the next one for the same source and size. Raises OutputError for a
+    A shard is named after the split of its images, which are in random order. Shards written by a
+    killed call are kept by the next call for the same source and size. Raises OutputError for a
     target that contains anything else; DiskError, RemoteFailed.
     """
     facts = {"onsight": _VERSION, "fingerprint": source.fingerprint, "most_bytes": most_bytes}
@@ -159,14 +159,14 @@ class _OpenShard:
 
     number: int
     split: int
-    rows: int = 0  # images that were read for it
-    size: int = 0  # bytes of its members
+    rows: int = 0  # number of images read for this shard
+    size: int = 0  # total bytes of its members
     samples: list[_Sample] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
 def _read_progress(target: Target, facts: dict[str, Any]) -> WrittenShards:
-    """Return what an earlier call for the same source has written. Raises OutputError."""
+    """Return the shards that an earlier call for the same source wrote. Raises OutputError."""
     names = target.names()
     for name in (INDEX_NAME, PROGRESS_NAME):
         if name not in names:
@@ -190,7 +190,7 @@ def _read_progress(target: Target, facts: dict[str, Any]) -> WrittenShards:
 
 
 def _write_index(target: Target, name: str, facts: dict[str, Any], written: WrittenShards) -> None:
-    """Write the index in the form of webdataset's `wids`, with what it was made from."""
+    """Write the index in the form of webdataset's `wids`, with facts that identify its source."""
     problems = [list(problem) for problem in written.problems]
     made_from = {**facts, "rows": written.rows, "problems": problems}
     index = {"wids_version": 1, "shardlist": written.shards, "made_from": made_from}
@@ -228,7 +228,7 @@ def _fill_shards(source: "Source", written: WrittenShards, most_bytes: int) -> I
 
 
 def _read_sample(source: "Source", row: int) -> _Sample | Problem:
-    """Return an image as members of a tar, or why it cannot be stored."""
+    """Return an image as members of a tar, or the reason it cannot be stored."""
     index = source.index
     locator = index.locators[row]
     try:
@@ -246,7 +246,7 @@ def _read_sample(source: "Source", row: int) -> _Sample | Problem:
 
 
 def _find_ending(locator: str, content: bytes) -> str:
-    """Return the ending for an image's name: from its own name, else from its content."""
+    """Return the ending for an image's name: from the name itself, else from its content."""
     ending = locator.rpartition(".")[2].lower()
     if ending in IMAGE_ENDINGS:
         return ending

@@ -1,4 +1,4 @@
-"""What readers of annotations share: JSON and XML within limits, values, and finding images."""
+"""Helpers for readers of annotations: JSON and XML within limits, values, and finding images."""
 
 import json
 import math
@@ -19,12 +19,12 @@ def read_json(path: Path) -> Any:
     """Return the content of a JSON file. Raises DataError."""
     try:
         return json.loads(_read(path))
-    except (ValueError, RecursionError) as error:  # bytes that are not text are ValueErrors too
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise DataError(f"{path} is not valid JSON: {error}") from error
 
 
 def read_xml(path: Path) -> Element:
-    """Return the root of an XML file. Raises DataError, also for document types: they can grow."""
+    """Return an XML file's root. Raises DataError, also for document types: entities can grow."""
     data = _read(path)
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
         raise DataError(f"{path} declares a document type, which annotations do not need")
@@ -48,12 +48,12 @@ def _read(path: Path) -> bytes:
 
 
 def is_json(path: Path) -> bool:
-    """Return whether a file's name has the ending of JSON."""
+    """Return whether a file's name has a JSON ending."""
     return path.suffix.lower() == ".json"
 
 
 def is_xml(path: Path) -> bool:
-    """Return whether a file's name has the ending of XML."""
+    """Return whether a file's name has an XML ending."""
     return path.suffix.lower() == ".xml"
 
 
@@ -63,7 +63,7 @@ def is_coco(content: Any) -> bool:
 
 
 def is_cvat(document: Element) -> bool:
-    """Return whether XML has the form of CVAT's."""
+    """Return whether XML has the form of a CVAT file."""
     return document.tag == "annotations"
 
 
@@ -88,7 +88,7 @@ def read_cvat_split(image: Element) -> int:
 
 
 def read_child(element: Element, name: str) -> str:
-    """Return the text of the first child of a name. Raises ValueError if there is none."""
+    """Return the text of the first child with a name. Raises ValueError if there is none."""
     text = element.findtext(name)
     if text is None:
         raise ValueError(f"<{element.tag}> has no <{name}>")
@@ -112,7 +112,7 @@ def parse_coordinate(value: str | float) -> float:
 
 
 class ImageFinder:
-    """Finds the files that annotations name: tools write paths of the machine they ran on."""
+    """Finds the files that annotations name: tools write the paths of another machine."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -125,9 +125,9 @@ class ImageFinder:
     def find(self, name: str, near: str = "") -> str:
         """Return the path, relative to the root, of the file that fits a name best.
 
-        Of several files of that name, it is the one whose folders agree most with the name's, and
-        of these the one in the folder `near`. Raises ImageError if there is no file, or no single
-        best one.
+        Among several files of that name, the best fit has the most matching folders; among equal
+        fits, the file in the folder `near` wins. Raises ImageError if there is no file, or no
+        single best file.
         """
         wanted = name.replace("\\", "/").split("/")
         paths = self._paths.get(wanted[-1], [])
@@ -143,7 +143,7 @@ class ImageFinder:
 
 
 def _count_common_end(path: str, wanted: list[str]) -> int:
-    """Return how many of the last parts of a path are the same as those wanted."""
+    """Return the number of last parts of a path that equal the wanted parts."""
     pairs = zip(reversed(path.split(os.sep)), reversed(wanted), strict=False)
     same = [part == other for part, other in pairs]
     return same.index(False) if False in same else len(same)

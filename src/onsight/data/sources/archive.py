@@ -34,7 +34,7 @@ _BATCH_FILES = {"data_batch_1", "data_batch_1.bin", "train.bin"}
 _MAX_BATCH_FILES = 200  # archives with more members than this hold images, not batches
 
 _COPY_CHUNK_BYTES = 2**20
-_RATIO_FREE_BYTES = 10**9  # up to this size, a tar may be compressed at any ratio
+_RATIO_FREE_BYTES = 10**9  # decompressed size up to which any ratio is allowed
 _DECOMPRESSORS: dict[bytes, Callable[[Path], BufferedIOBase]] = {
     b"\x1f\x8b": gzip.GzipFile,
     b"BZh": bz2.BZ2File,
@@ -45,7 +45,7 @@ Reader = Callable[[int], bytes]
 
 
 def detect_archive(path: Path) -> str:
-    """Return `zip`, `tar` or nothing: by the content if possible, else by the name."""
+    """Return `zip`, `tar` or nothing, judged by the content if possible, else by the name."""
     with open(path, "rb") as file:
         head = file.read(512)
     if head.startswith(_ZIP_MAGIC):
@@ -61,7 +61,7 @@ def detect_archive(path: Path) -> str:
 def read_archive(path: Path, cache_folder: Path | None = None) -> Source:
     """Return the images in the class folders of a zip or a tar.
 
-    cache_folder: where a compressed tar is decompressed to, in an unlinked file. Raises
+    cache_folder: the place for the unlinked file of a decompressed tar. Raises
     DataError for a broken archive or one without class folders; DiskError.
     """
     path = Path(os.path.realpath(path))
@@ -146,7 +146,7 @@ def _open_seekable(path: Path, cache_folder: Path | None) -> IO[bytes]:
 
 
 def _is_compressed(head: bytes) -> bool:
-    """Return whether a file's first bytes are those of gzip, bzip2 or xz."""
+    """Return whether a file starts with the signature of gzip, bzip2 or xz."""
     return head.startswith(tuple(_DECOMPRESSORS))
 
 

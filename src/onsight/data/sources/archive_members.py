@@ -24,10 +24,10 @@ from onsight.limits import ARCHIVE_MEMBERS, COMPRESSION_RATIO
 
 _SEPARATORS = re.compile(r"[/\\]")
 _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
-_UTF8 = 0x800  # among a zip member's general purpose flags, APPNOTE.TXT 4.4.4
-_UNIX = 3  # the system whose file modes are in the upper half of external_attr
-_RATIO_FREE_BYTES = 10_000_000  # smaller members may be compressed at any ratio
-_LZMA_CHUNK_BYTES = 4096  # may decompress to 30 MB
+_UTF8 = 0x800  # bit in a zip member's general purpose flags, APPNOTE.TXT 4.4.4
+_UNIX = 3  # create_system of zips with file modes in the upper half of external_attr
+_RATIO_FREE_BYTES = 10_000_000  # member size up to which any ratio is allowed
+_LZMA_CHUNK_BYTES = 4096  # compressed input per call; can decompress to 30 MB
 
 
 class BrokenTar(Exception):
@@ -36,7 +36,7 @@ class BrokenTar(Exception):
 
 @dataclass
 class Members:
-    """The paths of usable members in the archive's order, and what was rejected."""
+    """The paths of usable members in the archive's order, and the rejected members."""
 
     paths: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Members:
     def admit(self, name: str, refusal: str = "") -> bool:
         """Add a member that is not a folder to the paths, and return whether it is usable.
 
-        refusal: why a member of its kind cannot be used, or nothing. Raises DataError if there
+        refusal: the reason its kind cannot be used, or nothing. Raises DataError if there
         are too many members.
         """
         parts = [part for part in name.split("/") if part not in ("", ".")]
@@ -132,7 +132,7 @@ def open_tar(file: IO[bytes]) -> tuple[Members, TarReader]:
 def open_zip(file: IO[bytes]) -> tuple[Members, ZipReader]:
     """Return the usable members of a zip and their reader.
 
-    Raises what zipfile raises for a broken archive; DataError if there are too many members.
+    Raises zipfile's exceptions for a broken archive; DataError if there are too many members.
     """
     archive = zipfile.ZipFile(file)
     members = Members()
@@ -147,7 +147,7 @@ def read_first_names(file: IO[bytes], count: int) -> list[str]:
 
 
 def _find_danger(name: str, path: str) -> str:
-    """Return why a name is unsafe, or nothing."""
+    """Return the reason a name is unsafe, or nothing."""
     if _ABSOLUTE.match(name):
         return "absolute path"
     if ".." in _SEPARATORS.split(name):
@@ -156,7 +156,7 @@ def _find_danger(name: str, path: str) -> str:
 
 
 def _tar_files(file: IO[bytes]) -> Iterator[tuple[TarFileHeader, str]]:
-    """Yield each member that is not a folder, and why its kind is refused. Raises BrokenTar."""
+    """Yield each member that is not a folder, and the reason to refuse it. Raises BrokenTar."""
     headers = read_ordinary_headers(file.fileno())
     if headers is not None:
         yield from ((header, "") for header in headers)
@@ -176,7 +176,7 @@ def _tar_infos(file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         position = 0
         while _has_next_header(file, position):
             info = tarfile.TarInfo.fromtarfile(archive)
-            # archive.offset is that of the next header; a damaged size may be negative.
+            # archive.offset is the next header's offset; a damaged size may be negative.
             if archive.offset <= position:
                 raise BrokenTar(f"{info.name} has a negative size")
             position = archive.offset
@@ -225,7 +225,7 @@ def _read_zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     """Decompress a member to hardly more than the size it declares."""
     if info.compress_type == zipfile.ZIP_BZIP2:
         return _read_bzip2(archive, info)
-    # zipfile limits what comes out of deflate, but with LZMA only what goes in.
+    # zipfile limits the output of deflate, but only the input of LZMA.
     step = _LZMA_CHUNK_BYTES if info.compress_type == zipfile.ZIP_LZMA else max(1, info.file_size)
     with archive.open(info) as member:
         return b"".join(iter(lambda: member.read(step), b""))
@@ -235,7 +235,7 @@ def _read_bzip2(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     """Decompress a bzip2 member here: zipfile decompresses whole blocks, up to 20,000 times."""
     stored = copy(info)
     stored.compress_type, stored.file_size = zipfile.ZIP_STORED, info.compress_size
-    stored.CRC = None  # type: ignore[assignment]  # the checksum is of the decompressed content
+    stored.CRC = None  # type: ignore[assignment]  # the checksum covers the decompressed content
     content = bz2.BZ2Decompressor().decompress(archive.read(stored), info.file_size + 1)
     if len(content) != info.file_size or zlib.crc32(content) != info.CRC:
         raise zipfile.BadZipFile("its content does not match its header")
@@ -243,7 +243,7 @@ def _read_bzip2(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
 
 
 def _decode_zip_name(info: zipfile.ZipInfo) -> str:
-    """Return a member's name, also if it is UTF-8 without the flag, as macOS writes it."""
+    """Return a member's name, also for UTF-8 without the flag, as macOS writes zips."""
     name = info.filename
     if not name.isascii() and not info.flag_bits & _UTF8:
         with contextlib.suppress(UnicodeError):

@@ -34,8 +34,8 @@ def build_array_source(
 ) -> Source:
     """Return the source of some image arrays, in their order.
 
-    files: everything that was read, for the fingerprint; names: class names by label number, or
-    empty to name classes by their number. Raises DataError for a label without a name.
+    files: all files read, for the fingerprint; names: class names by label, or empty to use the
+    labels as class names. Raises DataError for a label without a name.
     """
     index = Index.of(_list_rows(parts, names, folder))
     return Source(
@@ -54,9 +54,9 @@ def _list_rows(parts: Sequence[LabelledImages], names: Sequence[str], folder: Pa
     counts = dict.fromkeys(range(len(SPLIT_NAMES)), 0)
     for part in parts:
         start, split = counts[part.split], SPLIT_NAMES[part.split]
-        for number, label in enumerate(part.labels.tolist(), start):
+        for index, label in enumerate(part.labels.tolist(), start):
             name = _name_label(label, names, folder)
-            rows.append(Row(f"{split}/{number:05d}", name, part.split))
+            rows.append(Row(f"{split}/{index:05d}", name, part.split))
         counts[part.split] += len(part.labels)
     if not rows:
         raise DataError(f"the files in {folder} hold no images")
@@ -79,5 +79,5 @@ class _ArrayReader:
         self._starts = list(accumulate((len(array) for array in arrays), initial=0))
 
     def __call__(self, row: int) -> Pixels:
-        number = bisect_right(self._starts, row) - 1
-        return np.ascontiguousarray(self._arrays[number][row - self._starts[number]])
+        index = bisect_right(self._starts, row) - 1
+        return np.ascontiguousarray(self._arrays[index][row - self._starts[index]])

@@ -1,4 +1,4 @@
-"""--crop-boxes: each annotated box of COCO, Pascal VOC or CVAT as an image of its own.
+"""--crop-boxes: each annotated box of COCO, Pascal VOC or CVAT as a separate image.
 
 Sources: https://cocodataset.org/#format-data,
 http://host.robots.ox.ac.uk/pascal/VOC/voc2012/htmldoc/devkit_doc.html,
@@ -43,8 +43,8 @@ from onsight.data.sources.source import (
 from onsight.errors import DataError, ImageError
 from onsight.text import plural
 
-_CACHED_IMAGES = 4  # decoded, as the boxes of an image follow each other
-_INSTANCES = "instances_"  # COCO's own files of boxes: others of the same images lie beside them
+_CACHED_IMAGES = 4  # number of decoded images; boxes of one image follow each other
+_INSTANCES = "instances_"  # prefix of COCO's files of boxes; its other annotations lie beside them
 _PASCAL_LISTS = Path("ImageSets") / "Main"
 _CVAT_EDGES = ("xtl", "ytl", "xbr", "ybr")
 
@@ -52,18 +52,18 @@ _CVAT_EDGES = ("xtl", "ytl", "xbr", "ybr")
 class Box(NamedTuple):
     """A labelled part of an image, with its edges in pixels from the upper left corner."""
 
-    path: str  # of the image, relative to DATA
+    path: str  # image path, relative to DATA
     label: str
     left: float
     top: float
     right: float
     bottom: float
     split: int = UNSPLIT
-    size: tuple[int, int] | None = None  # (height, width) of the image it was drawn on, if known
+    size: tuple[int, int] | None = None  # (height, width) of the annotated image, if known
 
 
 class Boxes(NamedTuple):
-    """The boxes of some annotation files, and what of them cannot be used."""
+    """The boxes of some annotation files, and their unusable entries."""
 
     kind: str
     files: Sequence[Path]
@@ -96,7 +96,7 @@ def build_box_source(root: Path, boxes: Boxes) -> Source:
     if not usable:
         reasons = (f" ({path}: {reason})" for path, _, reason in problems)
         raise DataError(f"{root} has no box that can be used{next(reasons, '')}")
-    usable = sorted(usable, key=lambda box: box.path)  # so that each image is decoded once
+    usable = sorted(usable, key=lambda box: box.path)  # to decode each image once
     paths = sorted({box.path for box in usable})
     index = Index.of(list(_list_rows(usable)))
     facts = [file_state(path) for path in (*files, *(root / path for path in paths))]
@@ -119,7 +119,7 @@ def build_box_source(root: Path, boxes: Boxes) -> Source:
 def crop(pixels: Pixels, box: Box) -> Pixels:
     """Return the part of an image (H, W, C) inside a box, with every pixel the box touches.
 
-    Raises ImageError if the image's size is not the one it was annotated with, or the box is
+    Raises ImageError if the image's size differs from the annotated size, or the box is
     empty or outside the image.
     """
     height, width = pixels.shape[:2]
@@ -208,7 +208,7 @@ def _read_folder(folder: Path) -> Boxes:
 
 
 def _read_coco_contents(files: Sequence[Path]) -> dict[Path, Any]:
-    """Return the files of COCO's form with their content, ignoring any other JSON."""
+    """Return the files in COCO's form with their content, ignoring any other JSON."""
     files = [path for path in files if path.name.startswith(_INSTANCES)] or files
     contents = {}
     for path in files:
@@ -247,7 +247,7 @@ def _read_coco_file(
 
 
 def _parse_coco_size(image: Any) -> tuple[int, int] | None:
-    """Return (height, width) of an annotated image, which some tools leave out."""
+    """Return (height, width) of an annotated image; some tools omit it."""
     if "height" not in image or "width" not in image:
         return None
     return int(image["height"]), int(image["width"])
@@ -278,7 +278,7 @@ def _parse_pascal_box(item: Element, document: Element, path: str, split: int) -
         )
         size = (int(height), int(width))
     label = read_child(item, "name").strip()
-    # Pascal counts pixels from 1, and the last ones belong to the box.
+    # Pascal counts pixels from 1, and the last row and column belong to the box.
     return Box(path, label, left - 1, top - 1, right, bottom, split, size)
 
 

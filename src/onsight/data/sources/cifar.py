@@ -30,15 +30,15 @@ class _Version(NamedTuple):
     """How one version of CIFAR is laid out in files."""
 
     title: str
-    folder: str  # that the published archive unpacks to
+    folder: str  # folder in the published archive
     train: tuple[str, ...]
     test: str
     names: str  # the file of class names
-    label_bytes: int = 0  # in each binary record; 0 for pickles
-    marker: str = ""  # another file that must be there
+    label_bytes: int = 0  # label bytes in each binary record; 0 for pickles
+    marker: str = ""  # name of another required file
 
 
-_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+_BATCHES = tuple(f"data_batch_{batch}" for batch in range(1, 6))
 _BINARY_BATCHES = tuple(f"{name}.bin" for name in _BATCHES)
 _VERSIONS = (
     _Version("CIFAR-10", "cifar-10-batches-py", _BATCHES, "test_batch", "batches.meta"),
@@ -129,7 +129,7 @@ def _read_pickle(file: Path, split: int, version: _Version) -> LabelledImages:
 
 
 def _read_class_names(folder: Path, version: _Version) -> Sequence[str]:
-    """Return the class names by label number; none if their file is missing."""
+    """Return the class names in the order of labels; none if their file is missing."""
     file = folder / version.names
     if not file.is_file():
         return ()

@@ -1,4 +1,4 @@
-"""Find out what DATA is and open it: the formats in the order in which they are tried."""
+"""Recognise the format of DATA and open it; formats are tried in a fixed order."""
 
 import os
 import unicodedata
@@ -45,24 +45,24 @@ if TYPE_CHECKING:
     from onsight.data.sources.memory import InMemory
 
 DEMO = "demo"
-_WITH_LABEL_COLUMN = ("manifest", "huggingface", "labelstudio")  # the kinds that --label is for
-_REMOTE_FORMATS = {".tar": "webdataset", ".parquet": "huggingface"}  # by the shards' ending
-_MAX_NEIGHBOURS = 10_000  # existing names that are compared with one that does not exist
+_WITH_LABEL_COLUMN = ("manifest", "huggingface", "labelstudio")  # formats that --label applies to
+_REMOTE_FORMATS = {".tar": "webdataset", ".parquet": "huggingface"}  # format by the shards' ending
+_MAX_NEIGHBOURS = 10_000  # existing names compared with a missing name
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What the user specified about how to read DATA."""
+    """The user's options for reading DATA."""
 
     data_format: str = "auto"  # a key of `_formats`; torchvision for a dataset's name
     label: str = ""  # the column that holds the labels, in a table
     label_from: str = ""  # a regular expression that finds the label in a path
-    crop_boxes: bool = False  # each annotated box is an image
-    shard_cache_gigabytes: float = 0.0  # for copies of remote shards; 0 for half of the free disk
+    crop_boxes: bool = False  # whether each annotated box becomes an image
+    shard_cache_gigabytes: float = 0.0  # limit for copies; 0 for half of the free disk
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "ReadOptions":
-        """Take the options from a config, which may be of an older version and lack some."""
+        """Take the options from a config; an older version's config may lack some."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: config[name] for name in names if name in config})
 
@@ -105,7 +105,7 @@ def resolve_data(data: "str | Path | InMemory") -> str | Source:
     """Return a path or name as text, and anything else as a Source. Raises DataError."""
     if isinstance(data, (str, Path)):
         return str(data)
-    from onsight.data.sources.memory import read_memory_data  # loads torch, which paths do without
+    from onsight.data.sources.memory import read_memory_data  # loads torch, unneeded for paths
 
     return read_memory_data(data)
 
@@ -122,7 +122,7 @@ def find_source(
 
     data: a Source is already open. options: a data_format other than auto forces that reader.
     cache_folder: for the indexes and copies of shards, and for a compressed tar, which is
-    decompressed into an unlinked file there. Raises DataError for what cannot be found or used;
+    decompressed into an unlinked file there. Raises DataError for missing or unusable data;
     ConfigError, DiskError.
     """
     if isinstance(data, str):

@@ -112,7 +112,7 @@ class Arrangement(NamedTuple):
     """Paths sorted into classes and splits."""
 
     rows: list[Row]
-    positions: list[int]  # of each row among the paths
+    positions: list[int]  # index into the paths, for each row
     problems: list[Problem]  # paths that belong to no class
 
 
@@ -143,7 +143,7 @@ def arrange(paths: Sequence[str], where: str, strip_top: bool = False) -> Arrang
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder is one that tools hide: `.git`, `._1.jpg`, `__MACOSX`."""
+    """Return whether tools hide a file or folder of this name: `.git`, `._1.jpg`, `__MACOSX`."""
     return name.startswith(".") or name == "__MACOSX"
 
 
@@ -166,7 +166,7 @@ class FileReader:
 
 
 class _Walk:
-    """One pass over a tree in the order of names, which visits each file once and ends."""
+    """One pass over a tree in the order of names; visits each file once, despite link cycles."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -187,7 +187,7 @@ class _Walk:
             self._visit(self._pending.pop())
 
     def notes(self) -> list[str]:
-        """Return what was skipped without being a problem."""
+        """Return notes on skipped files and folders that are no problem."""
         notes = note_hidden(self._hidden)
         if self._empty:
             names = joined([name_class(path) for path in self._empty], limit=3)

@@ -32,15 +32,15 @@ from onsight.limits import ROW_GROUP_BYTES
 from onsight.text import joined
 
 _LABEL_NAMES = ("label", "labels", "class", "fine_label")
-_CACHED_GROUPS = 24  # row groups of images in memory: those that a shuffled epoch reads at once
+_CACHED_GROUPS = 24  # row groups in memory: as many as a shuffled epoch reads at once
 
 
 class _ShardColumns(NamedTuple):
-    """What is read of the files."""
+    """The columns that are read from the files."""
 
     image: str
     label: str
-    classes: Sequence[str]  # class names by number, empty if the file has none
+    classes: Sequence[str]  # class names by label, empty if the file has none
 
 
 def contains_hugging_face(folder: Path) -> bool:
@@ -56,14 +56,14 @@ def is_hugging_face(path: Path) -> bool:
         from pyarrow.parquet import read_schema
 
         return _find_image_column(read_schema(path)) is not None
-    except (ImportError, OSError, ValueError):  # pyarrow's own errors are ValueErrors
+    except (ImportError, OSError, ValueError):  # pyarrow's errors are ValueErrors
         return False
 
 
 def read_hugging_face(path: Path, label: str = "", cache_folder: Path | None = None) -> Source:
-    """Return the images in a Parquet file, or in those of a folder, whose names give the split.
+    """Return the images in a Parquet file, or in a folder's Parquet files, named after splits.
 
-    label: the column of labels, if it has an unusual name; cache_folder: where the index is kept.
+    label: the column of labels, if it has an unusual name; cache_folder: the index's folder.
     Raises DataError for files that differ in their columns, or have no label.
     """
     root = Path(os.path.realpath(path))
@@ -82,11 +82,11 @@ def open_parquet(
     columns = _read_columns(store, 0, label)
     file = find_table_file(cache_folder, "huggingface", str(root), columns)
 
-    def read(number: int) -> ShardRows:
-        if number and _read_columns(store, number, label) != columns:
-            names = store.shards[number].name, store.shards[0].name
+    def read(index: int) -> ShardRows:
+        if index and _read_columns(store, index, label) != columns:
+            names = store.shards[index].name, store.shards[0].name
             raise DataError(f"{root}: {names[0]} has other columns or classes than {names[1]}")
-        return _read_rows(store, number, columns)
+        return _read_rows(store, index, columns)
 
     table = read_shard_table(store, read, file)
     reader = _GroupReader(store, table, columns.image)
@@ -102,13 +102,13 @@ def _list_files(folder: Path) -> list[Path]:
     return files or sorted(folder.glob("data/*.parquet"))
 
 
-def _read_columns(store: ShardStore, number: int, label: str) -> _ShardColumns:
+def _read_columns(store: ShardStore, index: int, label: str) -> _ShardColumns:
     import pyarrow
     from pyarrow.parquet import read_schema
 
-    path = store.shards[number].name
+    path = store.shards[index].name
     try:
-        schema = read_schema(ShardFile(store, number))
+        schema = read_schema(ShardFile(store, index))
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a Parquet file, or is broken: {error}") from error
     image = _find_image_column(schema)
@@ -137,7 +137,7 @@ def _find_image_column(schema: Any) -> str | None:
 
 
 def _read_class_names(schema: Any, label: str) -> tuple[str, ...]:
-    """Return the names of a ClassLabel's classes by number; empty if there are none."""
+    """Return the names of a ClassLabel's classes by label; empty if there are none."""
     try:
         facts = json.loads((schema.metadata or {})[b"huggingface"])
         names = facts["info"]["features"][label]["names"]
@@ -146,16 +146,16 @@ def _read_class_names(schema: Any, label: str) -> tuple[str, ...]:
         return ()
 
 
-def _read_rows(store: ShardStore, number: int, columns: _ShardColumns) -> ShardRows:
+def _read_rows(store: ShardStore, index: int, columns: _ShardColumns) -> ShardRows:
     """Return a file's rows, row group by row group. Raises DataError."""
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
-    shard = store.shards[number]
+    shard = store.shards[index]
     labels: list[str] = []
     positions: list[tuple[int, int]] = []
     try:
-        with ParquetFile(ShardFile(store, number)) as table:
+        with ParquetFile(ShardFile(store, index)) as table:
             for group in range(table.num_row_groups):
                 _check_group_size(shard.name, table.metadata.row_group(group))
                 cells = table.read_row_group(group, [columns.label]).column(0).to_pylist()
@@ -194,7 +194,7 @@ class _GroupReader:
         file_of_row = table.shard_of_row.astype(np.int64)
         pairs = np.stack([file_of_row, table.positions[:, 0]], axis=1)
         self._groups, group_of_row = np.unique(pairs, axis=0, return_inverse=True)
-        self.group_of_row = group_of_row.reshape(-1).astype(np.int32)  # (n,) over all files
+        self.group_of_row = group_of_row.reshape(-1).astype(np.int32)  # (n,) indices over all files
         self.file_of_group = self._groups[:, 0].astype(np.int32)  # (groups,)
         self._cache: OrderedDict[int, list[Any]] = OrderedDict()
         self._lock = threading.Lock()
@@ -213,15 +213,15 @@ class _GroupReader:
         files = dict.fromkeys(int(self._groups[group, 0]) for group in groups)
         self._store.prefetch(list(files))
 
-    def _read_group(self, number: int) -> list[Any]:
+    def _read_group(self, index: int) -> list[Any]:
         with self._lock:  # threads request neighbouring rows at the same time
-            if number in self._cache:
-                self._cache.move_to_end(number)
+            if index in self._cache:
+                self._cache.move_to_end(index)
             else:
-                self._cache[number] = self._read_cells(*self._groups[number].tolist())
+                self._cache[index] = self._read_cells(*self._groups[index].tolist())
             while len(self._cache) > _CACHED_GROUPS:
                 self._cache.popitem(last=False)
-            return self._cache[number]
+            return self._cache[index]
 
     def _read_cells(self, file: int, group: int) -> list[Any]:
         import pyarrow

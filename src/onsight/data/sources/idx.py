@@ -26,7 +26,7 @@ from onsight.limits import IDX_IMAGE_PIXELS
 _IMAGES = re.compile(r"(.+)-images[-.]idx3-ubyte(\.gz)?")
 _UBYTE = 0x08
 _SPLITS = {"train": TRAIN, "test": TEST, "t10k": TEST, "val": VALIDATION}
-_MAX_DEFLATE_RATIO = 1032  # from 258-byte matches of 2 bits each
+_MAX_DEFLATE_RATIO = 1032  # highest ratio: 258-byte matches of 2 bits each
 
 
 class _FilePair(NamedTuple):

@@ -26,14 +26,14 @@ from onsight.data.sources.tables import normalize_column, read_table, table_erro
 from onsight.errors import DataError, ImageError
 from onsight.text import joined
 
-_UPLOAD_PREFIX = re.compile(r"^[0-9a-f]{8}-")  # Label Studio adds it to the names of uploads
+_UPLOAD_PREFIX = re.compile(r"^[0-9a-f]{8}-")  # Label Studio's prefix of uploads
 # The keys of a JSON_MIN task that are not choices.
 _OTHER_KEYS = {"id", "image", "annotator", "annotation_id", "created_at", "updated_at", "lead_time"}
 _ROBOFLOW_TABLE = "_classes.csv"
 
 
 def read_label_studio(file: Path, label: str = "") -> Source:
-    """Return the images of a Label Studio export, which are found by name below its folder.
+    """Return the images of a Label Studio export, found by name below its folder.
 
     label: the name of the choice that is the label, if there are several. Raises DataError.
     """
@@ -68,7 +68,7 @@ def contains_roboflow(folder: Path) -> bool:
 
 
 def read_roboflow(folder: Path) -> Source:
-    """Return the images of Roboflow's tables, with the split that their folder names.
+    """Return the images of Roboflow's tables, split by the names of their folders.
 
     An image of no class, or of several, becomes a problem. Raises DataError.
     """
@@ -94,14 +94,14 @@ def _read_choices(task: dict[str, Any]) -> dict[str, set[str]]:
 
 
 def _read_cell(cell: object) -> set[str]:
-    """Return the labels in a cell of JSON_MIN: one as text, several in an object."""
+    """Return the labels in a cell of JSON_MIN: one label as text, several in an object."""
     if isinstance(cell, dict):
         return set(map(str, cell.get("choices", ())))
     return {cell} if isinstance(cell, str) else set()
 
 
 def _find_label_name(file: Path, choices: list[dict[str, set[str]]], label: str) -> str:
-    """Return the choice that is the label. Raises DataError if it is missing or ambiguous."""
+    """Return the name of the label's choice. Raises DataError if it is missing or ambiguous."""
     names = sorted({name for task_choices in choices for name in task_choices})
     if label in names:
         return label
@@ -117,10 +117,10 @@ def _list_tasks(
 ) -> Iterator[Entry]:
     """Yield an entry for each label of a task, or one without a label."""
     finder = ImageFinder(file.parent)
-    for number, (task, task_choices) in enumerate(zip(tasks, choices, strict=True), 1):
+    for task_number, (task, task_choices) in enumerate(zip(tasks, choices, strict=True), 1):
         path = _find_image(_read_address(task), finder)
         for label in sorted(task_choices.get(name, {""})):
-            yield Entry(number, path, label.strip(), UNSPLIT)
+            yield Entry(task_number, path, label.strip(), UNSPLIT)
 
 
 def _read_address(task: dict[str, Any]) -> str:
@@ -134,7 +134,7 @@ def _find_image(address: str, finder: ImageFinder) -> str:
     """Return an image's path, or the address itself, which becomes a problem, if no file fits."""
     try:
         parts = urlsplit(address)
-    except ValueError:  # such as an address with an unmatched bracket
+    except ValueError:  # an invalid address, such as one with an unmatched bracket
         return address
     local = parse_qs(parts.query).get("d")  # /data/local-files/?d=folder/image.jpg
     path = local[0] if local else unquote(parts.path)
@@ -157,7 +157,7 @@ def _list_tags(file: Path, images: list[Element]) -> Iterator[Entry]:
         try:
             path = finder.find(name)
         except ImageError:
-            path = name  # listing it reports that there is no such file
+            path = name  # list_entries reports the missing file
         for tag in image.findall("tag") or [Element("tag", label="")]:
             yield Entry(line, path, tag.get("label", "").strip(), read_cvat_split(image))
 

@@ -42,10 +42,10 @@ class Entry(NamedTuple):
 
     line: int
     path: str
-    label: str  # empty if the line has none
+    label: str  # label, empty if the line has none
     split: int
     group: str = ""
-    time: float | None = None  # seconds since 1970, or the number given
+    time: float | None = None  # seconds since 1970, or the given number
 
 
 def is_manifest(path: Path) -> bool:
@@ -76,8 +76,8 @@ def list_entries(
 ) -> Source:
     """Return the source of the images that a file lists; unusable entries become problems.
 
-    what: the file's format as the user reads it; unit: what an entry is called in that format;
-    root: the folder that paths are relative to, if not the file's. Raises DataError if no entry
+    what: the file's format as the user reads it; unit: the format's word for an entry;
+    root: the base of relative paths, by default the file's folder. Raises DataError if no entry
     is usable.
     """
     root = root or file.parent
@@ -104,7 +104,7 @@ def read_entries(manifest: Path, label: str = "") -> tuple[str, Iterator[Entry]]
     """Return the names of the columns that are read, and an iterator over the lines.
 
     label: the column of labels, if it has an unusual name. Raises DataError for missing columns
-    and, as the lines are read, for a malformed one or an unknown split or time.
+    and, as the lines are read, for a malformed line or an unknown split or time.
     """
     with table_errors(manifest):
         header, rows = read_table(manifest, label)
@@ -138,7 +138,7 @@ class _Listing:
         self.rows: list[Row] = []
         self.groups: list[str] = []
         self.times: list[float | None] = []
-        self.problems: list[tuple[int, Problem]] = []  # with the line
+        self.problems: list[tuple[int, Problem]] = []  # (line, problem)
         self.digest = hashlib.sha256(file_state_bytes("\0".join(facts), file.stat()))
 
     @property
@@ -163,7 +163,7 @@ class _Listing:
         self._reject(entries, reason)
 
     def first_reason(self, unit: str) -> str:
-        """Return why entries cannot be used, by an example, to end a message."""
+        """Return an example of the reasons entries cannot be used, to end a message."""
         if not self.problems:
             return ": it is empty"
         line, problem = min(self.problems)
@@ -180,7 +180,7 @@ class _Listing:
             self.problems.append((entry.line, Problem(entry.path, "scan", reason)))
 
     def _check_file(self, path: str) -> str:
-        """Return why a file is unusable, or add it to the fingerprint and return nothing."""
+        """Return the reason a file is unusable, or add the file to the fingerprint."""
         try:
             facts = Path(self.folder, path).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -203,7 +203,7 @@ def _group_by_file(entries: Iterable[Entry], folder: str) -> Iterable[list[Entry
 
 
 def _find_contradiction(entries: Sequence[Entry]) -> str:
-    """Return how entries of one file contradict each other, or nothing."""
+    """Return a contradiction between entries of one file, or nothing."""
     labels = sorted({entry.label for entry in entries})
     if len(labels) > 1:
         return f"listed under {_spell_count(labels)} labels: {', '.join(labels)}"
@@ -253,7 +253,7 @@ def _find_columns(header: Sequence[str], manifest: Path, label: str) -> _Columns
 
 
 def _find_label_column(names: Sequence[str], manifest: Path, label: str) -> Sequence[str]:
-    """Return the name of the label column, if any. Raises DataError if several would do."""
+    """Return the name of the label column, if any. Raises DataError if several fit."""
     if label:
         return [normalize_column(label)]
     present = [name for name in LABEL_COLUMNS if name in names]
@@ -302,7 +302,7 @@ def _parse_label(cell: object) -> str:
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return ""
     if isinstance(cell, float) and cell.is_integer():
-        cell = int(cell)  # pandas turns whole numbers beside missing ones into floats
+        cell = int(cell)  # pandas turns integers beside missing values into floats
     if not isinstance(cell, str | int | float):
         raise ValueError(f"the label is neither text nor a number, but {type(cell).__name__}")
     return unicodedata.normalize("NFC", _check_unicode(str(cell).strip()))
@@ -322,7 +322,7 @@ def _parse_group(cell: object) -> str:
 
 
 def _parse_time(cell: object) -> float | None:
-    """Return an ISO 8601 date or time as seconds since 1970, and any number as it is."""
+    """Return an ISO 8601 date or time as seconds since 1970, and any number unchanged."""
     if isinstance(cell, datetime.date) and not isinstance(cell, datetime.datetime):
         cell = str(cell)
     if isinstance(cell, str):

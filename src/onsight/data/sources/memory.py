@@ -28,7 +28,7 @@ class MapStyle(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, number: int, /) -> Any: ...
+    def __getitem__(self, index: int, /) -> Any: ...
 
 
 InMemory = tuple[Any, Any] | MapStyle
@@ -49,16 +49,16 @@ def read_memory_data(data: InMemory) -> Source:
 
     images: an array (n, H, W) or (n, H, W, C), or a list of arrays, tensors, Pillow images or
     paths; labels: n of str or int. An item of a Dataset that raises an error becomes a problem.
-    Raises DataError for what cannot be images or labels; DiskError.
+    Raises DataError for unsuitable images or labels; DiskError.
     """
     collector = _Collector()
     if isinstance(data, tuple):
-        for number, (image, label) in enumerate(_pair_items(data)):
-            collector.add(f"item {number}", image, label, stays_in_memory=True)
+        for index, (image, label) in enumerate(_pair_items(data)):
+            collector.add(f"item {index}", image, label, stays_in_memory=True)
         return collector.source("arrays")
     _check_map_style(data)
-    for number in range(len(data)):
-        _add_item(collector, data, number)
+    for index in range(len(data)):
+        _add_item(collector, data, index)
     if _is_random(data):
         collector.notes.append(_RANDOM_NOTE)
     return collector.source(type(data).__name__)
@@ -109,11 +109,11 @@ def _check_map_style(data: Any) -> None:
         raise DataError(f"a {type(data).__name__} is not DATA: {_EXPECTED}")
 
 
-def _add_item(collector: "_Collector", data: MapStyle, number: int) -> None:
-    name = f"item {number}"
+def _add_item(collector: "_Collector", data: MapStyle, index: int) -> None:
+    name = f"item {index}"
     try:
-        item = data[number]
-    except Exception as error:  # whatever the user's code raises for a broken image
+        item = data[index]
+    except Exception as error:  # the user's code can raise anything for a broken image
         collector.problems.append(Problem(name, "scan", f"{type(error).__name__}: {error}"))
         return
     if not isinstance(item, (tuple, list)) or len(item) != 2:
@@ -132,7 +132,7 @@ def _is_random(data: MapStyle) -> bool:
 
 
 class _Collector:
-    """Collects images and labels, each read once, and what cannot be used."""
+    """Collects images and labels, each read once, and the unusable items."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -148,7 +148,7 @@ class _Collector:
         """Add an image; a path replaces the given name.
 
         stays_in_memory: whether the caller keeps an array unchanged for the whole run, so that it
-        need not be copied. Raises DataError for what is no image or label.
+        need not be copied. Raises DataError if image or label has an unsupported type.
         """
         label = self._check_label(name, label)
         added: tuple[bytes, _Reader] | None
@@ -165,7 +165,7 @@ class _Collector:
         self._readers.append(reader)
 
     def source(self, kind: str) -> Source:
-        """Return everything collected. kind: the type of DATA. Raises DataError for nothing."""
+        """Return the source. kind: the type of DATA. Raises DataError if nothing is usable."""
         if not self._rows:
             examples = (f", such as {path}: {reason}" for path, _, reason in self.problems)
             raise DataError(f"the {kind} in memory hold no usable images{next(examples, '')}")
@@ -201,7 +201,7 @@ class _Collector:
         return _to_bytes(content), partial(self._spool.read, self._spool.add(content))
 
     def _check_dtype(self, name: str, dtype: str) -> None:
-        """Raise DataError for an array of another dtype than those before it."""
+        """Raise DataError for an array of another dtype than the arrays before it."""
         self._dtype = self._dtype or dtype
         if dtype != self._dtype:
             raise DataError(f"{name} is {dtype}, but those before it are {self._dtype}")
@@ -247,14 +247,14 @@ class _Slot(NamedTuple):
     """Where an image is in a spool."""
 
     offset: int
-    size: int  # bytes
-    shape: tuple[int, ...] | None  # (H, W, C) of pixels, None for encoded bytes
+    size: int  # length in bytes
+    shape: tuple[int, ...] | None  # (H, W, C) for pixels, None for encoded bytes
 
 
 class _Spool:
-    """An unnamed temporary file of images that can be read only once from where they come from.
+    """An unnamed temporary file of images whose origin can be read only once.
 
-    It is written first and then read, by several threads if need be.
+    The file is written completely and then read, possibly by several threads.
     """
 
     def __init__(self) -> None:

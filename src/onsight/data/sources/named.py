@@ -28,15 +28,15 @@ VECTORS = "random-vectors"
 _VECTORS_PER_SPLIT = 100
 _VECTOR_LENGTH = 5
 _VECTOR_SEED = 0
-_MIDDLE_SUM = _VECTOR_LENGTH * 255 / 2  # no sum of whole numbers equals it
+_MIDDLE_SUM = _VECTOR_LENGTH * 255 / 2  # middle of possible sums; no sum of integers equals it
 
 
 class _NamedSet(NamedTuple):
     """A dataset that torchvision downloads."""
 
     torchvision_class: str
-    folder: str  # that torchvision fills, below its root
-    files: str  # what the folder has to contain, for the user who fills it by hand
+    folder: str  # folder that torchvision fills, relative to its root
+    files: str  # required files, for users who fill the folder by hand
     read: Callable[[Path], Source]
 
 
@@ -74,8 +74,8 @@ def match_name(data: str) -> str | None:
 def read_named(data: str) -> Source:
     """Return a dataset by its name, downloaded on first use if possible.
 
-    Raises DataError for an unknown name; AbsentData, which lists the files to put where, if they
-    cannot be downloaded.
+    Raises DataError for an unknown name; AbsentData, which lists the required files, if they cannot
+    be downloaded.
     """
     name = match_name(data)
     if name is None:
@@ -151,7 +151,7 @@ def _download(name: str, chosen: _NamedSet, root: Path) -> None:
     with temporary as folder:
         try:
             _fetch(chosen.torchvision_class, folder)
-        except Exception as error:  # whatever failed, the user can still put the files there
+        except Exception as error:  # after any failure, the user can still provide the files
             raise _cannot_download(name, chosen, root, error) from error
         with disk_errors(root):
             _move(Path(folder) / chosen.folder, root / chosen.folder)
@@ -161,7 +161,7 @@ def _fetch(torchvision_class: str, root: str) -> None:
     from torchvision import datasets
 
     usual_timeout = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_TIMEOUT_SECONDS)  # a network that drops packets counts as none
+    socket.setdefaulttimeout(_TIMEOUT_SECONDS)  # a network that drops packets counts as unavailable
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for the result
             getattr(datasets, torchvision_class)(root, download=True)
@@ -174,7 +174,7 @@ def _move(folder: Path, target: Path) -> None:
     try:
         folder.rename(target)
     except OSError:
-        if not target.is_dir():  # otherwise another run was faster, and its files are the same
+        if not target.is_dir():  # else a faster run has put the same files there
             raise
 
 

@@ -13,7 +13,7 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 def read_regular_file(path: str) -> bytes:
     """Return all bytes of a regular file.
 
-    Raises ImageError if it is something else, cannot be read, is empty or is over 512 MB.
+    Raises ImageError for any other, unreadable or empty file, or one over 512 MB.
     """
     try:
         descriptor = os.open(path, _FLAGS)
@@ -35,7 +35,7 @@ def check_size(size: int) -> int:
 
 
 def _read(descriptor: int, size: int) -> bytes:
-    """Read up to `size` bytes. A file object would make twice as many system calls."""
+    """Read up to `size` bytes. A file object would double the number of system calls."""
     content = os.read(descriptor, size)
     while len(content) < size and (more := os.read(descriptor, size - len(content))):
         content += more

@@ -1,7 +1,7 @@
 """Read the pickled batches of CIFAR without executing anything from them.
 
-Unpickling calls whatever a pickle names. Here every name is refused except the few that numpy
-arrays and bytes need, and these are replaced by stand-ins that only record their arguments. The
+Unpickling calls any function that a pickle names. Here every name is refused except the few that
+numpy arrays and bytes need; stand-ins that only record their arguments replace these names. The
 opcodes are checked beforehand, which bounds the memory and time that a pickle can use.
 """
 
@@ -22,9 +22,9 @@ class RefusedPickle(Exception):
     """The file contains more than lists, strings and arrays of bytes, or is damaged."""
 
 
-_MEMO_SLACK = 1000  # Python 2 counts from 1, and tools may leave gaps in the memo
+_MEMO_SLACK = 1000  # unused memo slots: Python 2 counts from 1, tools may leave gaps
 
-# Constants, lists, dictionaries, tuples, the memo, and what rebuilds an array.
+# Opcodes for constants, lists, dictionaries, tuples, the memo and rebuilding arrays.
 _OPCODES = frozenset((
     "PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1",
     "BININT2", "LONG", "LONG1", "FLOAT", "BINFLOAT", "STRING", "BINSTRING", "SHORT_BINSTRING",
@@ -64,19 +64,19 @@ def _check_opcodes(data: bytes) -> None:
     tuples = set()  # memo slots that contain tuples
     previous = ""
     counts: Counter[str] = Counter()
-    depth, marks = 0, list[int]()  # of the unpickler's stack
+    depth, marks = 0, list[int]()  # size and mark positions of the unpickler's stack
     for opcode, argument, _ in pickletools.genops(data):
         name = opcode.name
         if name not in _OPCODES:
             raise RefusedPickle(f"it uses {name}, which no batch of images needs")
         if name.endswith(("PUT", "MEMOIZE")):
             slot = stored if argument is None else argument
-            if slot > 2 * stored + _MEMO_SLACK:  # memory is allocated up to it
+            if slot > 2 * stored + _MEMO_SLACK:  # the memo's memory is allocated up to this slot
                 raise RefusedPickle(f"its memo jumps to index {slot}")
             if "TUPLE" in previous:
                 tuples.add(slot)
             stored += 1
-        elif name.endswith("GET") and argument in tuples:  # hashing nested ones could take forever
+        elif name.endswith("GET") and argument in tuples:  # nested tuples can hash forever
             raise RefusedPickle("it uses a tuple twice")
         start = marks.pop() if pickletools.markobject in opcode.stack_before and marks else depth
         _count(counts, name, depth - start)
@@ -87,7 +87,7 @@ def _check_opcodes(data: bytes) -> None:
 
 
 def _count(counts: Counter[str], name: str, items: int) -> None:
-    """Count what an opcode creates. items: the number it pops from the stack, down to its mark."""
+    """Count an opcode's new objects. items: number of stack items popped, down to its mark."""
     created = {"REDUCE": "rebuilt", "SETITEM": "keys"}.get(name, "")
     if name.startswith(("TUPLE", "EMPTY_", "LIST", "DICT")):
         created = "containers"
@@ -105,7 +105,7 @@ def _depth_after(opcode: pickletools.OpcodeInfo, depth: int, start: int) -> int:
     popped = opcode.stack_before
     if pickletools.markobject in popped:
         return start - popped.index(pickletools.markobject) + len(opcode.stack_after)
-    pushed = 0 if opcode.name == "MARK" else len(opcode.stack_after)  # marks have their own stack
+    pushed = 0 if opcode.name == "MARK" else len(opcode.stack_after)  # marks have a separate stack
     return depth - len(popped) + pushed
 
 
@@ -119,7 +119,7 @@ class PickledArray:
         self._state = state
 
     def values(self) -> NDArray[np.uint8]:
-        """Return the array. Raises RefusedPickle unless it is of bytes in row order."""
+        """Return the array. Raises RefusedPickle unless it holds bytes in row order."""
         try:
             _, shape, dtype, by_columns, data = self._state
             if (

@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 Pixels = NDArray[np.uint8]
 
-DRAW_STAGE = "draw"  # the stage of Problems for sound images that were left out of a selection
-_SIZE_SAMPLE = 256  # images whose size is read
+DRAW_STAGE = "draw"  # stage of Problems for intact images outside a selection
+_SIZE_SAMPLE = 256  # number of images whose size is read
 _NON_LETTERS = re.compile(r"[^a-z]+")
 
 
 class CopySpace(NamedTuple):
     """How much disk space local copies of remote files need and may use."""
 
-    largest_bytes: int  # of the largest file
-    limit_bytes: float  # of all copies together
+    largest_bytes: int  # size of the largest file
+    limit_bytes: float  # limit for all copies together
 
 
-NO_COPIES = CopySpace(0, math.inf)  # local files are read where they are
+NO_COPIES = CopySpace(0, math.inf)  # local files need no copies
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class ShardLayout:
     A part is a tar file, or a row group of a Parquet file.
     """
 
-    part_of_row: NDArray[np.int32]  # (n,)
-    file_of_part: NDArray[np.int32]  # (parts,)
+    part_of_row: NDArray[np.int32]  # (n,) part index
+    file_of_part: NDArray[np.int32]  # (parts,) file index
     prefetch: Callable[[Sequence[int]], None] = lambda parts: None  # start copying these parts
     copies: CopySpace = NO_COPIES
 
@@ -69,12 +69,12 @@ class Source:
     # Return the encoded bytes of row i, or pixels uint8 (H, W, C) if the container holds plain
     # pixels. Safe to call from several threads. Raises ImageError if the image cannot be read.
     read: Callable[[int], bytes | Pixels]
-    fingerprint: str  # changes whenever a file behind the index changes
-    description: str  # one line: what was recognised, and the flag that overrides it
+    fingerprint: str  # digest that changes with any file behind the index
+    description: str  # one line: the recognised format, and the flag that overrides it
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # remarks on the dataset as a whole
-    groups: Sequence[str] | None = None  # (n,) images of one group stay in one split
-    times: NDArray[np.float64] | None = None  # (n,) when each was taken; any growing number
+    groups: Sequence[str] | None = None  # (n,) group names; images of one group stay in one split
+    times: NDArray[np.float64] | None = None  # (n,) time of each image; any growing number
     shards: ShardLayout | None = None  # None if rows can be read in any order at no extra cost
 
     def files(self) -> Iterator[str]:
@@ -106,7 +106,7 @@ def describe(what: str, index: Index, size: str, notes: Iterable[str] = ()) -> s
     """Return a source's description for the console.
 
     For example `class folders with train/test, 10 classes, 70,000 files (override with
-    --data-format)`. size: the number of files or images, usable or not; notes: what was skipped.
+    --data-format)`. size: the number of files or images, usable or not; notes: skipped files.
     """
     classes = plural(len(index.classes), "class", "classes")
     parts = [f"{what}{_name_given_splits(index)}", classes, size, *notes]
@@ -140,7 +140,7 @@ def build_table_source(
 ) -> Source:
     """Return the source of the images in a shard table.
 
-    what: the format as the user reads it; find_split: the split of a shard by its name. Raises
+    what: the format as the user reads it; find_split: return the split for a shard's name. Raises
     DataError if there is no usable image.
     """
     problems = [problem for shard_problems in table.problems for problem in shard_problems]
@@ -192,8 +192,8 @@ def count_held_out(source: Source) -> int:
 def draw_rows(source: Source, count: int, seed: int) -> NDArray[np.int64]:
     """Return all given test and validation rows, then `count` random rows of the others.
 
-    At least one row of each class is drawn, the rest in proportion. The rows of a smaller count
-    are the first ones of a larger count.
+    At least one row of each class is selected, the others in proportion to class sizes. A smaller
+    count selects the first rows of a larger count's selection.
     """
     splits = source.index.splits
     held_out = np.isin(splits, (TEST, VALIDATION))
@@ -205,7 +205,7 @@ def draw_rows(source: Source, count: int, seed: int) -> NDArray[np.int64]:
 
 def _read_size(source: Source, row: int) -> tuple[int, int] | None:
     """Return (height, width) of an image, or None if it cannot be read."""
-    from onsight.data.pixels import probe  # loads Pillow; finding a source does without
+    from onsight.data.pixels import probe  # loads Pillow, unneeded for finding a source
 
     try:
         content = source.read(row)

@@ -26,8 +26,8 @@ Table = tuple[Sequence[str], Iterable[tuple[int, Sequence[object]]]]
 def read_table(path: Path, label: str = "") -> Table:
     """Return a table's header and rows; the format follows from the ending of the file's name.
 
-    label: a column to read besides those with known names. Raises DataError for a malformed line
-    or file, OSError, UnicodeDecodeError; so does reading the rows.
+    label: a column to read besides the columns with known names. Raises DataError for a malformed
+    line or file, OSError, UnicodeDecodeError; so does reading the rows.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -52,7 +52,7 @@ def normalize_column(name: str) -> str:
 
 
 def _locate_foreign_text(path: Path) -> str:
-    """Return where a file stops being UTF-8, to continue a message that names the file."""
+    """Return the first place that is not UTF-8, to continue a message that names the file."""
     with open(path, "rb") as file:
         for line, content in enumerate(file, 1):
             try:
@@ -83,7 +83,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read_json_lines(path: Path, wanted: Set[str]) -> Table:
-    """Read JSON lines; the keys of the first one are the header."""
+    """Read JSON lines; the keys of the first line are the header."""
     objects = _json_objects(path)
     first_line, first = next(objects, (0, {}))
     header = list(first)
@@ -134,7 +134,7 @@ def _read_parquet(path: Path, wanted: Set[str]) -> Table:
     try:
         header = list(ParquetFile(path).schema_arrow.names)
         columns = [name for name in header if normalize_column(name) in wanted]
-        batches = ParquetFile(path).iter_batches(columns=columns)  # the others may hold pixels
+        batches = ParquetFile(path).iter_batches(columns=columns)  # other columns may hold pixels
     except (pyarrow.ArrowException, OSError) as error:
         raise _broken_parquet(path, error) from error
 

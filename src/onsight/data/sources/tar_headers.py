@@ -1,8 +1,8 @@
-"""A fast reader of ordinary tar headers: making a TarInfo for each takes most of the time.
+"""A fast reader of ordinary tar headers: making a TarInfo for each header takes most of the time.
 
-Ordinary are regular files and folders whose fields follow POSIX, also behind pax headers that hold
-only times and owners, as webdataset writes them. An archive with anything else is left to tarfile,
-so this module need not agree with tarfile on unusual headers.
+Ordinary members are regular files and folders whose fields follow POSIX, also behind pax headers
+with only times and owners, as webdataset writes them. An archive with anything else is left to
+tarfile, so this module need not agree with tarfile on unusual headers.
 Source: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/pax.html (ustar and pax formats).
 """
 
@@ -23,7 +23,7 @@ _OCTAL += [slice(329, 337), slice(337, 345)]
 _TYPE = 156
 _FILES, _FOLDER, _PAX = frozenset(b"0\0"), ord("5"), ord("x")
 _ZERO, _SEVEN, _SPACE = b"07 "
-_CHECKED_AT_ONCE = 4096  # headers whose numeric fields are checked in one array
+_CHECKED_AT_ONCE = 4096  # number of headers whose numeric fields are checked in one array
 _PAX_RECORD = re.compile(rb"([0-9]{1,3}) ([a-z]+)=")
 _HARMLESS_KEYS = {b"mtime", b"atime", b"ctime", b"uid", b"gid", b"uname", b"gname"}
 _MAX_PAX_BYTES = 8 * _BLOCK
@@ -33,8 +33,8 @@ class TarFileHeader(NamedTuple):
     """A regular file in a tar."""
 
     name: str
-    offset: int  # of the content, from the start of the archive
-    size: int  # of the content, in bytes
+    offset: int  # bytes from the archive's start to the content
+    size: int  # bytes of content
 
 
 def read_ordinary_headers(descriptor: int) -> list[TarFileHeader] | None:
@@ -112,6 +112,6 @@ def _are_valid(blocks: list[bytes]) -> bool:
     checksums = table[:, _CHECKSUM]
     for column in checksums.T:
         stored = np.where(column >= _ZERO, 8 * stored + column - _ZERO, stored)
-    spaces = checksums.shape[1] * _SPACE  # the field counts as spaces in the checksum
+    spaces = checksums.shape[1] * _SPACE  # the checksum field itself counts as spaces
     total = table.sum(axis=1, dtype=np.int64) - checksums.sum(axis=1, dtype=np.int64) + spaces
     return bool((stored == total).all())

@@ -27,7 +27,7 @@ from onsight.errors import ImageError
 from onsight.limits import SHARD_LABEL_BYTES
 
 LABEL_ENDINGS = ("cls", "txt", "json")
-_SAMPLED_MEMBERS = 1000  # of the first shard, by which the format is recognised
+_SAMPLED_MEMBERS = 1000  # members of the first shard, read to recognise the format
 
 
 def contains_shards(folder: Path) -> bool:
@@ -46,8 +46,8 @@ def contains_shards(folder: Path) -> bool:
 def read_shards(folder: Path, cache_folder: Path | None = None) -> Source:
     """Return the samples of all shards in a folder.
 
-    A broken shard, or a sample without a label, becomes a problem. The split is a word of the
-    path of a shard below the folder. cache_folder: where the index is kept. Raises DataError if
+    A broken shard, or a sample without a label, becomes a problem. The split is a word of a
+    shard's path below the folder. cache_folder: the index's folder. Raises DataError if
     there is no usable sample.
     """
     root = Path(os.path.realpath(folder))
@@ -59,7 +59,7 @@ def open_web_dataset(
 ) -> Source:
     """Return the samples of a store's shards. Raises as `read_shards` does."""
     file = find_table_file(cache_folder, "webdataset", str(root))
-    table = read_shard_table(store, lambda number: _read_rows(store, number), file)
+    table = read_shard_table(store, lambda index: _read_rows(store, index), file)
     files = np.arange(len(table.shards), dtype=np.int32)
     layout = ShardLayout(table.shard_of_row, files, store.prefetch, copies)
     reader = _MemberReader(store, table)
@@ -72,11 +72,11 @@ def _list_tars(folder: Path) -> list[Path]:
     return sorted([*folder.glob("*.tar"), *folder.glob("*/*.tar")])
 
 
-def _read_rows(store: ShardStore, number: int) -> ShardRows:
-    """Return the rows of a shard; a broken one has only a problem."""
-    shard = store.shards[number]
+def _read_rows(store: ShardStore, index: int) -> ShardRows:
+    """Return the rows of a shard; a broken shard has only a problem."""
+    shard = store.shards[index]
     try:
-        opened = store.open(number)
+        opened = store.open(index)
         with open(opened.number, "rb", closefd=False) as file:
             members, reader = open_tar(file)
     except (OSError, BrokenTar) as error:
@@ -86,7 +86,7 @@ def _read_rows(store: ShardStore, number: int) -> ShardRows:
         Problem(f"{shard.name}/{path}", stage, reason) for path, stage, reason in members.problems
     ]
     rows = _match_labels(shard, members.paths, reader, problems)
-    del opened  # the reader's descriptor had to stay open until here
+    del opened  # keeps the reader's descriptor open until here
     return rows
 
 
