@@ -1,4 +1,4 @@
-"""Augmentation of training batches: drawn from (seed, epoch, image), applied on the device.
+"""Augmentation of training batches: sampled from (seed, epoch, image), applied on the device.
 
 B batch, C channels, H height, W width, K classes.
 """

@@ -34,7 +34,7 @@ _JsonList = Field(strict=False)  # JSON has lists where these are tuples
 class Preprocessing(BaseModel):
     """How images are decoded, fitted and normalised, and the precision.
 
-    The first seven fields are those of ImageFormat; mean and std are for each channel, with
+    The first seven fields match ImageFormat; mean and std are for each channel, with
     pixels from 0 to 1.
     """
 
@@ -75,7 +75,7 @@ class Preprocessing(BaseModel):
 
     @property
     def format(self) -> ImageFormat:
-        """What every image is decoded and fitted to."""
+        """The format that every image is decoded and fitted to."""
         return ImageFormat(**self.model_dump(include=_FORMAT_FIELDS))
 
     @property
@@ -93,12 +93,12 @@ class Preprocessing(BaseModel):
 
 @dataclass(frozen=True)
 class ExpectedInput:
-    """The images that weights were trained on; None or an empty text for what is not recorded."""
+    """The images that weights were trained on; None or an empty text for unrecorded fields."""
 
-    mean: tuple[float, ...]  # of each channel, with pixels from 0 to 1
+    mean: tuple[float, ...]  # mean of each channel, with pixels from 0 to 1
     std: tuple[float, ...]
     size: tuple[int, int] | None = None
-    crop_share: float | None = None  # the part of each side in the central crop
+    crop_share: float | None = None  # fraction of each side in the central crop
     interpolation: str = ""
 
     @classmethod
