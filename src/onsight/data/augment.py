@@ -48,7 +48,7 @@ class Augmentation:
 
     @property
     def mixes(self) -> bool:
-        """Whether images are mixed, so that targets are shares of classes."""
+        """Whether images are mixed, so that targets are weights of classes."""
         return bool(self.mix.columns)
 
     @property

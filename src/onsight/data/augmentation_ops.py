@@ -26,7 +26,7 @@ FLIP, DOWN, RIGHT, AREA, RATIO, CROP_Y, CROP_X, ANGLE = range(8)
 BRIGHTNESS, CONTRAST, SATURATION = range(8, 11)
 CUT_Y, CUT_X = 11, 12
 MIX_KIND, MIX_Y, MIX_X = 13, 14, 15
-TRIES = 16  # per image; Jöhnk's rejection accepts at least half of them for alpha <= 1
+TRIES = 16  # attempts per image; Jöhnk's rejection accepts at least half of them for alpha <= 1
 _TRIED = range(16, 16 + 2 * TRIES)
 
 _LOG_RATIO = math.log(4 / 3)  # the widest aspect ratio of a random-resized crop, and its inverse
@@ -55,9 +55,7 @@ class Geometry:
     translate: float = 0.0
     crop_area: float = 1.0
     rotate_degrees: float = 0.0
-    input_size: tuple[int, int] | None = (
-        None  # (height, width) after cropping or rotating; None keeps
-    )
+    input_size: tuple[int, int] | None = None  # new (height, width); None keeps the size
 
     @property
     def columns(self) -> Sequence[int]:
@@ -245,7 +243,7 @@ def _luma(images: Tensor) -> Tensor:
 
 
 def _soft_targets(labels: Tensor, partner_labels: Tensor, share: Tensor, classes: int) -> Tensor:
-    """Return targets (B, K): weight `share` (B,) for an image's label, the rest for its partner's."""
+    """Return targets (B, K): weight `share` (B,) for an image's label, the rest for its partner."""
     own = F.one_hot(labels, classes).float()
     other = F.one_hot(partner_labels, classes).float()
     return torch.lerp(other, own, share.unsqueeze(1))

@@ -67,7 +67,7 @@ class Dataset:
 
     @property
     def used(self) -> int:
-        """How many images are in a split."""
+        """The number of images in a split."""
         return int((self.splits > 0).sum())
 
     def ids(self, split: int) -> Tensor:
@@ -201,7 +201,7 @@ def open_dataset(
 
 
 def summarise_splits(dataset: Dataset) -> str:
-    """Return how many images each split has, and how many are used, in words."""
+    """Return the number of images in each split, and of used images, in words."""
     parts = [
         f"{int((dataset.splits == split).sum()):,} {SPLIT_NAMES[split]}"
         for split in (TRAIN, VALIDATION, TEST)
@@ -232,7 +232,7 @@ def _assign_used_folds(
 def _batch_source(
     pack: Pack, source: Source, config: Config, threads: int
 ) -> tuple[BatchSource, ImageFormat]:
-    """Return where batches come from, and how evaluation prepares each image."""
+    """Return the source of batches, and the image format in evaluation."""
     if config.residency != "stream":
         return Images.of(pack), pack.format
     _require_shard_room(source)

@@ -129,7 +129,7 @@ def _resize_axis(pixels: Pixels, axis: int, size: int) -> Pixels:
 def _filter_taps(before: int, after: int) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
     """Return the positions (after, T) that each new pixel is made of, and their weights.
 
-    Weights are whole numbers; the last value returned is how many of their bits are the fraction.
+    Weights are whole numbers; the last value returned is the number of their fraction bits.
     """
     scale = before / after
     reach = max(scale, 1.0)

@@ -54,7 +54,7 @@ class Batch(NamedTuple):
 
 
 class BatchSource(Protocol):
-    """Where batches come from: images already decoded, or decoded on demand."""
+    """A source of batches: images already decoded, or decoded on demand."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -266,7 +266,7 @@ def find_positions(ids: Tensor, some: Tensor) -> Tensor:
 
 
 def images_per_chunk(values: int) -> int:
-    """Return how many images make a chunk. values: of each image."""
+    """Return the number of images per chunk. values: number of values per image."""
     return max(1, min(_CHUNK_IMAGES, _CHUNK_BYTES // (_BYTES_PER_VALUE * values)))
 
 

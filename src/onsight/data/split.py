@@ -196,7 +196,7 @@ def _choose_folds_automatically(
 
 
 def _rank(cell: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count how many earlier entries have the same value."""
+    """Count the earlier entries with the same value."""
     order = np.argsort(cell, kind="stable")
     ranked = cell[order]
     rank = np.empty_like(order)

@@ -1,4 +1,4 @@
-"""Which head fits the features best, by validation images, or cross-validation if they are few.
+"""The choice of a head by validation images, or by cross-validation if there are few.
 
 K classes, D features, m evaluated images.
 """
@@ -44,12 +44,12 @@ class ChosenHead:
 
     @property
     def right(self) -> int:
-        """How many of the held-out images were classified correctly."""
+        """The number of held-out images that were classified correctly."""
         return int((self.logits.argmax(dim=1) == self.labels).sum())
 
 
 class LearningCurvePoint(NamedTuple):
-    """How many of the evaluated images a head fitted on fewer images classifies correctly."""
+    """The number of evaluated images that a head fitted on fewer images classifies correctly."""
 
     images: int
     right: int

@@ -104,7 +104,7 @@ def features_key(
 class FeatureStore:
     """Features in a cache folder, by everything that went into them; None stores nothing.
 
-    If they exceed 4 GB, those that were not used for longest are removed.
+    If they exceed 4 GB, the least recently used are removed.
     """
 
     def __init__(self, cache_folder: Path | None) -> None:
@@ -129,7 +129,7 @@ class FeatureStore:
         path = self._path(key)
         try:
             tensors, _ = read_tensors(path)
-            # Aligned as torch does for those it computes: sums may differ in their last bits.
+            # Aligned like the tensors that torch computes, or the last bits of sums may differ.
             features = tensors["features"].clone()
             path.touch()  # files are removed by age
         except (DamagedFile, KeyError, OSError):

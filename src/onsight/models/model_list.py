@@ -44,7 +44,7 @@ class ModelCost:
 
 
 def recommended_models() -> list[str]:
-    """Return Onsight's own models, those with weights offline, and some of timm's worth trying."""
+    """Return Onsight's models, models with offline weights, and recommended timm models."""
     return list(dict.fromkeys([*own_names(), *offline_models(), *_RECOMMENDED]))
 
 
@@ -62,7 +62,7 @@ def find_models(pattern: str) -> list[str]:
 
 
 def locate_weights(name: str) -> str:
-    """Return where a model's published weights are: "here", "Hub" (needs a network) or "none"."""
+    """Return the location of a model's published weights: "here", "Hub" (needs a network) or "none"."""
     if name in own_names():
         return "none"
     facts = timm_facts(name)

@@ -1,4 +1,4 @@
-"""Out-of-distribution detection: how far an image's features are from those seen in training.
+"""Out-of-distribution detection: an image's distance from the features seen in training.
 
 B batch, D features, n training images.
 """
@@ -20,9 +20,7 @@ class OutOfDistributionDetector:
 
     bank: Tensor  # float16 (n, D), n >= 5, directions of training images' features
     threshold: float
-    false_alarm_rate: (
-        float  # largest fraction of flagged images among ones like the training images
-    )
+    false_alarm_rate: float  # largest fraction flagged of images like the training images
     images: int  # number of held-out images that set the threshold
 
     def to(self, device: torch.device) -> "OutOfDistributionDetector":

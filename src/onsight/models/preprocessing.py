@@ -1,4 +1,4 @@
-"""How an image becomes a network's input, and which input published weights expect.
+"""The conversion of an image to a network's input, and the input that weights expect.
 
 C channels, H height, W width; sizes are (height, width) in pixels.
 """
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 _FORMAT_FIELDS = {field.name for field in fields(ImageFormat)}
 _Byte = Annotated[int, Field(ge=0, le=255)]
 _Side = Annotated[int, Field(ge=1, le=INPUT_SIDE)]
-_JsonList = Field(strict=False)  # JSON has lists where these are tuples
+_JsonList = Field(strict=False)  # JSON has lists in place of tuples
 
 
 class Preprocessing(BaseModel):
-    """How images are decoded, fitted and normalised, and the precision.
+    """The settings to decode, fit and normalise images, and the precision.
 
     The first seven fields match ImageFormat; mean and std are for each channel, with
     pixels from 0 to 1.
@@ -80,7 +80,7 @@ class Preprocessing(BaseModel):
 
     @property
     def normalization(self) -> "Normalization":
-        """How pixels are turned into the network's input."""
+        """The conversion of pixels to the network's input."""
         from onsight.data.normalization import Normalization  # loads torch
 
         return Normalization(self.mean, self.std, self.format.model_size)

@@ -159,7 +159,7 @@ def _unreadable(reason: str) -> str:
 
 
 def _unwrap(path: Path, content: Any) -> tuple[str, dict[str, Tensor]]:
-    """Return the key under which a training script saved the weights (may be empty), and these."""
+    """Return the key that a training script saved the weights under (or ""), and the weights."""
     key_used = ""
     while isinstance(content, Mapping):
         wrapper = next((key for key in _WRAPPERS if isinstance(content.get(key), Mapping)), None)

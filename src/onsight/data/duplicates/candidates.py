@@ -189,7 +189,7 @@ class _Candidates(NamedTuple):
         return _Candidates(self.query[rows], self.image[rows], self.distance[rows], self.view[rows])
 
     def nearest(self, keys: NDArray[np.int64]) -> "_Candidates":
-        """Return the nearest of those with equal keys, in the order of the keys."""
+        """Return the nearest pair for each key, in the order of the keys."""
         order = np.lexsort((self.distance, keys))
         first = np.append(True, np.diff(keys[order]) != 0)[: len(order)]
         return self.take(order[first])
