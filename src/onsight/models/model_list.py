@@ -62,7 +62,7 @@ def find_models(pattern: str) -> list[str]:
 
 
 def locate_weights(name: str) -> str:
-    """Return the location of a model's published weights: "here", "Hub" (needs a network) or "none"."""
+    """Return the place of a model's published weights: "here", "Hub" (online) or "none"."""
     if name in own_names():
         return "none"
     facts = timm_facts(name)
