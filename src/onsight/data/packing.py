@@ -25,7 +25,7 @@ from onsight.errors import DataError, ImageError
 NO_TIME = "no time to decode it"
 
 _CHUNK = 64  # images per task: large enough to hide the pool's overhead, small for progress
-_CHUNK_BYTES = 16_000_000  # per task of large images; four tasks for each thread wait in memory
+_CHUNK_BYTES = 16_000_000  # bytes per task of large images; four tasks per thread wait in memory
 
 Progress = Callable[[int], None]  # called with a number of images
 

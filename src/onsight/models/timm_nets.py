@@ -137,7 +137,7 @@ def collecting_missing_tensors() -> Iterator[list[str]]:
 
     When timm adapts weights to other classes, it loads them without reporting missing tensors.
     """
-    from unittest import mock  # which imports asyncio
+    from unittest import mock  # a slow import: it loads asyncio
 
     missing: list[str] = []
     original = nn.Module.load_state_dict
