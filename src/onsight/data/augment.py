@@ -1,4 +1,4 @@
-"""Augmentation of training batches: drawn from (seed, epoch, image), applied on the device.
+"""Augmentation of training batches: sampled from (seed, epoch, image), applied on the device.
 
 B batch, C channels, H height, W width, K classes.
 """
@@ -48,7 +48,7 @@ class Augmentation:
 
     @property
     def mixes(self) -> bool:
-        """Whether images are mixed, so that targets are shares of classes."""
+        """Whether images are mixed, so that targets are weights of classes."""
         return bool(self.mix.columns)
 
     @property

@@ -18,15 +18,15 @@ from onsight.data import transforms
 from onsight.randomness import constant
 from onsight_explain.devices import has_float64
 
-Numbers = dict[int, Tensor]  # the numbers in [0, 1) drawn for each column: float32 (B,)
+Numbers = dict[int, Tensor]  # random numbers in [0, 1) by column: float32 (B,)
 
-# A number is a function of (seed, epoch, image, column), so no two of them may share a
-# column and no column may ever change. There are 64; a test pins those that are taken.
+# A random number is a function of (seed, epoch, image, column), so each use needs a separate
+# column, and no column may ever change. There are 64 columns; a test pins the ones in use.
 FLIP, DOWN, RIGHT, AREA, RATIO, CROP_Y, CROP_X, ANGLE = range(8)
 BRIGHTNESS, CONTRAST, SATURATION = range(8, 11)
 CUT_Y, CUT_X = 11, 12
 MIX_KIND, MIX_Y, MIX_X = 13, 14, 15
-TRIES = 16  # Jöhnk's rejection accepts at least half of them for alpha <= 1
+TRIES = 16  # attempts per image; Jöhnk's rejection accepts at least half of them for alpha <= 1
 _TRIED = range(16, 16 + 2 * TRIES)
 
 _LOG_RATIO = math.log(4 / 3)  # the widest aspect ratio of a random-resized crop, and its inverse
@@ -55,7 +55,7 @@ class Geometry:
     translate: float = 0.0
     crop_area: float = 1.0
     rotate_degrees: float = 0.0
-    input_size: tuple[int, int] | None = None  # (height, width) if cropped or rotated; None keeps
+    input_size: tuple[int, int] | None = None  # new (height, width); None keeps the size
 
     @property
     def columns(self) -> Sequence[int]:
@@ -156,7 +156,7 @@ class Cutout:
     Images are normalised (B, C, H, W), in which the mean is 0.
     """
 
-    cutout: float = 0.0  # the box's sides as shares of the image's
+    cutout: float = 0.0  # side of the box as a fraction of the image's side
 
     @property
     def columns(self) -> Sequence[int]:
@@ -178,8 +178,8 @@ class Mix:
     image draws which.
     """
 
-    mixup: float = 0.0  # the alpha of its Beta distribution
-    cutmix: float = 0.0  # the alpha of its Beta distribution
+    mixup: float = 0.0  # alpha of the Beta distribution of the mixing weight
+    cutmix: float = 0.0  # alpha of the Beta distribution of the pasted area
 
     @property
     def columns(self) -> Sequence[int]:
@@ -230,7 +230,7 @@ def beta(numbers: Tensor, alpha: float) -> Tensor:
 
 
 def _whole_shift(numbers: Tensor, share: float, side: int) -> Tensor:
-    """Return whole pixels from -limit to limit, where limit is a share of the side, rounded."""
+    """Return whole pixels from -limit to limit, where limit is a fraction of the side, rounded."""
     limit = min(round(share * side), side - 1)
     return (numbers * (2 * limit + 1)).floor().long() - limit
 
@@ -243,7 +243,7 @@ def _luma(images: Tensor) -> Tensor:
 
 
 def _soft_targets(labels: Tensor, partner_labels: Tensor, share: Tensor, classes: int) -> Tensor:
-    """Return targets (B, K): a share (B,) for each image's own label, the rest its partner's."""
+    """Return targets (B, K): weight `share` (B,) for an image's label, the rest for its partner."""
     own = F.one_hot(labels, classes).float()
     other = F.one_hot(partner_labels, classes).float()
     return torch.lerp(other, own, share.unsqueeze(1))

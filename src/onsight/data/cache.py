@@ -44,8 +44,8 @@ def cached_json_path(cache_folder: Path, kind: str, version: int, key: Any) -> P
 def read_cached_json(path: Path, parse: Callable[[Any], T | None]) -> T | None:
     """Return a cached value, or None if there is none or it cannot be read.
 
-    parse raises LookupError, TypeError, ValueError or OverflowError for a value that is not what
-    was written.
+    parse raises LookupError, TypeError, ValueError or OverflowError for a value that differs from
+    the written one.
     """
     try:
         return parse(json.loads(path.read_text(encoding="utf-8")))
@@ -102,9 +102,9 @@ def locked(path: Path, wait: bool = True) -> Iterator[bool]:
     try:
         yield True
     finally:
-        os.close(descriptor)  # which releases the lock
+        os.close(descriptor)  # also releases the lock
 
 
 def _content_facts(stat: os.stat_result) -> tuple[int, int, int, int]:
-    # A program can reset the modification time, but neither of the last two.
+    # A program can reset the modification time, but neither the change time nor the inode.
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino

@@ -29,10 +29,10 @@ from onsight.data.stream import StreamedImages
 from onsight.errors import ConfigError, DataError
 from onsight.text import data_size, joined, plural
 
-USUAL_SIZE = (64, 64)  # pixels, if images differ in size or are large
+USUAL_SIZE = (64, 64)  # (height, width) in pixels if images differ in size or are large
 MIN_PER_CLASS = 4  # training images; with fewer, an error is more useful than a model
 
-_SMALL = 64  # pixels; data no larger than this keeps its own size
+_SMALL = 64  # pixels a side; images up to this size keep it
 _THUMBNAIL = 64  # pixels of the longer side if images are streamed
 _CROP_MARGIN = 8 / 7  # packed side over input side; usually 256 for 224
 _MIN_EVALUATED = 5  # images per class; fewer are too few to evaluate
@@ -44,15 +44,15 @@ class Dataset:
     """Usable images with their split."""
 
     pack: Pack
-    images: BatchSource  # where batches come from: the pack or, when streaming, the source
-    format: ImageFormat  # how evaluation and prediction prepare an image
+    images: BatchSource  # source of batches: the pack or, when streaming, the data
+    format: ImageFormat  # image format in evaluation and prediction
     packed_size: Choice[tuple[int, int]]  # (height, width)
     splits: NDArray[np.int8]  # (n,), 0 for images not used
-    problems: list[Problem]  # everything that is not used, with reasons
-    files: int  # how many images the source lists
-    notes: list[str]  # for the user
-    folds: Choice[int]  # 1 if a test part is held out
-    fold: NDArray[np.int8]  # (n,), from 1 on, or 0 for none
+    problems: list[Problem]  # unused files and images, with reasons
+    files: int  # number of images that the source lists
+    notes: list[str]  # notes shown to the user
+    folds: Choice[int]  # number of folds; 1 if a test part is held out
+    fold: NDArray[np.int8]  # (n,) fold of each image, from 1 on; 0 for none
     units: SplitUnits
 
     @property
@@ -67,7 +67,7 @@ class Dataset:
 
     @property
     def used(self) -> int:
-        """How many images are in a split."""
+        """The number of images in a split."""
         return int((self.splits > 0).sum())
 
     def ids(self, split: int) -> Tensor:
@@ -201,7 +201,7 @@ def open_dataset(
 
 
 def summarise_splits(dataset: Dataset) -> str:
-    """Return how many images each split has, and how many are used, in words."""
+    """Return the number of images in each split, and of used images, in words."""
     parts = [
         f"{int((dataset.splits == split).sum()):,} {SPLIT_NAMES[split]}"
         for split in (TRAIN, VALIDATION, TEST)
@@ -232,7 +232,7 @@ def _assign_used_folds(
 def _batch_source(
     pack: Pack, source: Source, config: Config, threads: int
 ) -> tuple[BatchSource, ImageFormat]:
-    """Return where batches come from, and how evaluation prepares each image."""
+    """Return the source of batches, and the image format in evaluation."""
     if config.residency != "stream":
         return Images.of(pack), pack.format
     _require_shard_room(source)
@@ -310,7 +310,7 @@ def _count_conflicts(pack: Pack) -> int:
 
 
 def _boxes_hint(problems: Sequence[Problem]) -> str:
-    """Return what to try if annotations lie among the images, or an empty string."""
+    """Return advice if annotations lie among the images, or an empty string."""
     paths = (problem.path for problem in problems)
     annotations = next((path for path in paths if path.lower().endswith((".json", ".xml"))), None)
     if annotations is None:

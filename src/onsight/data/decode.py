@@ -23,15 +23,15 @@ from onsight.errors import ImageError
 
 VERSION = 4  # part of every pack's key: increase it when any decoded pixel may change
 
-_APP1, _START_OF_SCAN = 0xE1, 0xDA  # markers of a JPEG
+_APP1, _START_OF_SCAN = 0xE1, 0xDA  # JPEG markers
 _SCALING_SLACK = 1.5  # a JPEG is decoded at no less than this multiple of the target size
-_TIFF = (b"II", b"MM")  # the byte order comes first
+_TIFF = (b"II", b"MM")  # byte-order marks at the start of a TIFF file
 
 
 def prepare_image(content: bytes | Pixels, target: ImageFormat) -> tuple[Pixels, Pixels]:
     """Return the (decoded, fitted) pixels of encoded bytes or plain pixels. Raises ImageError.
 
-    With target.channels of 0 the image keeps its own number of channels.
+    With target.channels of 0 the image keeps its number of channels.
     """
     if isinstance(content, bytes):
         grey = target.channels == 1

@@ -15,20 +15,20 @@ from onsight.data.pixels import Colour, Pixels, to_pillow
 
 Fit = Literal["stretch", "crop", "pad"]
 
-_MAX_BITS = 22  # of a weight's fraction, so that a sum of weighted bytes fits into 32 bits
+_MAX_BITS = 22  # fraction bits of a weight, so that a sum of weighted bytes fits into 32 bits
 _WEIGHT_LIMIT = 1 << 15  # weights are signed 16-bit numbers
 
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """What every image becomes: uint8 (height, width, channels)."""
+    """The format that every image is converted to: uint8 (height, width, channels)."""
 
     height: int
     width: int
     channels: int
     fit: Fit = "stretch"
     background: Colour = (255, 255, 255)
-    pixel_limit: int = 64_000_000  # larger images are refused
+    pixel_limit: int = 64_000_000  # pixels; larger images are rejected
     input_size: tuple[int, int] | None = None  # (height, width) of the model, if it differs
 
     @property
@@ -91,7 +91,7 @@ def resize_with_torch(pixels: Pixels, height: int, width: int) -> Pixels:
     import torch
     import torch.nn.functional as F
 
-    # torch has a fast path for a contiguous batch of one whose strides are channels last.
+    # torch has a fast path for a contiguous batch of one image whose strides are channels last.
     owned = np.require(pixels, requirements=["C", "W"])  # torch warns about read-only arrays
     planes = torch.from_numpy(owned).unsqueeze(0).permute(0, 3, 1, 2)
     size = (height, width)
@@ -120,7 +120,7 @@ def _resize_axis(pixels: Pixels, axis: int, size: int) -> Pixels:
     shape[axis] = size
     resized = list(pixels.shape)
     resized[axis] = size
-    total = np.full(resized, 1 << (bits - 1), np.int32)  # half, so that the shift below rounds
+    total = np.full(resized, 1 << (bits - 1), np.int32)  # one half, so that the shift below rounds
     for position, weight in zip(positions.T, weights.T, strict=True):
         total += pixels.take(position, axis) * weight.reshape(shape)
     return np.asarray(np.clip(total >> bits, 0, 255), np.uint8)
@@ -129,7 +129,7 @@ def _resize_axis(pixels: Pixels, axis: int, size: int) -> Pixels:
 def _filter_taps(before: int, after: int) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
     """Return the positions (after, T) that each new pixel is made of, and their weights.
 
-    Weights are whole numbers; the last value returned is how many of their bits are the fraction.
+    Weights are whole numbers; the last value returned is the number of their fraction bits.
     """
     scale = before / after
     reach = max(scale, 1.0)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-DIGEST_BYTES = 16  # of decoded pixels, which identify an image
+DIGEST_BYTES = 16  # length of the digest of decoded pixels that identifies an image
 
 UNSPLIT, TRAIN, VALIDATION, TEST = 0, 1, 2, 3
 SPLIT_NAMES = ("unsplit", "train", "validation", "test")
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
     locator: str
     label: str
-    split: int = UNSPLIT  # or TRAIN, VALIDATION, TEST
+    split: int = UNSPLIT  # UNSPLIT, TRAIN, VALIDATION or TEST
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Index:
     """The n images of a source."""
 
     locators: TextColumn
-    labels: NDArray[np.int32]  # (n,) into classes
+    labels: NDArray[np.int32]  # (n,) indices into classes
     splits: NDArray[np.int8]  # (n,) of UNSPLIT, TRAIN, VALIDATION and TEST
     classes: tuple[str, ...]
 
@@ -97,11 +97,11 @@ class Index:
         """Build from rows. Class names are NFC-normalised and sorted by `order` or code point."""
         names = [unicodedata.normalize("NFC", row.label) for row in rows]
         classes = tuple(sorted(set(names), key=order))
-        number = {name: position for position, name in enumerate(classes)}
+        codes = {name: code for code, name in enumerate(classes)}
         count = len(rows)
         return cls(
             TextColumn.of(row.locator for row in rows),
-            np.fromiter((number[name] for name in names), np.int32, count),
+            np.fromiter((codes[name] for name in names), np.int32, count),
             np.fromiter((row.split for row in rows), np.int8, count),
             classes,
         )
@@ -118,8 +118,8 @@ class Index:
         normal = [unicodedata.normalize("NFC", name) for name in names]
         used = np.unique(labels).tolist()
         classes = tuple(sorted({normal[label] for label in used}))
-        number = {name: position for position, name in enumerate(classes)}
-        codes = np.array([number.get(name, 0) for name in normal], np.int32)
+        class_indices = {name: index for index, name in enumerate(classes)}
+        codes = np.array([class_indices.get(name, 0) for name in normal], np.int32)
         return cls(locators, codes[labels], splits, classes)
 
     def take(self, rows: NDArray[np.int64]) -> "Index":

@@ -19,8 +19,8 @@ from onsight.data.shards.order import draw_shard_order
 from onsight.randomness import permutation
 from onsight_explain.devices import has_streams, module_of
 
-_CHUNK_BYTES = 128 << 20  # at most, of a chunk as uint8 and as float32
-_CHUNK_IMAGES = 8192  # at most
+_CHUNK_BYTES = 128 << 20  # largest size of a chunk, as uint8 and float32 together
+_CHUNK_IMAGES = 8192  # most images per chunk
 _BYTES_PER_VALUE = 1 + 4
 
 
@@ -49,12 +49,12 @@ class Batch(NamedTuple):
     images: Tensor  # uint8 (B, H, W, C)
     labels: Tensor  # int64 (B,)
     ids: Tensor  # int64 (B,) image numbers
-    global_labels: Tensor  # of the whole batch, of which these images may be one rank's share
-    part: ChunkSlice | None = None  # the batch's place in a chunk, if it was gathered with others
+    global_labels: Tensor  # labels of the whole batch; these images may be one rank's share
+    part: ChunkSlice | None = None  # position in a chunk, if batches were gathered together
 
 
 class BatchSource(Protocol):
-    """Where batches come from: images already decoded, or decoded on demand."""
+    """A source of batches: images already decoded, or decoded on demand."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -126,7 +126,7 @@ class Images:
         self, batch_ids: Iterable[Tensor], epoch_key: tuple[int, int] | None, pinned: bool = False
     ) -> Iterator[Batch]:
         """Yield the batch of each tensor of image numbers; epoch_key changes nothing."""
-        if self.device.type == "cpu":  # whose caches have room for a batch
+        if self.device.type == "cpu":  # a batch fits into its caches
             for ids in batch_ids:
                 yield self.gather(ids, pinned)
             return
@@ -194,7 +194,7 @@ class Loader:
         """Yield the shuffled batches of an epoch, starting at a step."""
         on = self.images.device
         order = self.ids[self._order(seed, epoch)].to(on)
-        # A resumed epoch has the chunks of a whole one, as some kernels round by their size.
+        # A resumed epoch uses the chunks of a whole epoch: some kernels round by chunk size.
         begin = first_step if on.type == "cpu" else 0
         global_batches = [self._global_batch(order, step) for step in range(begin, self.steps)]
         batches = self._deliver(self._rank_batches(global_batches, (seed, epoch)))
@@ -266,7 +266,7 @@ def find_positions(ids: Tensor, some: Tensor) -> Tensor:
 
 
 def images_per_chunk(values: int) -> int:
-    """Return how many images make a chunk. values: of each image."""
+    """Return the number of images per chunk. values: number of values per image."""
     return max(1, min(_CHUNK_IMAGES, _CHUNK_BYTES // (_BYTES_PER_VALUE * values)))
 
 

@@ -21,7 +21,7 @@ class Normalization:
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    size: tuple[int, int] | None = None  # (height, width) that images with room for crops get
+    size: tuple[int, int] | None = None  # (height, width) after scaling images with room for crops
 
     def apply(self, images: Tensor) -> Tensor:
         """Turn pixels (B, H, W, C), 0 to 255, into input float32 (B, C, H, W), channels last."""

@@ -41,7 +41,7 @@ from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 VERSION = 3
 
-_BLOCK = 16 * 2**20  # bytes with one checksum
+_BLOCK = 16 * 2**20  # bytes per checksum
 _MAX_CHECKED = 8 * 2**30  # bytes: reading more takes longer than a user should wait
 
 
@@ -126,7 +126,7 @@ def is_intact(content: NDArray[np.uint8], checksums: NDArray[np.int64], threads:
 
 @dataclass(frozen=True)
 class _Table:
-    """What a build yields besides the pixels: the fields of Pack."""
+    """The results of a build other than the pixels: the fields of Pack."""
 
     rows: NDArray[np.int64]
     sources: NDArray[np.int64]
@@ -275,7 +275,7 @@ def _swap(temporary: Path, folder: Path) -> None:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove what killed processes left of this pack, whose lock is held, and of other packs."""
+    """Remove leftovers of killed processes for this pack, whose lock is held, and other packs."""
     for kind in ("tmp", "old"):
         for leftover in folder.parent.glob(f".*.*.{kind}"):
             owner = folder.with_name(leftover.name.split(".")[1])

@@ -25,22 +25,22 @@ from onsight.errors import DataError, ImageError
 NO_TIME = "no time to decode it"
 
 _CHUNK = 64  # images per task: large enough to hide the pool's overhead, small for progress
-_CHUNK_BYTES = 16_000_000  # of large images: four tasks for each thread wait in memory
+_CHUNK_BYTES = 16_000_000  # bytes per task of large images; four tasks per thread wait in memory
 
 Progress = Callable[[int], None]  # called with a number of images
 
 
 @dataclass(frozen=True)
 class PackJob:
-    """What to decode, and how."""
+    """The images to decode, and their format."""
 
     source: Source
     target: ImageFormat  # channels of 0 mean 1 if every image is stored grey, else 3
     strict: bool = False  # raise DataError at the first image that cannot be used
     threads: int = 1
     progress: Progress = lambda done: None
-    deadline: float = math.inf  # on the monotonic clock; images after it are left out
-    required: int = 0  # rows decoded whatever the deadline: the first of the source
+    deadline: float = math.inf  # monotonic seconds; later images are skipped
+    required: int = 0  # first rows of the source, which are decoded even after the deadline
 
 
 class PackedImage(NamedTuple):
@@ -150,14 +150,14 @@ def _encode(pixels: Pixels, channels: int) -> bytes:
 
 
 def _widen(file: BinaryIO, decoded: Decoded, target: ImageFormat) -> None:
-    """Turn the grey images written so far into three channels, in place, from the last on."""
+    """Turn the grey images written so far into three channels, in place, starting with the last."""
     if decoded.channels == 3:
         return
     decoded.channels = 3
     image_bytes = target.height * target.width
-    for number in reversed(range(len(decoded.source_rows))):
-        file.seek(number * image_bytes)
+    for index in reversed(range(len(decoded.source_rows))):
+        file.seek(index * image_bytes)
         grey = np.frombuffer(file.read(image_bytes), np.uint8)
-        file.seek(number * image_bytes * 3)
+        file.seek(index * image_bytes * 3)
         file.write(np.repeat(grey, 3).tobytes())
     file.seek(0, 2)

@@ -41,9 +41,9 @@ _PNG_MODES = {"1", "L", "LA", "I;16", "P", "RGB", "RGBA"}
 _NATIVE = "L" if sys.byteorder == "little" else "B"
 _OPPOSITE = {"L": "B", "B": "L"}
 _DEEP_COLOUR_MODES = {f"{mode};16{order}" for mode in ("RGB", "RGBA") for order in "LBN"}
-_BAND_ROWS = 256  # at a time, because whole values take six times the memory of the image
+_BAND_ROWS = 256  # rows per band; a band bounds memory, as full values need six times the image's
 
-# The pixel limit below is lower than Pillow's own and raises an error with a reason.
+# The pixel limit below is lower than Pillow's and raises an error with a reason.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
@@ -64,13 +64,13 @@ def decode_image(
     background: Colour = (255, 255, 255),
     pixel_limit: int = 64_000_000,
 ) -> Pixels:
-    """Return the pixels of a Pillow image, by the same rules as those of a file.
+    """Return the pixels of a Pillow image, by the same rules as for a file.
 
     Equal to `decode` of its file, except for a JPEG, which Pillow decodes at full scale, and for
     16-bit colour, of which Pillow keeps only the upper 8 bits. Raises ImageError.
     """
     with _as_image_error(pixel_limit):
-        if image.mode == "La":  # the only mode Pillow converts it to is LA
+        if image.mode == "La":  # Pillow converts La only to LA
             image = image.convert("LA")
         return _to_pixels(image, background, pixel_limit)
 
@@ -118,7 +118,7 @@ def probe(data: bytes) -> tuple[int, int, int] | None:
 
 def is_tensor(value: object) -> "TypeGuard[Tensor]":
     """Return whether a value is a torch tensor, without importing torch."""
-    torch = sys.modules.get("torch")  # without it there are no tensors
+    torch = sys.modules.get("torch")  # if torch was never imported, there are no tensors
     return torch is not None and isinstance(value, torch.Tensor)
 
 

@@ -7,7 +7,7 @@ from onsight.limits import EXPANSE_PIXELS, JPEG_SCANS, PIXELS_A_BYTE, SLOW_BMP_P
 
 _SCAN = b"\xff\xda"  # the marker that begins each scan of a JPEG
 
-_MIN_BYTES = 12  # needed to recognise any kind of file
+_MIN_BYTES = 12  # bytes needed to recognise any kind of file
 _VIDEO = (
     "a video: extract frames, for example with ffmpeg, and keep the frames of a video on one side "
     "of the split with --group-by"
@@ -64,7 +64,7 @@ def refuse_empty_expanse(height: int, width: int, file_bytes: int) -> None:
 
 
 def recognise_foreign(data: bytes) -> str:
-    """Return what a file is instead of an image and what to do about it, or an empty string."""
+    """Return the kind of a file that is no image and a remedy, or an empty string."""
     if len(data) < _MIN_BYTES:
         return ""
     if data[4:8] == b"ftyp":

@@ -19,7 +19,7 @@ from onsight.errors import ConfigError
 
 USUAL_FOLDS = 5
 ENOUGH_TEST_IMAGES = 200  # with fewer, the interval of the accuracy is wider than ±4%
-_MIN_CLASS_IMAGES = 3  # different images of every class, for folds to be chosen automatically
+_MIN_CLASS_IMAGES = 3  # distinct images per class needed for folds to be chosen automatically
 
 
 def assign_splits(
@@ -28,9 +28,9 @@ def assign_splits(
     validation_fraction: float,
     test_fraction: float,
 ) -> NDArray[np.int8]:
-    """Return the split of each image: the given one, with missing splits drawn from train.
+    """Return the split of each image: the given one, with missing splits sampled from train.
 
-    If there are no given test (or validation) images, that share of train is drawn by digest.
+    If there are no given test (or validation) images, that share of train is sampled by digest.
     Returns int8 (n,) of TRAIN, VALIDATION or TEST.
     """
     splits = np.where(given == UNSPLIT, np.int8(TRAIN), given)
@@ -148,7 +148,7 @@ def assign_folds(
     wanted = (_digest_words(digests[first]) % np.uint64(folds)).astype(np.int64)
     counts = np.bincount(classes)
     chosen = np.full(len(first), -1)
-    # First every fold is filled evenly; then the few that are left over go to different folds.
+    # Fill every fold evenly first; then the few remaining images go to different folds.
     for room in (np.repeat(counts // folds, folds), np.ones(len(counts) * folds, np.int64)):
         for turn in range(folds):
             waiting = np.flatnonzero(chosen < 0)
@@ -196,7 +196,7 @@ def _choose_folds_automatically(
 
 
 def _rank(cell: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count how many earlier entries have the same value."""
+    """Count the earlier entries with the same value."""
     order = np.argsort(cell, kind="stable")
     ranked = cell[order]
     rank = np.empty_like(order)

@@ -1,4 +1,4 @@
-"""What a split must not divide: copies of an image, and images of one group.
+"""Units that a split must not divide: copies of an image, and images of one group.
 
 n images.
 """
@@ -29,12 +29,12 @@ from onsight.text import joined, plural
 
 @dataclass(frozen=True)
 class SplitUnits:
-    """Which images stay together, and how their split is drawn."""
+    """The images that stay together, and how they are split."""
 
     digests: NDArray[np.uint8]  # (n, 16), equal for images that stay together
     copy_digests: NDArray[np.uint8]  # (n, 16), equal for copies, whatever their groups
     times: NDArray[np.float64] | None  # (n,) for a split by time, equal within a unit
-    how: Choice[str]  # by what the split is drawn, and what it keeps together
+    how: Choice[str]  # basis of the split, and the images that it keeps together
     includes_near_duplicates: bool  # copies are near-duplicates too, not only identical images
 
     def assign(
@@ -49,7 +49,7 @@ class SplitUnits:
 def find_split_units(
     source: Source, pack: Pack, config: Config, cache_folder: Path | None
 ) -> SplitUnits:
-    """Find what must stay together, and choose how the split is drawn.
+    """Find the images that must stay together, and choose how to split.
 
     Raises ConfigError for a regular expression that cannot be used, DataError for a group that a
     given split divides.
@@ -108,7 +108,7 @@ def _compile(text: str) -> re.Pattern[str]:
 
 
 def _match(pattern: re.Pattern[str], path: str) -> str:
-    """Return what identifies the group: the first parenthesis, or else the whole match."""
+    """Return the name of the group: the first parenthesis, or else the whole match."""
     match = pattern.search(path)
     return (match[1] if pattern.groups else match[0]) or "" if match else ""
 
@@ -128,9 +128,9 @@ def _unite(copies: NDArray[np.uint8], groups: Sequence[str]) -> NDArray[np.uint8
     """Return digests equal for images of one group, and for all that copies connect with them."""
     first: dict[object, int] = {}
     pairs = []
-    for number, group in enumerate(groups):
-        for unit in (copies[number].tobytes(), *([group] if group else [])):
-            pairs.append((first.setdefault(unit, number), number))
+    for index, group in enumerate(groups):
+        for unit in (copies[index].tobytes(), *([group] if group else [])):
+            pairs.append((first.setdefault(unit, index), index))
     lowest = connected_groups(len(copies), pairs)
     digests = copies.copy()
     names: dict[int, str] = {}

@@ -47,7 +47,7 @@ class StreamedImages:
     rows: NDArray[np.int64]  # (n,) the row of image i in the source
     labels: Tensor  # int64 (n,)
     format: ImageFormat
-    crop_area: float = 1.0  # smallest share of the area in random-resized crops; 1 is off
+    crop_area: float = 1.0  # smallest area of random-resized crops, as a fraction; 1 is off
     threads: int = 1
 
     @property
@@ -182,7 +182,7 @@ class _StartedBatch(NamedTuple):
 def crop_image(content: bytes | Pixels, window: CropWindow, target: ImageFormat) -> Pixels:
     """Return a window of an image at the target's size and channels. Raises ImageError.
 
-    The window is a part of what target.fit would show of the image (stretched, cropped or
+    The window is a part of the area that target.fit shows of the image (stretched, cropped or
     padded); its edges are rounded to pixels no larger than the result's.
     """
     if isinstance(content, bytes):
@@ -231,7 +231,7 @@ def _pad(pixels: Pixels, target: ImageFormat) -> Pixels:
 
 
 def _shown_area(pixels: Pixels, target: ImageFormat) -> _Area:
-    """Return what is shown of an image: all of it, or its centre in the target's aspect ratio."""
+    """Return the shown area of an image: all of it, or its centre in the target's aspect ratio."""
     height, width = pixels.shape[:2]
     if target.fit != "crop":
         return _Area(0, 0, height, width)
@@ -247,7 +247,7 @@ def _cut(pixels: Pixels, window: CropWindow, area: _Area) -> Pixels:
 
 
 def _span(first: float, length: float, centre: float, share: float, limit: int) -> slice:
-    """Return the whole pixels, at least one, in a share of a length around a centre."""
+    """Return the whole pixels, at least one, in a fraction of a length around a centre."""
     start = first + length * ((centre + 1) - share) / 2
     from_pixel = min(max(round(start), 0), limit - 1)
     return slice(from_pixel, min(max(round(start + length * share), from_pixel + 1), limit))

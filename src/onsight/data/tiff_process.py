@@ -19,7 +19,7 @@ from onsight.limits import TIFF_SECONDS
 from onsight_explain.python_process import child_command
 
 _COMMAND = child_command("onsight.data.tiff_decoder")
-_REPLY_BYTES = 10_000  # the longest shape or problem
+_REPLY_BYTES = 10_000  # longest reply with a shape or a problem
 
 
 def decode_tiff(data: bytes, background: Colour, pixel_limit: int) -> Pixels:
@@ -55,7 +55,7 @@ class TiffProcess:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[end.fileno()],
-                process_group=0,  # keeps Ctrl-C from it, which would lose the image being decoded
+                process_group=0,  # shields it from Ctrl-C, which would lose the image being decoded
             )
         except OSError as error:
             raise DataError(f"cannot start a process to decode TIFFs: {error}") from error
@@ -108,4 +108,4 @@ def _end_idle() -> None:
 
 _idle: list[TiffProcess] = []
 atexit.register(_end_idle)
-os.register_at_fork(after_in_child=_idle.clear)  # they belong to the parent
+os.register_at_fork(after_in_child=_idle.clear)  # idle decoders belong to the parent

@@ -15,8 +15,8 @@ def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
     if images.device.type != "cpu" or images.shape[1] * images.shape[2] <= _SMALL_IMAGE:
         return torch.where(mirrored.view(-1, 1, 1, 1), images.flip(2), images)
     result = images.clone()
-    for number in mirrored.nonzero().flatten().tolist():
-        result[number] = images[number].flip(1)
+    for index in mirrored.nonzero().flatten().tolist():
+        result[index] = images[index].flip(1)
     return result
 
 
@@ -69,7 +69,7 @@ def warp(
 
 
 def box(centre_y: Tensor, centre_x: Tensor, share: Tensor, height: int, width: int) -> Tensor:
-    """Return boxes whose sides are a share (B,) of the image's, as a mask bool (B, 1, H, W).
+    """Return boxes whose sides are a fraction (B,) of the image's, as a mask bool (B, 1, H, W).
 
     centre_y, centre_x: (B,), from 0 to 1.
     """

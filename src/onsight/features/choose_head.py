@@ -1,4 +1,4 @@
-"""Which head fits the features best, by validation images, or cross-validation if they are few.
+"""The choice of a head by validation images, or by cross-validation if there are few.
 
 K classes, D features, m evaluated images.
 """
@@ -19,17 +19,18 @@ from onsight.features.heads import (
     fit_linear,
 )
 
-PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4)  # of the mean loss, strong to weak
-COARSE = (0.3, 0.03, 3e-3)  # enough to compare backbones with
+# Weights of the penalty beside the mean loss, strong to weak.
+PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4)
+COARSE = (0.3, 0.03, 3e-3)  # penalties that suffice to compare backbones
 
-_FEW = 100  # validation images; a choice by fewer would be luck
-_FOLDS, _FOLDS_OF_MANY, _MANY = 5, 3, 100  # images
-_MAX_FITTED = 5000  # images that the penalty is chosen with
-_ITERATIONS = 15  # while choosing; each penalty starts from the one before
-_WORSE = 2  # weaker penalties in a row that made it worse
+_FEW = 100  # validation images; with fewer, the choice would be luck
+_FOLDS, _FOLDS_OF_MANY, _MANY = 5, 3, 100  # folds, folds of many images, images that count as many
+_MAX_FITTED = 5000  # most images that a penalty is chosen with
+_ITERATIONS = 15  # iterations per penalty while choosing; each starts from the previous head
+_WORSE = 2  # successive weaker penalties with a worse result, after which the search ends
 _CURVE_SHARES = (0.125, 0.25, 0.5, 1.0)
 
-Round = tuple[LabelledFeatures, LabelledFeatures]  # what is fitted, what is evaluated
+Round = tuple[LabelledFeatures, LabelledFeatures]  # (fitted images, evaluated images)
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,16 @@ class ChosenHead:
     settings: HeadSettings | HiddenSettings
     logits: Tensor  # (m, K)
     labels: Tensor  # (m,)
-    how: str  # how the images were held out
+    how: str  # the way that the images were held out
 
     @property
     def right(self) -> int:
-        """How many of the held-out images were classified correctly."""
+        """The number of held-out images that were classified correctly."""
         return int((self.logits.argmax(dim=1) == self.labels).sum())
 
 
 class LearningCurvePoint(NamedTuple):
-    """How many of the evaluated images a head fitted on fewer images classifies correctly."""
+    """The number of evaluated images that a head fitted on fewer images classifies correctly."""
 
     images: int
     right: int
@@ -84,7 +85,7 @@ def choose_head(
 
 
 def split_rounds(train: LabelledFeatures, validation: LabelledFeatures) -> list[Round]:
-    """Split images into rounds of what is fitted, at most 5,000 in one view, and evaluated.
+    """Split images into rounds of fitted images, at most 5,000 in one view, and evaluated ones.
 
     Each image is evaluated at most once.
     """
@@ -155,13 +156,13 @@ def _is_better(candidate: ChosenHead, best: ChosenHead) -> bool:
 
 
 def _folds(data: LabelledFeatures) -> Iterator[Round]:
-    """Yield what is fitted and what is evaluated, fold by fold; folds share out each class."""
+    """Yield the fitted and the evaluated images of each fold; folds divide each class evenly."""
     folds = _FOLDS if len(data) < _MANY else _FOLDS_OF_MANY
     fold = torch.empty(len(data), dtype=torch.int64)
     order = data.labels.argsort(stable=True)
     fold[order] = torch.arange(len(data)) % folds
-    for number in range(folds):
-        evaluated = fold == number
+    for index in range(folds):
+        evaluated = fold == index
         if evaluated.any() and not evaluated.all():
             yield data.take((~evaluated).nonzero()[:, 0]), data.take(evaluated.nonzero()[:, 0])
 

@@ -1,4 +1,4 @@
-"""The features of images: what a network's head receives, computed once, cached and shared.
+"""The features of images, the input of a network's head: computed once, cached and shared.
 
 B batch, H height, W width, C channels, D features, K classes, n images.
 """
@@ -85,8 +85,8 @@ def features_key(
 ) -> str:
     """Return a digest of all that determines features: backbone, preprocessing, images and view.
 
-    target: what images are fitted to; digests: uint8 (n, 16) of the images in order, before
-    they are fitted.
+    target: the format that images are fitted to; digests: uint8 (n, 16) of the images in order,
+    before they are fitted.
     """
     head = find_head(classifier.net)
     head_parameters = {id(parameter) for parameter in head.parameters()} if head else set()
@@ -104,7 +104,7 @@ def features_key(
 class FeatureStore:
     """Features in a cache folder, by everything that went into them; None stores nothing.
 
-    If they exceed 4 GB, those that were not used for longest are removed.
+    If they exceed 4 GB, the least recently used are removed.
     """
 
     def __init__(self, cache_folder: Path | None) -> None:
@@ -129,9 +129,9 @@ class FeatureStore:
         path = self._path(key)
         try:
             tensors, _ = read_tensors(path)
-            # Aligned as torch does for those it computes: sums may differ in their last bits.
+            # Aligned like the tensors that torch computes, or the last bits of sums may differ.
             features = tensors["features"].clone()
-            path.touch()  # the age decides what is removed
+            path.touch()  # files are removed by age
         except (DamagedFile, KeyError, OSError):
             return None
         return features
@@ -145,7 +145,7 @@ class FeatureStore:
             self._remove_oldest()
 
     def _remove_oldest(self) -> None:
-        """Remove old features, because every training has features of its own."""
+        """Remove the oldest features, because every training run adds more."""
         assert self.folder is not None
         files = [(path, path.stat()) for path in self.folder.glob("*.safetensors")]
         room = _MAX_CACHE_BYTES
@@ -160,7 +160,7 @@ class FeatureStore:
 
 
 class SharedFeatures:
-    """Features that several trainings of one run share, such as its folds, by image number.
+    """Features that several fits in one run share, such as its folds, by image number.
 
     Each is computed when it is first needed.
     """
@@ -181,8 +181,8 @@ class SharedFeatures:
             computed = compute(missing)
             rows = self._add(kind, missing[: len(computed)], computed)
         if rows is None:
-            return compute(ids)  # of no images, which has the number of features
-        usable = self._has(rows, ids).long().cumprod(0).bool()  # up to the first that is missing
+            return compute(ids)  # features of no images: shape (0, D)
+        usable = self._has(rows, ids).long().cumprod(0).bool()  # rows before the first missing one
         return rows[ids[usable]]
 
     def _has(self, rows: Tensor, ids: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from onsight.models.head import HiddenHead
 
-_TOLERANCE = 1e-5  # largest gradient at which the loss no longer matters
+_TOLERANCE = 1e-5  # largest gradient at which fitting stops
 
 # Found on one kind of images (NOTEBOOK.md); half or twice of each changes little.
 _UNITS = 512
@@ -23,7 +23,7 @@ _INPUT_DROPOUT, _DROPOUT = 0.25, 0.5
 
 @dataclass(frozen=True)
 class LabelledFeatures:
-    """What heads are fitted on."""
+    """The features and labels that heads are fitted on."""
 
     views: Tensor  # float (V, n, D)
     labels: Tensor  # int64 (n,)
@@ -85,7 +85,7 @@ class Standardization:
 class HeadSettings:
     """A way to fit a linear head."""
 
-    penalty: float | None  # of the squared weights; None for nearest class mean
+    penalty: float | None  # weight of the squared weights; None for nearest class mean
 
     def __str__(self) -> str:
         if self.penalty is None:
@@ -103,7 +103,7 @@ class HeadSettings:
 class HiddenSettings:
     """A way to fit a head with a hidden layer, for classes that no plane separates."""
 
-    seed: int  # of its first weights and of its batches
+    seed: int  # seed of the initial weights and of the batches
 
     def __str__(self) -> str:
         return f"one hidden layer of {_UNITS} units"
@@ -113,7 +113,7 @@ class HiddenSettings:
     ) -> HiddenHead:
         """Fit a head for plain features, a function of the arguments. class_weights: float (K,).
 
-        Trained by AdamW; an epoch uses one view of each image, drawn at random.
+        Trained by AdamW; an epoch uses one random view of each image.
         """
         flat = data.views.flatten(0, 1)
         scale = Standardization.of(flat)

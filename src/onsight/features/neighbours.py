@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_QUERIES, _ROWS = 256, 16_384  # in a block: 16 MB of similarities, however many images
+_QUERIES, _ROWS = 256, 16_384  # queries and rows per block: 16 MB of similarities
 
 
 class Neighbours(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which device a run uses and why, and what it ran on; a missing device is an error."""
+"""The device that a run uses, and why; a missing device is an error."""
 
 import os
 import platform
@@ -69,8 +69,8 @@ def choose_devices(requested: str, ranks: int) -> Choice[list[torch.device]]:
 def choose_rank_device(requested: str, rank: int, ranks: int) -> Choice[torch.device]:
     """Return the device of one of the ranks that a launcher started on this machine.
 
-    requested: as for choose_devices. A launcher may expose to each rank only a GPU of its own,
-    cuda:0 for all. Raises DeviceError.
+    requested: as for choose_devices. A launcher may expose to each rank only one GPU,
+    called cuda:0 on every rank. Raises DeviceError.
     """
     visible = available_devices()[:-1]
     if ranks > 1 and len(visible) == 1 and has_indices(visible[0].partition(":")[0]):

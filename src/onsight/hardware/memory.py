@@ -1,4 +1,4 @@
-"""The memory of this process: its peak, and how its allocator treats what is freed."""
+"""The memory of this process: its peak, and how its allocator treats freed memory."""
 
 import ctypes
 import platform
@@ -9,7 +9,7 @@ import torch
 
 from onsight_explain.devices import has_streams, module_of
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
 _KEPT_BYTES = 1 << 30
 
 

@@ -25,13 +25,13 @@ def reproducible(threads: int) -> Iterator[None]:
 @contextmanager
 def autotuned(threads: int) -> Iterator[None]:
     """Set the number of threads, and let cuDNN time its kernels and use the fastest."""
-    former = torch.backends.cudnn.benchmark
+    previous = torch.backends.cudnn.benchmark
     with _threads(threads):
         torch.backends.cudnn.benchmark = True
         try:
             yield
         finally:
-            torch.backends.cudnn.benchmark = former
+            torch.backends.cudnn.benchmark = previous
 
 
 KERNELS = {"repeatable": reproducible, "fastest": autotuned}
@@ -51,7 +51,7 @@ def deterministic() -> Iterator[None]:
 def reporting_nondeterministic(report: Callable[[str], None]) -> Iterator[list[str]]:
     """Report once each operation in a block that has no deterministic kernel; yield their names.
 
-    Torch has none for some operations on GPUs; its own warnings about them are not shown.
+    Torch has none for some operations on GPUs; its warnings about them are not shown.
     """
     names: list[str] = []
     with warnings.catch_warnings():
@@ -75,7 +75,7 @@ class _Kernels:
 
     def __init__(self) -> None:
         self.lock, self.inside = Lock(), 0
-        self.former: tuple[int, bool, bool] = (0, False, False)
+        self.previous: tuple[int, bool, bool] = (0, False, False)
 
     def enter(self) -> None:
         with self.lock:
@@ -84,7 +84,7 @@ class _Kernels:
                 return
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
             mode, fill = torch.get_deterministic_debug_mode(), _SETTINGS.fill_uninitialized_memory
-            self.former = mode, fill, torch.backends.cudnn.benchmark
+            self.previous = mode, fill, torch.backends.cudnn.benchmark
             torch.set_deterministic_debug_mode("warn")
             _SETTINGS.fill_uninitialized_memory = False  # costs time, and nothing here needs it
             torch.backends.cudnn.benchmark = False
@@ -94,7 +94,7 @@ class _Kernels:
             self.inside -= 1
             if self.inside:
                 return
-            mode, fill, torch.backends.cudnn.benchmark = self.former
+            mode, fill, torch.backends.cudnn.benchmark = self.previous
             torch.set_deterministic_debug_mode(mode)
             _SETTINGS.fill_uninitialized_memory = fill
 
@@ -104,9 +104,9 @@ _kernels = _Kernels()
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    former = torch.get_num_threads()
+    previous = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(former)
+        torch.set_num_threads(previous)

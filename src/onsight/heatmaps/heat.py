@@ -66,8 +66,8 @@ def require_captum() -> None:
 class SpatialLayers:
     """The layers of a network whose output still has rows and columns."""
 
-    layers: list[nn.Module]  # with maps (B, D, h, w), the finest first
-    mixed: bool  # layers behind them mix all places, as those of a transformer do
+    layers: list[nn.Module]  # layers with maps (B, D, h, w), the finest first
+    mixed: bool  # later layers mix all places, as in a transformer
 
 
 def find_spatial_layers(net: nn.Module, images: Tensor) -> SpatialLayers:
@@ -102,9 +102,9 @@ def find_spatial_layers(net: nn.Module, images: Tensor) -> SpatialLayers:
 
 @dataclass
 class _LayerOutputs:
-    """What layers returned, in the order of the forward pass."""
+    """The outputs of layers, in the order of the forward pass."""
 
-    # by (h, w), the last layer with such a map
+    # the last layer with a map of each size (h, w)
     last: dict[tuple[int, int], nn.Module] = field(default_factory=dict)
     has_tokens: bool = False
 
@@ -123,13 +123,13 @@ class _LayerOutputs:
 def _evidence(
     net: nn.Module, spatial: SpatialLayers, inputs: Tensor, classes: Tensor
 ) -> list[Tensor]:
-    """Return what each place of each map adds to a class's logit, (B, h, w) each.
+    """Return the contribution of each place of each map to a class's logit: (B, h, w) per map.
 
     Raises ModelError.
     """
     from captum.attr import LayerGradientXActivation, LayerIntegratedGradients
 
-    def centred(values: Tensor) -> Tensor:  # softmax ignores what is added to all logits
+    def centred(values: Tensor) -> Tensor:  # softmax ignores a constant added to all logits
         logits: Tensor = net(values)
         return logits - logits.mean(dim=1, keepdim=True)
 

@@ -13,12 +13,12 @@ from onsight.data.pixels import Pixels
 
 Heat = NDArray[np.float32]
 
-OUTLINED = 0.8  # of the heat is inside the outline
+OUTLINED = 0.8  # fraction of the heat inside the outline
 
 _COLOURS = "inferno"  # perceptually uniform: hotter is lighter
-_DIMMED = 0.6  # brightness of what is cold
-_STRONGEST = 0.6  # share of the colour where it is hottest, so that the image shows through
-_LINES_PER_SIDE = 160  # the outline's width is the shorter side's, divided by this
+_DIMMED = 0.6  # brightness of cold areas
+_STRONGEST = 0.6  # opacity of the colour at the hottest place, so that the image shows through
+_LINES_PER_SIDE = 160  # ratio of the image's shorter side to the outline's width
 
 
 def overlay(pixels: Pixels, heat: Heat) -> Pixels:
@@ -63,11 +63,11 @@ def enlarge(pixels: Pixels, heat: Heat, side: int) -> tuple[Pixels, Heat]:
 def map_to_original(heat: Heat, size: tuple[int, int], fit: Fit) -> Heat:
     """Lay the heat of a fitted image over the original of this (height, width).
 
-    What a crop removed is cold.
+    Areas that a crop removed are cold.
     """
     if fit == "stretch":
         return resize_heat(heat, size)
-    scales = size[0] / heat.shape[0], size[1] / heat.shape[1]  # pixels of the original per pixel
+    scales = size[0] / heat.shape[0], size[1] / heat.shape[1]  # original pixels per fitted pixel
     if fit == "pad":
         scale = max(scales)
         inside = round(size[0] / scale), round(size[1] / scale)

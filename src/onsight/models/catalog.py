@@ -22,8 +22,8 @@ from onsight.text import plural
 class _OwnNetwork(NamedTuple):
     """One of Onsight's networks."""
 
-    make: Callable[[tuple[int, int, int], int], nn.Module]  # from (C, H, W) and K
-    size: tuple[int, int] | None = None  # (height, width) it was made for, None for any
+    make: Callable[[tuple[int, int, int], int], nn.Module]  # makes a network from (C, H, W) and K
+    size: tuple[int, int] | None = None  # (height, width) it is designed for, None for any
 
 
 _OWN = {
@@ -65,8 +65,8 @@ def make_model(
     """Make a network for images (C, H, W) and K classes, and check it with a trial forward pass.
 
     It maps float (B, C, H, W) to logits (B, K). The same random state leads to the same weights.
-    weights: a file to start from, in place of published weights; report: called with what was
-    loaded. Raises ModelError.
+    weights: a file to start from, in place of published weights; report: called with the
+    loaded weights. Raises ModelError.
     """
     published = pretrained and not weights
     if published and (name in _OWN or is_user_spec(name)):

@@ -114,7 +114,7 @@ class Linear(nn.Sequential):
 
 
 def flattened_size(name: str, features: nn.Module, shape: tuple[int, int, int]) -> int:
-    """Return how many values of an image (C, H, W) are left after the convolutions.
+    """Return the number of values of an image (C, H, W) after the convolutions.
 
     If none are left, raises ModelError, which names the smallest size.
     """

@@ -50,7 +50,7 @@ class Classifier:
         self.device = device
         self.temperature = temperature
         self.out_of_distribution = out_of_distribution and out_of_distribution.to(device)
-        self._max_images: int | None = None  # at once, after memory has run out
+        self._max_images: int | None = None  # images per pass, after memory has run out
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Onsight's own convolutional networks: Compact, fast on a CPU, and Sprint, for short trainings.
+"""Onsight's convolutional networks: Compact, fast on a CPU, and Sprint, for short training runs.
 
 B batch, C channels, H height, W width, K classes.
 """
@@ -13,11 +13,11 @@ from onsight.errors import ModelError
 
 MIN_SIDE = 8
 
-_STEM_SIDE = 48  # above this the stem has a larger stride, so that cost grows slowly
-_FILTERS = 16  # of Sprint's fixed first layer
+_STEM_SIDE = 48  # pixels a side; larger images get a larger stride, so that cost grows slowly
+_FILTERS = 16  # filters in Sprint's fixed first layer
 
-# Of the images for which cosine_patches makes filters.
-_CORRELATION = 0.95  # of neighbouring pixels, and of neighbouring channels
+# Statistics of the images for which cosine_patches makes filters.
+_CORRELATION = 0.95  # correlation of neighbouring pixels, and of neighbouring channels
 _EPSILON = 1e-3  # a variance that keeps the finest patterns, mostly noise, from being amplified
 
 
@@ -92,7 +92,7 @@ class Sprint(nn.Module):
 def stem_stride(height: int, width: int) -> int:
     """Return the stride of the first convolution: 1 up to a side of 48 pixels, then doubled.
 
-    It doubles with each doubling of the side, which is that of a square of equal area; no stride
+    It doubles with each doubling of the side of a square of the image's area; no stride
     leaves a map too small to pool.
     """
     side, shorter, stride = math.sqrt(height * width), min(height, width), 1

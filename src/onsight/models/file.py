@@ -53,8 +53,8 @@ class ModelFile:
     weights: dict[str, Tensor]
     # int64 (n,) keys of the images that trained or chose the model, so that none evaluates it
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    temperature: float = 1.0  # what the network's logits are divided by
-    hidden_units: int = 0  # of the hidden layer that its head was given; 0 for the model's own head
+    temperature: float = 1.0  # divisor of the network's logits
+    hidden_units: int = 0  # units of the hidden layer added to its head; 0 for the built-in head
     out_of_distribution: OutOfDistributionDetector | None = None  # None if images were too few
 
 

@@ -1,4 +1,4 @@
-"""The head of a network: its last linear layer or two, what they receive, and what is frozen.
+"""The head of a network: its last linear layer or two, their input, and the frozen parameters.
 
 B batch, D features, K classes.
 """

@@ -1,4 +1,4 @@
-"""What `onsight models` lists: names, where the weights of each are, and what each costs.
+"""The list of `onsight models`: the name, source of weights and cost of each model.
 
 C channels, H height, W width.
 """
@@ -31,7 +31,7 @@ _RECOMMENDED = (
     "convnext_tiny",
 )
 _OWN_CLASSES = 10
-_OWN_SIZE = (32, 32)  # for Onsight's own networks that accept any size
+_OWN_SIZE = (32, 32)  # input size for Onsight's networks that accept any size
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class ModelCost:
 
     size: tuple[int, int] | None
     parameters: int | None = None  # None for a model that cannot be counted
-    multiply_adds: int | None = None  # for one image
+    multiply_adds: int | None = None  # multiply-adds per image
 
 
 def recommended_models() -> list[str]:
-    """Return Onsight's own models, those with weights offline, and some of timm's worth trying."""
+    """Return Onsight's models, models with offline weights, and recommended timm models."""
     return list(dict.fromkeys([*own_names(), *offline_models(), *_RECOMMENDED]))
 
 
@@ -62,7 +62,7 @@ def find_models(pattern: str) -> list[str]:
 
 
 def locate_weights(name: str) -> str:
-    """Return where a model's published weights are: "here", "Hub" (needs a network) or "none"."""
+    """Return the place of a model's published weights: "here", "Hub" (online) or "none"."""
     if name in own_names():
         return "none"
     facts = timm_facts(name)

@@ -1,4 +1,4 @@
-"""Out-of-distribution detection: how far an image's features are from those seen in training.
+"""Out-of-distribution detection: an image's distance from the features seen in training.
 
 B batch, D features, n training images.
 """
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-NEAREST = 5  # the distance to the very nearest may be that to an odd training image
+NEAREST = 5  # neighbours; the single nearest may be an odd training image
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class OutOfDistributionDetector:
 
     bank: Tensor  # float16 (n, D), n >= 5, directions of training images' features
     threshold: float
-    false_alarm_rate: float  # at most this share of new images like those of training is flagged
-    images: int  # how many held-out images the threshold was set on
+    false_alarm_rate: float  # largest fraction flagged of images like the training images
+    images: int  # number of held-out images that set the threshold
 
     def to(self, device: torch.device) -> "OutOfDistributionDetector":
         """Return this detector on a device."""

@@ -1,4 +1,4 @@
-"""How an image becomes a network's input, and which input published weights expect.
+"""The conversion of an image to a network's input, and the input that weights expect.
 
 C channels, H height, W width; sizes are (height, width) in pixels.
 """
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 _FORMAT_FIELDS = {field.name for field in fields(ImageFormat)}
 _Byte = Annotated[int, Field(ge=0, le=255)]
 _Side = Annotated[int, Field(ge=1, le=INPUT_SIDE)]
-_JsonList = Field(strict=False)  # JSON has lists where these are tuples
+_JsonList = Field(strict=False)  # JSON has lists in place of tuples
 
 
 class Preprocessing(BaseModel):
-    """How images are decoded, fitted and normalised, and the precision.
+    """The settings to decode, fit and normalise images, and the precision.
 
-    The first seven fields are those of ImageFormat; mean and std are for each channel, with
+    The first seven fields match ImageFormat; mean and std are for each channel, with
     pixels from 0 to 1.
     """
 
@@ -75,12 +75,12 @@ class Preprocessing(BaseModel):
 
     @property
     def format(self) -> ImageFormat:
-        """What every image is decoded and fitted to."""
+        """The format that every image is decoded and fitted to."""
         return ImageFormat(**self.model_dump(include=_FORMAT_FIELDS))
 
     @property
     def normalization(self) -> "Normalization":
-        """How pixels are turned into the network's input."""
+        """The conversion of pixels to the network's input."""
         from onsight.data.normalization import Normalization  # loads torch
 
         return Normalization(self.mean, self.std, self.format.model_size)
@@ -93,12 +93,12 @@ class Preprocessing(BaseModel):
 
 @dataclass(frozen=True)
 class ExpectedInput:
-    """The images that weights were trained on; None or an empty text for what is not recorded."""
+    """The images that weights were trained on; None or an empty text for unrecorded fields."""
 
-    mean: tuple[float, ...]  # of each channel, with pixels from 0 to 1
+    mean: tuple[float, ...]  # mean of each channel, with pixels from 0 to 1
     std: tuple[float, ...]
     size: tuple[int, int] | None = None
-    crop_share: float | None = None  # the part of each side in the central crop
+    crop_share: float | None = None  # fraction of each side in the central crop
     interpolation: str = ""
 
     @classmethod

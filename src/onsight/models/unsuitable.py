@@ -1,4 +1,4 @@
-"""The error for a model that lacks what a feature of Onsight needs."""
+"""The error for a model that lacks a property that a feature of Onsight needs."""
 
 from onsight.errors import ModelError
 
@@ -6,8 +6,8 @@ from onsight.errors import ModelError
 def unsuitable(model: object, purpose: str, reason: str, remedy: str = "") -> ModelError:
     """Return the error to raise when a model cannot be used for a purpose.
 
-    model: a network, or a model's name; reason: what it lacks, as a sentence about "it"; remedy:
-    which models do not lack it, or what to change.
+    model: a network, or a model's name; reason: the missing property, as a sentence about "it";
+    remedy: models that have the property, or a change that helps.
     """
     name = model if isinstance(model, str) else type(model).__name__
     return ModelError(

@@ -1,4 +1,4 @@
-"""A user's own network, named as package.module:callable.
+"""A network by the user, named as package.module:callable.
 
 C channels, H height, W width, K classes.
 """
@@ -136,10 +136,10 @@ def _arguments(
         )
     accepts_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if inspect.getattr_static(target, "__init__", None) is nn.Module.__init__:
-        # Without its own __init__, a class inherits one that only seems to accept any.
+        # A class without an __init__ inherits one that only seems to accept any parameter.
         accepts_any = False
     if accepts_any and not named & {"num_classes", "classes"}:
-        accepted["num_classes"] = classes  # what torchvision's nets call it
+        accepted["num_classes"] = classes  # the name in torchvision's nets
     return accepted
 
 

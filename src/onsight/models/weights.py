@@ -1,6 +1,6 @@
 """Weights from a file: reading them without running code, and filling a network with them.
 
-Files are safetensors, or pickles of plain tensors. Every tensor is accounted for: loaded, left out
+Files are safetensors, or pickles of plain tensors. Every tensor is accounted for: loaded, skipped
 or newly started.
 """
 
@@ -23,13 +23,13 @@ from onsight.models.preprocessing import ExpectedInput, Preprocessing
 from onsight.tensorfile import DamagedFile, read_tensors
 from onsight.text import joined, plural
 
-_IN_FOLDER = "model.safetensors"  # of a run folder, and of a Hugging Face repository
+_IN_FOLDER = "model.safetensors"  # name in a run folder, and in a Hugging Face repository
 _PICKLED = {".pth", ".pt", ".bin"}
 _KINDS = "a .safetensors, .pth, .pt or .bin file with a network's weights"
 _WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")  # averages first, as in timm
-_OWN_PREFIX = "onsight."  # of tensors other than weights in a model file of Onsight
+_OWN_PREFIX = "onsight."  # prefix of tensors other than weights in a model file of Onsight
 
-_PREFIXES = ("module.", "_orig_mod.", "model.", "net.")  # of wrappers around a network
+_PREFIXES = ("module.", "_orig_mod.", "model.", "net.")  # prefixes from wrappers around a network
 _NAMES_SHOWN = 4
 _Shapes = dict[str, tuple[int, ...]]
 
@@ -40,15 +40,15 @@ class WeightsFile:
 
     source: str
     tensors: dict[str, Tensor]
-    expected: ExpectedInput | None = None  # the images they were trained on, if it is recorded
+    expected: ExpectedInput | None = None  # input that they were trained on, if recorded
 
 
 @dataclass(frozen=True)
 class LoadedWeights:
-    """What a network started from."""
+    """The origin of a network's initial weights."""
 
     source: str
-    loaded: int  # how many of the network's tensors came from the source
+    loaded: int  # number of the network's tensors that came from the source
     new: Mapping[str, str]  # the network's other tensors by name, with the reason
     skipped: Mapping[str, str]  # tensors of the source that the network has no place for
 
@@ -138,7 +138,7 @@ def _read_own(path: Path) -> WeightsFile:
 
 def _unpickle(path: Path) -> Any:
     try:
-        # timm saves a training's arguments with its weights; a Namespace is plain data.
+        # timm saves the arguments of a training run with its weights; a Namespace is plain data.
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # a damaged file fails in many ways
@@ -159,7 +159,7 @@ def _unreadable(reason: str) -> str:
 
 
 def _unwrap(path: Path, content: Any) -> tuple[str, dict[str, Tensor]]:
-    """Return the key under which a training script saved the weights (may be empty), and these."""
+    """Return the key that a training script saved the weights under (or ""), and the weights."""
     key_used = ""
     while isinstance(content, Mapping):
         wrapper = next((key for key in _WRAPPERS if isinstance(content.get(key), Mapping)), None)
@@ -220,7 +220,7 @@ def _for_timm(net: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     try:
         converted = convert(tensors, net)
         return {name: tensor for name, tensor in converted.items() if tensor is not None}
-    except Exception:  # it expects its own architecture; what does not fit is reported by name
+    except Exception:  # it expects a specific architecture; misfits are reported by name
         return tensors
 
 

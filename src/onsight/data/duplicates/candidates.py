@@ -22,24 +22,24 @@ from torch import Tensor
 from onsight.data.pack import Pack
 
 BITS = 96
-SIDE = 64  # pixels of the grey images that frequencies are computed from
+SIDE = 64  # pixels a side of the grey images that frequencies are computed from
 
-_SCALED = 32  # pixels that every view of them is scaled to
-_MAX_FREQUENCY = 14  # of a side, among the lowest of both sides together
-_CUTS = (0.05, 0.1)  # of a side, for the parts that a slightly cropped copy may show
+_SCALED = 32  # pixels a side of each scaled view
+_MAX_FREQUENCY = 14  # frequencies along a side; the lowest of both sides together are kept
+_CUTS = (0.05, 0.1)  # fractions of a side that a slightly cropped copy may lack
 
-_BATCH = 1024  # images
+_BATCH = 1024  # images per batch
 _SAMPLE = 8192  # images are numbered by digest, so the first are a fair sample
 _MIN_SAMPLE = 64  # images, for medians to be meaningful
-_NOISE = 256.0  # of a frequency: one grey level to and fro
-_MAX_DISTANCE = 0.4  # of an image's frequencies by which candidates may differ
-_MAX_CANDIDATES = 8  # of each image, the nearest
+_NOISE = 256.0  # amplitude of a frequency: one grey level up and down
+_MAX_DISTANCE = 0.4  # largest difference of candidates, relative to an image's frequencies
+_MAX_CANDIDATES = 8  # nearest candidates kept per image
 
 _LISTS = 16
-_NEIGHBOURS = 2  # on each side
-_KEY_BITS = 64  # sorted by
-_MAX_BITS = 24  # in which a pair may differ; unrelated images differ in about 48
-_ROWS = 65_536  # at once
+_NEIGHBOURS = 2  # neighbours checked on each side in a sorted list
+_KEY_BITS = 64  # bits per sort key
+_MAX_BITS = 24  # most bits in which a pair may differ; unrelated images differ in about 48
+_ROWS = 65_536  # signatures per block
 
 Signatures = NDArray[np.uint8]  # (n, 12): 96 bits
 Pairs = NDArray[np.int64]  # (m, 2): a query and an image
@@ -94,15 +94,15 @@ def find_candidates(
     spectra = torch.cat([frequencies(grey) for grey in _grey_batches(pack, numbers)])
     sample = spectra[:_SAMPLE] if len(spectra) >= _MIN_SAMPLE else torch.zeros(1, BITS)
     medians = sample.quantile(0.5, dim=0)
-    # A frequency that an image hardly has must not be decided by noise.
+    # Noise must not decide the bit of a frequency that an image hardly has.
     borders = torch.where(medians.abs() < _NOISE, _NOISE, medians)
     lists = SortedLists(_signatures(spectra, borders))
     count = len(numbers)
     batches = []
     for first, grey in zip(range(0, count, _BATCH), _grey_batches(pack, numbers), strict=True):
         parts = [
-            _near_enough(frequencies(grey, view), spectra, lists, borders, first, number)
-            for number, view in enumerate(views)
+            _near_enough(frequencies(grey, view), spectra, lists, borders, first, index)
+            for index, view in enumerate(views)
         ]
         similar = _Candidates.join(parts)
         batches.append(similar.nearest(similar.query * count + similar.image).limit_per_query())
@@ -111,8 +111,8 @@ def find_candidates(
     lower = np.minimum(similar.query, similar.image)
     higher = np.maximum(similar.query, similar.image)
     similar = similar.nearest(lower * count + higher)
-    for number, view in enumerate(views):
-        rows = similar.view == number
+    for index, view in enumerate(views):
+        rows = similar.view == index
         yield view, np.stack([numbers[similar.query[rows]], numbers[similar.image[rows]]], 1)
 
 
@@ -144,7 +144,7 @@ class SortedLists:
         self.lists = [_sort(_keys(signatures, order)) for order in self.orders]
 
     def find_similar(self, queries: Signatures, first: int) -> Pairs:
-        """Return pairs of a query and an image of another number with a similar signature.
+        """Return pairs of a query and another image with a similar signature.
 
         Queries are numbered from `first` on. A pair may be missing, the likelier the more bits
         differ.
@@ -169,12 +169,12 @@ def count_different_bits(first: Signatures, second: Signatures) -> NDArray[np.in
 
 
 class _Candidates(NamedTuple):
-    """Pairs that may be alike, as columns."""
+    """Pairs of possibly similar images, as columns."""
 
     query: NDArray[np.int64]  # (m,) rows of the first image
     image: NDArray[np.int64]  # (m,) rows of the second image
     distance: NDArray[np.float32]  # (m,) relative difference of their frequencies
-    view: NDArray[np.int64]  # (m,) number of the query's view
+    view: NDArray[np.int64]  # (m,) index of the query's view
 
     @classmethod
     def join(cls, parts: Sequence["_Candidates"]) -> "_Candidates":
@@ -189,7 +189,7 @@ class _Candidates(NamedTuple):
         return _Candidates(self.query[rows], self.image[rows], self.distance[rows], self.view[rows])
 
     def nearest(self, keys: NDArray[np.int64]) -> "_Candidates":
-        """Return the nearest of those with equal keys, in the order of the keys."""
+        """Return the nearest pair for each key, in the order of the keys."""
         order = np.lexsort((self.distance, keys))
         first = np.append(True, np.diff(keys[order]) != 0)[: len(order)]
         return self.take(order[first])

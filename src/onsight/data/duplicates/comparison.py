@@ -13,28 +13,28 @@ from torch import Tensor
 from onsight.data.duplicates.candidates import SIDE, Pairs, View, resize_to_planes
 from onsight.data.pack import Pack
 
-_PAIRS = 256  # at once
-_COARSE = 4  # pixels a side that are compared as one, once pairs are aligned
-_MAX_MOVE = 0.12  # of half a side: views leave no more to the alignment
-_MAX_DIFFERENCE = 14.0  # grey levels, mean of any eighth of each side: a changed object exceeds it
-_MAX_UNLIKE = 0.13  # of what differs to what there is to see, in fine detail
-_MAX_UNLIKE_CROPPED = 0.2
-_MIN_DETAIL = 2.0  # grey levels: with less of it, images must agree as a whole
-_MIN_CONTRAST = 3.0  # grey levels, to agree as a whole
-_MAX_UNLIKE_WHOLE = 0.05  # of the contrast
-_MAX_FINE_DIFFERENCE = 1.5  # grey levels: what encoding leaves
-_CROPPED = 0.015  # of a side
+_PAIRS = 256  # pairs per batch
+_COARSE = 4  # pixels a side of the blocks that are averaged once pairs are aligned
+_MAX_MOVE = 0.12  # largest shift or scale change by alignment, as a fraction of half a side
+_MAX_DIFFERENCE = 14.0  # grey levels, mean of a block; a changed object exceeds it
+_MAX_UNLIKE = 0.13  # largest ratio of fine difference to fine detail
+_MAX_UNLIKE_CROPPED = 0.2  # the same ratio for cropped copies
+_MIN_DETAIL = 2.0  # grey levels; with less detail, images must agree as a whole
+_MIN_CONTRAST = 3.0  # grey levels, for images that agree as a whole
+_MAX_UNLIKE_WHOLE = 0.05  # largest ratio of difference to contrast
+_MAX_FINE_DIFFERENCE = 1.5  # grey levels; re-encoding stays below
+_CROPPED = 0.015  # fraction of a side beyond which a copy counts as cropped
 
 _ALIGNMENT_ROUNDS = 4
-_MIN_CURVATURE = 1e-3  # of the mean: keeps flat images where they are
+_MIN_CURVATURE = 1e-3  # fraction of the mean curvature; keeps flat images in place
 
 Kind = Literal["resized or re-encoded", "cropped", "mirrored"]
 
 
 class NearDuplicate(NamedTuple):
-    """Two images that show the same, by number."""
+    """Two images with the same content, by image number."""
 
-    first: int  # the lower number
+    first: int  # the lower image number
     second: int
     kind: Kind
     difference: float  # grey levels in the worst block
@@ -86,7 +86,7 @@ def _compare_batch(pack: Pack, pairs: Pairs, view: View) -> Iterator[NearDuplica
     alignment = align(_halve(moving), _halve(fixed))
     both = _overlap(alignment, SIDE).unsqueeze(1)
     moved = (alignment - torch.tensor([1.0, 0.0, 1.0, 0.0])).abs().amax(1)
-    # Coarsely, since sharp edges that are a tenth of a pixel apart differ much.
+    # Compare coarsely, since sharp edges that are a tenth of a pixel apart differ much.
     covered = (F.avg_pool2d(both, _COARSE) > 0.99).float()
     moving = F.avg_pool2d(apply_alignment(moving, alignment), _COARSE)
     fixed = F.avg_pool2d(fixed, _COARSE)
@@ -112,7 +112,7 @@ def _compare_batch(pack: Pack, pairs: Pairs, view: View) -> Iterator[NearDuplica
 
 
 def _kind(view: View, alignment: Tensor) -> Kind:
-    """Return what was done to one of two images, given how one lies over the other."""
+    """Return the kind of change between two images, given their alignment."""
     if view.is_mirrored:
         return "mirrored"
     scale_across, shift_across, scale_down, shift_down = alignment.tolist()

@@ -26,7 +26,7 @@ _CACHE_VERSION = 1  # increase it when other pairs may be found
 def find_near_duplicates(
     pack: Pack, progress: Callable[[int], None] = lambda done: None
 ) -> list[NearDuplicate]:
-    """Find pairs of images that show the same but are not identical, by image number.
+    """Find pairs of images with the same content that are not identical, by image number.
 
     Only one of several identical images is compared. A mirrored copy counts only if it is not
     cropped. progress: called with numbers of images.
@@ -44,7 +44,7 @@ def sample_near_duplicates(pack: Pack, max_images: int) -> list[NearDuplicate]:
 def cache_near_duplicates(
     cache_folder: Path | None, source: Source, pack: Pack, pairs: Sequence[NearDuplicate]
 ) -> None:
-    """Keep the pairs that a check found for later trainings on the same DATA."""
+    """Keep the pairs that a check found for later training runs on the same DATA."""
     if cache_folder is None:
         return
     rows = [[int(pack.sources[pair.first]), int(pack.sources[pair.second])] for pair in pairs]
@@ -72,34 +72,34 @@ def read_cached_duplicates(
 
 
 def connected_groups(count: int, pairs: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
-    """Return the lowest number in each number's group, where pairs connect: int64 (count,)."""
+    """Return the lowest index in each index's group, where pairs connect: int64 (count,)."""
     groups = _UnionFind()
     for first, second in pairs:
         groups.join(first, second)
-    return np.array([groups.lowest(number) for number in range(count)], np.int64)
+    return np.array([groups.lowest(index) for index in range(count)], np.int64)
 
 
 class _UnionFind:
-    """Numbers, each in a group of its own until it is joined with others."""
+    """Groups of indices; each index starts in a separate group."""
 
     def __init__(self) -> None:
         self._lower: dict[int, int] = {}
 
     def join(self, first: int, second: int) -> bool:
-        """Unite two numbers' groups; return False if they were one already."""
+        """Unite two indices' groups; return False if they were already one group."""
         low, high = sorted((self.lowest(first), self.lowest(second)))
         if low == high:
             return False
         self._lower[high] = low
         return True
 
-    def lowest(self, number: int) -> int:
-        """Return the lowest number of a number's group."""
-        root = number
+    def lowest(self, index: int) -> int:
+        """Return the lowest index of an index's group."""
+        root = index
         while root in self._lower:
             root = self._lower[root]
-        while number != root:  # shorten the path for the next search
-            self._lower[number], number = root, self._lower[number]
+        while index != root:  # shorten the path for the next search
+            self._lower[index], index = root, self._lower[index]
         return root
 
 
@@ -111,7 +111,7 @@ def _find(
         for view, candidates in find_candidates(pack, distinct, views, progress)
         for pair in compare_pairs(pack, candidates, view)
     ]
-    # In a group of many, each image is paired with the one most like it, not with all.
+    # In a large group, each image is paired with the most similar image, not with all.
     groups = _UnionFind()
     pairs.sort(key=lambda pair: pair.difference)
     return sorted(pair for pair in pairs if groups.join(pair.first, pair.second))
