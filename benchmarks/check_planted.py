@@ -124,7 +124,7 @@ def planted_labels(options: argparse.Namespace) -> list[str]:
     begun = time.perf_counter()
     audit = onsight.check((images[rows], given.tolist()), reporter=SilentReporter())
     seconds = time.perf_counter() - begun
-    suspects = [int(one.items[0].path.split()[-1]) for one in audit.of("label")][:FIRST]
+    suspects = [int(finding.items[0].path.split()[-1]) for finding in audit.of("label")][:FIRST]
     right = len(set(suspects) & set(wrong.tolist()))
     return [
         f"{options.wrong} wrong labels in {options.count:,} images of Fashion-MNIST: {right} "

@@ -61,7 +61,9 @@ def decode(folder: Path) -> dict[str, float]:
 
     contents = [path.read_bytes() for path in sorted(folder.glob("*.jpg"))]
     target, window = ImageFormat(224, 224, 3), CropWindow(0.7, 0.7, 0.1, -0.1)
-    seconds = median_seconds(lambda: [crop_image(one, window, target) for one in contents], 5)
+    seconds = median_seconds(
+        lambda: [crop_image(content, window, target) for content in contents], 5
+    )
     each = statistics.mean(map(len, contents))
     return {"decode_seconds": seconds / len(contents), "image_bytes": each}
 

@@ -42,7 +42,7 @@ def drifting(rng, rounds):
 def test_the_truth_lies_in_it_in_19_of_20_cases(rounds):
     rng = np.random.default_rng(7)
     found = [ratio_interval(drifting(rng, rounds)) for _ in range(4000)]
-    held = sum(one.low <= 3 <= one.high for one in found) / len(found)
+    held = sum(interval.low <= 3 <= interval.high for interval in found) / len(found)
     assert held > 0.935
 
 

@@ -98,7 +98,7 @@ def run(monkeypatch):
 
 def test_the_best_changes_are_combined_and_proven(run):
     _, found = run({"a": 1.5, "b": 2.0, "c": 1.01})
-    assert [one.ratio for one in found.results] == pytest.approx([1.5, 2.0, 1.01])
+    assert [result.ratio for result in found.results] == pytest.approx([1.5, 2.0, 1.01])
     assert found.best.name == "b + a"
     assert found.best.low == pytest.approx(3.0)
     assert found.best.interval.rounds >= 3

@@ -92,6 +92,6 @@ def test_transforms_that_leave_no_choice_give_the_same_batches(ran, steps):
     ordered = [
         torch.cat([labels for _, labels in one["epochs"][0]]).argsort() for one in (plain, after)
     ]
-    batches = [torch.cat([images for images, _ in one["epochs"][0]]) for one in (plain, after)]
+    batches = [torch.cat([images for images, _ in run["epochs"][0]]) for run in (plain, after)]
     assert torch.equal(batches[0][ordered[0]], batches[1][ordered[1]])
     assert after["data"].made == 6

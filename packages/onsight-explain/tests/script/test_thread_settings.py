@@ -49,7 +49,11 @@ def test_what_is_set_before_torch_is_found_with_its_lines(script):
 
 def test_the_environment_is_named_unless_the_script_replaces_it(script, monkeypatch):
     environment = {"GOMP_SPINCOUNT": "7", "KMP_BLOCKTIME": "1", "PATH": "/bin"}
-    rest = [(one.name, one.value) for one in read_settings(script, environment) if not one.site]
+    rest = [
+        (setting.name, setting.value)
+        for setting in read_settings(script, environment)
+        if not setting.site
+    ]
     assert rest == [("KMP_BLOCKTIME", "1")]
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")  # what setdefault leaves
     assert read_variables(script) == {"GOMP_SPINCOUNT": "0", "GOMP_CPU_AFFINITY": "0"}
