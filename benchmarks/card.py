@@ -27,12 +27,11 @@ from onsight.data.loader import Batch, Images, Loader
 from onsight.data.normalization import measure_normalization
 from onsight.explainer.step_record import record_step
 from onsight.hardware.reproducible import reproducible
+from onsight.step.build import make_net, make_update
+from onsight.step.graphed import GraphedStep, waits
+from onsight.step.update import Update
 from onsight.training.autotune.trial import Trial
-from onsight.training.build import make_net, make_update
 from onsight.training.images.training_data import TrainingData
-from onsight.training.step.graphed import GraphedStep
-from onsight.training.step.seen_in_step import waits
-from onsight.training.step.update import Update
 from onsight_explain.devices import has_graphs, module_of
 from onsight_explain.tracing.device_time import effective_phases
 

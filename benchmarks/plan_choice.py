@@ -24,11 +24,11 @@ from harness import circumstances, table, write_section
 from onsight.config import make_config
 from onsight.hardware.reproducible import reproducible
 from onsight.report.console import SilentReporter
+from onsight.step.optim import choose_learning_rate
 from onsight.training.autotune.planning import choose_compute
 from onsight.training.autotune.trial import Trial
 from onsight.training.images.open_data import find_data, open_data
 from onsight.training.images.training_data import place
-from onsight.training.step.optim import choose_learning_rate
 from onsight_explain.threads import usable_cores
 
 CPU = torch.device("cpu")

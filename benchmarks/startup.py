@@ -57,7 +57,7 @@ def end_now() -> NoReturn:
 def first_step_of_ours(data: str) -> None:
     """`onsight train DATA`, ended as soon as it has made its first step."""
     from onsight.cli import main as onsight
-    from onsight.training.step.step import Step
+    from onsight.step.step import Step
 
     whole_step = Step.__call__
 

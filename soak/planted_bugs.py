@@ -170,9 +170,9 @@ RELIABILITY = [
         "self.saves.save_best",
         f"{_RUN} -k spoiled",
     ),
-    Bug("onsight/training/step/step.py", "if self.guards_gradients:", "if False:", _NOT_FINITE),
+    Bug("onsight/step/step.py", "if self.guards_gradients:", "if False:", _NOT_FINITE),
     Bug(
-        "onsight/training/step/deferred_losses.py",
+        "onsight/step/deferred_losses.py",
         "if not math.isfinite(value):",
         "if False:",
         _NOT_FINITE,
@@ -184,9 +184,9 @@ RELIABILITY = [
         "tests/reliability/test_decoders.py",
     ),
     Bug("onsight/data/loader.py", "range(begin, self.steps)", "range(self.steps)", _EVERY_STEP),
-    Bug("onsight/training/ranks/signals.py", "request.signal_number = number", "pass", _SIGNALS),
+    Bug("onsight/ranks/signals.py", "request.signal_number = number", "pass", _SIGNALS),
     Bug(
-        "onsight/training/ranks/signals.py",
+        "onsight/ranks/signals.py",
         "numbers.append(hang_up)",
         "pass",
         "tests/training/test_late_stop.py",

@@ -21,10 +21,10 @@ from onsight.data.loader import Loader
 from onsight.data.sources.find import find_source
 from onsight.hardware.devices import choose_devices
 from onsight.hardware.reproducible import reproducible
-from onsight.training.build import make_augmentation, make_net, make_step
+from onsight.ranks.world import World
+from onsight.step.build import make_augmentation, make_net, make_step
+from onsight.step.step import Step
 from onsight.training.images.training_data import make_normalization
-from onsight.training.ranks.world import World
-from onsight.training.step.step import Step
 
 
 def prepare(options: argparse.Namespace) -> tuple[Step, tuple[Tensor, Tensor]]:

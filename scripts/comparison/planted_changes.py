@@ -32,7 +32,7 @@ PLANTED_CHANGES = (
         "folder",
     ),
     PlantedChange(
-        "src/onsight/training/step/optim.py",
+        "src/onsight/step/optim.py",
         "if p.ndim > 1]",
         "if p.ndim > 3]",
         "folder",

@@ -10,8 +10,8 @@ from tally import Tally, count
 from test_kills import STEPS
 from trials import leftovers, resume, train
 
+from onsight.step.step import Step
 from onsight.tensorfile import read_tensors
-from onsight.training.step.step import Step
 from onsight.training.trainer import Trainer
 from onsight.training.verify_resume.same import compare_folders
 

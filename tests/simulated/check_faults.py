@@ -9,8 +9,8 @@ from torch import nn
 
 from onsight.data import loader as prefetch_module
 from onsight.data.loader import prefetch
-from onsight.training.step import deferred_losses
-from onsight.training.step.deferred_losses import NonFiniteStepError
+from onsight.step import deferred_losses
+from onsight.step.deferred_losses import NonFiniteStepError
 from onsight_explain.simulated.machine import RaceError
 
 

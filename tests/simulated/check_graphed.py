@@ -12,9 +12,9 @@ import torch
 from on_device import BATCH, CLASSES, DEVICE, IS_SIMULATED, SIDE, make
 from torch import nn
 
-from onsight.training.step import graphed
-from onsight.training.step.deferred_losses import NonFiniteStepError
-from onsight.training.step.optim import set_learning_rate
+from onsight.step import graphed
+from onsight.step.deferred_losses import NonFiniteStepError
+from onsight.step.optim import set_learning_rate
 
 WARM_UP, TOGETHER = 3, 4  # steps; fewer than in use, for the tests to be quick
 # Images: two replays after the warm-up, one step left, and a short batch.
@@ -83,7 +83,7 @@ def assert_same(one, other):
 @pytest.fixture
 def float32_rates(monkeypatch):
     """Learning rates as a device holds them, in steps made one by one too."""
-    from onsight.training.step import optim
+    from onsight.step import optim
 
     def set_rate(optimizer, base, factor):
         for group in optimizer.param_groups:

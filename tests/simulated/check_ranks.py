@@ -13,10 +13,10 @@ from on_device import BATCH, CLASSES, DEVICE, IS_SIMULATED, SIDE, make
 from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from onsight.training.ranks import ddp
-from onsight.training.ranks.world import World
-from onsight.training.step import graphed
-from onsight.training.step.deferred_losses import NonFiniteStepError
+from onsight.ranks import ddp
+from onsight.ranks.world import World
+from onsight.step import graphed
+from onsight.step.deferred_losses import NonFiniteStepError
 
 WARM_UP, TOGETHER = 11, 2  # steps; torch asks for the first
 STEPS = WARM_UP + 2 * TOGETHER

@@ -16,8 +16,8 @@ from onsight.config import make_config
 from onsight.data.index import TRAIN
 from onsight.data.loader import Images, Loader
 from onsight.data.normalization import measure_normalization
-from onsight.training.build import make_net, make_update
-from onsight.training.step.seen_in_step import waits
+from onsight.step.build import make_net, make_update
+from onsight.step.graphed import waits
 from onsight_explain.devices import module_of
 from onsight_explain.simulated.install import install
 

@@ -22,15 +22,14 @@ from onsight.data.loader import Batch, Images, Loader
 from onsight.data.normalization import Normalization
 from onsight.evaluation.predictions import evaluate_batches
 from onsight.models.catalog import make_model
-from onsight.training.ranks.ddp import Replica, gather_per_image
-from onsight.training.ranks.rank_info import rank_from_env
-from onsight.training.ranks.world import Ranks, join
-from onsight.training.step import graphed
-from onsight.training.step.compiled import Compiled
-from onsight.training.step.graphed import GraphedStep
-from onsight.training.step.losses import make_loss
-from onsight.training.step.optim import make_optimizer
-from onsight.training.step.step import Step
+from onsight.ranks.ddp import Replica, gather_per_image
+from onsight.ranks.meeting import rank_from_env
+from onsight.ranks.world import Ranks, join
+from onsight.step import graphed
+from onsight.step.graphed import GraphedStep
+from onsight.step.losses import make_loss
+from onsight.step.optim import make_optimizer
+from onsight.step.step import Compiled, Step
 
 CPU = torch.device("cpu")
 SHAPE = (16, 16, 1)

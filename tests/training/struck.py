@@ -28,7 +28,7 @@ from torch import nn
 import onsight.files
 from onsight.models.classic import LeNet
 from onsight.training.run_folder.checkpoint import Snapshot
-from onsight.training.step.update import Update
+from onsight.step.update import Update
 from onsight.training.trainer import Trainer
 
 NOTES = Path(os.environ["STRUCK"])

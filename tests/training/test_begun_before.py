@@ -6,7 +6,7 @@ import pytest
 
 from onsight.config import fields_for_resume
 from onsight.errors import RankLost
-from onsight.training.ranks import launch
+from onsight.ranks import launch
 
 
 def test_only_what_may_differ_is_given_again():

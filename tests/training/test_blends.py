@@ -15,12 +15,12 @@ from onsight.errors import Interrupted
 from onsight.evaluation.predictions import evaluate_batches
 from onsight.models.classifier import Classifier
 from onsight.models.file import load_model_file
+from onsight.ranks import world
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import run_session, trainer
 from onsight.training.blends import SHARES, Blends, blend
 from onsight.training.budget import Budget
-from onsight.training.ranks import world
 
 QUICK = {"model": "test_resnet", "image_size": 16, "threads": 1, "reporter": SilentReporter()}
 

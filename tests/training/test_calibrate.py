@@ -15,11 +15,11 @@ from onsight.data.loader import Images
 from onsight.data.normalization import Normalization
 from onsight.evaluation.temperature import choose_temperature
 from onsight.models.classifier import Classifier
+from onsight.ranks.world import World
 from onsight.report.console import SilentReporter
 from onsight.report.page import write_report
-from onsight.training.ranks.world import World
-from onsight.training.step import calibrate as calibration
-from onsight.training.step.calibrate import calibrate
+from onsight.step import calibrate as calibration
+from onsight.step.calibrate import calibrate
 
 CPU = torch.device("cpu")
 
@@ -84,7 +84,7 @@ def test_ranks_share_the_work_and_get_one_temperature(count):
 
 def test_the_first_images_are_a_sample_and_none_leave_it_at_1(monkeypatch):
     classifier, images = noisy_task(1000)
-    monkeypatch.setattr(calibration, "SAMPLE", 300)
+    monkeypatch.setattr(calibration, "TEMPERATURE_IMAGES", 300)
     logits = classifier(images.pixels.view(-1, 1, 1, 1)[:300])
     choice = calibrate(classifier, images, torch.arange(1000), World())
     assert choice == choose_temperature(logits, images.labels[:300])

@@ -7,13 +7,12 @@ import torch
 from prepared import make_prepared
 
 from onsight.data.index import TRAIN
+from onsight.ranks.world import World
+from onsight.step.build import make_step
+from onsight.step.losses import make_loss
+from onsight.step.optim import make_optimizer
+from onsight.step.step import Compiled, Step
 from onsight.training.autotune.trial import Trial
-from onsight.training.build import make_step
-from onsight.training.ranks.world import World
-from onsight.training.step.compiled import Compiled
-from onsight.training.step.losses import make_loss
-from onsight.training.step.optim import make_optimizer
-from onsight.training.step.step import Step
 
 CPU = torch.device("cpu")
 

@@ -5,8 +5,8 @@ import types
 import pytest
 import torch
 
-from onsight.training.ranks.world import World
-from onsight.training.step.deferred_losses import _LAG, DeferredLosses, NonFiniteStepError
+from onsight.ranks.world import World
+from onsight.step.deferred_losses import _LAG, DeferredLosses, NonFiniteStepError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:1")
 

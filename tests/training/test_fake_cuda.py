@@ -16,8 +16,8 @@ from onsight.data.augment import Augmentation
 from onsight.data.loader import Images, Loader
 from onsight.data.normalization import Normalization
 from onsight.models.classifier import Classifier, autocast
-from onsight.training.build import make_net, make_step
-from onsight.training.ranks.world import World
+from onsight.ranks.world import World
+from onsight.step.build import make_net, make_step
 
 CUDA, SIDE, COUNT, BATCH = torch.device("cuda:0"), 32, 64, 16
 

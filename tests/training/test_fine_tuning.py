@@ -11,16 +11,16 @@ from onsight.config import make_config
 from onsight.models.catalog import make_model
 from onsight.models.head import require_head
 from onsight.report.console import SilentReporter
-from onsight.training.fine_tuning import (
+from onsight.step.fine_tuning import (
     choose_average,
     choose_fine_tuning,
     choose_freezing,
     settle_fine_tuning,
 )
+from onsight.step.optim import choose_learning_rate, make_optimizer
+from onsight.step.timing import Timing
+from onsight.step.update import MovingAverage
 from onsight.training.images.fit_batch import fit_batch, usual_batch
-from onsight.training.step.ema import MovingAverage
-from onsight.training.step.growing import Timing
-from onsight.training.step.optim import choose_learning_rate, make_optimizer
 
 TUNED = {"model": "resnet10t", "pretrained": True}
 

@@ -9,6 +9,7 @@ from onsight.config import make_config
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.sources.find import find_source
 from onsight.report.console import SilentReporter
+from onsight.step.timing import Timing
 from onsight.training.autotune.allowed import UNLIMITED, Allowed
 from onsight.training.autotune.fit_epochs import SLOWER, RunTiming, fit_epochs, reserve
 from onsight.training.budget import Budget
@@ -23,7 +24,6 @@ from onsight.training.images.least_budget import (
     too_small,
 )
 from onsight.training.images.pace import Pace
-from onsight.training.step.growing import Timing
 
 CPU = torch.device("cpu")
 SLOW = Pace((224, 224), 0.002, 0.5, Timing({2: 0.2}), Timing({2: 0.04}))

@@ -12,9 +12,9 @@ from onsight.data.loader import Images, Loader
 from onsight.data.normalization import Normalization
 from onsight.models import classifier as classifier_module
 from onsight.models.classifier import Classifier
-from onsight.training.build import make_net, make_step
+from onsight.ranks.world import World
+from onsight.step.build import make_net, make_step
 from onsight.training.images.residency import place_images
-from onsight.training.ranks.world import World
 
 GIVEN = torch.device("meta")
 

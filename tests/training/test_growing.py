@@ -3,8 +3,8 @@
 import pytest
 from slow import Clock
 
-from onsight.training.step import growing
-from onsight.training.step.growing import Timing, time_growing
+from onsight.step import timing as growing
+from onsight.step.timing import Timing, time_growing
 
 
 @pytest.fixture

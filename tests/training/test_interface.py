@@ -2,7 +2,7 @@
 
 import pytest
 
-from onsight.training.ranks.interface import interface_towards
+from onsight.ranks.meeting import interface_towards
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "no.such.host.invalid", ""])

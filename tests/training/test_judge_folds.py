@@ -15,11 +15,11 @@ import onsight
 from onsight.data.index import SPLIT_NAMES, TEST
 from onsight.errors import ConfigError, DataError, Interrupted
 from onsight.evaluation.statistics import wilson
+from onsight.ranks import world
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import folds as folding
 from onsight.training.budget import Budget
-from onsight.training.ranks import world
 
 SMALL = {"model": "lenet", "image_size": "16", "batch_size": 16, "threads": 1, "epochs": 2}
 FOLDS = {**SMALL, "folds": 3}

@@ -15,9 +15,9 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 import onsight
 from onsight.cli import main
 from onsight.errors import OnsightError, RankLost
+from onsight.ranks import launch
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training.ranks import launch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from launched import SMALL, Launched, listening_beyond_loopback, users_module, write_module

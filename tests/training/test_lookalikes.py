@@ -15,9 +15,9 @@ from onsight.evaluation.predictions import PredictionTable
 from onsight.features.feature_pass import FeatureStore, features_key, logits_and_features
 from onsight.models.classifier import Classifier
 from onsight.report.gallery import MistakesHeat, save_gallery
+from onsight.step.build import make_net
 from onsight.training import lookalikes
 from onsight.training.budget import Budget
-from onsight.training.build import make_net
 from onsight.training.lookalikes import find_lookalikes
 
 

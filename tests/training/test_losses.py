@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.utils.class_weight import compute_class_weight
 
-from onsight.training.step.losses import choose_class_weights, class_weights, make_loss
+from onsight.step.losses import choose_class_weights, class_weights, make_loss
 
 GENERATOR = torch.Generator().manual_seed(0)
 LOGITS = torch.randn(11, 4, generator=GENERATOR, dtype=torch.float64)

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch.distributed as dist
 
-from onsight.training.ranks import meet
-from onsight.training.ranks.rank_info import RankInfo
+from onsight.ranks import meeting as meet
+from onsight.ranks.meeting import RankInfo
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from onsight.heatmaps.heat import heat_maps
 from onsight.heatmaps.overlay import enlarge, overlay
 from onsight.models.classifier import Classifier
 from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
+from onsight.step.build import make_net
 from onsight.training import mistakes_heat
 from onsight.training.budget import Budget
-from onsight.training.build import make_net
 from onsight.training.mistakes_heat import find_heat
 
 pytest.importorskip("captum")

@@ -7,7 +7,7 @@ from torch import nn
 
 from onsight.config import make_config
 from onsight.errors import ConfigError
-from onsight.training.step.optim import (
+from onsight.step.optim import (
     choose_learning_rate,
     learning_rate_factor,
     make_optimizer,

@@ -19,8 +19,8 @@ from onsight.features.feature_pass import logits_and_features
 from onsight.inference.predict import OutputOptions, predict_files
 from onsight.models.classifier import Classifier
 from onsight.models.file import load_model_file, save_model
-from onsight.training.out_of_distribution import fit_out_of_distribution_detector
-from onsight.training.ranks.world import World
+from onsight.ranks.world import World
+from onsight.step.calibrate import fit_out_of_distribution_detector
 
 CPU = torch.device("cpu")
 

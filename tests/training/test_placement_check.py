@@ -13,9 +13,9 @@ from torch import nn
 
 import onsight
 from onsight.errors import Interrupted, PlacementError
+from onsight.ranks import world
 from onsight.report.console import Reporter, SilentReporter
-from onsight.training import build
-from onsight.training.ranks import world
+from onsight.step import build
 from onsight.training.run_folder import placement_check
 from onsight.training.run_folder.placement_check import PlacementCheck
 

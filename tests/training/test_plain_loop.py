@@ -14,9 +14,9 @@ from onsight.data.index import TRAIN
 from onsight.models.catalog import make_model
 from onsight.randomness import key, permutation
 from onsight.report.console import SilentReporter
+from onsight.step.step import Step
 from onsight.tensorfile import read_tensors
 from onsight.training.images import open_data
-from onsight.training.step.step import Step
 
 EPOCHS, IMAGES = 2, 402
 

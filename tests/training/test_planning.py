@@ -229,7 +229,7 @@ def test_a_compiled_way_is_not_judged_by_the_steps_that_record_its_graphs(bars, 
             return faked
 
     monkeypatch.setattr(probe, "Trial", Recorded)
-    monkeypatch.setattr("onsight.training.build.Compiled", lambda *given: None)
+    monkeypatch.setattr("onsight.step.build.Compiled", lambda *given: None)
     monkeypatch.setattr(
         "onsight.training.autotune.compute_options.shutil.which", lambda name: "/usr/bin/c++"
     )

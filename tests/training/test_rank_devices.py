@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 
 from onsight.errors import DeviceError
-from onsight.training.ranks import world as world_module
-from onsight.training.ranks.rank_info import RankInfo
-from onsight.training.ranks.world import Ranks
+from onsight.ranks import world as world_module
+from onsight.ranks.meeting import RankInfo
+from onsight.ranks.world import Ranks
 
 
 @pytest.fixture

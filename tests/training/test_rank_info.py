@@ -2,7 +2,7 @@
 
 import pytest
 
-from onsight.training.ranks.rank_info import RankInfo, rank_from_env, slurm_address
+from onsight.ranks.meeting import RankInfo, rank_from_env, slurm_address
 
 TORCHRUN = {
     "RANK": "5",

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from onsight.training.ranks.ddp import Replica
+from onsight.ranks.ddp import Replica
 
 
 class Statistics:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onsight.training.ranks.world import World, join
+from onsight.ranks.world import World, join
 
 sys.path.insert(0, str(Path(__file__).parent))
 import ranked

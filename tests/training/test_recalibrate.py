@@ -11,9 +11,9 @@ from onsight.data.normalization import Normalization
 from onsight.evaluation.predictions import BATCH_SIZE
 from onsight.models.classifier import Classifier
 from onsight.report.console import SilentReporter
+from onsight.step import calibrate as recalibrate
+from onsight.step.calibrate import recalibrate_norms
 from onsight.tensorfile import read_tensors
-from onsight.training.step import recalibrate
-from onsight.training.step.recalibrate import recalibrate_norms
 
 CPU = torch.device("cpu")
 FAST = {"epochs": 2, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
@@ -67,7 +67,7 @@ def test_statistics_equal_those_computed_in_float64(count, used):
 
 
 def test_it_uses_only_the_first_training_images(monkeypatch):
-    monkeypatch.setattr(recalibrate, "SAMPLE", 2 * BATCH_SIZE)
+    monkeypatch.setattr(recalibrate, "RECALIBRATION_IMAGES", 2 * BATCH_SIZE)
     found = []
     for count in (2 * BATCH_SIZE, 3 * BATCH_SIZE):
         classifier = make_classifier()

@@ -19,8 +19,8 @@ from onsight.data.normalization import Normalization
 from onsight.data.sources.find import find_source
 from onsight.errors import ConfigError, DataError
 from onsight.report.console import SilentReporter
+from onsight.step.build import make_augmentation
 from onsight.tensorfile import read_tensors
-from onsight.training.build import make_augmentation
 from onsight.training.images import residency
 from onsight.training.images.residency import (
     choose_residency,

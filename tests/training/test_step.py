@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from onsight.training.step.deferred_losses import NonFiniteStepError
-from onsight.training.step.ema import MovingAverage
-from onsight.training.step.losses import make_loss
-from onsight.training.step.optim import make_optimizer
-from onsight.training.step.step import Step
+from onsight.step.deferred_losses import NonFiniteStepError
+from onsight.step.losses import make_loss
+from onsight.step.optim import make_optimizer
+from onsight.step.step import Step
+from onsight.step.update import MovingAverage
 
 CPU = torch.device("cpu")
 

@@ -6,9 +6,9 @@ import torch
 from slow import Clock
 
 from onsight.data.loader import Images, Loader
+from onsight.ranks.world import World
 from onsight.training import timely
 from onsight.training.budget import Budget
-from onsight.training.ranks.world import World
 from onsight.training.timely import evaluate_in_time, shortened
 
 CPU = torch.device("cpu")

@@ -7,11 +7,11 @@ from prepared import make_prepared
 from onsight.errors import ConfigError, NonFiniteLoss
 from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter
+from onsight.step import timing
+from onsight.step.deferred_losses import NonFiniteStepError
+from onsight.step.timing import measure_seconds
 from onsight.training.autotune.trial import Trial
 from onsight.training.run import train
-from onsight.training.step import timing
-from onsight.training.step.deferred_losses import NonFiniteStepError
-from onsight.training.step.timing import measure_seconds
 
 CPU = torch.device("cpu")
 WHOLE = {"validation_fraction": 0.0, "test_fraction": 0.0, "schedule": "constant"}

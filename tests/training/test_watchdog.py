@@ -13,17 +13,17 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from onsight.training.ranks import launch, watchdog
-from onsight.training.ranks.rank_info import RankInfo
-from onsight.training.ranks.sync_batchnorm_cpu import WholeBatchNorm
-from onsight.training.ranks.watchdog import (
+from onsight.ranks import launch, watchdog
+from onsight.ranks.ddp import WholeBatchNorm
+from onsight.ranks.meeting import RankInfo
+from onsight.ranks.watchdog import (
     LOST_SECONDS,
     STUCK_SECONDS,
     Heartbeats,
     LauncherWatchdog,
     Watchdog,
 )
-from onsight.training.ranks.world import Ranks, World, _is_broken_connection
+from onsight.ranks.world import Ranks, World, _is_broken_connection
 
 SOON = 20.0  # seconds that a test waits at most
 

@@ -159,7 +159,7 @@ def _host_store() -> str:
 
 def _set_environment(context: Any, address: str) -> None:
     """Set the variables that torchrun would; nothing listens beyond loopback unless Ray does."""
-    from onsight.training.ranks.watchdog import LAUNCHED
+    from onsight.ranks.watchdog import LAUNCHED
 
     host = address.rpartition(":")[0]
     os.environ |= {
@@ -181,7 +181,7 @@ def _forwarding_stop(state: Any) -> Iterator[None]:
     """Stop this rank after a checkpoint if the command requests it."""
     import ray
 
-    from onsight.training.ranks.signals import ask_to_stop
+    from onsight.ranks.signals import ask_to_stop
 
     ended = threading.Event()
 

@@ -26,6 +26,7 @@ from onsight.hardware.devices import choose_device, describe_device
 from onsight.hardware.memory import keep_freed_memory
 from onsight.hardware.reproducible import KERNELS
 from onsight.report.console import Reporter
+from onsight.step.optim import choose_learning_rate
 from onsight.text import plural
 from onsight.training.auto.choose_model import with_net_from_scratch
 from onsight.training.autotune.trial import Trial
@@ -33,7 +34,6 @@ from onsight.training.images.open_data import find_data, open_data
 from onsight.training.images.residency import choose_residency
 from onsight.training.images.training_data import place
 from onsight.training.plan import choose_precision, choose_threads
-from onsight.training.step.optim import choose_learning_rate
 from onsight_explain.devices import available_devices, is_out_of_memory
 from onsight_explain.paired_timing import RatioInterval, warn_if_busy
 

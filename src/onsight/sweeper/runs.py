@@ -16,9 +16,9 @@ from typing import Any
 
 from onsight.cluster.session import live_nodes, ray_cluster
 from onsight.errors import Interrupted, OnsightError, OutputError
+from onsight.ranks.signals import handling
 from onsight.report.console import Reporter
 from onsight.sweeper.plan import PlannedRun, Settings
-from onsight.training.ranks.signals import handling
 from onsight.training.run_folder.folder import lock_folder
 from onsight_explain.python_process import child_command
 

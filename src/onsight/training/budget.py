@@ -5,8 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from onsight.training.out_of_distribution import SAMPLE as COMPARED
-from onsight.training.step.calibrate import SAMPLE
+from onsight.step.calibrate import DETECTOR_IMAGES, TEMPERATURE_IMAGES
 
 _CLOSING_SHARE = 0.9  # of the seconds that starting took: a measure of this machine's speed now
 _LEAST_CLOSING_SECONDS = 1.5
@@ -103,8 +102,8 @@ class Budget:
         if validation * image_seconds > most:
             fitting = int(most / image_seconds)
             self.validated = fitting if fitting >= _FEWEST_VALIDATED else 0
-        self.calibrated = min(SAMPLE, self.validated)
-        self.compared = min(COMPARED, self.validated)
+        self.calibrated = min(TEMPERATURE_IMAGES, self.validated)
+        self.compared = min(DETECTOR_IMAGES, self.validated)
 
     def keep_validations(self, count: int) -> None:
         """Keep the time for so many more validations after training, if a tenth of it is enough."""

@@ -19,6 +19,7 @@ from onsight.hardware.memory import peak_device_memory_bytes, peak_memory_bytes
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
 from onsight.models.out_of_distribution import is_out_of_distribution
+from onsight.ranks.world import World
 from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
 from onsight.report.run_files import write_predictions
 from onsight.training.budget import Budget
@@ -26,7 +27,6 @@ from onsight.training.judge import Judged
 from onsight.training.lookalikes import find_lookalikes
 from onsight.training.mistakes_heat import find_heat
 from onsight.training.model_file import make_model_file
-from onsight.training.ranks.world import World
 from onsight.training.run_folder.folder import RunFolder
 from onsight.training.train_once import Trained
 from onsight_explain.python_process import seconds_since_start

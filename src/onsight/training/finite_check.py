@@ -7,9 +7,9 @@ import torch
 
 from onsight.data.loader import Batch, Loader
 from onsight.errors import NonFiniteLoss
+from onsight.step.deferred_losses import NonFiniteStepError
+from onsight.step.step import Step
 from onsight.training.run_folder.progress import Progress
-from onsight.training.step.deferred_losses import NonFiniteStepError
-from onsight.training.step.step import Step
 
 
 class FiniteCheck:

@@ -36,11 +36,11 @@ from onsight.models.catalog import is_user_spec
 from onsight.models.classifier import Classifier
 from onsight.models.head import HiddenHead, find_head, set_hidden_head, set_linear_head
 from onsight.report.console import Reporter
+from onsight.step.build import loss_weights
+from onsight.step.calibrate import DETECTOR_IMAGES
 from onsight.text import fixed_percent, plural
-from onsight.training.build import loss_weights
 from onsight.training.hidden_head import try_hidden_layer
 from onsight.training.images.training_data import TrainingData
-from onsight.training.out_of_distribution import SAMPLE
 
 _AGAIN = 1.5  # times as long as fitting on the training images, to be on the safe side
 _CURVE = 8.0  # the same for heads on parts of the images, if judged by folds
@@ -125,7 +125,7 @@ def fit_head(
         fewer = measure_learning_curve(rounds, chosen.settings, classes, weights)
     seconds = time.perf_counter() - begun
     count = len(every) if every else 0
-    judged = logits, validation.labels, validation.views[0], train.views[0, :SAMPLE]
+    judged = logits, validation.labels, validation.views[0], train.views[0, :DETECTOR_IMAGES]
     return FittedHead(row, passes.images, seconds, *judged, kept, count, tuple(fewer))
 
 

@@ -10,8 +10,8 @@ from onsight.evaluation.out_of_distribution import evaluate_with_scores
 from onsight.evaluation.predictions import PredictionTable, evaluate_batches, evaluation_batch_size
 from onsight.evaluation.results import FoldResult
 from onsight.models.classifier import Classifier, TtaForward
-from onsight.training.ranks.ddp import gather_per_image
-from onsight.training.ranks.world import World
+from onsight.ranks.ddp import gather_per_image
+from onsight.ranks.world import World
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,16 @@ from onsight.data.packing import NO_TIME
 from onsight.data.sources.source import Source
 from onsight.errors import BudgetTooSmall
 from onsight.hardware.devices import describe_device
+from onsight.ranks.world import World
 from onsight.report.console import Reporter
+from onsight.step.fine_tuning import (
+    choose_average,
+    choose_fine_tuning,
+    choose_freezing,
+    settle_fine_tuning,
+)
+from onsight.step.losses import choose_class_weights
+from onsight.step.optim import choose_learning_rate
 from onsight.training.auto.choose_model import lighter_model, settle_model
 from onsight.training.autotune.allowed import UNLIMITED, Allowed
 from onsight.training.autotune.compute_options import default_options, why_not_graphed
@@ -29,12 +38,6 @@ from onsight.training.autotune.inference_options import choose_inference
 from onsight.training.autotune.planning import choose_compute, unmeasured_plan
 from onsight.training.autotune.room import move_if_room
 from onsight.training.budget import Budget
-from onsight.training.fine_tuning import (
-    choose_average,
-    choose_fine_tuning,
-    choose_freezing,
-    settle_fine_tuning,
-)
 from onsight.training.fit_head import fits_head
 from onsight.training.images.fit_batch import fit_batch, usual_batch
 from onsight.training.images.fit_images import MOST_DECODING, fit_images, take_images
@@ -44,10 +47,7 @@ from onsight.training.images.pace import Pace
 from onsight.training.images.residency import choose_residency
 from onsight.training.images.training_data import TrainingData, data_key, place
 from onsight.training.plan import ComputePlan, Plan, with_tf32_named
-from onsight.training.ranks.world import World
 from onsight.training.run_folder.placement_check import naming_misplaced
-from onsight.training.step.losses import choose_class_weights
-from onsight.training.step.optim import choose_learning_rate
 from onsight_explain.devices import has_graphs
 
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"

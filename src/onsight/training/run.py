@@ -29,15 +29,14 @@ from onsight.files import refuse_inside_data, user_path
 from onsight.hardware.devices import choose_devices, choose_rank_device
 from onsight.hardware.memory import keep_freed_memory
 from onsight.hardware.reproducible import KERNELS, reporting_nondeterministic
+from onsight.ranks.launch import launch
+from onsight.ranks.meeting import RankInfo, first_says, meet, rank_from_env
+from onsight.ranks.world import World, join
 from onsight.report.console import Reporter, SilentReporter, headline
 from onsight.text import joined, notebook_table
 from onsight.training.autotune.compute_options import why_not_graphed
 from onsight.training.loggers.loggers import check_installed
 from onsight.training.plan import choose_threads
-from onsight.training.ranks.launch import launch
-from onsight.training.ranks.meet import first_says, meet
-from onsight.training.ranks.rank_info import RankInfo, rank_from_env
-from onsight.training.ranks.world import World, join
 from onsight.training.run_folder.folder import (
     CONFIG,
     RunFolder,

@@ -18,6 +18,7 @@ from onsight.evaluation.results import Results
 from onsight.files import write_json
 from onsight.hardware.devices import describe_environment, package_versions
 from onsight.hardware.memory import reset_peak_device_memory
+from onsight.ranks.world import World
 from onsight.report.console import Reporter
 from onsight.report.run_files import write_problems
 from onsight.training.budget import Budget, read_budget
@@ -27,7 +28,6 @@ from onsight.training.judge import judge
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import Loggers, logging
 from onsight.training.prepare import PreparedRun, prepare
-from onsight.training.ranks.world import World
 from onsight.training.run_folder.folder import CONFIG, RunFolder
 from onsight.training.train_once import RunContext, train_once
 from onsight_explain.python_process import seconds_since_start

@@ -20,22 +20,25 @@ from onsight.features.feature_pass import SharedFeatures
 from onsight.models.classifier import Classifier
 from onsight.models.file import save_model
 from onsight.models.out_of_distribution import OutOfDistributionDetector
+from onsight.ranks.signals import stop_on_signals
+from onsight.ranks.world import World
 from onsight.report.console import Reporter
+from onsight.step.build import make_net, make_update
+from onsight.step.calibrate import (
+    calibrate,
+    fit_out_of_distribution_detector,
+    recalibrate_norms,
+    set_out_of_distribution,
+    set_temperature,
+)
+from onsight.step.fine_tuning import HEAD_SHARE
 from onsight.text import joined
 from onsight.training.announce_weights import announcing_weights
 from onsight.training.budget import Budget
-from onsight.training.build import make_net, make_update
-from onsight.training.fine_tuning import HEAD_SHARE
 from onsight.training.fit_head import FittedHead, fit_head, fits_head, put_head
 from onsight.training.loggers.loggers import Loggers
 from onsight.training.model_file import make_model_file
-from onsight.training.out_of_distribution import (
-    fit_out_of_distribution_detector,
-    set_out_of_distribution,
-)
 from onsight.training.prepare import PreparedRun
-from onsight.training.ranks.signals import stop_on_signals
-from onsight.training.ranks.world import World
 from onsight.training.run_folder.checkpoint import load_weights
 from onsight.training.run_folder.checkpoint_writer import CheckpointWriter
 from onsight.training.run_folder.folder import RunFolder
@@ -43,8 +46,6 @@ from onsight.training.run_folder.mirror import Mirror
 from onsight.training.run_folder.placement_check import naming_misplaced
 from onsight.training.run_folder.progress import Progress
 from onsight.training.run_folder.record import Record
-from onsight.training.step.calibrate import calibrate, set_temperature
-from onsight.training.step.recalibrate import recalibrate_norms
 from onsight.training.trainer import Trainer
 
 

@@ -17,14 +17,17 @@ from onsight.evaluation.predictions import PredictionTable, evaluate_batches
 from onsight.evaluation.results import EpochRow
 from onsight.models.classifier import Classifier
 from onsight.models.head import set_training_mode
+from onsight.ranks.ddp import gather_per_image
 from onsight.report.console import Reporter
+from onsight.step.deferred_losses import NonFiniteStepError
+from onsight.step.optim import learning_rate_factor, set_learning_rate
+from onsight.step.update import Update
 from onsight.text import fixed_percent, percent
 from onsight.training.blends import SHARES, Blends
 from onsight.training.budget import Budget
 from onsight.training.epoch_rows import epoch_line, epoch_row, split_facts
 from onsight.training.finite_check import FiniteCheck
 from onsight.training.loggers.loggers import Loggers
-from onsight.training.ranks.ddp import gather_per_image
 from onsight.training.run_folder.checkpoint import snapshot, snapshot_weights
 from onsight.training.run_folder.checkpoint_writer import CheckpointWriter
 from onsight.training.run_folder.folder import RunFolder
@@ -32,9 +35,6 @@ from onsight.training.run_folder.placement_check import PlacementCheck
 from onsight.training.run_folder.progress import Progress
 from onsight.training.run_folder.record import Record
 from onsight.training.run_folder.saves import Saves
-from onsight.training.step.deferred_losses import NonFiniteStepError
-from onsight.training.step.optim import learning_rate_factor, set_learning_rate
-from onsight.training.step.update import Update
 from onsight.training.timely import evaluate_in_time, shortened
 
 

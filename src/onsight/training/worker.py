@@ -15,7 +15,7 @@ def main() -> NoReturn:
     """Train; on failure, leave a message for the launcher, which reports it once."""
     # An interrupt while torch is imported would surface as errors about half-imported modules.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from onsight.training.ranks.watchdog import leave_message
+    from onsight.ranks.watchdog import leave_message
     from onsight.training.run import train
 
     if os.environ["RANK"] == "0":  # the others may be in a call that Python cannot interrupt

@@ -22,9 +22,9 @@ from onsight.explainer.show_run import cause, explanation_facts, print_explanati
 from onsight.explainer.step_record import record_step
 from onsight.hardware.reproducible import reproducible
 from onsight.report.console import SilentReporter
+from onsight.step.update import MovingAverage
 from onsight.training.autotune.trial import Trial
 from onsight.training.run import train
-from onsight.training.step.ema import MovingAverage
 
 SMALL = {"model": "lenet", "batch_size": 4, "image_size": "32", "threads": 1, "plan": "default"}
 

@@ -15,10 +15,10 @@ import pytest
 
 import onsight
 from onsight.errors import ConfigError, Interrupted
+from onsight.ranks import world
 from onsight.report.console import Reporter, SilentReporter
 from onsight.training.loggers import wandb as wandb_logger
 from onsight.training.loggers.kept_ids import kept_id
-from onsight.training.ranks import world
 
 SETTINGS = {
     "model": "lenet",

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onsight.training.step.timing import measure_seconds
+from onsight.step.timing import measure_seconds
 
 _IMAGES, _REPEATS = 16, 3
 # The whole of Lite0 at 96x96, the smallest that is tried, takes this many times a widening,

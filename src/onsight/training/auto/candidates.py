@@ -8,10 +8,10 @@ import torch
 
 from onsight.config import Config
 from onsight.models.timm_nets import is_cached, offline_models, timm_facts
+from onsight.step.optim import choose_learning_rate
 from onsight.training.auto.outlook import Outlook, Task, pretrained_outlook, scratch_outlook
 from onsight.training.auto.sample import Sample
 from onsight.training.auto.trials import Tried, try_head, try_training
-from onsight.training.step.optim import choose_learning_rate
 
 SCRATCH = "sprint"
 SIDES = (224, 192, 160, 128, 96)  # pixels, tried from the largest

@@ -16,7 +16,9 @@ from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.sources.source import Source, count_held_out
 from onsight.errors import ConfigError, DataError, ModelError
 from onsight.models.timm_nets import OFFLINE_MODEL, offline_hint
+from onsight.ranks.world import World
 from onsight.report.console import Reporter
+from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.training.auto.backbone_pace import least_forward_seconds
 from onsight.training.auto.candidates import (
     SCRATCH,
@@ -34,8 +36,6 @@ from onsight.training.auto.trials import Tried
 from onsight.training.budget import Budget
 from onsight.training.images.fit_images import images_in_time
 from onsight.training.images.pace import decoding_seconds
-from onsight.training.ranks.world import World
-from onsight.training.step.deferred_losses import NonFiniteStepError
 
 AUTO = "auto"
 _TRIED_SIDE = 128  # pixels, of a pretrained backbone's trial

@@ -16,10 +16,10 @@ from onsight.features.feature_pass import compute_features, feature_loader
 from onsight.features.heads import LabelledFeatures
 from onsight.models.classifier import Classifier
 from onsight.models.head import set_training_mode
+from onsight.step.build import make_net, make_update
+from onsight.step.optim import learning_rate_factor, set_learning_rate
 from onsight.training.auto.sample import Sample
-from onsight.training.build import make_net, make_update
 from onsight.training.images.training_data import make_normalization
-from onsight.training.step.optim import learning_rate_factor, set_learning_rate
 
 _FINE = 1_000_000  # steps of a schedule that follows the clock
 _BATCH = 32  # images at most: a second of training needs many steps more than large batches

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from onsight.step.timing import Timing
 from onsight.training.images.fit_batch import SMALLEST
-from onsight.training.step.growing import Timing
 
 _OPTIONS = 4  # to be built and checked in a first round
 _STEPS = 4  # of each

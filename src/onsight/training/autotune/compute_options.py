@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from onsight.config import Config
+from onsight.step.optim import FUSED_NAMES
 from onsight.text import plural
 from onsight.training.images.training_data import TrainingData
 from onsight.training.plan import choose_precision, choose_threads
-from onsight.training.step.optim import FUSED_NAMES
 from onsight_explain.devices import has_graphs
 from onsight_explain.threads import usable_cores
 

@@ -16,15 +16,15 @@ from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.evaluation.predictions import evaluate_batches, evaluation_batch_size
 from onsight.models.classifier import Classifier
+from onsight.ranks.world import World
 from onsight.report.console import Reporter
+from onsight.step.timing import Timing, time_growing
 from onsight.training.autotune.compute_options import eager_options
 from onsight.training.autotune.trial import Trial
 from onsight.training.budget import Budget
 from onsight.training.images.least_budget import evaluated_images
 from onsight.training.images.pace import Pace
 from onsight.training.images.training_data import TrainingData
-from onsight.training.ranks.world import World
-from onsight.training.step.growing import Timing, time_growing
 
 SLOWER = 1.1  # than in its trial may evaluation be, minutes later on a shared machine
 

@@ -11,10 +11,10 @@ from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.features.feature_pass import compute_features
 from onsight.models.classifier import Classifier
+from onsight.step.timing import measure_seconds
 from onsight.text import joined, plural
 from onsight.training.images.training_data import TrainingData
 from onsight.training.plan import ComputePlan
-from onsight.training.step.timing import measure_seconds
 
 _WITHOUT_BF16 = ("AVX2", "NO AVX")  # x86-64; emulated, it was 20 times as slow as fp32
 _TRIED = 4  # images: where bf16 is emulated, more would take minutes

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.errors import NonFiniteLoss
+from onsight.step.graphed import MOST_TOGETHER
 from onsight.training.autotune.compute_options import ComputeOptions, Stage, may_graph
 from onsight.training.autotune.pick_fastest import Candidate, pick_fastest
 from onsight.training.autotune.trial import Trial
 from onsight.training.images.training_data import TrainingData
-from onsight.training.step.graphed import MOST_TOGETHER
 
 _CHECKED_STEPS = 3  # whose losses must agree with those of the default options
 _REPLAYED_STEPS = 2  # first timed of a compiled way, once the steps before have recorded its graphs

@@ -11,11 +11,11 @@ from onsight.data.index import TRAIN
 from onsight.data.loader import Batch, Loader
 from onsight.errors import NonFiniteLoss
 from onsight.models.head import set_training_mode
-from onsight.training.build import make_update
+from onsight.step.build import make_update
+from onsight.step.deferred_losses import NonFiniteStepError
+from onsight.step.optim import learning_rate_factor, set_learning_rate
+from onsight.step.timing import measure_seconds
 from onsight.training.images.training_data import TrainingData
-from onsight.training.step.deferred_losses import NonFiniteStepError
-from onsight.training.step.optim import learning_rate_factor, set_learning_rate
-from onsight.training.step.timing import measure_seconds
 
 
 class Trial:

@@ -2,8 +2,8 @@
 
 from onsight.choice import Choice
 from onsight.config import Config
-from onsight.training.fine_tuning import fine_tunes
-from onsight.training.step.growing import Timing
+from onsight.step.fine_tuning import fine_tunes
+from onsight.step.timing import Timing
 
 SMALLEST = 8
 _FEWEST_STEPS = 30  # in the whole training

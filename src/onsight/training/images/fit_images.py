@@ -15,10 +15,10 @@ from onsight.data.sources.source import (
     select_rows,
 )
 from onsight.models.catalog import preferred_size
+from onsight.ranks.world import World
 from onsight.report.console import Reporter
 from onsight.training.budget import Budget
 from onsight.training.images.pace import decoding_seconds
-from onsight.training.ranks.world import World
 
 _DECODING_SHARE = 0.3  # of the time left besides, at most: what follows takes longer
 MOST_DECODING = 0.45  # of the time left, whatever the samples have shown: a few take very long

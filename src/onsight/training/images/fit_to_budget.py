@@ -20,6 +20,7 @@ from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.pack import is_packed
 from onsight.data.packing import PackJob
 from onsight.data.sources.source import Source
+from onsight.ranks.world import World
 from onsight.training.budget import Budget
 from onsight.training.images.fit_batch import SMALLEST
 from onsight.training.images.fit_size import TIMED, fit_image_size
@@ -30,7 +31,6 @@ from onsight.training.images.least_budget import (
     too_small,
 )
 from onsight.training.images.pace import Pace, Size, measure_pace
-from onsight.training.ranks.world import World
 
 _SURE_SECONDS = 4.0  # before a refusal, however small the budget: a busy moment is no reason
 _PACE_SHARE = 0.4  # of the seconds for trials

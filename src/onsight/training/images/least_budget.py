@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from onsight.config import Config
 from onsight.errors import BudgetTooSmall
 from onsight.models.classifier import VIEWS
+from onsight.step.calibrate import RECALIBRATION_IMAGES
 from onsight.training.budget import Budget
 from onsight.training.images.fit_batch import SMALLEST
 from onsight.training.images.pace import Pace
-from onsight.training.step.recalibrate import SAMPLE
 
 _BUILDS = 2  # of the network after decoding: to time its steps, and to train it
 _WARM_UP_STEPS = 4  # how many steps the first ones cost together, trial and training
@@ -29,7 +29,9 @@ class Workload:
 def evaluated_images(config: Config, training: int, validation: int, test: int) -> int:
     """How many images pass through the network after training, apart from its validation."""
     views = 1 + len(VIEWS.get(config.tta, ()))
-    again = min(SAMPLE, training) if config.recalibrate_norm and not config.freeze else 0
+    again = (
+        min(RECALIBRATION_IMAGES, training) if config.recalibrate_norm and not config.freeze else 0
+    )
     return views * (test or validation) + again
 
 

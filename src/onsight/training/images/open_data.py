@@ -23,6 +23,7 @@ from onsight.data.dataset import (
 from onsight.data.sources.find import ReadOptions, find_source, name_data
 from onsight.data.sources.source import Source, count_held_out
 from onsight.models.catalog import preferred_size
+from onsight.ranks.world import World
 from onsight.report.console import Reporter
 from onsight.training.budget import Budget
 from onsight.training.images.copies_hint import copies_hint, glance_at, with_alikeness
@@ -30,7 +31,6 @@ from onsight.training.images.fit_to_budget import Undecoded, fit_to_budget
 from onsight.training.images.most_folds import choose_most_folds
 from onsight.training.images.pace import Pace
 from onsight.training.images.residency import choose_streaming
-from onsight.training.ranks.world import World
 
 _Size = Choice[tuple[int, int]]
 

@@ -17,11 +17,10 @@ from onsight.evaluation.predictions import evaluation_batch_size
 from onsight.models.catalog import make_model
 from onsight.models.head import freeze_backbone, set_training_mode
 from onsight.models.trial_forward import check_output
-from onsight.training.step.growing import Timing, time_growing
-from onsight.training.step.losses import make_loss
-from onsight.training.step.optim import make_optimizer
-from onsight.training.step.step import Step
-from onsight.training.step.timing import measure_seconds
+from onsight.step.losses import make_loss
+from onsight.step.optim import make_optimizer
+from onsight.step.step import Step
+from onsight.step.timing import Timing, measure_seconds, time_growing
 
 _SAMPLED = 128  # images decoded at most to time decoding: a few large ones take most of it
 

@@ -14,7 +14,7 @@ from onsight.data.index import TRAIN
 from onsight.data.loader import BatchSource, Images
 from onsight.data.normalization import Normalization, measure_normalization
 from onsight.models.catalog import expected_input
-from onsight.training.build import make_net
+from onsight.step.build import make_net
 from onsight.training.images.residency import place_images
 
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from onsight.step.step import Step
+from onsight.step.update import MovingAverage
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 from onsight.training.run_folder.progress import check_progress
-from onsight.training.step.ema import MovingAverage
-from onsight.training.step.step import Step
 
 VERSION = 2
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from onsight.errors import ConfigError
 from onsight.files import write_atomically
-from onsight.training.ranks.watchdog import LAUNCHED
+from onsight.ranks.watchdog import LAUNCHED
 from onsight.training.run_folder.folder import CONFIG, JOB
 
 

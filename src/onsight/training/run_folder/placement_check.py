@@ -11,8 +11,8 @@ from onsight.data.loader import Batch
 from onsight.errors import PlacementError
 from onsight.files import write_json
 from onsight.report.console import Reporter
+from onsight.step.update import Update
 from onsight.training.run_folder.folder import RunFolder
-from onsight.training.step.update import Update
 from onsight_explain.devices import is_out_of_memory
 from onsight_explain.placement.placement import Placement, placement
 from onsight_explain.placement.problems import BUILD, PlacementProblem

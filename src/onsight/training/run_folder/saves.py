@@ -5,14 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from onsight.ranks.world import World
 from onsight.report.console import Reporter
+from onsight.step.step import Step
+from onsight.step.update import MovingAverage
 from onsight.tensorfile import DamagedFile
-from onsight.training.ranks.world import World
 from onsight.training.run_folder.checkpoint import OtherCheckpoint, Snapshot, load_checkpoint
 from onsight.training.run_folder.checkpoint_writer import CheckpointWriter
 from onsight.training.run_folder.folder import RunFolder
-from onsight.training.step.ema import MovingAverage
-from onsight.training.step.step import Step
 
 
 class Saves:

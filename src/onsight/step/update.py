@@ -1,8 +1,10 @@
 """One training update from a batch as loaded; timing and training share it."""
 
+import copy
 from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from onsight.config import Config
 from onsight.data.augment import Augmentation
@@ -11,14 +13,43 @@ from onsight.data.loader import Batch, Chunk
 from onsight.data.normalization import Normalization
 from onsight.errors import ConfigError
 from onsight.randomness import seed_generators
-from onsight.training.step.ema import MovingAverage
-from onsight.training.step.step import Step
+from onsight.step.step import Step
 
 _TOO_FEW_FOR_BATCH_NORM = (
     "batch norm needs more than one value per channel, and a batch of one small image has only "
     "one: raise --batch-size (or leave that size out of --batch-sizes), lower --accumulate, or "
     "raise --image-size"
 )
+
+
+class MovingAverage:
+    """An averaged copy of a model: average <- decay * average + (1 - decay) * weights.
+
+    The decay grows from 0 as (1 + n) / (10 + n), so that the initial weights are soon forgotten;
+    not if the start is good, whose weights then count like any other's.
+    """
+
+    def __init__(self, model: nn.Module, decay: float, good_start: bool = False) -> None:
+        self.decay = decay
+        self.good_start = good_start
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, updates: int) -> None:
+        """Average in the weights of a model; updates: how many were averaged before."""
+        decay = self.decay
+        if not self.good_start:
+            decay = min(decay, (1 + updates) / (10 + updates))
+        average, current = self._floats(self.model), self._floats(model)
+        torch._foreach_lerp_(average, current, 1 - decay)
+        for mine, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
+            if not mine.is_floating_point():
+                mine.copy_(theirs)
+
+    @staticmethod
+    def _floats(model: nn.Module) -> list[Tensor]:
+        tensors = [*model.parameters(), *model.buffers()]
+        return [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
 
 
 class _Ready(NamedTuple):

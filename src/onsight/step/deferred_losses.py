@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from onsight.errors import OnsightError
-from onsight.training.ranks.world import World
+from onsight.ranks.world import World
 from onsight_explain.devices import has_streams, module_of
 
 _LAG = 8  # steps that the host may be ahead of an accelerator

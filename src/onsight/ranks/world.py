@@ -14,12 +14,10 @@ from torch import Tensor
 
 from onsight.errors import DataError, DeviceError, RankLost
 from onsight.hardware.devices import physical_device
+from onsight.ranks.meeting import JOIN, RankInfo, interface_towards, meet
+from onsight.ranks.signals import StopRequest
+from onsight.ranks.watchdog import Watchdog
 from onsight.text import joined
-from onsight.training.ranks.interface import interface_towards
-from onsight.training.ranks.meet import JOIN, meet
-from onsight.training.ranks.rank_info import RankInfo
-from onsight.training.ranks.signals import StopRequest
-from onsight.training.ranks.watchdog import Watchdog
 
 _COLLECTIVE = timedelta(minutes=30)  # a last resort: the watchdog acts long before
 _LONG = timedelta(days=7)  # decoding may take hours; the watchdog ends a lost job

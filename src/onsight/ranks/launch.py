@@ -24,7 +24,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from onsight.errors import Interrupted, OnsightError, RankLost
-from onsight.training.ranks.watchdog import LAUNCHED, LauncherWatchdog
+from onsight.ranks.watchdog import LAUNCHED, LauncherWatchdog
 from onsight_explain.python_process import child_command
 
 _LOOPBACK = "127.0.0.1"

@@ -17,16 +17,14 @@ from onsight.models.head import freeze_backbone
 from onsight.models.trial_forward import check_output, set_memory_format
 from onsight.models.weights import LoadedWeights
 from onsight.randomness import key
-from onsight.training.fine_tuning import fine_tunes
-from onsight.training.ranks.ddp import Replica
-from onsight.training.ranks.world import World
-from onsight.training.step.compiled import Compiled
-from onsight.training.step.ema import MovingAverage
-from onsight.training.step.graphed import GraphedStep, choose_together
-from onsight.training.step.losses import choose_class_weights, class_weights, make_loss
-from onsight.training.step.optim import make_optimizer
-from onsight.training.step.step import Step
-from onsight.training.step.update import Update
+from onsight.ranks.ddp import Replica
+from onsight.ranks.world import World
+from onsight.step.fine_tuning import fine_tunes
+from onsight.step.graphed import GraphedStep, choose_together
+from onsight.step.losses import choose_class_weights, class_weights, make_loss
+from onsight.step.optim import make_optimizer
+from onsight.step.step import Compiled, Step
+from onsight.step.update import MovingAverage, Update
 
 
 def make_net(

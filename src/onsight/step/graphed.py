@@ -4,18 +4,19 @@ Source: Nguyen et al., "Accelerating PyTorch with CUDA Graphs" (2021), pytorch.o
 """
 
 import math
-from contextlib import nullcontext
-from typing import Any
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.modules import _functions
 
-from onsight.training.step.deferred_losses import NonFiniteStepError
-from onsight.training.step.recording import Recording, StepBatch
-from onsight.training.step.seen_in_step import random_numbers, waits
-from onsight.training.step.step import Step
+from onsight.step.deferred_losses import NonFiniteStepError
+from onsight.step.step import Step
 from onsight_explain.devices import module_of, release_cached_memory
 
 _WARM_UP_STEPS = 3  # in which libraries choose kernels and optimizers make their state
@@ -24,6 +25,74 @@ MOST_TOGETHER = 8
 _OF_A_REPLAY, _OF_A_STEP = 5, 50  # launches, about: what a replay and a step by itself cost
 _WAITS_ONLY_IF_EAGER = _functions.__file__  # SyncBatchNorm, which does not while it is recorded
 _MOST_WAITING_BYTES = 64 << 20  # of the inputs of steps that are replayed together
+
+
+# Does the work of one step: inputs, targets, labels of the whole batch, the groups' learning rates,
+# a place for the loss.
+RecordOne = Callable[[Tensor, Tensor, Tensor | None, list[Tensor], Tensor], None]
+
+
+class StepBatch(NamedTuple):
+    """What a step is made from; rates: the learning rate of each group of the optimizer.
+
+    global_labels: those of the whole batch, if the others are this rank's share of it.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    global_labels: Tensor | None
+    rates: list[float]
+
+
+class Recording:
+    """Records one step for each of the batches, which are only looked at for their shapes.
+
+    way: how the steps are computed, for comparison; stream: where they are recorded. Raises
+    RuntimeError if that cannot be recorded.
+    """
+
+    def __init__(
+        self,
+        like: list[StepBatch],
+        groups: list[dict[str, Any]],
+        device: torch.device,
+        record_one: RecordOne,
+        way: tuple[str, int],
+        stream: Any,
+    ) -> None:
+        self.way = way
+        self.batches = [
+            StepBatch(
+                one.inputs.clone(),
+                one.targets.clone(),
+                None if one.global_labels is None else one.global_labels.clone(),
+                one.rates,
+            )
+            for one in like
+        ]
+        self.rates = torch.zeros(len(like), len(groups), device=device)
+        self.losses = torch.zeros(len(like), device=device)
+        module = module_of(device)
+        self.graph = module.CUDAGraph()
+        # Other threads may call what must not be called here: batches are decoded meanwhile.
+        options = {"stream": stream, "capture_error_mode": "thread_local"}
+        places = zip(self.batches, self.rates, self.losses, strict=True)
+        with _capturable(groups), module.graph(self.graph, **options):
+            for batch, rates, loss in places:
+                record_one(*batch[:3], list(rates), loss)
+
+    def replay(self, batches: list[StepBatch]) -> Tensor:
+        """Make the steps of these batches; returns their losses (N,), valid until the next."""
+        for places, given in zip(_columns(self.batches), _columns(batches), strict=True):
+            torch._foreach_copy_(places, given)
+        rates = torch.tensor([one.rates for one in batches]).pin_memory()
+        self.rates.copy_(rates, non_blocking=True)
+        self.graph.replay()
+        return self.losses
+
+    def reset(self) -> None:
+        """Free the graph."""
+        self.graph.reset()
 
 
 class GraphedStep(Step):
@@ -259,3 +328,64 @@ def _first_cause(error: BaseException) -> str:
     while error.__context__ is not None:
         error = error.__context__
     return str(error).splitlines()[0]
+
+
+def _columns(batches: list[StepBatch]) -> list[list[Tensor]]:
+    """All inputs, all targets and, if there are any, all labels of the whole batches."""
+    columns = zip(*(one[:3] for one in batches), strict=True)
+    return [list(column) for column in columns if column[0] is not None]
+
+
+@contextmanager
+def _capturable(groups: list[dict[str, Any]]) -> Iterator[None]:
+    """Let optimizers be recorded that ask for it; fused ones compute the same either way."""
+    asking = [group for group in groups if "capturable" in group]
+    former = [group["capturable"] for group in asking]
+    for group in asking:
+        group["capturable"] = True
+    try:
+        yield
+    finally:
+        for group, value in zip(asking, former, strict=True):
+            group["capturable"] = value
+
+
+_OF_A_WAIT = "called a synchronizing"
+_OF_THE_MODE = "Synchronization debug mode"
+
+
+@contextmanager
+def random_numbers(device: torch.device) -> Iterator[dict[str, bool]]:
+    """Whether the block draws random numbers, on the device and on the host."""
+    of_device = module_of(device).default_generators[device.index or 0]
+    of_host = torch.default_generator
+    before, before_on_host, before_in_python = (
+        of_device.get_state(),
+        of_host.get_state(),
+        random.getstate(),
+    )
+    drawn: dict[str, bool] = {}
+    yield drawn
+    drawn["device"] = not before.equal(of_device.get_state())
+    drawn["host"] = random.getstate() != before_in_python or (
+        of_host is not of_device and not before_on_host.equal(of_host.get_state())
+    )
+
+
+@contextmanager
+def waits(device: torch.device) -> Iterator[list[str]]:
+    """The places, FILE:LINE, where the block makes the host wait for the device, as torch warns."""
+    module = module_of(device)
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        module.set_sync_debug_mode("warn")
+        try:
+            yield found
+        finally:
+            module.set_sync_debug_mode("default")
+    for one in caught:
+        if str(one.message).startswith(_OF_A_WAIT):
+            found.append(f"{one.filename}:{one.lineno}")
+        elif not str(one.message).startswith(_OF_THE_MODE):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
