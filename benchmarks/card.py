@@ -30,8 +30,8 @@ from onsight.hardware.reproducible import reproducible
 from onsight.step.build import make_net, make_update
 from onsight.step.graphed import GraphedStep, waits
 from onsight.step.update import Update
-from onsight.training.autotune.trial import Trial
-from onsight.training.images.training_data import TrainingData
+from onsight.tune.training_data import TrainingData
+from onsight.tune.trial import Trial
 from onsight_explain.devices import has_graphs, module_of
 from onsight_explain.tracing.device_time import effective_phases
 

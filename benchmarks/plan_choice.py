@@ -25,10 +25,10 @@ from onsight.config import make_config
 from onsight.hardware.reproducible import reproducible
 from onsight.report.console import SilentReporter
 from onsight.step.optim import choose_learning_rate
-from onsight.training.autotune.planning import choose_compute
-from onsight.training.autotune.trial import Trial
-from onsight.training.images.open_data import find_data, open_data
-from onsight.training.images.training_data import place
+from onsight.training.open_data import find_data, open_data
+from onsight.tune.planning import choose_compute
+from onsight.tune.training_data import place
+from onsight.tune.trial import Trial
 from onsight_explain.threads import usable_cores
 
 CPU = torch.device("cpu")

@@ -96,19 +96,19 @@ RELIABILITY = [
         "tests/test_files.py",
     ),
     Bug(
-        "onsight/training/run_folder/folder.py",
+        "onsight/training/run_folder.py",
         "remove_unfinished(path)  # the lock is held: nobody else writes here",
         "pass",
         _KILLS,
     ),
     Bug(
-        "onsight/training/run_folder/folder.py",
+        "onsight/training/run_folder.py",
         "return not all(is_unfinished(name) for name in names)",
         "return bool(names)",
         _KILLS,
     ),
     Bug(
-        "onsight/training/run_folder/folder.py",
+        "onsight/training/run_folder.py",
         "fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "pass",
         _AROUND,
@@ -133,12 +133,12 @@ RELIABILITY = [
         _DAMAGE,
     ),
     Bug(
-        "onsight/training/run_folder/saves.py",
+        "onsight/training/saving.py",
         "self.folder.former_checkpoint if self.last_is_whole else None",
         "None",
         _DAMAGE,
     ),
-    Bug("onsight/training/run_folder/saves.py", "raise error from None", "return {}", _DAMAGE),
+    Bug("onsight/training/saving.py", "raise error from None", "return {}", _DAMAGE),
     Bug("onsight/training/trainer.py", "if self.world.stopping:", "if False:", _SIGNALS),
     Bug(
         "onsight/training/trainer.py",
@@ -195,25 +195,25 @@ RELIABILITY = [
         "onsight/errors.py", "self.exit_code = 128 + signal_number", "self.exit_code = 1", _SIGNALS
     ),
     Bug(
-        "onsight/training/run_folder/checkpoint.py",
+        "onsight/training/checkpoint.py",
         '_restore_optimizer(step.optimizer, tensors, facts["optimizer"])',
         "pass",
         _KILLS,
     ),
     Bug(
-        "onsight/training/run_folder/checkpoint.py",
+        "onsight/training/checkpoint.py",
         'average.model.load_state_dict(_under("average", tensors))',
         "pass",
         f"{_RUN} -k stopped_at_any_step",
     ),
     Bug(
-        "onsight/training/verify_resume/same.py",
+        "onsight/training/verify_resume.py",
         "return torch.equal(*bits)",
         "return True",
         _VERIFY,
     ),
     Bug(
-        "onsight/training/verify_resume/same.py",
+        "onsight/training/verify_resume.py",
         "enumerate(zip(first, second, strict=True)) if a != b]",
         "enumerate(zip(first, second, strict=True)) if False]",
         _VERIFY,
@@ -410,7 +410,7 @@ BUGS = [
         "if not isinstance(value, int) or not 0 <= value <= HIDDEN_UNITS:",
     ),
     *_without(
-        "onsight/training/run_folder/progress.py",
+        "onsight/training/progress.py",
         "tests/training/test_checkpoint.py",
         "if not isinstance(value, (int, float) if kind is float else kind):",
     ),

@@ -16,7 +16,7 @@ import onsight
 from bars import make_bars
 from onsight.data import split
 from onsight.report.console import SilentReporter
-from onsight.training.auto import candidates
+from onsight.tune.auto import candidates
 
 torch.set_num_threads(1)  # tiny nets gain nothing from two, and a busy machine takes its toll
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from onsight.training.verify_resume import killed
+from onsight.training import verify_resume as killed
 from onsight_explain.python_process import child_command
 
 ROOT = Path(__file__).parents[1]

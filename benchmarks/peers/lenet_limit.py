@@ -24,7 +24,7 @@ from onsight.hardware.reproducible import reproducible
 from onsight.ranks.world import World
 from onsight.step.build import make_augmentation, make_net, make_step
 from onsight.step.step import Step
-from onsight.training.images.training_data import make_normalization
+from onsight.tune.training_data import make_normalization
 
 
 def prepare(options: argparse.Namespace) -> tuple[Step, tuple[Tensor, Tensor]]:

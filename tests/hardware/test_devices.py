@@ -13,10 +13,10 @@ from onsight.hardware.memory import (
     peak_memory_bytes,
     reset_peak_device_memory,
 )
-from onsight.training import plan as plan_module
-from onsight.training.autotune.compute_options import ComputeOptions
-from onsight.training.autotune.planning import unmeasured_plan
-from onsight.training.plan import choose_precision, with_tf32_named
+from onsight.tune import plan as plan_module
+from onsight.tune.compute import ComputeOptions
+from onsight.tune.plan import choose_precision, with_tf32_named
+from onsight.tune.planning import unmeasured_plan
 from onsight_explain import devices as explain_devices
 from onsight_explain import threads
 from onsight_explain.python_process import seconds_since_start

@@ -18,7 +18,7 @@ from onsight.data.sources.find import find_source
 from onsight.errors import OnsightError
 from onsight.models.file import load_model_file
 from onsight.tensorfile import read_tensors
-from onsight.training.verify_resume.same import compare_folders
+from onsight.training.verify_resume import compare_folders
 
 DAMAGES = [*["flip"] * 5, "cut", "zero"]  # 1,000, 200 and 200 of 1,400
 

@@ -16,7 +16,7 @@ from trials import train
 from onsight.data import tiff_process
 from onsight.data.decode import decode
 from onsight.data.pixels import decode_with_pillow
-from onsight.training.verify_resume.same import compare_folders
+from onsight.training.verify_resume import compare_folders
 
 _NEW_MOUNTS = 0x20000  # CLONE_NEWNS
 

@@ -12,7 +12,7 @@ from test_kills import STEPS
 from trials import leftovers, resume, train
 
 from onsight.training.trainer import Trainer
-from onsight.training.verify_resume.same import compare_folders
+from onsight.training.verify_resume import compare_folders
 
 NET = ["--model", "sprint", "--ema", "0.9"]  # with batch norm's statistics to keep, and an average
 DECODING = {

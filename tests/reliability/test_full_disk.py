@@ -12,7 +12,7 @@ from tally import Tally, count
 from trials import leftovers, resume, train
 
 from onsight.tensorfile import read_tensors
-from onsight.training.verify_resume.same import compare_folders
+from onsight.training.verify_resume import compare_folders
 
 ERRORS = {"ENOSPC": "no space left", "EDQUOT": "no space left", "EROFS": "cannot write"}
 

@@ -13,7 +13,7 @@ from tally import Tally, count
 from trials import leftovers, resume, train, training
 
 from onsight.tensorfile import read_tensors
-from onsight.training.verify_resume.same import compare_folders
+from onsight.training.verify_resume import compare_folders
 
 STEPS = 18  # 96 training images in batches of 16, three times
 

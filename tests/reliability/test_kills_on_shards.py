@@ -11,7 +11,7 @@ from instants import number_instants, signal_at
 from tally import Tally, count
 from trials import leftovers, resume, train
 
-from onsight.training.verify_resume.same import compare_folders
+from onsight.training.verify_resume import compare_folders
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "data" / "shards"))
 from faulty_server import serving

@@ -13,7 +13,7 @@ from trials import leftovers, resume, train
 from onsight.step.step import Step
 from onsight.tensorfile import read_tensors
 from onsight.training.trainer import Trainer
-from onsight.training.verify_resume.same import compare_folders
+from onsight.training.verify_resume import compare_folders
 
 PLACES = ("input", "loss", "gradient")
 VALUES = (math.nan, math.inf, -math.inf)

@@ -11,7 +11,7 @@ from PIL import Image
 from tally import Tally, count
 from trials import leftovers, resume, train
 
-from onsight.training.verify_resume.same import compare_folders
+from onsight.training.verify_resume import compare_folders
 
 DAY = 86_400
 

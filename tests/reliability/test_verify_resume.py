@@ -12,9 +12,8 @@ from trials import Trial
 
 from onsight.cli import main
 from onsight.tensorfile import read_tensors, write_tensors
-from onsight.training.verify_resume import killed
-from onsight.training.verify_resume.same import compare_folders, without_times
-from onsight.training.verify_resume.verify import _draw
+from onsight.training import verify_resume as killed
+from onsight.training.verify_resume import _draw, compare_folders, without_times
 
 SETTINGS = "--model linear --threads 1 --precision fp32 --plan default --batch-size 8 --device cpu"
 

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 import onsight
 from onsight.cli import main
 from onsight.errors import Interrupted
-from onsight.training.autotune import pick_fastest, planning
+from onsight.tune import planning
+from onsight.tune import probe as pick_fastest
 from onsight_explain import ceilings
 
 SETTINGS = {"model": "lenet", "precision": "fp32", "plan": "default", "folds": "1"}

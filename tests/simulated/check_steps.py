@@ -7,10 +7,9 @@ from on_device import BATCH, DEVICE, IMAGES, IS_SIMULATED, config_and_images, ma
 from onsight.data.normalization import measure_normalization
 from onsight.evaluation.predictions import evaluate_batches
 from onsight.models.classifier import Classifier, TtaForward
-from onsight.training.autotune import room as room_module
-from onsight.training.autotune.room import move_if_room
-from onsight.training.images.residency import choose_residency
-from onsight.training.images.training_data import TrainingData
+from onsight.tune import room as room_module
+from onsight.tune.room import move_if_room
+from onsight.tune.training_data import TrainingData, choose_residency
 
 STEPS = 50  # of an epoch, whose augmentation is launched with the first of them
 

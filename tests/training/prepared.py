@@ -4,8 +4,8 @@ import torch
 
 from onsight.config import make_config
 from onsight.report.console import SilentReporter
-from onsight.training.images.open_data import find_data, open_data
-from onsight.training.images.training_data import place
+from onsight.training.open_data import find_data, open_data
+from onsight.tune.training_data import place
 
 CPU = torch.device("cpu")
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from torch import nn
 import onsight.files
 from onsight.models.classic import LeNet
-from onsight.training.run_folder.checkpoint import Snapshot
+from onsight.training.checkpoint import Snapshot
 from onsight.step.update import Update
 from onsight.training.trainer import Trainer
 

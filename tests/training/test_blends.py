@@ -19,8 +19,8 @@ from onsight.ranks import world
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import run_session, trainer
-from onsight.training.blends import SHARES, Blends, blend
-from onsight.training.budget import Budget
+from onsight.training.interpolation import SHARES, Blends, blend
+from onsight.tune.budget import Budget
 
 QUICK = {"model": "test_resnet", "image_size": 16, "threads": 1, "reporter": SilentReporter()}
 

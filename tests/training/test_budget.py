@@ -13,8 +13,8 @@ from onsight.config import make_config
 from onsight.errors import ConfigError
 from onsight.report.console import SilentReporter
 from onsight.training import run_session
-from onsight.training.budget import Budget, read_budget
 from onsight.training.run import train
+from onsight.tune.budget import Budget, read_budget
 
 
 class Clock:

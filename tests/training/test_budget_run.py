@@ -8,7 +8,7 @@ from slow import make_slow
 
 from onsight.errors import BudgetTooSmall
 from onsight.report.console import Reporter, SilentReporter
-from onsight.training.images import open_data
+from onsight.training import open_data
 from onsight.training.run import train
 
 FIELDS = {"image_size": "32", "threads": 1, "residency": "map"}

@@ -9,7 +9,7 @@ import onsight
 from onsight.errors import OnsightError
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors, write_tensors
-from onsight.training.run_folder.checkpoint import load_checkpoint
+from onsight.training.checkpoint import load_checkpoint
 
 FAST = {"model": "linear", "epochs": 1, "batch_size": 16, "device": "cpu"}
 

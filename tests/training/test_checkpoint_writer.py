@@ -7,8 +7,8 @@ import torch
 
 from onsight.errors import DiskError
 from onsight.tensorfile import read_tensors
-from onsight.training.run_folder.checkpoint import Snapshot, snapshot_weights
-from onsight.training.run_folder.checkpoint_writer import CheckpointWriter
+from onsight.training.checkpoint import Snapshot, snapshot_weights
+from onsight.training.saving import CheckpointWriter
 
 SOON = 20.0
 

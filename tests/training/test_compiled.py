@@ -12,7 +12,7 @@ from onsight.step.build import make_step
 from onsight.step.losses import make_loss
 from onsight.step.optim import make_optimizer
 from onsight.step.step import Compiled, Step
-from onsight.training.autotune.trial import Trial
+from onsight.tune.trial import Trial
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ from PIL import Image
 from onsight.config import make_config
 from onsight.data.dataset import open_dataset
 from onsight.data.sources.find import find_source
-from onsight.training.images.copies_hint import copies_hint, glance_at, with_alikeness
+from onsight.training.open_data import copies_hint, glance_at, with_alikeness
 
 
 def image(seed: int, side: int = 48) -> Image.Image:

@@ -20,7 +20,7 @@ from onsight.step.fine_tuning import (
 from onsight.step.optim import choose_learning_rate, make_optimizer
 from onsight.step.timing import Timing
 from onsight.step.update import MovingAverage
-from onsight.training.images.fit_batch import fit_batch, usual_batch
+from onsight.tune.batch_size import fit_batch, usual_batch
 
 TUNED = {"model": "resnet10t", "pretrained": True}
 

@@ -10,20 +10,19 @@ from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.sources.find import find_source
 from onsight.report.console import SilentReporter
 from onsight.step.timing import Timing
-from onsight.training.autotune.allowed import UNLIMITED, Allowed
-from onsight.training.autotune.fit_epochs import SLOWER, RunTiming, fit_epochs, reserve
-from onsight.training.budget import Budget
-from onsight.training.images.fit_batch import fit_batch
-from onsight.training.images.fit_size import fit_image_size
-from onsight.training.images.fit_to_budget import Undecoded
-from onsight.training.images.least_budget import (
+from onsight.tune.batch_size import UNLIMITED, Allowed, fit_batch
+from onsight.tune.budget import Budget
+from onsight.tune.fit_epochs import SLOWER, RunTiming, fit_epochs, reserve
+from onsight.tune.fit_size import (
+    Undecoded,
     Workload,
     evaluated_images,
+    fit_image_size,
     is_enough,
     least_budget_seconds,
     too_small,
 )
-from onsight.training.images.pace import Pace
+from onsight.tune.pace import Pace
 
 CPU = torch.device("cpu")
 SLOW = Pace((224, 224), 0.002, 0.5, Timing({2: 0.2}), Timing({2: 0.04}))

@@ -14,7 +14,7 @@ from onsight.models import classifier as classifier_module
 from onsight.models.classifier import Classifier
 from onsight.ranks.world import World
 from onsight.step.build import make_net, make_step
-from onsight.training.images.residency import place_images
+from onsight.tune.training_data import place_images
 
 GIVEN = torch.device("meta")
 

@@ -16,8 +16,8 @@ from onsight.features.heads import HiddenSettings, LabelledFeatures
 from onsight.models import head as heads
 from onsight.models.file import build_model, load_model_file, save_model
 from onsight.report.console import SilentReporter
-from onsight.training import hidden_head
-from onsight.training.hidden_head import is_clearly_better, try_hidden_layer
+from onsight.training import fit_head as hidden_head
+from onsight.training.fit_head import is_clearly_better, try_hidden_layer
 
 
 def task(count, seed, is_curved):

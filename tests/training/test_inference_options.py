@@ -4,10 +4,9 @@ import pytest
 import torch
 from prepared import make_prepared
 
-from onsight.training.autotune import inference_options
-from onsight.training.autotune.compute_options import default_options
-from onsight.training.autotune.inference_options import choose_inference
-from onsight.training.autotune.planning import unmeasured_plan
+from onsight.tune import planning as inference_options
+from onsight.tune.compute import default_options
+from onsight.tune.planning import choose_inference, unmeasured_plan
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from onsight.ranks import world
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import folds as folding
-from onsight.training.budget import Budget
+from onsight.tune.budget import Budget
 
 SMALL = {"model": "lenet", "image_size": "16", "batch_size": 16, "threads": 1, "epochs": 2}
 FOLDS = {**SMALL, "folds": 3}

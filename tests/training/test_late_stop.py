@@ -9,8 +9,8 @@ import onsight
 from onsight.errors import Interrupted
 from onsight.ranks.signals import StopRequest, ask_to_stop, stop_on_signals
 from onsight.report.console import SilentReporter
-from onsight.training.run_folder.checkpoint_writer import CheckpointWriter
-from onsight.training.verify_resume.same import compare_folders
+from onsight.training.saving import CheckpointWriter
+from onsight.training.verify_resume import compare_folders
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from onsight.features.feature_pass import FeatureStore, features_key, logits_and
 from onsight.models.classifier import Classifier
 from onsight.report.gallery import MistakesHeat, save_gallery
 from onsight.step.build import make_net
-from onsight.training import lookalikes
-from onsight.training.budget import Budget
-from onsight.training.lookalikes import find_lookalikes
+from onsight.training import mistakes as lookalikes
+from onsight.training.mistakes import find_lookalikes
+from onsight.tune.budget import Budget
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def budget_of(seconds_left, image_seconds):
 def test_without_time_nothing_is_searched_and_that_is_said(
     prepared, monkeypatch, most_seconds, budget
 ):
-    monkeypatch.setattr(lookalikes, "_SECONDS", most_seconds)
+    monkeypatch.setattr(lookalikes, "_SEARCH_SECONDS", most_seconds)
     config, data = prepared
     wrong = all_wrong(data.dataset)
     found = find_lookalikes(config, data.dataset, classifier_of(config, data), wrong, budget)

@@ -8,8 +8,8 @@ from onsight.errors import ConfigError, Interrupted, OutputError
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import trainer
-from onsight.training.run_folder.folder import RunFolder
-from onsight.training.run_folder.mirror import Mirror, refuse_taken, restore
+from onsight.training.run_folder import RunFolder
+from onsight.training.saving import Mirror, refuse_taken, restore
 
 FAST = {
     "model": "lenet",

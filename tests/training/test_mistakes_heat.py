@@ -18,9 +18,9 @@ from onsight.heatmaps.overlay import enlarge, overlay
 from onsight.models.classifier import Classifier
 from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
 from onsight.step.build import make_net
-from onsight.training import mistakes_heat
-from onsight.training.budget import Budget
-from onsight.training.mistakes_heat import find_heat
+from onsight.training import mistakes as mistakes_heat
+from onsight.training.mistakes import find_heat
+from onsight.tune.budget import Budget
 
 pytest.importorskip("captum")
 
@@ -64,7 +64,7 @@ def budget_of(seconds_left, image_seconds):
     [(-1.0, None), (1e9, budget_of(-0.1, 1e-6)), (1e9, budget_of(90.0, 1.0))],
 )
 def test_without_time_there_is_none_and_that_is_said(prepared, monkeypatch, most_seconds, budget):
-    monkeypatch.setattr(mistakes_heat, "_SECONDS", most_seconds)
+    monkeypatch.setattr(mistakes_heat, "_HEAT_SECONDS", most_seconds)
     data, classifier = prepared
     found = find_heat(data.dataset, classifier, all_wrong(data.dataset), budget)
     assert len(found.heats) == 0

@@ -4,8 +4,8 @@ from itertools import cycle, repeat
 
 import pytest
 
-from onsight.training.autotune import pick_fastest as pick_fastest_module
-from onsight.training.autotune.pick_fastest import Candidate, choose, pick_fastest
+from onsight.tune import probe as pick_fastest_module
+from onsight.tune.probe import Candidate, choose, pick_fastest
 
 
 def candidate(name, seconds, visits=None):

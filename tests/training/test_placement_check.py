@@ -16,8 +16,8 @@ from onsight.errors import Interrupted, PlacementError
 from onsight.ranks import world
 from onsight.report.console import Reporter, SilentReporter
 from onsight.step import build
-from onsight.training.run_folder import placement_check
-from onsight.training.run_folder.placement_check import PlacementCheck
+from onsight.training import placement_check
+from onsight.training.placement_check import PlacementCheck
 
 FAST = {"epochs": 2, "batch_size": 16, "threads": 1, "model": "lenet", "image_size": "16"}
 ALL_KINDS = ["parameter", "loss weight", "optimizer state", "copy of the model", "batch"]
@@ -141,7 +141,7 @@ def test_a_step_that_fails_because_of_a_misplaced_tensor_names_it(bars, tmp_path
 
 
 def test_a_trial_that_fails_because_of_a_misplaced_tensor_names_it(bars, tmp_path, monkeypatch):
-    monkeypatch.setattr("onsight.training.autotune.planning._WORTH_SECONDS", 0.0)
+    monkeypatch.setattr("onsight.tune.planning._WORTH_SECONDS", 0.0)
     fields = FAST | {"model": Masked(uses=True), "plan": "fresh"}
     with pytest.raises(PlacementError, match="mask is on meta"):
         onsight.train(bars, out=tmp_path / "run", reporter=SilentReporter(), **fields)

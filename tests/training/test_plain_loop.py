@@ -16,7 +16,7 @@ from onsight.randomness import key, permutation
 from onsight.report.console import SilentReporter
 from onsight.step.step import Step
 from onsight.tensorfile import read_tensors
-from onsight.training.images import open_data
+from onsight.training import open_data
 
 EPOCHS, IMAGES = 2, 402
 

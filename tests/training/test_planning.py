@@ -17,11 +17,11 @@ from onsight.models.classic import LeNet
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import prepare, run_session, trainer
-from onsight.training.autotune import planning, probe
-from onsight.training.autotune.compute_options import default_options, open_stages
-from onsight.training.autotune.planning import choose_compute
 from onsight.training.run import train
-from onsight.training.workload import expected_seconds, forward_flops
+from onsight.tune import planning, probe
+from onsight.tune.compute import default_options, open_stages
+from onsight.tune.folds import expected_seconds, forward_flops
+from onsight.tune.planning import choose_compute
 
 CPU = torch.device("cpu")
 FIELDS = {"learning_rate": 0.01, "model": "lenet", "image_size": "32", "batch_size": 16}
@@ -64,9 +64,9 @@ def two_cores(monkeypatch):
 
 def cores(monkeypatch, count):
     for name in (
-        "onsight.training.plan",
-        "onsight.training.autotune.compute_options",
-        "onsight.training.autotune.plan_cache",
+        "onsight.tune.plan",
+        "onsight.tune.compute",
+        "onsight.tune.planning",
     ):
         monkeypatch.setattr(f"{name}.usable_cores", lambda: count)
 
@@ -106,7 +106,7 @@ def test_steps_as_a_graph_are_tried_where_there_are_graphs_and_taken_if_faster(
     cores(monkeypatch, 1)
     timed(lambda options: 0.01 if options.cuda_graph == "on" else 0.05)
     assert choose(bars, tmp_path)[1].cuda_graph.value == "off"
-    monkeypatch.setattr("onsight.training.autotune.compute_options.has_graphs", lambda device: True)
+    monkeypatch.setattr("onsight.tune.compute.has_graphs", lambda device: True)
     plan = choose(bars, tmp_path, plan="fresh")[1]
     assert plan.cuda_graph.value == "on"
     assert plan.cuda_graph.reason.startswith("5.00 times as fast")
@@ -141,12 +141,10 @@ def test_a_kept_plan_is_used_until_machine_versions_or_shapes_change(
     assert times_measured(seconds=200.0)[1] == 0
     with monkeypatch.context() as changed:
         newer = types.SimpleNamespace(__version__="99.0")
-        changed.setattr("onsight.training.autotune.plan_cache.torch", newer)
+        changed.setattr("onsight.tune.planning.torch", newer)
         assert times_measured()[1] > 0
     with monkeypatch.context() as changed:
-        changed.setattr(
-            "onsight.training.autotune.plan_cache.describe_device", lambda device: "other"
-        )
+        changed.setattr("onsight.tune.planning.describe_device", lambda device: "other")
         assert times_measured()[1] > 0
     with monkeypatch.context() as changed:  # settings that torch has read at its start
         changed.setenv("OMP_WAIT_POLICY", "passive")
@@ -230,9 +228,7 @@ def test_a_compiled_way_is_not_judged_by_the_steps_that_record_its_graphs(bars, 
 
     monkeypatch.setattr(probe, "Trial", Recorded)
     monkeypatch.setattr("onsight.step.build.Compiled", lambda *given: None)
-    monkeypatch.setattr(
-        "onsight.training.autotune.compute_options.shutil.which", lambda name: "/usr/bin/c++"
-    )
+    monkeypatch.setattr("onsight.tune.compute.shutil.which", lambda name: "/usr/bin/c++")
     asked = {"threads": 1, "precision": "fp32", "memory_format": "contiguous"}
     _, plan = choose(bars, None, seconds=7200.0, **asked)
     assert plan.compile.value == "on"
@@ -455,7 +451,7 @@ def test_which_options_are_tried(monkeypatch):
     assert [options.memory_format for options in formats] == ["auto", "contiguous"]
     assert len(open_stages(config, prepared(torch.nn.Linear(2, 2)), 60)) == 1
     assert len(open_stages(config, convolving, 6000)) == 3
-    monkeypatch.setattr("onsight.training.autotune.compute_options.shutil.which", lambda name: None)
+    monkeypatch.setattr("onsight.tune.compute.shutil.which", lambda name: None)
     assert len(open_stages(config, convolving, 6000)) == 2
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     gpu = prepared(convolving.new_network(config), torch.device("cuda:0"))

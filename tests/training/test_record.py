@@ -18,7 +18,7 @@ from onsight.tensorfile import read_tensors
 from onsight.training import judge
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import Loggers
-from onsight.training.run_folder.record import Record
+from onsight.training.progress import Record
 
 TAGS = {
     "loss/train": "train_loss",

@@ -21,13 +21,13 @@ from onsight.errors import ConfigError, DataError
 from onsight.report.console import SilentReporter
 from onsight.step.build import make_augmentation
 from onsight.tensorfile import read_tensors
-from onsight.training.images import residency
-from onsight.training.images.residency import (
+from onsight.training.trainer import Trainer
+from onsight.tune import training_data as residency
+from onsight.tune.training_data import (
     choose_residency,
     choose_streaming,
     place_images,
 )
-from onsight.training.trainer import Trainer
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 FAST = {

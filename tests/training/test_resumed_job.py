@@ -3,7 +3,7 @@
 import pytest
 
 from onsight.errors import ConfigError
-from onsight.training.run_folder.job import keep_job, run_of_job
+from onsight.training.run_folder import keep_job, run_of_job
 
 
 @pytest.fixture(autouse=True)

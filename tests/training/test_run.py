@@ -31,7 +31,7 @@ from onsight.ranks import world
 from onsight.report.console import SilentReporter
 from onsight.step.step import Step
 from onsight.tensorfile import read_tensors
-from onsight.training.run_folder.folder import claim_folder
+from onsight.training.run_folder import claim_folder
 
 FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
 

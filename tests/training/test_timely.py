@@ -8,8 +8,8 @@ from slow import Clock
 from onsight.data.loader import Images, Loader
 from onsight.ranks.world import World
 from onsight.training import timely
-from onsight.training.budget import Budget
 from onsight.training.timely import evaluate_in_time, shortened
+from onsight.tune.budget import Budget
 
 CPU = torch.device("cpu")
 

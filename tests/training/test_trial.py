@@ -10,8 +10,8 @@ from onsight.report.console import SilentReporter
 from onsight.step import timing
 from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.timing import measure_seconds
-from onsight.training.autotune.trial import Trial
 from onsight.training.run import train
+from onsight.tune.trial import Trial
 
 CPU = torch.device("cpu")
 WHOLE = {"validation_fraction": 0.0, "test_fraction": 0.0, "schedule": "constant"}

@@ -127,7 +127,7 @@ def _prepare(job: TrainingJob, state: Any, size: int) -> dict[str, Any]:
 
 def _wait_for_claim(out: str) -> None:
     """Wait until the ranks of the previous attempt have released the run folder."""
-    from onsight.training.run_folder.folder import claim_folder
+    from onsight.training.run_folder import claim_folder
 
     deadline = time.monotonic() + _CLAIM_SECONDS
     while True:

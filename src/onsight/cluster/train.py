@@ -22,7 +22,7 @@ from onsight.files import refuse_inside_data, user_path
 from onsight.report.console import Reporter
 from onsight.text import plural
 from onsight.training.run import Run, read_results
-from onsight.training.run_folder.folder import claim_folder, next_run_folder
+from onsight.training.run_folder import claim_folder, next_run_folder
 
 _POLL_SECONDS = 0.5
 _WAITING_SECONDS = 30.0  # time until a message says that the ranks wait for CPUs or GPUs

@@ -172,7 +172,7 @@ def verify_resume(
     `onsight train` option is accepted, to verify the settings that you use. Your files are never
     modified; both runs use a temporary folder. Takes about 15 seconds, plus 5 seconds per kill.
     """
-    from onsight.training.verify_resume.verify import verify_resume as verify
+    from onsight.training.verify_resume import verify_resume as verify
 
     result = verify(
         data,

@@ -15,8 +15,8 @@ from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.explainer.step_record import StepRecord, record_step
 from onsight.text import joined
-from onsight.training.autotune.trial import Trial
-from onsight.training.images.training_data import TrainingData
+from onsight.tune.training_data import TrainingData
+from onsight.tune.trial import Trial
 from onsight_explain.devices import is_out_of_memory
 from onsight_explain.process.failure import read_last_output
 from onsight_explain.process.supervised import Channel, Closed, SupervisedChild

@@ -28,12 +28,11 @@ from onsight.hardware.reproducible import KERNELS
 from onsight.report.console import Reporter
 from onsight.step.optim import choose_learning_rate
 from onsight.text import plural
-from onsight.training.auto.choose_model import with_net_from_scratch
-from onsight.training.autotune.trial import Trial
-from onsight.training.images.open_data import find_data, open_data
-from onsight.training.images.residency import choose_residency
-from onsight.training.images.training_data import place
-from onsight.training.plan import choose_precision, choose_threads
+from onsight.training.open_data import find_data, open_data
+from onsight.tune.auto.choose_model import with_net_from_scratch
+from onsight.tune.plan import choose_precision, choose_threads
+from onsight.tune.training_data import choose_residency, place
+from onsight.tune.trial import Trial
 from onsight_explain.devices import available_devices, is_out_of_memory
 from onsight_explain.paired_timing import RatioInterval, warn_if_busy
 

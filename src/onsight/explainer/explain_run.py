@@ -26,10 +26,10 @@ from onsight.hardware.memory import keep_freed_memory
 from onsight.hardware.reproducible import KERNELS
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter
-from onsight.training.auto.choose_model import with_net_from_scratch
-from onsight.training.images.training_data import TrainingData
-from onsight.training.plan import choose_threads
 from onsight.training.prepare import prepare
+from onsight.tune.auto.choose_model import with_net_from_scratch
+from onsight.tune.plan import choose_threads
+from onsight.tune.training_data import TrainingData
 from onsight_explain.ceilings import Ceilings, measure_ceilings
 from onsight_explain.paired_timing import warn_if_busy
 from onsight_explain.search import MIN_GAIN, Search, SearchResult, TrialResult

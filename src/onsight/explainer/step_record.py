@@ -7,7 +7,7 @@ from typing import Any
 
 from onsight.data.loader import Batch, Loader
 from onsight.step.update import MovingAverage
-from onsight.training.autotune.trial import Trial
+from onsight.tune.trial import Trial
 from onsight_explain.devices import has_streams
 from onsight_explain.tracing.clock import PhaseClock
 from onsight_explain.tracing.device_time import DeviceTime, effective_phases

@@ -13,7 +13,7 @@ from onsight.config import Config, explain_unknown, make_config
 from onsight.errors import ConfigError, OutputError
 from onsight.files import disk_errors, write_json
 from onsight.report.run_files import read_json
-from onsight.training.run_folder.folder import CONFIG, lock_folder
+from onsight.training.run_folder import CONFIG, lock_folder
 
 Settings = dict[str, Any]  # config field -> value
 Space = dict[str, list[Any]]  # config field -> values to try

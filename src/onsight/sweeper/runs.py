@@ -19,7 +19,7 @@ from onsight.errors import Interrupted, OnsightError, OutputError
 from onsight.ranks.signals import handling
 from onsight.report.console import Reporter
 from onsight.sweeper.plan import PlannedRun, Settings
-from onsight.training.run_folder.folder import lock_folder
+from onsight.training.run_folder import lock_folder
 from onsight_explain.python_process import child_command
 
 _STALE_SECONDS = 30  # time for a run to end after its sweep was killed

@@ -9,7 +9,7 @@ from onsight.data.loader import Batch, Loader
 from onsight.errors import NonFiniteLoss
 from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.step import Step
-from onsight.training.run_folder.progress import Progress
+from onsight.training.progress import Progress
 
 
 class FiniteCheck:

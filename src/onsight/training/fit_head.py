@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.evaluation.metrics import proportion_with_interval
 from onsight.evaluation.results import EpochRow
+from onsight.evaluation.temperature import fit_temperature
 from onsight.features.choose_head import (
     ChosenHead,
     LearningCurvePoint,
@@ -31,7 +32,12 @@ from onsight.features.feature_pass import (
     feature_loader,
     features_key,
 )
-from onsight.features.heads import LabelledFeatures, LinearHead
+from onsight.features.heads import (
+    HiddenSettings,
+    LabelledFeatures,
+    LinearHead,
+    hidden_fit_operations,
+)
 from onsight.models.catalog import is_user_spec
 from onsight.models.classifier import Classifier
 from onsight.models.head import HiddenHead, find_head, set_hidden_head, set_linear_head
@@ -39,8 +45,7 @@ from onsight.report.console import Reporter
 from onsight.step.build import loss_weights
 from onsight.step.calibrate import DETECTOR_IMAGES
 from onsight.text import fixed_percent, plural
-from onsight.training.hidden_head import try_hidden_layer
-from onsight.training.images.training_data import TrainingData
+from onsight.tune.training_data import TrainingData
 
 _AGAIN = 1.5  # times as long as fitting on the training images, to be on the safe side
 _CURVE = 8.0  # the same for heads on parts of the images, if judged by folds
@@ -264,3 +269,55 @@ def _sentence(
         f"({rate}): {fixed_percent(found['accuracy'])} {chosen.how} "
         f"({100 * low:.1f} to {100 * high:.1f}, n = {count:,}), {seconds:.1f} s"
     )
+
+
+_FEWEST, _FEWEST_JUDGED = 500, 100  # training and validation images; with fewer, luck decides
+_GAIN = 0.01  # of the loss; for less, another layer is not worth having
+_FITS = 2  # on training images, and later on those of validation too
+_OPERATIONS_PER_SECOND = 1e10  # of a slow processor
+
+
+def try_hidden_layer(
+    chosen: ChosenHead,
+    linear: LinearHead | HiddenHead,
+    train: LabelledFeatures,
+    validation: LabelledFeatures,
+    classes: int,
+    class_weights: Tensor | None,
+    seed: int,
+    left_seconds: Callable[[], float],
+) -> tuple[ChosenHead, LinearHead | HiddenHead]:
+    """The choice and the head fitted on training images: the linear one, or a better one.
+
+    It takes the linear head's place if validation images show that clearly, not by a hair: it is
+    one more candidate judged by the same images.
+    """
+    has_enough = len(train) >= _FEWEST and len(validation) >= _FEWEST_JUDGED
+    seconds = _FITS * hidden_fit_operations(train, classes) / _OPERATIONS_PER_SECOND
+    if not has_enough or seconds > left_seconds():
+        return chosen, linear
+    settings = HiddenSettings(seed)
+    hidden = settings.fit(train, classes, class_weights)
+    features, labels = validation.views[0], validation.labels
+    logits: Tensor = hidden(features)
+    if not is_clearly_better(logits, linear(features), labels):
+        return chosen, linear
+    return replace(chosen, settings=settings, logits=logits, labels=labels), hidden
+
+
+def is_clearly_better(tried: Tensor, usual: Tensor, labels: Tensor) -> bool:
+    """Whether logits (n, K) are as often right as the usual ones, and their loss is lower.
+
+    By a hundredth, and by more than one standard error of the mean difference. Each is judged at
+    the temperature that suits it: one is fitted in the end, whichever head is kept.
+    """
+    right = [int((logits.argmax(dim=1) == labels).sum()) for logits in (tried, usual)]
+    before = _losses(usual, labels)
+    gain = before - _losses(tried, labels)
+    least = torch.maximum(gain.std() / len(gain) ** 0.5, _GAIN * before.mean())
+    return right[0] >= right[1] and bool(gain.mean() > least)
+
+
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
+    cooled = logits.double() / fit_temperature(logits, labels)
+    return F.cross_entropy(cooled, labels, reduction="none")

@@ -20,15 +20,15 @@ from onsight.evaluation.results import FoldResult
 from onsight.report.console import Bar, Reporter
 from onsight.tensorfile import read_tensors, write_tensors
 from onsight.text import duration, fixed_percent, plural
-from onsight.training.budget import Budget
-from onsight.training.images.least_budget import evaluated_images
-from onsight.training.images.training_data import data_key, make_normalization
 from onsight.training.judge import Judged, judge
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import Loggers, logging
 from onsight.training.prepare import PreparedRun
-from onsight.training.run_folder.folder import RunFolder
+from onsight.training.run_folder import RunFolder
 from onsight.training.train_once import RunContext, Trained, train_once
+from onsight.tune.budget import Budget
+from onsight.tune.fit_size import evaluated_images
+from onsight.tune.training_data import data_key, make_normalization
 
 
 class FoldReporter(Reporter):

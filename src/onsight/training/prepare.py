@@ -30,24 +30,21 @@ from onsight.step.fine_tuning import (
 )
 from onsight.step.losses import choose_class_weights
 from onsight.step.optim import choose_learning_rate
-from onsight.training.auto.choose_model import lighter_model, settle_model
-from onsight.training.autotune.allowed import UNLIMITED, Allowed
-from onsight.training.autotune.compute_options import default_options, why_not_graphed
-from onsight.training.autotune.fit_epochs import SLOWER, fit_epochs, reserve, time_run
-from onsight.training.autotune.inference_options import choose_inference
-from onsight.training.autotune.planning import choose_compute, unmeasured_plan
-from onsight.training.autotune.room import move_if_room
-from onsight.training.budget import Budget
 from onsight.training.fit_head import fits_head
-from onsight.training.images.fit_batch import fit_batch, usual_batch
-from onsight.training.images.fit_images import MOST_DECODING, fit_images, take_images
-from onsight.training.images.least_budget import evaluated_images
-from onsight.training.images.open_data import OpenedData, find_data, open_data
-from onsight.training.images.pace import Pace
-from onsight.training.images.residency import choose_residency
-from onsight.training.images.training_data import TrainingData, data_key, place
-from onsight.training.plan import ComputePlan, Plan, with_tf32_named
-from onsight.training.run_folder.placement_check import naming_misplaced
+from onsight.training.open_data import OpenedData, find_data, open_data
+from onsight.training.placement_check import naming_misplaced
+from onsight.tune.auto.choose_model import lighter_model, settle_model
+from onsight.tune.batch_size import UNLIMITED, Allowed, fit_batch, usual_batch
+from onsight.tune.budget import Budget
+from onsight.tune.compute import default_options, why_not_graphed
+from onsight.tune.fit_epochs import SLOWER, fit_epochs, reserve, time_run
+from onsight.tune.fit_images import MOST_DECODING, fit_images, take_images
+from onsight.tune.fit_size import evaluated_images
+from onsight.tune.pace import Pace
+from onsight.tune.plan import ComputePlan, Plan, with_tf32_named
+from onsight.tune.planning import choose_compute, choose_inference, unmeasured_plan
+from onsight.tune.room import move_if_room
+from onsight.tune.training_data import TrainingData, choose_residency, data_key, place
 from onsight_explain.devices import has_graphs
 
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"

@@ -34,19 +34,21 @@ from onsight.ranks.meeting import RankInfo, first_says, meet, rank_from_env
 from onsight.ranks.world import World, join
 from onsight.report.console import Reporter, SilentReporter, headline
 from onsight.text import joined, notebook_table
-from onsight.training.autotune.compute_options import why_not_graphed
 from onsight.training.loggers.loggers import check_installed
-from onsight.training.plan import choose_threads
-from onsight.training.run_folder.folder import (
+from onsight.training.run_folder import (
     CONFIG,
     RunFolder,
     claim_folder,
+    has_begun,
+    keep_job,
     next_run_folder,
+    run_of_job,
     share_folder,
 )
-from onsight.training.run_folder.job import has_begun, keep_job, run_of_job
-from onsight.training.run_folder.mirror import refuse_taken, restore
 from onsight.training.run_session import RunSession
+from onsight.training.saving import refuse_taken, restore
+from onsight.tune.compute import why_not_graphed
+from onsight.tune.plan import choose_threads
 
 
 @dataclass(frozen=True)

@@ -21,15 +21,15 @@ from onsight.hardware.memory import reset_peak_device_memory
 from onsight.ranks.world import World
 from onsight.report.console import Reporter
 from onsight.report.run_files import write_problems
-from onsight.training.budget import Budget, read_budget
-from onsight.training.finish import finish
 from onsight.training.folds import judge_folds
 from onsight.training.judge import judge
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import Loggers, logging
 from onsight.training.prepare import PreparedRun, prepare
-from onsight.training.run_folder.folder import CONFIG, RunFolder
+from onsight.training.run_folder import CONFIG, RunFolder
+from onsight.training.save_run import finish
 from onsight.training.train_once import RunContext, train_once
+from onsight.tune.budget import Budget, read_budget
 from onsight_explain.python_process import seconds_since_start
 
 

@@ -10,7 +10,7 @@ from onsight.data.loader import Batch, Loader
 from onsight.evaluation.predictions import PredictionTable, evaluate_batches
 from onsight.ranks.ddp import gather_per_image
 from onsight.ranks.world import World
-from onsight.training.budget import Budget
+from onsight.tune.budget import Budget
 
 _BATCH_SECONDS = 1.0  # between two looks at the clock, about
 _FEWEST = 8  # images of a batch

@@ -34,19 +34,17 @@ from onsight.step.calibrate import (
 from onsight.step.fine_tuning import HEAD_SHARE
 from onsight.text import joined
 from onsight.training.announce_weights import announcing_weights
-from onsight.training.budget import Budget
+from onsight.training.checkpoint import load_weights
 from onsight.training.fit_head import FittedHead, fit_head, fits_head, put_head
 from onsight.training.loggers.loggers import Loggers
 from onsight.training.model_file import make_model_file
+from onsight.training.placement_check import naming_misplaced
 from onsight.training.prepare import PreparedRun
-from onsight.training.run_folder.checkpoint import load_weights
-from onsight.training.run_folder.checkpoint_writer import CheckpointWriter
-from onsight.training.run_folder.folder import RunFolder
-from onsight.training.run_folder.mirror import Mirror
-from onsight.training.run_folder.placement_check import naming_misplaced
-from onsight.training.run_folder.progress import Progress
-from onsight.training.run_folder.record import Record
+from onsight.training.progress import Progress, Record
+from onsight.training.run_folder import RunFolder
+from onsight.training.saving import CheckpointWriter, Mirror
 from onsight.training.trainer import Trainer
+from onsight.tune.budget import Budget
 
 
 @dataclass(frozen=True)

@@ -23,19 +23,16 @@ from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.optim import learning_rate_factor, set_learning_rate
 from onsight.step.update import Update
 from onsight.text import fixed_percent, percent
-from onsight.training.blends import SHARES, Blends
-from onsight.training.budget import Budget
-from onsight.training.epoch_rows import epoch_line, epoch_row, split_facts
+from onsight.training.checkpoint import snapshot, snapshot_weights
 from onsight.training.finite_check import FiniteCheck
+from onsight.training.interpolation import SHARES, Blends
 from onsight.training.loggers.loggers import Loggers
-from onsight.training.run_folder.checkpoint import snapshot, snapshot_weights
-from onsight.training.run_folder.checkpoint_writer import CheckpointWriter
-from onsight.training.run_folder.folder import RunFolder
-from onsight.training.run_folder.placement_check import PlacementCheck
-from onsight.training.run_folder.progress import Progress
-from onsight.training.run_folder.record import Record
-from onsight.training.run_folder.saves import Saves
+from onsight.training.placement_check import PlacementCheck
+from onsight.training.progress import Progress, Record, epoch_line, epoch_row, split_facts
+from onsight.training.run_folder import RunFolder
+from onsight.training.saving import CheckpointWriter, Saves
 from onsight.training.timely import evaluate_in_time, shortened
+from onsight.tune.budget import Budget
 
 
 class Trainer:

@@ -11,7 +11,7 @@ from onsight.explainer.compare_devices import (
     parse_batch_sizes,
     second_batch_size,
 )
-from onsight.training import plan
+from onsight.tune import plan
 
 
 @pytest.fixture(autouse=True)

@@ -23,8 +23,8 @@ from onsight.explainer.step_record import record_step
 from onsight.hardware.reproducible import reproducible
 from onsight.report.console import SilentReporter
 from onsight.step.update import MovingAverage
-from onsight.training.autotune.trial import Trial
 from onsight.training.run import train
+from onsight.tune.trial import Trial
 
 SMALL = {"model": "lenet", "batch_size": 4, "image_size": "32", "threads": 1, "plan": "default"}
 

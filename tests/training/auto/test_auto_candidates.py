@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from onsight.models.timm_nets import offline_models
-from onsight.training.auto import candidates
-from onsight.training.auto.candidates import backbones
+from onsight.tune.auto import candidates
+from onsight.tune.auto.candidates import backbones
 
 OFFLINE = offline_models()
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

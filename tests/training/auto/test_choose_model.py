@@ -14,10 +14,10 @@ from onsight.errors import BudgetTooSmall
 from onsight.models.timm_nets import offline_models
 from onsight.report.console import SilentReporter
 from onsight.training import prepare
-from onsight.training.auto import candidates, choose_model
-from onsight.training.auto.backbone_pace import least_forward_seconds
-from onsight.training.budget import Budget
-from onsight.training.images.open_data import find_data
+from onsight.training.open_data import find_data
+from onsight.tune.auto import candidates, choose_model
+from onsight.tune.auto.backbone_pace import least_forward_seconds
+from onsight.tune.budget import Budget
 
 CPU = torch.device("cpu")
 QUIET = {"reporter": SilentReporter()}

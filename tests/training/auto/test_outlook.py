@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from onsight.training.auto.outlook import (
+from onsight.tune.auto.outlook import (
     Outlook,
     Task,
     best_of,
@@ -12,7 +12,7 @@ from onsight.training.auto.outlook import (
     pretrained_outlook,
     scratch_outlook,
 )
-from onsight.training.auto.trials import Tried
+from onsight.tune.auto.trials import Tried
 
 TASK = Task(training=1000, others=300, seconds=60.0, classes=10, views=2, is_limited=True)
 NET = Tried(right=40, judged=100, trained=300, seen=900, image_seconds=1e-3)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from onsight.errors import ModelError
-from onsight.training.auto.candidates import Candidate
-from onsight.training.auto.outlook import Outlook, Task
-from onsight.training.auto.race import more_time, run_race
-from onsight.training.auto.trials import Tried
+from onsight.tune.auto.candidates import Candidate
+from onsight.tune.auto.outlook import Outlook, Task
+from onsight.tune.auto.race import more_time, run_race
+from onsight.tune.auto.trials import Tried
 
 TASK = Task(training=1000, others=300, seconds=60.0, classes=10, views=2, is_limited=True)
 TRIED = Tried(right=80, judged=100, trained=300, seen=300, image_seconds=1e-3)

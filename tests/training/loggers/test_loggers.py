@@ -18,7 +18,7 @@ from onsight.errors import ConfigError, Interrupted
 from onsight.ranks import world
 from onsight.report.console import Reporter, SilentReporter
 from onsight.training.loggers import wandb as wandb_logger
-from onsight.training.loggers.kept_ids import kept_id
+from onsight.training.loggers.logger import kept_id
 
 SETTINGS = {
     "model": "lenet",

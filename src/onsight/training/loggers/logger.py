@@ -1,11 +1,13 @@
 """What every logger of a run can do: TensorBoard, MLflow, Weights & Biases."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from onsight.evaluation.results import EpochRow, LossLine, Results
+from onsight.files import write_json
 
 # The figures of an epoch that are worth a curve.
 EPOCH_FIGURES = (
@@ -77,3 +79,26 @@ def report_place(results: Results) -> str:
 
 def _known(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float]:
     return {name: values[name] for name in names if values.get(name) is not None}
+
+
+def kept_id(folder: Path, logger: str) -> str | None:
+    """The name that a logger gave this run, None if it has none yet."""
+    name = _read(folder).get(logger)
+    return name if isinstance(name, str) else None
+
+
+def keep_id(folder: Path, logger: str, name: str) -> None:
+    """Keep the name that a logger gave this run. Raises DiskError."""
+    write_json(_path(folder), {**_read(folder), logger: name})
+
+
+def _read(folder: Path) -> dict[str, object]:
+    try:
+        found = json.loads(_path(folder).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _path(folder: Path) -> Path:
+    return folder / "loggers.json"

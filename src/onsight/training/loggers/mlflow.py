@@ -8,8 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from onsight.evaluation.results import EpochRow, LossLine, Results
-from onsight.training.loggers.kept_ids import keep_id, kept_id
-from onsight.training.loggers.logger import LoggedRun, epoch_figures, final_figures, report_place
+from onsight.training.loggers.logger import (
+    LoggedRun,
+    epoch_figures,
+    final_figures,
+    keep_id,
+    kept_id,
+    report_place,
+)
 
 _PARAMETERS_AT_ONCE = 100  # the most that MLflow takes
 _EXPERIMENT = "onsight"

@@ -7,8 +7,14 @@ from urllib.parse import urlparse
 
 from onsight.errors import ConfigError
 from onsight.evaluation.results import EpochRow, LossLine, Results
-from onsight.training.loggers.kept_ids import keep_id, kept_id
-from onsight.training.loggers.logger import LoggedRun, epoch_figures, final_figures, report_place
+from onsight.training.loggers.logger import (
+    LoggedRun,
+    epoch_figures,
+    final_figures,
+    keep_id,
+    kept_id,
+    report_place,
+)
 
 _START_SECONDS, _END_SECONDS = 30, 120  # the longest that a run waits for a server
 _SERVER = "https://api.wandb.ai"

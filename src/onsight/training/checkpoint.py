@@ -1,0 +1,159 @@
+"""Checkpoints: the whole state of a run in one checksummed safetensors file, no pickle.
+
+Tensors are stored under `model.`, `average.`, `optimizer.N.` and `group.N.`; the rest is JSON. The
+learning rate and all random numbers are functions of the step, so they need no state.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from onsight.step.step import Step
+from onsight.step.update import MovingAverage
+from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
+from onsight.training.progress import check_progress
+
+VERSION = 2
+
+
+class OtherCheckpoint(DamagedFile):
+    """A whole checkpoint, but not of this run or this version."""
+
+
+_PLAIN = (bool, int, float, str, list, tuple, type(None))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Copies of tensors, on the CPU, and JSON facts, which training no longer changes."""
+
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+    def write(self, path: Path) -> None:
+        """Write the file, atomically. Raises DiskError."""
+        write_tensors(path, self.tensors, self.facts)
+
+
+def snapshot(step: Step, average: MovingAverage | None, progress: dict[str, Any]) -> Snapshot:
+    """Model, average, optimizer, scaler and progress as they are now."""
+    tensors = _prefixed("model", dict(step.model.state_dict()))
+    if average:
+        tensors |= _prefixed("average", dict(average.model.state_dict()))
+    optimizer_tensors, optimizer_facts = _flatten_optimizer(step.optimizer)
+    tensors |= optimizer_tensors
+    facts = {
+        "version": VERSION,
+        "optimizer": optimizer_facts,
+        "scaler": step.scaler.state_dict(),
+        "progress": progress,
+    }
+    return Snapshot(tensors, facts)
+
+
+def load_checkpoint(path: Path, step: Step, average: MovingAverage | None) -> dict[str, Any]:
+    """Restore everything and return the progress. Raises DamagedFile; OtherCheckpoint if whole.
+
+    A file that was altered and signed again may leave some of the state restored.
+    """
+    tensors, facts = read_tensors(path)
+    if not isinstance(facts, dict) or facts.get("version") != VERSION:
+        raise OtherCheckpoint(f"{path} was written by another version of Onsight")
+    try:
+        return _restore(step, average, tensors, facts)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise OtherCheckpoint(f"{path} is no checkpoint of this run: {reason[0]}") from error
+
+
+def _restore(
+    step: Step, average: MovingAverage | None, tensors: dict[str, Tensor], facts: dict[str, Any]
+) -> dict[str, Any]:
+    step.model.load_state_dict(_under("model", tensors))
+    if average:
+        average.model.load_state_dict(_under("average", tensors))
+    _restore_optimizer(step.optimizer, tensors, facts["optimizer"])
+    step.scaler.load_state_dict(facts["scaler"])
+    progress: dict[str, Any] = facts["progress"]
+    check_progress({name: value for name, value in progress.items() if name != "data_key"})
+    return {"data_key": ""} | progress
+
+
+def snapshot_weights(model: nn.Module) -> Snapshot:
+    """A model's weights alone as they are now."""
+    return Snapshot(_copied(model.state_dict()), {"version": VERSION})
+
+
+def save_weights(path: Path, model: nn.Module) -> None:
+    """Write a model's weights alone, atomically."""
+    snapshot_weights(model).write(path)
+
+
+def load_weights(path: Path, model: nn.Module) -> None:
+    """Load weights written by save_weights into a model."""
+    tensors, _ = read_tensors(path)
+    model.load_state_dict(tensors)
+
+
+def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    # safetensors refuses tensors that share memory, such as tied weights.
+    return {name: _copy(tensor) for name, tensor in tensors.items()}
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
+
+
+def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in _copied(tensors).items()}
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    start = f"{prefix}."
+    return {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)}
+
+
+def _flatten_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors by name, and the rest as plain values."""
+    state = optimizer.state_dict()
+    tensors, values = {}, {}
+    for number, entries in state["state"].items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{number}.{name}"] = _copy(value)
+            else:
+                values[f"{number}.{name}"] = value
+    for number, group in enumerate(state["param_groups"]):
+        for name, value in group.items():
+            if isinstance(value, Tensor):  # some optimizers count their steps there
+                tensors[f"group.{number}.{name}"] = _copy(value)
+    # What JSON cannot express, such as a dtype, follows from the config: it is not state.
+    groups = [
+        {name: value for name, value in group.items() if isinstance(value, _PLAIN)}
+        for group in state["param_groups"]
+    ]
+    return tensors, {"groups": groups, "values": values}
+
+
+def _restore_optimizer(
+    optimizer: Optimizer, tensors: dict[str, Tensor], facts: dict[str, Any]
+) -> None:
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in {**_under("optimizer", tensors), **facts["values"]}.items():
+        number, _, name = key.partition(".")
+        state.setdefault(int(number), {})[name] = value
+    fresh = optimizer.state_dict()["param_groups"]
+    groups = [made | saved for made, saved in zip(fresh, facts["groups"], strict=True)]
+    for key, value in _under("group", tensors).items():
+        number, _, name = key.partition(".")
+        groups[int(number)][name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    # The file has no memory layout, and sums over another layout differ in their last bits.
+    for parameter, entries in optimizer.state.items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                entries[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)

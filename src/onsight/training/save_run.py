@@ -1,0 +1,164 @@
+"""The end of a run: the metrics, the model file, the tables and the report."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from onsight.config import Config
+from onsight.data.dataset import Dataset
+from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
+from onsight.evaluation.learning_curve import TrainingSize, fit_learning_curve
+from onsight.evaluation.metrics import compute_metrics, tta_results
+from onsight.evaluation.out_of_distribution import detector_results, pool_folds
+from onsight.evaluation.predictions import PredictionTable
+from onsight.evaluation.results import OutOfDistributionResult, Results, TtaResult
+from onsight.evaluation.statistics import Z_95, fold_interval_ratio
+from onsight.files import write_json
+from onsight.hardware.memory import peak_device_memory_bytes, peak_memory_bytes
+from onsight.models.classifier import Classifier
+from onsight.models.file import save_model
+from onsight.models.out_of_distribution import is_out_of_distribution
+from onsight.ranks.world import World
+from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
+from onsight.report.run_files import write_predictions
+from onsight.training.judge import Judged
+from onsight.training.mistakes import find_heat, find_lookalikes
+from onsight.training.model_file import make_model_file
+from onsight.training.run_folder import RunFolder
+from onsight.training.train_once import Trained
+from onsight.tune.budget import Budget
+from onsight_explain.python_process import seconds_since_start
+
+
+def finish(
+    config: Config,
+    dataset: Dataset,
+    trained: Trained,
+    judged: Judged,
+    folder: RunFolder,
+    *,
+    phases: dict[str, float],
+    provenance: dict[str, Any],
+    world: World,
+    budget: Budget | None = None,
+) -> Results | None:
+    """Write every result of a run, on the first rank: the model, the tables and the report.
+
+    budget: of the whole run, of which what is left may be used.
+    """
+    if not world.is_main:
+        return None
+
+    z = Z_95 * (fold_interval_ratio(len(judged.folds)) if judged.folds else 1.0)
+    views: TtaResult = tta_results(judged.views, config.tta, z) if judged.views else {}
+    results: Results = {
+        **compute_metrics(judged.per_image, dataset.classes, z),
+        "split": judged.split,
+        "temperature": trained.temperature.value,
+        "temperature_reason": trained.temperature.reason,
+        "out_of_distribution": _check_out_of_distribution(trained.classifier, judged, dataset),
+        **views,
+    }
+    if judged.folds:
+        results |= {"folds": len(judged.folds), "fold_results": list(judged.folds)}
+    if results["out_of_distribution"] is None:
+        results["out_of_distribution_reason"] = trained.out_of_distribution.reason
+    if trained.fitted:
+        results["fitted"] = trained.fitted
+    curve = fit_learning_curve(
+        [TrainingSize(n, right / judged, judged) for n, right, judged in trained.fewer]
+    )
+    if curve:
+        results["learning_curve"] = curve
+    _add_counts(results, dataset)
+    file = make_model_file(config, dataset, trained.classifier, results, provenance)
+    save_model(folder.model_file, file)
+    _add_circumstances(results, config, trained, provenance, world)
+    begun = time.perf_counter()
+    lookalikes = find_lookalikes(config, dataset, trained.classifier, judged.per_image, budget)
+    phases["similar images"] = time.perf_counter() - begun
+    begun = time.perf_counter()
+    heat = find_heat(dataset, trained.classifier, judged.per_image, budget)
+    phases["heat maps"] = time.perf_counter() - begun
+    return _write_out(results, judged.per_image, lookalikes, heat, dataset, folder, phases)
+
+
+def _check_out_of_distribution(
+    classifier: Classifier, judged: Judged, dataset: Dataset
+) -> OutOfDistributionResult | None:
+    """How many of the images that did not set the threshold are flagged.
+
+    With folds, the threshold that the classifier keeps is set on all images.
+    """
+    stored, scores = classifier.out_of_distribution, judged.per_image.out_of_distribution
+    if stored is None:
+        return None
+    flagged = np.zeros(0, np.bool_)
+    if judged.folds and np.isfinite(scores).all():
+        stored, flagged = pool_folds(stored, scores, dataset.fold[judged.per_image.ids])
+        classifier.out_of_distribution = stored
+    elif judged.split == SPLIT_NAMES[TEST]:
+        flagged = is_out_of_distribution(scores, stored)
+    return detector_results(stored, flagged)
+
+
+def _add_counts(results: Results, dataset: Dataset) -> None:
+    train, validation = dataset.counts(TRAIN), dataset.counts(VALIDATION)
+    for number, row in enumerate(results["classes"]):
+        row["train_images"] = int(train[number])
+        row["validation_images"] = int(validation[number])
+    results["used"] = dataset.used
+    results["problems"] = len(dataset.problems)
+    results["notes"] = dataset.notes
+
+
+def _add_circumstances(
+    results: Results,
+    config: Config,
+    trained: Trained,
+    provenance: dict[str, Any],
+    world: World,
+) -> None:
+    classifier, progress = trained.classifier, trained.progress
+    training_seconds = max(progress.training_seconds, 1e-9)
+    results |= {
+        "model": config.model,
+        "parameters": sum(parameter.numel() for parameter in classifier.net.parameters()),
+        "device": str(classifier.device),
+        "ranks": world.size,
+        "data": provenance["data"],
+        "found": provenance["found"],
+        "best_epoch": progress.best_epoch,
+        "best_blend": progress.best_blend,
+        "epochs": progress.epoch,
+        "images_per_second": progress.images / training_seconds,
+        "data_wait_share": progress.wait_seconds / training_seconds,
+        "peak_device_memory_bytes": peak_device_memory_bytes(classifier.device),
+    }
+
+
+def _write_out(
+    results: Results,
+    per_image: PredictionTable,
+    lookalikes: Lookalikes,
+    heat: MistakesHeat,
+    dataset: Dataset,
+    folder: RunFolder,
+    phases: dict[str, float],
+) -> Results:
+    """Write tables, images and report; the seconds of the report are added to the results."""
+    from onsight.report.page import write_report  # matplotlib: half a second, not at start
+
+    begun = time.perf_counter()
+    folds = dataset.fold if dataset.folds.value > 1 else None
+    write_predictions(folder.path / "predictions.csv", per_image, dataset.pack, folds)
+    save_gallery(folder.path / "gallery", per_image, dataset.pack, lookalikes, heat)
+    results |= {"phases": phases, "peak_memory_bytes": peak_memory_bytes()}
+    results["seconds"] = seconds_since_start()
+    write_json(folder.path / "results.json", results)
+    results["report"] = str(write_report(folder.path))
+    phases["report"] = time.perf_counter() - begun
+    results |= {"seconds": seconds_since_start(), "peak_memory_bytes": peak_memory_bytes()}
+    write_json(folder.path / "results.json", results)
+    return results

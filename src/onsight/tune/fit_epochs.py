@@ -1,0 +1,123 @@
+"""How many epochs fit into a time budget: measured when training is about to begin."""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+
+import torch
+
+from onsight.config import Config
+from onsight.data.dataset import Dataset
+from onsight.data.index import TEST, TRAIN, VALIDATION
+from onsight.data.loader import Loader
+from onsight.evaluation.predictions import evaluate_batches, evaluation_batch_size
+from onsight.models.classifier import Classifier
+from onsight.ranks.world import World
+from onsight.report.console import Reporter
+from onsight.step.timing import Timing, time_growing
+from onsight.tune.budget import Budget
+from onsight.tune.compute import eager_options
+from onsight.tune.fit_size import evaluated_images
+from onsight.tune.pace import Pace
+from onsight.tune.training_data import TrainingData
+from onsight.tune.trial import Trial
+
+SLOWER = 1.1  # than in its trial may evaluation be, minutes later on a shared machine
+
+_LEAST_SECONDS = 0.4  # for each: two images alone tell nothing about a batch
+_TIMING_SHARE = 0.3  # of the seconds for trials, for training steps and for evaluation
+
+
+@dataclass(frozen=True)
+class RunTiming:
+    """Seconds to make the network and its step; of a step and of an evaluation by batch size."""
+
+    build_seconds: float
+    train: Timing
+    judge: Timing
+
+
+def time_run(
+    budget: Budget, config: Config, data: TrainingData, world: World, pace: Pace | None = None
+) -> RunTiming:
+    """Time the run's own step and evaluation, without a plan; every rank gets the first's figures.
+
+    Each rank times its share of a batch while the others do. pace: what was measured before
+    decoding, where evaluation may have been less disturbed.
+    """
+    begun = time.perf_counter()
+    plain = eager_options(config, data.device, torch.get_num_threads())
+    trial = Trial(plain.apply(config), data)
+    built = time.perf_counter() - begun
+    most = _TIMING_SHARE * budget.trial_seconds
+    share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)
+    steps = cache(trial.at)  # an epoch's batches take long to list
+    train = time_growing(lambda size: steps(size)(1), share, max(_LEAST_SECONDS, most - built))
+    at_once = evaluation_batch_size(data.device, data.dataset.format.model_size)
+    judge = time_growing(_judging(trial), min(at_once, len(trial.ids)), max(_LEAST_SECONDS, most))
+    judge = judge.best(pace.judge) if pace else judge
+    mine = [built, train.scaled(1.0, world.size).seconds, judge.scaled(1 / world.size).seconds]
+    agreed = json.loads(world.broadcast("timing", lambda: json.dumps(mine)))
+    train, judge = (Timing({int(n): s for n, s in one.items()}) for one in agreed[1:])
+    return RunTiming(agreed[0], train, judge)
+
+
+def reserve(budget: Budget, config: Config, dataset: Dataset, timing: RunTiming) -> None:
+    """Keep the time that evaluating after training will take."""
+    validation, test = (len(dataset.ids(split)) for split in (VALIDATION, TEST))
+    budget.reserve(
+        evaluated_images(config, len(dataset.ids(TRAIN)), validation, test),
+        validation,
+        SLOWER * timing.judge.per_image,
+    )
+
+
+def fit_epochs(
+    budget: Budget, config: Config, dataset: Dataset, step_seconds: float, reporter: Reporter
+) -> Config:
+    """Start the clock of training; report how many epochs fit and return the config with them.
+
+    step_seconds: of a full batch, as it will be computed.
+    """
+    budget.begin(step_seconds)
+    training, validation = (len(dataset.ids(split)) for split in (TRAIN, VALIDATION))
+    batch = min(config.batch_size, training)
+    epoch_seconds = training / batch * step_seconds + budget.validated * budget.image_seconds
+    left = max(0.0, budget.left_seconds)
+    folds = dataset.folds.value
+    if folds > 1:
+        epoch_seconds *= folds + 1
+    each = f" for each of {folds} folds and the final model" if folds > 1 else ""
+    epochs, more = left / epoch_seconds, budget.seconds / epoch_seconds
+    reporter.say(
+        f"budget: {budget.seconds:.0f} s, of which {budget.now:.0f} are spent and "
+        f"{left:.0f} are left for training: about {epochs:.1f} epochs{each} at "
+        f"{batch / step_seconds:,.0f} images/s; with twice the time about {epochs + more:.1f}"
+    )
+    if validation and not budget.validated:
+        reporter.say("budget: no time for validation: the last weights will be the model")
+    elif budget.validated < validation:
+        reporter.say(
+            f"budget: validation on {budget.validated:,} of its {validation:,} images, as many "
+            "as there is time for"
+        )
+    return config.model_copy(update={"epochs": max(1, round(epochs))})
+
+
+def _judging(trial: Trial) -> Callable[[int], float]:
+    """A function that evaluates so many images and returns the seconds it took."""
+    net, scaling, device = trial.step.model, trial.data.normalization, trial.data.device
+    classifier = Classifier(net, scaling, trial.config.precision, device)
+
+    def judge(images: int) -> float:
+        loader = Loader(trial.data.images, trial.ids[:images], images, device)
+        batches = islice(loader.in_order(), 1)
+        begun = time.perf_counter()
+        evaluate_batches(classifier, batches)  # ends with the results on the CPU
+        return time.perf_counter() - begun
+
+    return judge

@@ -1,0 +1,86 @@
+"""How many folds there is time for, unasked: by the budget, or else by an estimate of the work."""
+
+import copy
+import math
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from onsight.choice import Choice
+from onsight.config import Config
+from onsight.data.pack import Pack
+from onsight.data.split import USUAL_FOLDS
+from onsight.models.catalog import make_model
+from onsight.text import duration
+from onsight.tune.budget import Budget
+from onsight_explain.threads import usable_cores
+
+_LEAST_SECONDS = 3.0  # of a budget, for each training
+_MOST_SECONDS = 300.0  # that folds may add to a run unasked
+
+
+def choose_most_folds(
+    pack: Pack,
+    config: Config,
+    device: torch.device,
+    budget: Budget | None = None,
+    module: nn.Module | None = None,
+) -> Choice[int]:
+    """How many folds there is time for; 1 for none. module: the user's own network, if any."""
+    if budget:
+        folds = int(budget.left_seconds / _LEAST_SECONDS) - 1  # the kept model is trained too
+        left = duration(max(0.0, budget.left_seconds))
+        reason = (
+            f"the budget leaves {left}, at {duration(_LEAST_SECONDS)} or more for each training"
+        )
+        return Choice(max(1, folds), reason)
+    if config.freeze:
+        return Choice(USUAL_FOLDS, "features are computed once for all folds")
+    seconds = USUAL_FOLDS * _training_seconds(pack, config, device, module)
+    if seconds > _MOST_SECONDS:
+        reason = f"{USUAL_FOLDS} folds would take roughly {duration(seconds)} more (--folds)"
+        return Choice(1, reason, seconds)
+    return Choice(USUAL_FOLDS, "the usual number", seconds)
+
+
+def _training_seconds(
+    pack: Pack, config: Config, device: torch.device, module: nn.Module | None
+) -> float:
+    """Roughly how many seconds one training takes."""
+    shape, count = (pack.format.channels, *pack.format.model_size), len(pack)
+    if module is None:
+        net = make_model(config.model, shape, len(pack.index.classes))
+    else:
+        net = copy.deepcopy(module)
+    steps = config.epochs * math.ceil(count / config.batch_size)
+    return expected_seconds(net.to(device), shape, config.epochs * count, steps, device)
+
+
+# Rough rates, good enough to tell seconds from minutes: measuring would not be repeatable.
+_FLOPS_PER_CORE = 5e10
+_FLOPS_PER_ACCELERATOR = 1e13
+_STEP_SECONDS = 1e-3
+
+
+def expected_seconds(
+    net: nn.Module, shape: tuple[int, int, int], images: int, steps: int, device: torch.device
+) -> float:
+    """Roughly the seconds of the given number of training steps and images (C, H, W).
+
+    A step costs three forward passes (Kaplan et al., arXiv:2001.08361) and some overhead.
+    """
+    rate = _FLOPS_PER_CORE * usable_cores() if device.type == "cpu" else _FLOPS_PER_ACCELERATOR
+    return 3 * forward_flops(net, shape, device) * images / rate + steps * _STEP_SECONDS
+
+
+def forward_flops(net: nn.Module, shape: tuple[int, int, int], device: torch.device) -> int:
+    """Floating-point operations of one forward pass over an image (C, H, W)."""
+    modes = [(module, module.training) for module in net.modules()]
+    image = torch.zeros(1, *shape, device=device)
+    counter = FlopCounterMode(display=False)
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), counter:
+        net.eval()(image)
+    for module, training in modes:
+        module.training = training
+    return int(counter.get_total_flops())

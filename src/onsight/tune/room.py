@@ -1,0 +1,61 @@
+"""Images that fill much of a device go there if a measured step leaves the room."""
+
+from dataclasses import replace
+
+from onsight.choice import Choice
+from onsight.config import Config
+from onsight.data.index import TRAIN
+from onsight.data.loader import Images
+from onsight.hardware.memory import peak_device_memory_bytes, reset_peak_device_memory
+from onsight.text import data_size
+from onsight.tune.compute import eager_options
+from onsight.tune.training_data import TrainingData
+from onsight.tune.trial import Trial
+from onsight_explain.devices import (
+    free_memory_bytes,
+    has_streams,
+    is_out_of_memory,
+    release_cached_memory,
+)
+
+_SAFETY = 1.5  # times the step's peak: evaluation, and what libraries and gaps take
+_CHUNK_BYTES = 512 << 20  # of images that are augmented together
+
+
+def move_if_room(
+    config: Config, data: TrainingData, kept: Choice[str], threads: int
+) -> tuple[Choice[str], TrainingData]:
+    """The images on their accelerator, if they were kept off only for lack of a measurement.
+
+    kept: where they are now, its figure their bytes.
+    """
+    images, free = data.dataset.images, free_memory_bytes(data.device)
+    is_open = config.residency == "auto" and kept.value in ("memory", "map")
+    fits = is_open and (kept.figure or 0) + _CHUNK_BYTES < free
+    if not fits or config.freeze or not has_streams(data.device):
+        return kept, data
+    assert isinstance(images, Images)  # which alone are ever in memory
+    peak = _peak_of_a_step(eager_options(config, data.device, threads).apply(config), data)
+    facts = f"they take {data_size(images.nbytes)} of the {data_size(free)} free"
+    if peak is None or images.nbytes + _SAFETY * peak + _CHUNK_BYTES > free:
+        took = "more than there is" if peak is None else data_size(peak)
+        return replace(kept, reason=f"{facts}, and a step {took}"), data
+    reason = f"{facts}, and a step, measured, {data_size(peak)}"
+    moved = replace(data, images=images.to(data.device))
+    return Choice("device", reason, kept.figure), moved
+
+
+def _peak_of_a_step(config: Config, data: TrainingData) -> int | None:
+    """Bytes that two steps took on the device at most; None if there was not enough."""
+    reset_peak_device_memory(data.device)
+    try:
+        trial = Trial(config, data)
+        trial.at(min(config.batch_size, len(data.dataset.ids(TRAIN))))(2)
+        trial.flush()
+        return peak_device_memory_bytes(data.device)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+    finally:
+        release_cached_memory(data.device)

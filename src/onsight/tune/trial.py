@@ -1,0 +1,88 @@
+"""A trial of a run's training step: built from the same parts as in the run, and timed."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count, islice
+
+import torch
+
+from onsight.config import Config
+from onsight.data.index import TRAIN
+from onsight.data.loader import Batch, Loader
+from onsight.errors import NonFiniteLoss
+from onsight.models.head import set_training_mode
+from onsight.step.build import make_update
+from onsight.step.deferred_losses import NonFiniteStepError
+from onsight.step.optim import learning_rate_factor, set_learning_rate
+from onsight.step.timing import measure_seconds
+from onsight.tune.training_data import TrainingData
+
+
+class Trial:
+    """Training with this config and data, from the seed's initial weights.
+
+    The config says how to compute: threads, precision, memory format. losses: those of the steps
+    so far.
+    """
+
+    def __init__(self, config: Config, data: TrainingData) -> None:
+        self.config = config
+        self.data = data
+        self.ids = data.dataset.ids(TRAIN)
+        net = data.new_network(config)
+        set_training_mode(net, config.norm_statistics == "frozen")
+        self.update = make_update(config, net, data.dataset, data.normalization, data.device)
+        self.step = self.update.step
+        self.step.on_halved = _refuse
+        self.losses: list[float] = []
+
+    def at(self, batch_size: int) -> Callable[[int], float]:
+        """A function that makes a number of steps at this batch size and returns their seconds."""
+        batches = self._batches(batch_size)
+        self.step.expect(batch_size)
+
+        def work(steps: int) -> None:
+            for epoch, step, batch in islice(batches, steps):
+                self._train_step(epoch, step, batch)
+
+        def timed(steps: int) -> float:
+            return measure_seconds(lambda: work(steps), self.config.threads, self.data.device)
+
+        return timed
+
+    def flush(self) -> None:
+        """Wait for the losses of all steps so far. Raises NonFiniteLoss."""
+        with self._finite():
+            self.losses += self.step.flush()
+
+    def _batches(self, batch_size: int) -> Iterator[tuple[int, int, Batch]]:
+        """Full batches, epoch after epoch, each with its epoch and its step."""
+        full = len(self.ids) // batch_size * batch_size
+        ids, mixes = self.ids[:full], self.update.augmentation.mixes
+        loader = Loader(self.data.images, ids, batch_size, self.data.device, with_next=mixes)
+        set_learning_rate(self.step.optimizer, self.config.learning_rate, self._first_rate(loader))
+        for epoch in count():
+            for step, batch in enumerate(loader.epoch(self.config.seed, epoch)):
+                yield epoch, step, batch
+
+    def _first_rate(self, loader: Loader) -> float:
+        config = self.config
+        warmup = round(config.warmup_epochs * loader.steps)
+        return learning_rate_factor(config.schedule, 0, config.epochs * loader.steps, warmup)
+
+    def _train_step(self, epoch: int, step: int, batch: Batch) -> None:
+        with self._finite():
+            self.losses += self.update(batch, epoch, step)
+
+    @contextmanager
+    def _finite(self) -> Iterator[None]:
+        try:
+            yield
+        except NonFiniteStepError as error:
+            raise NonFiniteLoss(
+                f"{error} while timing {self.config.precision}; try a lower --learning-rate"
+            ) from error
+
+
+def _refuse(parts: int) -> None:
+    raise torch.OutOfMemoryError("out of memory: the batch would have to be computed in parts")
