@@ -56,7 +56,7 @@ def test_it_kills_resumes_and_finds_all_equal(forked, shared_bars, capsys):
 def test_a_difference_is_named_and_both_runs_are_kept(
     forked, undisturbed, shared_bars, capsys, monkeypatch
 ):
-    from onsight.training.verify_resume import verify
+    from onsight.training import verify_resume as verify
 
     real = verify.compare_folders
 

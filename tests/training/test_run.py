@@ -497,7 +497,7 @@ def test_disk_full_while_saving_keeps_the_last_checkpoint(bars, tmp_path, traine
     import errno
 
     from onsight.errors import DiskError
-    from onsight.training.run_folder import checkpoint
+    from onsight.training import checkpoint
 
     saves = []
     real = os.fsync
