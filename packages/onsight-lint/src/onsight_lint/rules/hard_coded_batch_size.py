@@ -154,7 +154,7 @@ def _is_literal_size(context: Context, loop: BatchLoop, value: ast.expr) -> bool
 
 def _is_measured(context: Context, value: ast.expr) -> bool:
     """Whether a batch size was read from the batch: `batch_size = labels.size(0)`."""
-    if isinstance(value, ast.Attribute) and not context.values.members(value):
+    if isinstance(value, ast.Attribute) and not context.values.attribute_values(value):
         return last_name(value.value) not in _OPTIONS
     return any(
         not isinstance(origin.node, (ast.Constant, ast.Attribute))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from onsight_lint.edits import indented, replace_node, show_changed
-from onsight_lint.listings import find_paired_listings, is_listing, is_sorted_listing
+from onsight_lint.listings import find_paired_listings, lists_folder
 from onsight_lint.loops import BatchLoop, loop_nodes
 from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.syntax import (
@@ -259,7 +259,7 @@ def _is_dataset_list(context: Context, expression: ast.expr) -> bool:
             continue
         if any(map(_is_list_attribute, ast.walk(value))):
             return True
-        if is_listing(context, value) or is_sorted_listing(context, value):
+        if lists_folder(context, value):
             return True
     return False
 
