@@ -250,7 +250,7 @@ class Scopes:
 
 
 def _uses_names_of(child: ast.AST, scope: ast.AST) -> bool:
-    """Whether a direct child of a scope's node is in that scope, not in the outer one.
+    """Return whether a direct child of a scope's node is in that scope, not in the outer one.
 
     The decorators and defaults of a function, for example, are in the outer one.
     """
