@@ -2,6 +2,7 @@
 
 import io
 import struct
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -106,12 +107,12 @@ def test_a_jpeg_decoded_without_its_colours_is_its_luma():
 
 
 @pytest.mark.parametrize(
-    ("times", "closely", "scale"),
+    ("times", "tight", "scale"),
     [(2, False, 1), (3, False, 2), (6, False, 4), (2, True, 2), (4, True, 4)],
 )
-def test_a_jpeg_is_decoded_at_the_scale_that_leaves_detail_enough(times, closely, scale):
+def test_a_jpeg_is_decoded_at_the_scale_that_leaves_detail_enough(times, tight, scale):
     data = encoded(Image.fromarray(smooth(40 * times, 60 * times)), "JPEG")
-    decoded = decode(data, min_size=(40, 60), closely=closely)
+    decoded = decode(data, min_size=(40, 60), tight=tight)
     assert decoded.shape == (40 * times // scale, 60 * times // scale, 3)
 
 
@@ -299,3 +300,15 @@ def test_fit_converts_channels():
     colour = smooth(8, 8)
     expected = np.asarray(Image.fromarray(colour).convert("L"))
     assert np.array_equal(fit(colour, ImageFormat(8, 8, 1))[:, :, 0], expected)
+
+
+@pytest.mark.parametrize(
+    ("start", "is_tiff"),
+    [(b"II*\0", True), (b"MM\0*", True), (b"II+\0", True), (b"MM\0+", True), (b"II. Notes", False)],
+)
+def test_only_a_tiff_header_starts_the_tiff_decoder(monkeypatch, start, is_tiff):
+    decoded = []
+    monkeypatch.setattr("onsight.data.decode.decode_tiff", lambda *given: decoded.append(given))
+    with suppress(ImageError):
+        decode(start + b"x" * 20)
+    assert bool(decoded) == is_tiff

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from sklearn import metrics as sklearn
 
 from onsight.data.loader import Batch
-from onsight.evaluation.metrics import calibration_bins, compute_metrics, tta_results
-from onsight.evaluation.predictions import evaluate_batches
+from onsight.evaluation.metrics import calibration_bins, class_results, compute_metrics, tta_results
+from onsight.evaluation.predictions import PredictionTable, evaluate_batches
 from onsight.evaluation.results import CalibrationBin, ClassResult, EvaluationMetrics, TtaResult
 from onsight.evaluation.statistics import wilson
 
@@ -155,3 +155,12 @@ def test_wilson_at_the_edges():
     assert wilson(0, 0) == (0.0, 1.0)
     low, high = wilson(81, 263)  # Newcombe, Statistics in Medicine 17 (1998), table I
     assert (round(low, 4), round(high, 4)) == (0.2553, 0.3662)
+
+
+def test_f1_is_undefined_only_for_a_class_without_images_and_predictions():
+    labels, predicted, zeros = np.array([0, 1]), np.array([0, 0]), np.zeros(2, np.float32)
+    table = PredictionTable(
+        np.arange(2), labels, predicted, zeros, zeros, np.zeros(2, bool), zeros, zeros
+    )
+    rows = class_results(table, ("a", "b", "c"))
+    assert [row["f1"] for row in rows] == [pytest.approx(2 / 3), 0, None]

@@ -60,7 +60,7 @@ def test_timm_gives_onsights_logits(tmp_path, model, size, channels, temperature
         tmp_path / "m.safetensors", model, size, channels, temperature=temperature
     )
     written = write_hub_folder(path, tmp_path / "hub")
-    assert written.why_not == ""
+    assert written.timm_problem == ""
     file = load_model_file(path)
     images = torch.randint(0, 256, (4, size, size, channels), dtype=torch.uint8)
     own = Classifier(

@@ -74,7 +74,7 @@ def test_every_run_is_a_trial_and_a_lost_one_starts_again(ray, tmp_path, monkeyp
 
     monkeypatch.setattr(sweep_runs, "train_run", train_run)
     errors = run_on_ray(planned(tmp_path, "a", "bad", "lost"))
-    assert errors == {"a": "", "bad": "no such model", "lost": "its machine was lost: stopped"}
+    assert errors == {"a": "", "bad": "no such model", "lost": "its trial failed: stopped"}
     assert tried == [("a", 8), ("a", 8), ("bad", 8), *[("lost", 8)] * 4]
     assert ray.calls[-1] == "shutdown"
     assert capsys.readouterr().out == ""

@@ -174,3 +174,12 @@ def test_run_locally_says_which_run_it_is_at(tmp_path, asked):
     planned = [PlannedRun(tmp_path / name, {}, {}) for name in ("a", "b")]
     assert runs.run_locally(planned, "demo", reporter) == {"a": "", "b": ""}
     assert said == ["run 1 of 2: a", "run 2 of 2: b"]
+
+
+def test_a_run_whose_folder_is_in_use_fails_alone(tmp_path, asked, monkeypatch):
+    def refuse(run):
+        raise OutputError("in use")
+
+    monkeypatch.setattr(runs, "_wait_for_stale_process", refuse)
+    planned = [PlannedRun(tmp_path / name, {}, {}) for name in ("a", "b")]
+    assert runs.run_locally(planned, "demo", SilentReporter()) == {"a": "in use", "b": "in use"}

@@ -11,7 +11,8 @@ import pytest
 from onsight_lint.errors import ReadError
 from onsight_lint.read import read_script, rule_table, select_rules
 from onsight_lint.read_many import read_many
-from onsight_lint.script import Library
+from onsight_lint.script import Library, Script
+from onsight_lint.values import Values
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "src" / "onsight_lint"
@@ -277,3 +278,30 @@ def test_only_the_standard_library_is_imported():
                 imported.add(node.module.partition(".")[0])
     assert "ast" in imported
     assert imported - sys.stdlib_module_names == {"onsight_lint"}
+
+
+def trace(folder, text, line):
+    """Return the code of the origins of the expression in a line."""
+    script = Script(write(folder, train=text))
+    statement = script.sources[0].tree.body[line]
+    return [script.code(origin.node) for origin in Values(script).origins(statement.value)]
+
+
+def test_a_search_that_reached_its_limit_leaves_later_ones_complete(tmp_path):
+    chain = ["a0 = load()", *(f"a{n} = a{n - 1}" for n in range(1, 61))]
+    script = Script(write(tmp_path, train="\n".join(chain)))
+    values = Values(script)
+    assignments = script.sources[0].tree.body
+    assert values.origins(assignments[60].value) == []
+    (origin,) = values.origins(assignments[20].value)
+    assert script.code(origin.node) == "load()"
+
+
+@pytest.mark.parametrize(
+    ("item", "origins"),
+    [("[*a, b][1]", ["[*a, b][1]"]), ("[b, *a][0]", ["old()"])],
+)
+def test_the_item_of_a_list_with_a_star_is_traced_only_if_its_index_is_known(
+    tmp_path, item, origins
+):
+    assert trace(tmp_path, f"b = old()\na = new()\nc = {item}", 2) == origins

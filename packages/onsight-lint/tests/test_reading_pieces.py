@@ -111,3 +111,12 @@ def test_a_sound_piece_is_left_alone(tmp_path, rule, text):
 def test_every_piece_was_read():
     assert len(list(pieces("faulty.txt"))) >= 86
     assert len(list(pieces("sound.txt"))) >= 36
+
+
+def test_entries_of_a_folder_are_sorted_by_name(tmp_path):
+    text = HEAD.format(settings="batch_size=32") + textwrap.dedent("""\
+        entries = [entry for entry in os.scandir("images") if entry.is_file()]
+        pairs = list(zip(entries, np.load("labels.npy")))
+        """)
+    (finding,) = read(tmp_path, text)
+    assert "zip(sorted(entries, key=lambda entry: entry.name), np.load" in finding.fixed

@@ -89,8 +89,8 @@ def card(
     from onsight.export.hub_folder import write_hub_folder
 
     written = write_hub_folder(model, out or folder / "hub", license_)
-    if written.why_not:
-        print(f"note: only Onsight can load it: {written.why_not}", file=sys.stderr)
+    if written.timm_problem:
+        print(f"note: only Onsight can load it: {written.timm_problem}", file=sys.stderr)
     else:
         difference = f"{written.difference:.1e}"
         print(f"timm can load it too: logits differ by at most {difference}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """From bytes to pixels: the decoder that training, evaluation and prediction share.
 
-`decode` returns an image as it is stored, `prepare_image` brings it to the model's format.
+`decode` returns the stored image, `prepare_image` also converts it to the model's format.
 
 H height, W width, C channels: 1 for grey, 3 for colour.
 """
@@ -25,7 +25,8 @@ VERSION = 4  # part of every pack's key: increase it when any decoded pixel may 
 
 _APP1, _START_OF_SCAN = 0xE1, 0xDA  # JPEG markers
 _SCALING_SLACK = 1.5  # a JPEG is decoded at no less than this multiple of the target size
-_TIFF = (b"II", b"MM")  # byte-order marks at the start of a TIFF file
+# TIFF and BigTIFF headers, with the two wrong byte orders that Pillow decodes too.
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0")
 
 
 def prepare_image(content: bytes | Pixels, target: ImageFormat) -> tuple[Pixels, Pixels]:
@@ -52,20 +53,20 @@ def decode(
     background: Colour = (255, 255, 255),
     pixel_limit: int = 64_000_000,
     min_size: tuple[int, int] | None = None,
-    closely: bool = False,
+    tight: bool = False,
     grey: bool = False,
 ) -> Pixels:
     """Decode a JPEG, PNG, WebP, GIF, BMP or TIFF, recognised by its content, and turn it upright.
 
-    min_size: the smallest useful (height, width) in pixels. A JPEG at least three times as large is
-    decoded at half scale or less, which saves most of the work; with closely, one at least twice
-    as large. grey: skip a JPEG's colours. Raises ImageError with the reason.
+    min_size: the smallest useful (height, width) in pixels. A JPEG at least three times as large
+    (twice, with tight) is decoded at half scale or less, which saves most of the work. grey: skip
+    the colours of a JPEG. Raises ImageError with the reason.
     """
     if not data:
         raise ImageError("empty file (0 bytes)")
     refuse_bombs(data, pixel_limit)
     if data[:3] == b"\xff\xd8\xff":
-        pixels = _decode_plain_jpeg(data, pixel_limit, min_size, closely, grey)
+        pixels = _decode_plain_jpeg(data, pixel_limit, min_size, tight, grey)
         if pixels is not None:
             return pixels
     kind = recognise_foreign(data)
@@ -86,7 +87,7 @@ def pixel_digest(pixels: Pixels) -> bytes:
 
 
 def _has_equal_channels(pixels: Pixels) -> bool:
-    """Return whether a colour image has only greys; a few pixels are enough to rule most out."""
+    """Return whether the three channels are equal; a few pixels rule out most colour images."""
     for part in (pixels[:: max(1, len(pixels) // 4), :: max(1, pixels.shape[1] // 4)], pixels):
         red, green, blue = part[..., 0], part[..., 1], part[..., 2]
         if not (np.array_equal(red, green) and np.array_equal(red, blue)):
@@ -95,9 +96,9 @@ def _has_equal_channels(pixels: Pixels) -> bool:
 
 
 def _decode_plain_jpeg(
-    data: bytes, pixel_limit: int, min_size: tuple[int, int] | None, closely: bool, grey: bool
+    data: bytes, pixel_limit: int, min_size: tuple[int, int] | None, tight: bool, grey: bool
 ) -> Pixels | None:
-    """Decode an upright grey or YCbCr JPEG with libjpeg-turbo; None leaves it to Pillow."""
+    """Decode an upright grey or YCbCr JPEG with libjpeg-turbo; None if Pillow must decode it."""
     try:
         height, width, colourspace, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError:
@@ -105,7 +106,7 @@ def _decode_plain_jpeg(
     refuse_pixels(height, width, pixel_limit)
     if colourspace not in ("YCbCr", "Gray") or _orientation(data) != 1:
         return None
-    slack = 1 if closely else _SCALING_SLACK
+    slack = 1 if tight else _SCALING_SLACK
     min_height, min_width = (math.ceil(side * slack) for side in min_size) if min_size else (0, 0)
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(
@@ -133,12 +134,12 @@ def _orientation(data: bytes) -> int:
 
 def _has_exif(data: bytes) -> bool:
     """Return whether a JPEG has an EXIF segment before its pixels."""
-    place = 2
-    while place + 4 <= len(data) and data[place] == 0xFF and data[place + 1] != _START_OF_SCAN:
-        if data[place + 1] == 0xFF:  # a fill byte
-            place += 1
+    offset = 2
+    while offset + 4 <= len(data) and data[offset] == 0xFF and data[offset + 1] != _START_OF_SCAN:
+        if data[offset + 1] == 0xFF:  # a fill byte
+            offset += 1
             continue
-        if data[place + 1] == _APP1 and data[place + 4 : place + 9] == b"Exif\0":
+        if data[offset + 1] == _APP1 and data[offset + 4 : offset + 9] == b"Exif\0":
             return True
-        place += 2 + int.from_bytes(data[place + 2 : place + 4])
+        offset += 2 + int.from_bytes(data[offset + 2 : offset + 4])
     return False

@@ -95,7 +95,7 @@ def class_results(
                 **proportion_with_interval(
                     "accuracy", total - actual - claimed + 2 * hits, total, z
                 ),
-                "f1": 2 * hits / (actual + claimed) if actual and claimed else None,
+                "f1": 2 * hits / (actual + claimed) if actual + claimed else None,
             }
         )
     return cast(list[ClassResult], rows)

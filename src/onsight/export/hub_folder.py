@@ -32,11 +32,11 @@ _TOLERANCE = 1e-4  # largest difference of logits, relative to the largest logit
 
 @dataclass(frozen=True)
 class HubFolder:
-    """A folder for the Hub that was written."""
+    """A folder written for the Hugging Face Hub."""
 
     path: Path
-    why_not: str = ""  # why timm cannot load it; empty if it can
-    difference: float = 0.0  # the largest between timm's logits and Onsight's
+    timm_problem: str = ""  # why timm cannot load the folder; empty if it can
+    difference: float = 0.0  # largest between the logits in timm and in Onsight
 
 
 def write_hub_folder(model: Path, folder: Path, license_name: str | None = None) -> HubFolder:
@@ -50,20 +50,20 @@ def write_hub_folder(model: Path, folder: Path, license_name: str | None = None)
     check_output("--out", folder / FILE_NAME, model=list_model_files(model))
     subject = read_card_subject(model)
     file = _without_local_paths(subject.file, subject.data_name)
-    why_not, difference = _why_no_timm(file), 0.0
+    timm_problem, difference = _why_no_timm(file), 0.0
     (folder / _CONFIG).unlink(missing_ok=True)
-    if not why_not:
+    if not timm_problem:
         scaled = _with_temperature_in_head(file)
         save_model(folder / FILE_NAME, scaled, weights_only=True)
         write_json(folder / _CONFIG, _timm_config(file))
-        why_not, difference = _compare_with_timm(file, scaled, folder)
+        timm_problem, difference = _compare_with_timm(file, scaled, folder)
         file = scaled
-    if why_not:
+    if timm_problem:
         (folder / _CONFIG).unlink(missing_ok=True)
         save_model(folder / FILE_NAME, file, weights_only=True)
-    note = _describe(file, why_not)
-    write_card(subject, folder / _CARD, license_name, FolderNote(note, timm=not why_not))
-    return HubFolder(folder, why_not, difference)
+    note = _describe(file, timm_problem)
+    write_card(subject, folder / _CARD, license_name, FolderNote(note, timm=not timm_problem))
+    return HubFolder(folder, timm_problem, difference)
 
 
 def _check_empty(folder: Path) -> None:
@@ -162,10 +162,10 @@ def _largest(values: Tensor) -> float:
     return float(values.abs().max())
 
 
-def _describe(file: ModelFile, why_not: str) -> str:
+def _describe(file: ModelFile, timm_problem: str) -> str:
     """Return the card's sentences about the folder."""
-    if why_not:
-        return f"timm cannot load this folder: {why_not}."
+    if timm_problem:
+        return f"timm cannot load this folder: {timm_problem}."
     grey = " Convert images to greyscale (L) first." if file.preprocessing.channels == 1 else ""
     scale = (
         ""

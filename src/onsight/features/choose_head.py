@@ -40,7 +40,7 @@ class ChosenHead:
     settings: HeadSettings | HiddenSettings
     logits: Tensor  # (m, K)
     labels: Tensor  # (m,)
-    how: str  # the way that the images were held out
+    how: str  # how the images were held out
 
     @property
     def right(self) -> int:

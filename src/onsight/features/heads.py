@@ -83,7 +83,7 @@ class Standardization:
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """A way to fit a linear head."""
+    """The settings for fitting a linear head."""
 
     penalty: float | None  # weight of the squared weights; None for nearest class mean
 
@@ -101,7 +101,7 @@ class HeadSettings:
 
 @dataclass(frozen=True)
 class HiddenSettings:
-    """A way to fit a head with a hidden layer, for classes that no plane separates."""
+    """The settings for fitting a head with a hidden layer, for classes that no plane separates."""
 
     seed: int  # seed of the initial weights and of the batches
 

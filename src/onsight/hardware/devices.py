@@ -1,4 +1,4 @@
-"""The device that a run uses, and why; a missing device is an error."""
+"""Choose the device of a run, with a reason; a missing device is an error."""
 
 import os
 import platform

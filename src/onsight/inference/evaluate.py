@@ -51,11 +51,11 @@ def evaluate(
         label: The column with the labels, if a manifest has several.
         label_from: A regular expression that extracts the label from each image's path.
         crop_boxes: Treat each annotated box as a separate image.
-        cache_folder: Where to cache decoded images; none disables the cache.
-        module: Your network, as for `load`.
+        cache_folder: Where decoded images are cached; "none" disables the cache.
+        module: Your network, if the model is not one of Onsight's; as for `load`.
         csv: A file to write a row per evaluated image to.
         tta: Test-time augmentation (none, flip or flip-shift): also report its accuracy.
-        reporter: Where progress is shown. Default: nowhere.
+        reporter: Shows progress. Default: none is shown.
 
     Raises UserError, DiskError.
     """

@@ -1,4 +1,4 @@
-"""`onsight predict`: a row for every input, written as it is computed."""
+"""`onsight predict`: write a row for every input as soon as it is predicted."""
 
 import os
 import time
@@ -59,7 +59,7 @@ _STDOUT_FORMATS: dict[str, Callable[[RowColumns], RowFormat]] = {
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """The output of `onsight predict`: its content and files. By default, lines on stdout."""
+    """What `onsight predict` writes, and where. By default, lines on stdout."""
 
     csv: str | None = None  # a file, or - for stdout
     jsonl: str | None = None  # a file, or - for stdout
@@ -91,9 +91,9 @@ class OutputOptions:
         return [name for name, is_set in flags.items() if is_set]
 
     def check(self, model: Path, inputs: Sequence[str]) -> None:
-        """Refuse what cannot work before a model is loaded; inputs: as for find_inputs.
+        """Refuse options that cannot work, before the model is loaded.
 
-        Raises ConfigError, OutputError, DiskError.
+        inputs: as for find_inputs. Raises ConfigError, OutputError, DiskError.
         """
         if self.top is not None and self.top < 1:
             raise ConfigError(f"--top {self.top} must be at least 1")
@@ -137,11 +137,11 @@ class OutputOptions:
 
 
 class OpenOutput(NamedTuple):
-    """Output that is open for writing."""
+    """The outputs, open for writing, and the inputs whose rows they still need."""
 
     sinks: list[Sink]
-    inputs: Iterator[Input]  # those that have no row yet
-    counts: RowCounts  # counts of the rows that were already written
+    inputs: Iterator[Input]  # without the inputs of rows that are already written
+    counts: RowCounts  # of the rows that are already written
 
 
 def predict_files(
@@ -153,10 +153,11 @@ def predict_files(
     module: "str | nn.Module | None" = None,
     batches: Batches = Predictor.batches,
 ) -> None:
-    """Predict every input in order, and write a row for it to all outputs.
+    """Predict the inputs in order, and write a row for each to every output.
 
-    Inputs and rows are streamed, so memory does not grow with their number. batches: computes the
-    predictions. Raises DataError if no input can be used; UserError, DiskError.
+    Inputs and rows are streamed, so memory does not grow with their number. batches: the function
+    that predicts an iterator of inputs. Raises DataError if no input can be used; UserError,
+    DiskError.
     """
     reporter = Reporter()
     options.check(model, paths)
@@ -171,7 +172,7 @@ def predict_files(
             return
         try:
             first_rows = _write_rows(predictor, output, options, reporter, batches)
-        except OutputError:  # an input is the file to write, so no resumed run could finish
+        except OutputError:  # an input is an output file, so a resumed run would fail again
             for path in options.text_files.values():
                 discard(path)
             raise
@@ -195,9 +196,9 @@ def _require_inputs(inputs: Iterator[Input]) -> Iterator[Input]:
 
 
 def _skip_outputs(inputs: Iterator[Input], options: OutputOptions) -> Iterator[Input]:
-    """Yield the inputs, except for the hidden files that are being written.
+    """Yield the inputs, except for the hidden files of rows that this command writes.
 
-    Raises OutputError for an input that would be replaced when an output gets its name.
+    Raises OutputError for an input that an output would replace.
     """
     existing = {flag: path for flag, path in options.files.items() if os.path.exists(path)}
     hidden = {
@@ -218,7 +219,7 @@ def _skip_outputs(inputs: Iterator[Input], options: OutputOptions) -> Iterator[I
 
 @contextmanager
 def _resume_hint(options: OutputOptions, reporter: Reporter) -> Iterator[None]:
-    """Report which rows an interrupted run leaves, and how to continue it."""
+    """After an interruption, report which file has the rows so far and how to continue."""
     try:
         yield
     except (KeyboardInterrupt, DiskError):
@@ -237,9 +238,10 @@ def _open_output(
     inputs: Iterator[Input],
     stack: ExitStack,
 ) -> OpenOutput | None:
-    """Open all outputs, resuming one if requested; None if it is complete already.
+    """Open all outputs; None if the file to resume is already complete.
 
-    stack: closes everything that was opened. Raises OutputError for rows of another job, DiskError.
+    stack: is given the closing of every output. Raises OutputError if the rows so far come from
+    another job, DiskError.
     """
     output = OpenOutput([], inputs, RowCounts())
     job = {**job, "columns": columns.header, "--min-confidence": options.min_confidence}
@@ -271,7 +273,7 @@ def _write_rows(
     reporter: Reporter,
     batches: Batches,
 ) -> list[tuple[Prediction, Input]]:
-    """Predict and write all inputs; return the first ones, for a grid."""
+    """Predict all inputs and write their rows; return the first predictions, for a grid."""
     counts, resumed = output.counts, output.counts.images
     first_rows: list[tuple[Prediction, Input]] = []
     in_progress: deque[Input] = deque()
@@ -304,14 +306,14 @@ def _open_heat_folder(folder: Path | None, predictor: Predictor) -> "HeatFolder 
 
 
 def _record(inputs: Iterator[Input], in_progress: deque[Input]) -> Iterator[Input]:
-    """Yield the inputs unchanged, and append each to in_progress when it is taken."""
+    """Yield the inputs unchanged, after appending each to in_progress."""
     for image in inputs:
         in_progress.append(image)
         yield image
 
 
 def _withhold_class(prediction: Prediction, min_confidence: float | None) -> Prediction:
-    """Remove the class if its probability is too low."""
+    """Return the prediction without its class if the probability is below min_confidence."""
     if min_confidence is None or prediction.probability is None:
         return prediction
     if prediction.probability >= min_confidence:

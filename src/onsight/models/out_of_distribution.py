@@ -16,7 +16,7 @@ NEAREST = 5  # neighbours; the single nearest may be an odd training image
 
 @dataclass(frozen=True)
 class OutOfDistributionDetector:
-    """The features that images are compared with, and the score above which one is flagged."""
+    """The features that images are compared with, and the score above which an image is flagged."""
 
     bank: Tensor  # float16 (n, D), n >= 5, directions of training images' features
     threshold: float

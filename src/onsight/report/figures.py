@@ -259,7 +259,7 @@ def _inline(svg: str, name: str, label: str) -> str:
 
 
 def _page_tag(tag: str, name: str) -> str:
-    """Give a tag ids that are unique to this plot, and the page's colours."""
+    """Prefix the ids in a tag with the plot's name, and replace colours by the page's variables."""
     tag = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", tag)
     tag = tag.replace("xlink:href=", "href=")
     return re.sub("|".join(_CSS_COLOURS), lambda match: _CSS_COLOURS[match.group()], tag)

@@ -1,7 +1,7 @@
-"""Train the runs of a sweep: here, one after the other, or as trials of Ray Tune on a cluster.
+"""Train the runs of a sweep, one after the other on this machine or with Ray Tune on a cluster.
 
-Either way each run is a separate process. A trial whose machine is lost is restarted, and then
-continues from the run's last checkpoint.
+Each run is a separate process. On a cluster, a trial that is stopped, for example because its
+machine is lost, is restarted and continues from the run's last checkpoint.
 """
 
 import json
@@ -22,17 +22,20 @@ from onsight.sweeper.plan import PlannedRun, Settings
 from onsight.training.run_folder import lock_folder
 from onsight_explain.python_process import child_command
 
-_STALE_SECONDS = 30  # time for a run to end after its sweep was killed
+_STALE_SECONDS = 30  # how long to wait for a run left behind by a killed sweep
 _STOPPED = {129, 130, 143}  # exit codes after SIGHUP, SIGINT and SIGTERM
-_MAX_RESTARTS = 3  # restarts of a trial whose machine was lost
-_RUN = "run"  # the parameter of a trial
-_TUNE_FOLDER = "ray-tune"  # folder for Tune's files, in the sweep's folder
+_MAX_RESTARTS = 3  # of a trial that was stopped
+_RUN = "run"  # the trial parameter that holds the name of the run
+_TUNE_FOLDER = "ray-tune"  # for Ray Tune's files, inside the sweep's folder
 
-Errors = dict[str, str]  # why each run failed, by its name; an empty text if it did not
+Errors = dict[str, str]  # error message by run name; empty for a finished run
 
 
 def run_locally(runs: Sequence[PlannedRun], data: str, reporter: Reporter) -> Errors:
-    """Train the runs that are not finished, one after the other. Raises Interrupted."""
+    """Train the unfinished runs, one after the other, and return their errors.
+
+    A run that fails does not stop the others. Raises Interrupted.
+    """
     errors = {}
     for position, run in enumerate(runs, 1):
         status = ": already finished" if run.is_finished else ", resumed" if run.is_started else ""
@@ -45,15 +48,18 @@ def run_locally(runs: Sequence[PlannedRun], data: str, reporter: Reporter) -> Er
                 f"continue with --out {run.path.parent} --resume",
                 stop.exit_code - 128,
             ) from stop
+        except OnsightError as error:
+            errors[run.name] = str(error)
         if errors[run.name]:
             reporter.warn(f"{run.name} failed: {errors[run.name]}")
     return errors
 
 
 def run_on_ray(runs: Sequence[PlannedRun], data: str, reporter: Reporter, cluster: str) -> Errors:
-    """Train the runs that are not finished on a cluster that can reach the sweep's folder.
+    """Train the unfinished runs on a Ray cluster, and return their errors.
 
-    cluster is an address as for ray_cluster. Raises ConfigError.
+    The machines of the cluster must share the sweep's folder. cluster: the address, as for
+    ray_cluster. Raises ConfigError.
     """
     with (
         redirect_stdout(sys.stderr),  # stdout is for the result alone
@@ -63,9 +69,10 @@ def run_on_ray(runs: Sequence[PlannedRun], data: str, reporter: Reporter, cluste
 
 
 def train_run(run: PlannedRun, data: str) -> str:
-    """Train one run, from its last checkpoint if it has one.
+    """Train a run, from its last checkpoint if it has one.
 
-    Returns why it failed, or an empty text. Raises Interrupted if a signal stopped it.
+    Returns the error message, empty if the run finished. Raises Interrupted if a signal stopped
+    the run, OutputError if another process keeps using its folder.
     """
     if run.is_finished:
         return ""
@@ -81,18 +88,18 @@ def train_run(run: PlannedRun, data: str) -> str:
 
 def _make_request(run: PlannedRun, data: str) -> dict[str, Any]:
     resume = run.is_started
-    # A resumed run keeps the settings in its folder.
+    # A resumed run reads its settings from its folder, except for the user's code.
     fields = _user_code(run.fields) if resume else run.fields
     return {"data": data, "out": str(run.path), "resume": resume, "fields": fields}
 
 
 def _user_code(fields: Settings) -> Settings:
-    """Return the model field if it names the user's code, which is never read from a folder."""
+    """Return the model field if it names code, which is never taken from a run folder."""
     return {"model": fields["model"]} if ":" in fields.get("model", "") else {}
 
 
 def _wait_for_stale_process(run: PlannedRun) -> None:
-    """Wait until a process that still writes to the folder has ended. Raises OutputError."""
+    """Wait until no process of an earlier sweep uses the folder. Raises OutputError."""
     deadline = time.monotonic() + _STALE_SECONDS
     while run.path.is_dir():
         try:
@@ -105,19 +112,22 @@ def _wait_for_stale_process(run: PlannedRun) -> None:
 
 
 def _run_child(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer of `sweeper.child` to a request; signals are forwarded to it."""
+    """Send a request to a new `sweeper.child` process and return its answer.
+
+    Signals that arrive meanwhile are forwarded to the process.
+    """
     command = child_command("onsight.sweeper.child")
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,
-        start_new_session=True,  # otherwise Ctrl-C in a terminal would reach it twice
+        start_new_session=True,  # otherwise Ctrl-C in a terminal would signal it twice
     ) as child:
         assert child.stdin
         assert child.stdout
         with handling(lambda number, frame: child.send_signal(number)):
-            with suppress(BrokenPipeError):  # it has already ended
+            with suppress(BrokenPipeError):  # the process has already ended
                 child.stdin.write(json.dumps(request).encode() + b"\n")
             line = child.stdout.readline()
             code = child.wait()
@@ -165,35 +175,37 @@ def _tune(ray: Any, runs: Sequence[PlannedRun], data: str, reporter: Reporter) -
     )
     for result in tuner.fit():
         name = (result.config or {})[_RUN]
-        lost = f"its machine was lost: {result.error}" if result.error else ""
-        errors[name] = lost or (result.metrics or {})["error"]
+        if result.error:
+            errors[name] = f"its trial failed: {result.error}"
+        else:
+            errors[name] = (result.metrics or {})["error"]
     return errors
 
 
 def _run_trial(
     config: Settings, runs: Sequence[PlannedRun], data: str, threads: int
 ) -> dict[str, Any]:
-    """Train the run that a trial names; Ray Tune calls this on a machine of the cluster."""
+    """Train the run named in a trial's config; Ray Tune calls this on a machine of the cluster."""
     run = next(run for run in runs if run.name == config[_RUN])
     folder = run.path.parent
     if not folder.is_dir():
         return {"error": f"{folder} is not visible there: give --out on a shared disk"}
-    run.fields.setdefault("threads", threads)  # a machine may have several trials
+    run.fields.setdefault("threads", threads)  # other trials may share the machine
     try:
         return {"error": train_run(run, data)}
     except Interrupted:
-        raise  # the cluster stops this trial and restarts it elsewhere
+        raise  # Ray Tune restarts the trial, perhaps on another machine
     except OnsightError as error:
         return {"error": str(error)}
 
 
 def _resources_per_run(ray: Any) -> dict[str, float]:
-    """Return one GPU and its share of the cores, or all cores of a machine if no GPU exists."""
+    """Return one GPU and its share of the cores; without GPUs, a machine's cores."""
     machines = live_nodes(ray)
     with_gpus = [machine for machine in machines if machine.get("GPU", 0) >= 1]
     if with_gpus:
         cores = min(machine.get("CPU", 0) // machine["GPU"] for machine in with_gpus)
         return {"cpu": max(1, cores), "gpu": 1}
-    # The head of a cluster may have no cores for work.
+    # The head node of a cluster may offer no cores.
     cores = min((node["CPU"] for node in machines if node.get("CPU", 0) >= 1), default=1)
     return {"cpu": cores, "gpu": 0}

@@ -25,7 +25,7 @@ class BatchSum:
 
     @property
     def is_list(self) -> bool:
-        """Whether the means are collected in a list."""
+        """Return whether the means are collected in a list."""
         call = self.statement.value if isinstance(self.statement, ast.Expr) else None
         return isinstance(call, ast.Call) and last_name(call.func) == "append"
 
@@ -156,7 +156,7 @@ def _is_mean_call(facts: Facts, call: ast.Call, depth: int) -> bool:
 
 
 def _reduces_to_mean(facts: Facts, call: ast.Call) -> bool:
-    """Whether a loss is the mean over its batch, as it is by default."""
+    """Return whether a loss is the mean over its batch, as it is by default."""
     if isinstance(facts.script.definition(call.func), ast.ClassDef):
         return False
     if any(keyword.arg in ("size_average", "reduce", None) for keyword in call.keywords):
@@ -166,7 +166,7 @@ def _reduces_to_mean(facts: Facts, call: ast.Call) -> bool:
 
 
 def _is_row_count(facts: Facts, expression: ast.expr) -> bool:
-    """Whether an expression is the number of rows of a batch: `labels.size(0)`, `len(labels)`."""
+    """Return whether an expression is the size of a batch: `labels.size(0)`, `len(labels)`."""
     for origin in facts.values.origins(expression):
         match origin.node:
             case ast.Call(func=ast.Attribute(attr="size"), args=[ast.Constant(value=0)]):

@@ -1,4 +1,4 @@
-"""Changes of source text: making them from syntax nodes, applying them, and showing the result."""
+"""Edits of source text: make them from syntax nodes, apply them, and show the result."""
 
 import ast
 from collections.abc import Iterable, Sequence
@@ -111,7 +111,7 @@ def indented(script: Script, statement: ast.stmt, text: str) -> str:
 
 
 def statement_head(script: Script, statement: ast.stmt) -> str:
-    """Return the code of a statement, where `...` replaces the body of a compound one."""
+    """Return the code of a statement; in compound statements `...` replaces the body."""
     source = script.source(statement)
     if not isinstance(statement, _COMPOUND):
         return source.code(statement)
@@ -137,7 +137,7 @@ def _last_of_head(statement: ast.stmt) -> ast.AST | None:
 
 
 def _is_on_own_lines(script: Script, statement: ast.stmt) -> bool:
-    """Whether nothing else is on a statement's lines, and no string in it spans lines."""
+    """Return whether nothing else is on a statement's lines, and no string in it spans lines."""
     source = script.source(statement)
     before = source.text[: source.start(statement)].rpartition("\n")[2]
     after = source.text[source.end(statement) :].partition("\n")[0]

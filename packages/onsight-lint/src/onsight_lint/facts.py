@@ -80,7 +80,7 @@ Constant = int | float | str | bool | None | Unknown
 
 
 class Constants:
-    """Finds the one value that an expression always has."""
+    """Finds the value of an expression that always has the same one."""
 
     def __init__(self, script: Script, values: Values) -> None:
         self.script, self.values = script, values

@@ -111,7 +111,7 @@ def _is_skipped(folder: Path) -> bool:
 
 
 def _replace(path: Path, content: bytes, before: bytes) -> None:
-    """Replace the content of a file by renaming a new one, if it has not changed since it was read.
+    """Replace a file that has not changed since it was read, by renaming a new file to it.
 
     If the process is killed, a hidden file `.onsight-lint-*.tmp` may be left beside it.
     """

@@ -28,7 +28,7 @@ def as_text(findings: Sequence[Finding], library: Library, in_color: bool) -> st
 def as_json(result: LintResult) -> str:
     """Format the findings, the files that could not be read and why, and the number of files."""
     facts = {
-        "findings": [item.facts() | {"file": display_path(item.file)} for item in result.sorted],
+        "findings": [item.to_dict() | {"file": display_path(item.file)} for item in result.sorted],
         "unread": {display_path(path): why for path, why in sorted(result.unread.items())},
         "files": len(result.files),
     }

@@ -127,7 +127,7 @@ def _as_comment(match: re.Match[str], line: int, column: int) -> IgnoreComment:
 
 
 def _covered_lines(source: SourceFile, node: ast.AST) -> range:
-    """The lines of a node, of the simple statement around it, or of a compound one's head."""
+    """The lines of a node, of its simple statement, or of the head of its compound statement."""
     body = getattr(node, "body", None)
     first = start_position(node)[0]
     if isinstance(body, list) and body:

@@ -67,7 +67,7 @@ _MODULES = frozenset({Kind.NETWORK, Kind.LOSS, Kind.LAYER})
 
 
 class Kinds:
-    """Determines the kinds of expressions, and remembers them."""
+    """Determines the kinds of expressions and caches them."""
 
     def __init__(self, script: Script, values: Values) -> None:
         self.script, self.values = script, values
@@ -92,7 +92,7 @@ class Kinds:
         return {self._of_origin(origin) for origin in self.values.origins(expression)}
 
     def is_module_class(self, owner: ast.ClassDef) -> bool:
-        """Return whether a class of these files is a torch module."""
+        """Return whether a class of the script is a torch module."""
         for ancestor in self.values.lineage(owner):
             for base in ancestor.bases:
                 path = self.script.path_of(base)
@@ -138,7 +138,7 @@ class Kinds:
         return Kind.UNKNOWN
 
     def _is_output(self, node: ast.AST) -> bool:
-        """Whether a node is the output of a network, which may be a tuple or dict of tensors."""
+        """Return whether a node is the output of a network, perhaps a tuple or dict of tensors."""
         return isinstance(node, ast.Call) and self.kind(node.func) in (Kind.NETWORK, Kind.LAYER)
 
     def _of_node(self, node: ast.AST) -> Kind:
@@ -206,7 +206,7 @@ class Kinds:
         return kinds.pop() if len(kinds) == 1 else Kind.OTHER
 
     def _is_network(self, owner: ast.ClassDef) -> bool:
-        """Whether a module class, or a module that it creates, has weights."""
+        """Return whether a module class, or a module that it creates, has weights."""
         if owner not in self._networks:
             self._networks[owner] = False  # ends the search for recursive classes
             lineage = self.values.lineage(owner)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from onsight_lint.edits import replace_node, show_changed
 from onsight_lint.rule import Context, Mistake
-from onsight_lint.scopes import Member
 from onsight_lint.syntax import FUNCTIONS, call_owner, key_of, last_name, own_nodes
 from onsight_lint.values import Origin
 
@@ -24,48 +23,52 @@ _CLASS_NAME = re.compile(r"label|class|target|cls")
 _LABEL_LIST_NAME = re.compile(r"label|target|(^|_)y$|classes$")
 
 
-def is_listing(context: Context, expression: ast.expr) -> bool:
-    """Return whether a list is in the order of an unsorted folder listing."""
-    if _is_sorted_in_place(context, expression):
-        return False
-    origins = context.values.origins(expression)
-    return bool(origins) and all(_lists_folder(context, origin) for origin in origins)
-
-
-def is_sorted_listing(context: Context, value: ast.expr) -> bool:
-    """Return whether a value is a sorted folder listing."""
+def lists_folder(context: Context, value: ast.expr) -> bool:
+    """Return whether a value is a folder listing, sorted or not."""
     if isinstance(value, ast.Call) and last_name(value.func) in ("sorted", "natsorted"):
-        return bool(value.args) and is_listing(context, value.args[0])
-    return False
+        return bool(value.args) and lists_folder(context, value.args[0])
+    origins = context.values.origins(value)
+    return bool(origins) and all(_is_folder_listing(context, origin) for origin in origins)
+
+
+def is_unsorted_listing(context: Context, value: ast.expr) -> bool:
+    """Return whether a value is a folder listing that is never sorted."""
+    if _is_sorted_in_place(context, value):
+        return False
+    origins = context.values.origins(value)
+    return bool(origins) and all(
+        _is_folder_listing(context, origin, unsorted=True) for origin in origins
+    )
 
 
 def find_paired_listings(context: Context) -> Iterator[Mistake]:
-    """Find unsorted listings of folders that are paired with something by their order."""
+    """Find unsorted folder listings that are paired with other data or numbered by position."""
     for source in context.script.sources:
         for node in source.all(ast.Call, ast.For, ast.DictComp, ast.ClassDef):
             if isinstance(node, ast.Call):
-                yield from _zipped(context, node)
+                yield from _check_zip(context, node)
             if isinstance(node, ast.For):
-                yield from _numbered(context, node.iter, node.target)
+                yield from _check_enumerate(context, node.iter, node.target)
             if isinstance(node, ast.DictComp):
                 first = node.generators[0]
-                holder = source.statement(node)
-                is_index = isinstance(holder, ast.Assign) and "idx" in last_name(holder.targets[0])
-                yield from _numbered(context, first.iter, first.target, is_index)
+                statement = source.statement(node)
+                numbers_classes = isinstance(statement, ast.Assign) and "idx" in last_name(
+                    statement.targets[0]
+                )
+                yield from _check_enumerate(context, first.iter, first.target, numbers_classes)
             if isinstance(node, ast.ClassDef):
-                yield from _indexed_together(context, node)
+                yield from _check_dataset(context, node)
 
 
-def _is_sorted_in_place(context: Context, expression: ast.expr) -> bool:
-    """Whether `names.sort()` is called anywhere."""
-    key = key_of(expression)
-    owners = map(call_owner, context.values.calls("sort"))
-    return bool(key) and any(owner is not None and key_of(owner) == key for owner in owners)
+def _is_folder_listing(
+    context: Context, origin: Origin, unsorted: bool = False, depth: int = 3
+) -> bool:
+    """Return whether an origin lists a folder, or is a comprehension over a folder listing.
 
-
-def _lists_folder(context: Context, origin: Origin, depth: int = 3) -> bool:
+    unsorted: excludes lists that are assigned to a variable on which `sort` is called.
+    """
     node = origin.node
-    if origin.steps or not depth:
+    if origin.steps or not depth or (unsorted and _is_assigned_and_sorted(context, node)):
         return False
     if isinstance(node, ast.Call):
         path = context.script.path_of(node.func)
@@ -74,51 +77,98 @@ def _lists_folder(context: Context, origin: Origin, depth: int = 3) -> bool:
         is_method = isinstance(node.func, ast.Attribute) and not path
         return is_method and last_name(node.func) in ("iterdir", "glob", "rglob")
     if isinstance(node, (ast.ListComp, ast.GeneratorExp)) and len(node.generators) == 1:
-        inner = context.values.origins(node.generators[0].iter)
-        return bool(inner) and all(_lists_folder(context, item, depth - 1) for item in inner)
+        iterated = context.values.origins(node.generators[0].iter)
+        return bool(iterated) and all(
+            _is_folder_listing(context, item, unsorted, depth - 1) for item in iterated
+        )
     return False
 
 
-def _zipped(context: Context, call: ast.Call) -> Iterator[Mistake]:
-    """`zip(os.listdir(a), ...)`."""
-    is_zip = last_name(call.func) == "zip" and context.script.path_of(call.func) == "zip"
-    if not is_zip or len(call.args) < 2:
+def _is_assigned_and_sorted(context: Context, value: ast.AST) -> bool:
+    """Return whether `names = value` assigns a variable on which `names.sort()` is called."""
+    match context.script.parent(value):
+        case ast.Assign(targets=targets):
+            return any(_is_sorted_in_place(context, target) for target in targets)
+        case ast.AnnAssign(target=target):
+            return _is_sorted_in_place(context, target)
+    return False
+
+
+def _is_sorted_in_place(context: Context, variable: ast.expr) -> bool:
+    """Return whether `sort` is called on a variable, or on the attribute of self."""
+    key = key_of(variable)
+    owners = map(call_owner, context.values.calls("sort")) if key else ()
+    return any(
+        owner is not None and key_of(owner) == key and _is_same_variable(context, owner, variable)
+        for owner in owners
+    )
+
+
+def _is_same_variable(context: Context, a: ast.expr, b: ast.expr) -> bool:
+    """Return whether two expressions with the same key have it in the same scope or class."""
+    if key_of(a).startswith("self."):
+        return context.script.enclosing_class(a) is context.script.enclosing_class(b)
+    first, second = _first_name(a), _first_name(b)
+    bindings = context.script.scope(first).lookup(first)
+    others = context.script.scope(second).lookup(second)
+    return any(binding is other for binding in bindings for other in others)
+
+
+def _first_name(expression: ast.expr) -> ast.Name:
+    """Return the name that a dotted key starts with."""
+    while isinstance(expression, (ast.Attribute, ast.Subscript)):
+        expression = expression.value
+    assert isinstance(expression, ast.Name)
+    return expression
+
+
+def _check_zip(context: Context, call: ast.Call) -> Iterator[Mistake]:
+    """Check `zip(os.listdir(a), ...)`."""
+    if context.script.path_of(call.func) != "zip":
         return
-    listings = [value for value in call.args if is_listing(context, value)]
-    others = [value for value in call.args if not any(value is item for item in listings)]
-    if len(listings) < 2 and not (
-        listings and any(_is_label_list(context, value) for value in others)
-    ):
+    listings = [value for value in call.args if is_unsorted_listing(context, value)]
+    is_paired = any(
+        not _have_common_listing(context, listing, value)
+        for listing in listings
+        for value in call.args
+        if value is not listing and (value in listings or _is_label_list(context, value))
+    )
+    if not is_paired:
         return
-    code = context.script.code
-    changes = [replace_node(context.script, item, f"sorted({code(item)})") for item in listings]
-    problem = f"{code(listings[0])} is paired by position, but its order is arbitrary"
+    changes = [
+        replace_node(context.script, listing, _sorted_code(context, listing))
+        for listing in listings
+    ]
+    problem = (
+        f"{context.script.code(listings[0])} is paired by position, but its order is arbitrary"
+    )
     yield Mistake(
         call,
         problem,
         show_changed(context.script, call, changes),
         _WHY,
-        [] if context.values.calls("scandir") else changes,  # its entries cannot be sorted
+        # Lists made from the entries of scandir may have no order.
+        [] if context.values.calls("scandir") else changes,
     )
 
 
-def _numbered(
-    context: Context, iterated: ast.expr, target: ast.expr, is_index: bool = False
+def _check_enumerate(
+    context: Context, iterated: ast.expr, target: ast.expr, numbers_classes: bool = False
 ) -> Iterator[Mistake]:
-    """`for label, name in enumerate(os.listdir(root))`."""
+    """Check `for label, name in enumerate(os.listdir(root))`."""
     if not isinstance(iterated, ast.Call) or last_name(iterated.func) != "enumerate":
         return
-    if not iterated.args or not is_listing(context, iterated.args[0]):
+    if not iterated.args or not is_unsorted_listing(context, iterated.args[0]):
         return
     first = target.elts[0] if isinstance(target, ast.Tuple) else target
-    if is_index or _CLASS_NAME.search(last_name(first)):
+    if numbers_classes or _CLASS_NAME.search(last_name(first)):
         problem = "classes are numbered in the arbitrary order of a folder listing"
         listing = iterated.args[0]
         yield Mistake(listing, problem, _show_sorted(context, listing), _WHY_CLASSES)
 
 
-def _indexed_together(context: Context, owner: ast.ClassDef) -> Iterator[Mistake]:
-    """`self.images[i]` used with `self.masks[i]`, both in the order of a listing."""
+def _check_dataset(context: Context, owner: ast.ClassDef) -> Iterator[Mistake]:
+    """Check that no unsorted `self.images[i]` is used with `self.masks[i]`."""
     members = [
         member
         for member in context.script.scope(owner).members
@@ -126,25 +176,24 @@ def _indexed_together(context: Context, owner: ast.ClassDef) -> Iterator[Mistake
         and last_name(member.receiver) == "self"
         and not member.steps
     ]
-    listed = {item.key: item for item in members if is_listing(context, item.value)}
-    listed = {key: item for key, item in listed.items() if not _is_sorted_later(owner, key)}
-    if not listed:
+    listings = {item.key: item for item in members if is_unsorted_listing(context, item.value)}
+    if not listings:
         return
     for method in owner.body:
         if not isinstance(method, FUNCTIONS):
             continue
-        indices: dict[str, set[str]] = {}
+        indices: dict[str, set[str]] = {}  # the code of the indices of each attribute
         for node in own_nodes(method):
             if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
                 index = context.script.code(node.slice)
                 indices.setdefault(node.value.attr, set()).add(index)
-        for key, member in listed.items():
+        for key, member in listings.items():
             for other in members:
                 if other.key == key or not indices.get(key, set()) & indices.get(other.key, set()):
                     continue
-                if _have_common_listing(context, member, other):
+                if _have_common_listing(context, member.value, other.value):
                     continue
-                if other.key in listed or _is_label_list(context, other.value):
+                if other.key in listings or _is_label_list(context, other.value):
                     problem = (
                         f"self.{key} and self.{other.key} are paired by position, but their order "
                         "is arbitrary"
@@ -154,33 +203,24 @@ def _indexed_together(context: Context, owner: ast.ClassDef) -> Iterator[Mistake
                     return
 
 
-def _have_common_listing(context: Context, member: Member, other: Member) -> bool:
-    return bool(_roots(context, member.value) & _roots(context, other.value))
+def _have_common_listing(context: Context, a: ast.expr, b: ast.expr) -> bool:
+    """Return whether two lists are derived from the same listing, and so in the same order."""
+    return bool(_find_listings(context, a) & _find_listings(context, b))
 
 
-def _roots(context: Context, value: ast.expr, depth: int = 3) -> set[ast.AST]:
-    """The folder listings that a list was made from."""
-    roots: set[ast.AST] = set()
+def _find_listings(context: Context, value: ast.expr, depth: int = 3) -> set[ast.AST]:
+    """Return the calls that a list is derived from through comprehensions."""
+    listings: set[ast.AST] = set()
     for origin in context.values.origins(value) if depth else []:
         if isinstance(origin.node, (ast.ListComp, ast.GeneratorExp)):
-            roots |= _roots(context, origin.node.generators[0].iter, depth - 1)
+            listings |= _find_listings(context, origin.node.generators[0].iter, depth - 1)
         else:
-            roots.add(origin.node)
-    return roots
-
-
-def _is_sorted_later(owner: ast.ClassDef, key: str) -> bool:
-    return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "sort"
-        and key_of(node.func.value) == f"self.{key}"
-        for node in ast.walk(owner)
-    )
+            listings.add(origin.node)
+    return listings
 
 
 def _is_label_list(context: Context, expression: ast.expr) -> bool:
-    """Whether a value is a list of labels, by its name or because it is read from a file."""
+    """Return whether a value is named like a list of labels, or is read from a file."""
     origins = context.values.origins(expression)
     if _LABEL_LIST_NAME.search(last_name(expression)):
         # A comprehension derives the labels from the listed names themselves.
@@ -192,5 +232,24 @@ def _is_label_list(context: Context, expression: ast.expr) -> bool:
 
 
 def _show_sorted(context: Context, listing: ast.expr) -> str:
-    new = f"sorted({context.script.code(listing)})"
-    return show_changed(context.script, listing, [replace_node(context.script, listing, new)])
+    change = replace_node(context.script, listing, _sorted_code(context, listing))
+    return show_changed(context.script, listing, [change])
+
+
+def _sorted_code(context: Context, listing: ast.expr) -> str:
+    """Return the code of a sorted listing; the entries of scandir are sorted by name."""
+    key = ", key=lambda entry: entry.name" if _has_entries(context, listing) else ""
+    return f"sorted({context.script.code(listing)}{key})"
+
+
+def _has_entries(context: Context, listing: ast.expr, depth: int = 3) -> bool:
+    """Return whether a listing contains the entries of `os.scandir`, which have no order."""
+    for origin in context.values.origins(listing) if depth else []:
+        match origin.node:
+            case ast.Call(func=function) if context.script.path_of(function) == "os.scandir":
+                return True
+            case ast.ListComp(
+                elt=ast.Name(id=name), generators=[ast.comprehension(target=target, iter=iterated)]
+            ) if name == last_name(target) and _has_entries(context, iterated, depth - 1):
+                return True
+    return False

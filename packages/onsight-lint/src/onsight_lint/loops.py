@@ -53,7 +53,7 @@ class BatchLoop:
 
     @property
     def evaluates(self) -> bool:
-        """Whether the loop runs a network without training it."""
+        """Return whether the loop runs a network without training it."""
         return bool(self.network_calls) and not self.trains
 
 
@@ -166,7 +166,7 @@ def is_training(facts: Facts, node: ast.AST) -> bool:
 
 
 def called_functions(facts: Facts, node: ast.AST) -> list[Function]:
-    """Return the functions of these files that code calls, directly or indirectly."""
+    """Return the functions of the script that code calls, directly or indirectly."""
     functions = _directly_called(facts, node)
     for function in functions:  # grows while it is iterated
         called = _directly_called(facts, function)
@@ -231,14 +231,14 @@ def _network_calls(facts: Facts, loop: BatchLoop) -> Iterator[NetworkCall]:
 
 
 def _runs_network(facts: Facts, call: ast.Call) -> bool:
-    """Whether a call is a network's forward pass."""
+    """Return whether a call is a network's forward pass."""
     if facts.script.definition(call.func) is not None or facts.script.path_of(call.func):
         return False
     return facts.kinds.kind(call.func) is Kind.NETWORK
 
 
 def _is_module_method(facts: Facts, function: Function) -> bool:
-    """Whether a function is a method of a module, which runs the module's layers."""
+    """Return whether a function is a method of a module, which runs the module's layers."""
     owner = facts.script.parent(function)
     return isinstance(owner, ast.ClassDef) and facts.kinds.is_module_class(owner)
 
@@ -253,7 +253,7 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def _has_optimizer(facts: Facts, node: ast.AST) -> bool:
-    """Whether a piece of code uses an `opt` that is no set of options."""
+    """Return whether a piece of code uses an `opt` that is no set of options."""
     names = [part for part in own_nodes(node) if isinstance(part, ast.Name) and part.id == "opt"]
     uses = [facts.kinds.uses(name) for name in names[:1]]
     return any(not used or used & OPTIMIZER_ATTRIBUTES for used in uses)
@@ -271,7 +271,7 @@ def _directly_called(facts: Facts, node: ast.AST) -> list[Function]:
 
 
 def _calls_backward(facts: Facts, loop: Loop) -> bool:
-    """Whether a loop contains a backward call that is not in a nested loop."""
+    """Return whether a loop contains a backward call that is not in a nested loop."""
     for node in body_nodes(loop):
         if isinstance(node, ast.Call) and last_name(node.func) == "backward":
             around = facts.script.ancestors(node)
@@ -301,7 +301,7 @@ def _sliced_calls(facts: Facts, loop: ast.For, calls: list[ast.Call]) -> Iterato
 
 
 def _feeds_backward(facts: Facts, loop: ast.AST) -> bool:
-    """Whether gradients of a sum that a loop accumulates are computed after it."""
+    """Return whether gradients of a sum that a loop accumulates are computed after it."""
     wanted = backward_keys(facts.script.function(loop))
     return any(key in wanted for key in _accumulated_keys(loop))
 
@@ -318,7 +318,7 @@ def _accumulated_keys(loop: ast.AST) -> Iterator[str]:
 
 
 def _is_number(expression: ast.expr) -> bool:
-    """Whether a value is a plain number, read from a tensor."""
+    """Return whether a value is a plain number, read from a tensor."""
     calls = (part for part in ast.walk(expression) if isinstance(part, ast.Call))
     return isinstance(expression, ast.Constant) or any(
         last_name(call.func) in ("item", "detach", "float", "tolist") for call in calls

@@ -178,7 +178,7 @@ class Modes:
         return event.mode
 
     def _has_run(self, call: ast.Call, node: ast.AST) -> bool:
-        """Whether a call has certainly been made before a node; loops count as entered."""
+        """Return whether a call has certainly been made before a node; loops count as entered."""
         around = {node, *self.script.ancestors(node)}
         for parent in self.script.ancestors(call):
             if parent in around:
@@ -188,7 +188,7 @@ class Modes:
         return True
 
     def _in_evaluation_context(self, node: ast.AST) -> bool:
-        """Whether a node is inside a `with` whose name suggests evaluation."""
+        """Return whether a node is inside a `with` whose name suggests evaluation."""
         for parent in self.script.ancestors(node):
             if isinstance(parent, (ast.With, ast.AsyncWith)):
                 names = [last_name(item.context_expr) for item in parent.items]
@@ -239,7 +239,7 @@ class Gradients:
         return all(self.are_off(site) for site in sites)
 
     def _turns_off(self, context: ast.expr) -> bool:
-        """Whether a `with` turns gradients off, or is unknown and might."""
+        """Return whether a `with` turns gradients off, or is unknown and might."""
         if _names_gradient_switch(context):
             return True
         values = self.facts.values
@@ -255,7 +255,7 @@ class Gradients:
         return not any(_HARMLESS_CONTEXT.search(name) for name in names)
 
     def _switched_off(self, node: ast.AST) -> bool:
-        """Whether `torch.set_grad_enabled(...)` was called as a statement before."""
+        """Return whether `torch.set_grad_enabled(...)` was called as a statement before."""
         scope = self.script.function(node)
         for call in self.facts.values.calls("set_grad_enabled"):
             if isinstance(self.script.parent(call), ast.Expr):
@@ -288,7 +288,7 @@ def _may_depend(facts: Facts, origin: Origin) -> bool:
 
 
 def _names_dependent_layer(facts: Facts, node: ast.AST) -> bool:
-    """Whether code, or a class or function of these files that it names, names such a layer."""
+    """Return whether code names such a layer, itself or in a class or function it refers to."""
     seen: set[ast.AST] = set()
     waiting = [node]
     while waiting:
@@ -339,7 +339,7 @@ def _mode_call(facts: Facts, call: ast.Call) -> ModeCall | None:
 
 
 def _is_module_method(facts: Facts, function: Function) -> bool:
-    """Whether a function is the `train` or `eval` of a module."""
+    """Return whether a function is the `train` or `eval` of a module."""
     owner = facts.script.parent(function)
     if not isinstance(owner, ast.ClassDef) or function.name not in ("train", "eval"):
         return False
@@ -347,7 +347,7 @@ def _is_module_method(facts: Facts, function: Function) -> bool:
 
 
 def _may_reach(call: ast.Call, network: str) -> bool:
-    """Whether a call may change a network: it is passed one, is a method, or has no arguments."""
+    """Return whether a call may change a network: it names it, is a method, or has no arguments."""
     values = argument_values(call)
     names = {last_name(part) for value in values for part in ast.walk(value)}
     return network in names or isinstance(call.func, ast.Attribute) or not values

@@ -1,4 +1,4 @@
-"""Applies the rules to one script and the modules that it imports, without running anything."""
+"""Apply the rules to a script and the modules that it imports, without running anything."""
 
 import pkgutil
 import re
@@ -101,7 +101,7 @@ def _split_words(text: str) -> tuple[str, ...]:
 
 
 def _matching_patterns(applied: Iterable[Rule], texts: Sequence[str]) -> set[str]:
-    """The patterns of rules that are found in one of the texts."""
+    """The patterns of rules that match at least one of the texts."""
     patterns = {rule.pattern for rule in applied}  # many rules share theirs
     return {pattern for pattern in patterns if any(re.search(pattern, text) for text in texts)}
 

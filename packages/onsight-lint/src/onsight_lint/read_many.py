@@ -1,4 +1,4 @@
-"""Applies the rules to many files, each parsed once where that is possible, and fixes them.
+"""Apply the rules to many files, each parsed only once if possible, and fix them.
 
 A file that trains or evaluates is read as a script, with its modules; any other is read alone.
 """
@@ -182,7 +182,7 @@ def _open_reader(count: int, library: Library, rules: Sequence[Rule]) -> Iterato
 
 
 def _can_fork() -> bool:
-    """Whether a forked copy of this process is safe: other threads may hold locks."""
+    """Return whether a forked copy of this process is safe: other threads may hold locks."""
     return hasattr(os, "fork") and threading.active_count() == 1
 
 

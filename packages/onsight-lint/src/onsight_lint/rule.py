@@ -1,4 +1,4 @@
-"""The parts of a rule: the facts it can use, the mistakes it yields, and its description."""
+"""What a rule is made of: a description, and a check that finds mistakes in a Context."""
 
 import ast
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +13,11 @@ from onsight_lint.loops import BatchLoop, find_loader_loops, find_plain_loops
 from onsight_lint.modes import Gradients, Modes
 
 TRAINING_CODE = r"[Ll]oader|dl\b|\.backward\(|\.eval\(\)|load_state_dict"
-"""For `Rule.pattern`: found in every script that trains or evaluates."""
+"""A `Rule.pattern` that matches every script that trains or evaluates."""
 
 
 class Context(Facts):
-    """The facts about a script that rules use; each is worked out when it is first needed."""
+    """What rules can ask about a script; each answer is computed on first use."""
 
     @cached_property
     def loader_loops(self) -> list[BatchLoop]:
@@ -42,29 +42,29 @@ class Context(Facts):
 
 @dataclass(frozen=True)
 class Mistake:
-    """One place where a rule is broken."""
+    """Code that breaks a rule."""
 
     node: ast.AST
-    problem: str  # what is wrong here, in a few words without a full stop
-    fixed: str  # the corrected lines, as indented here; `...` is a body that does not change
-    why: str = ""  # the consequence, where it differs from the rule's
-    changes: Sequence[Change] = ()  # what --fix does; none where a human must decide
+    problem: str  # what is wrong, as a short phrase without a full stop
+    fixed: str  # the corrected lines with their indentation; `...` is an unchanged body
+    why: str = ""  # the consequence, if it differs from Rule.why
+    changes: Sequence[Change] = ()  # the edits of --fix; empty if a person must decide
 
 
 @dataclass(frozen=True)
 class Rule:
     """A kind of mistake that running the script does not reveal."""
 
-    id: str  # as reports, comments and docs/lint.md name it; it never changes
-    title: str  # the mistake in a few words
-    why: str  # its consequence, in a sentence or two
+    id: str  # used in reports, ignore comments and docs/lint.md; never changes
+    title: str  # names the mistake in a few words
+    why: str  # the consequence, in one or two sentences
     check: Callable[[Context], Iterator[Mistake]]
-    pattern: str = ""  # a regular expression found in every script that can break the rule
+    pattern: str = ""  # regular expression; scripts without a match cannot break the rule
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A mistake with its place in a file; lines and columns (of characters) count from 1."""
+    """A mistake with its position in a file; lines and columns count from 1, in characters."""
 
     file: Path
     line: int
@@ -82,8 +82,8 @@ class Finding:
         """The key that findings are sorted by."""
         return str(self.file), self.line, self.column, self.rule
 
-    def facts(self) -> dict[str, Any]:
-        """Return the finding as JSON."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return the finding as plain values for JSON."""
         names = ("line", "column", "end_line", "end_column", "rule", "problem", "why", "fixed")
         values = {name: getattr(self, name) for name in names}
         return {"file": str(self.file), **values, "fixable": bool(self.changes)}

@@ -211,15 +211,15 @@ class Scopes:
         position: Position | None = None,
     ) -> None:
         for leaf, unpacking in _single_targets(target):
-            way = steps + unpacking
+            path = steps + unpacking
             if isinstance(leaf, ast.Name):
                 effective = end_position(node) if position is None else position
-                self._add(Binding(leaf.id, "value", node, effective, value, way))
+                self._add(Binding(leaf.id, "value", node, effective, value, path))
             elif isinstance(leaf, ast.Attribute) and isinstance(node, ast.stmt):
-                self.members.append(Member(leaf.value, leaf.attr, node, value, way))
+                self.members.append(Member(leaf.value, leaf.attr, node, value, path))
             elif isinstance(leaf, ast.Subscript) and isinstance(node, ast.stmt):
                 key = leaf.slice.value if isinstance(leaf.slice, ast.Constant) else ANY
-                self.members.append(Member(leaf.value, f"[{key!s}]", node, value, way))
+                self.members.append(Member(leaf.value, f"[{key!s}]", node, value, path))
 
     def _add(self, binding: Binding) -> None:
         scope = self.scope(binding.node)
@@ -250,7 +250,7 @@ class Scopes:
 
 
 def _uses_names_of(child: ast.AST, scope: ast.AST) -> bool:
-    """Whether a direct child of a scope's node is in that scope, not in the outer one.
+    """Return whether a direct child of a scope's node is in that scope, not in the outer one.
 
     The decorators and defaults of a function, for example, are in the outer one.
     """

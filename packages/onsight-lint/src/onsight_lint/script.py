@@ -18,7 +18,7 @@ Definition = Function | ast.ClassDef
 
 _MAX_FILES = 100  # a script beside a whole library does not need all of it
 _MAX_CHARACTERS = 400_000  # about 10,000 lines
-_CACHED_FILES = 200  # more would fill the memory where a whole library is read
+_CACHED_FILES = 200  # bounds the memory when a whole library is read
 
 _PUBLIC_PATHS = (  # modules where torch defines something, and where it is usually imported from
     (re.compile(r"^torch\.nn\.modules\.\w+\."), "torch.nn."),
@@ -30,7 +30,7 @@ _PUBLIC_PATHS = (  # modules where torch defines something, and where it is usua
 
 
 class Library:
-    """Reads files, and parses each once however many scripts import it."""
+    """Reads and parses files, each only once however many scripts import it."""
 
     def __init__(self, texts: Mapping[Path, str] | None = None) -> None:
         self.texts = texts or {}  # used instead of the content of these files
@@ -47,7 +47,7 @@ class Library:
         return decode(path, read_content(path))
 
     def _scopes(self, path: Path, module: str, is_imported: bool) -> Scopes:
-        """The bindings of what can run of a file; module: its name in imports. Raises ReadError."""
+        """The bindings in a file's reachable code; module: its import name. Raises ReadError."""
         text = self.text(path)
         tree = parse(path, text)
         drop_unreachable(tree, is_imported)
@@ -55,10 +55,10 @@ class Library:
 
 
 class Script:
-    """The files of a script, the script itself first, and what the names in them refer to."""
+    """A script, the modules that it imports from its folder, and what their names refer to."""
 
     def __init__(self, path: Path, library: Library | None = None, alone: bool = False) -> None:
-        """Raises ReadError if the script cannot be read. alone: do not read its modules."""
+        """Raises ReadError if the script cannot be read. alone: do not read the modules."""
         self.path, self._library = path, library or Library()
         self.sources: list[SourceFile] = []
         self.scopes: dict[SourceFile, Scopes] = {}
@@ -123,7 +123,7 @@ class Script:
         return _public_path(".".join([base, *reversed(parts)])) if base else ""
 
     def definition(self, expression: ast.AST) -> Definition | None:
-        """Return the function or class of these files that an expression names directly."""
+        """Return the function or class that an expression names, if the script defines it."""
         if isinstance(expression, ast.Name):
             for binding in reversed(self.scope(expression).lookup(expression)):
                 if binding.kind == "definition":
@@ -135,7 +135,7 @@ class Script:
         return None
 
     def exported(self, path: str, depth: int = 8) -> list[Binding]:
-        """Return the bindings of a name in a module of these files, by its full path."""
+        """Return the bindings of a name in a module of the script, by its full path."""
         module, _, name = path.rpartition(".")
         source = self._modules.get(module)
         if source is None or not name or not depth:

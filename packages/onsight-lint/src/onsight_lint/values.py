@@ -1,8 +1,10 @@
-"""Trace values to their origins through names, attributes, arguments and returns."""
+"""Data flow: trace values back to their origins through names, attributes, calls and returns."""
 
 import ast
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from onsight_lint.scopes import ANY, EACH, Binding, Step
 from onsight_lint.script import Definition, Script
@@ -18,65 +20,76 @@ from onsight_lint.syntax import (
 
 Steps = tuple[Step, ...]
 
-_RETURN_SELF = word_set(  # methods that return their object, or a copy of it
+_RETURN_SELF = word_set(  # methods that return the object they are called on, or a copy
     "to cuda cpu half float double bfloat16 eval train requires_grad_ xpu share_memory_ compile"
 )
-_RETURN_FIRST = word_set(  # calls that return their first argument, wrapped
+_RETURN_FIRST = word_set(  # functions that return their first argument, or a wrapper of it
     "compile DataParallel DistributedDataParallel DDP FullyShardedDataParallel FSDP deepcopy "
     "script trace convert_sync_batchnorm tqdm trange track iter list tuple islice log_every "
     "prepare prepare_model prepare_data_loader progress_bar setup_dataloaders auto_model "
     "auto_dataloader MpDeviceLoader freeze optimize_for_inference"
 )
-_MAX_DEPTH = 40  # steps followed from a use to its origin
-_MAX_WORK = 2000  # expressions visited before a search is abandoned
+_MAX_DEPTH = 40  # nested calls of Values.origins
+_MAX_VISITS = 2000  # expressions visited in one search
 _MAX_STEPS = 6  # nested levels of tuples, dicts and loops
 
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """An expression or parameter beyond which a value cannot be followed."""
+    """An expression or parameter where the trace of a value ends."""
 
     node: ast.AST
-    steps: Steps = ()  # path from the node to the part of it that is meant
+    steps: Steps = ()  # path from the node to the part that is traced, such as an index
 
 
 class Values:
-    """Follows values through the files of a script."""
+    """Traces values through the files of a script."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
         self._origins: dict[tuple[ast.AST, Steps], list[Origin]] = {}
-        self._depth = self._work = 0
+        self._depth = self._visits = 0  # of the current search
+        self._is_cut_short = False  # whether the current search has reached a limit
         self._calls: dict[str, list[ast.Call]] = defaultdict(list)
-        self._sites: dict[Definition, list[ast.Call]] = {}
+        self._call_sites: dict[Function, list[ast.Call]] = {}
         self._returned: dict[Function, list[ast.expr]] = {}
         for node in script.nodes(ast.Call):
             self._calls[last_name(node.func)].append(node)
 
     def origins(self, expression: ast.AST, steps: Steps = ()) -> list[Origin]:
-        """Return everything that an expression, or a part of it, may come from."""
+        """Return the possible origins of an expression, or of the part of it that steps lead to.
+
+        Limits on depth and work bound the search; origins beyond them are left out.
+        """
         key = expression, steps
         if key in self._origins:
             return self._origins[key]
-        self._origins[key] = []  # recursion adds nothing
-        self._work = self._work + 1 if self._depth else 0
-        if self._depth > _MAX_DEPTH or self._work > _MAX_WORK or len(steps) > _MAX_STEPS:
+        if len(steps) > _MAX_STEPS:
             return []
+        if self._depth == 0:
+            self._visits, self._is_cut_short = 0, False
+        self._visits += 1
+        if self._depth > _MAX_DEPTH or self._visits > _MAX_VISITS:
+            self._is_cut_short = True
+            return []
+        self._origins[key] = []  # a value that depends on itself adds no origins
         self._depth += 1
         try:
             followed = self._follow(expression, steps)
-            origins = [Origin(expression, steps)] if followed is None else _distinct(followed)
         finally:
             self._depth -= 1
-        self._origins[key] = origins
+            del self._origins[key]
+        origins = [Origin(expression, steps)] if followed is None else _distinct(followed)
+        if not self._is_cut_short or self._depth == 0:  # a new search may get further
+            self._origins[key] = origins
         return origins
 
     def calls(self, name: str) -> list[ast.Call]:
-        """Return all calls of a function or method of this name, on any object."""
+        """Return all calls of functions and methods of this name."""
         return self._calls[name]
 
     def callee(self, call: ast.Call) -> Definition | None:
-        """Return the function, method or class of these files that is called."""
+        """Return the function, method or class that a call refers to, if the script defines it."""
         definition = self.script.definition(call.func)
         if definition is not None or not isinstance(call.func, ast.Attribute):
             return definition
@@ -84,37 +97,41 @@ class Values:
         methods = [self.method(owner, call.func.attr) for owner in owners]
         return next((method for method in methods if method is not None), None)
 
-    def call_sites(self, function: Definition) -> list[ast.Call]:
-        """Return the calls of a function; for an __init__, of its class."""
-        if function in self._sites:
-            return self._sites[function]
-        self._sites[function] = []
+    def call_sites(self, function: Function) -> list[ast.Call]:
+        """Return the calls of a function or method; for `__init__`, of its class."""
+        if function in self._call_sites:
+            return self._call_sites[function]
+        self._call_sites[function] = []  # ends recursion
         target: Definition = function
         owner = self.script.parent(function)
         if function.name == "__init__" and isinstance(owner, ast.ClassDef):
             target = owner
         sites = [call for call in self._calls[target.name] if self.callee(call) is target]
-        self._sites[function] = sites
+        self._call_sites[function] = sites
+        if self._depth and self._is_cut_short:
+            del self._call_sites[function]
         return sites
 
     def argument(self, call: ast.Call, function: Function, name: str) -> ast.expr | None:
-        """Return the argument that a call passes for a parameter, or else its default."""
+        """Return the argument that a call passes for a parameter, or the parameter's default.
+
+        The result is None if there is neither, or if `*` or `**` makes the argument unknown.
+        """
         for keyword in call.keywords:
             if keyword.arg == name:
                 return keyword.value
         names = [item.arg for item in (*function.args.posonlyargs, *function.args.args)]
         if name in names:
-            n = names.index(name) - self._bound_parameters(call, function)
-            if 0 <= n < len(call.args):
-                up_to_it = call.args[: n + 1]
-                is_starred = any(isinstance(value, ast.Starred) for value in up_to_it)
-                return None if is_starred else call.args[n]
+            index = names.index(name) - self._bound_parameters(call, function)
+            if 0 <= index < len(call.args):
+                is_unknown = _has_star(call.args[: index + 1])
+                return None if is_unknown else call.args[index]
         if any(keyword.arg is None for keyword in call.keywords):
             return None
         return default_value(function, name)
 
     def returns(self, function: Function) -> list[ast.expr]:
-        """Return the values that a function returns; none for a generator."""
+        """Return the expressions in a function's return statements; none for a generator."""
         if function not in self._returned:
             nodes = list(own_nodes(function))
             values = [node.value for node in nodes if isinstance(node, ast.Return) and node.value]
@@ -123,21 +140,21 @@ class Values:
         return self._returned[function]
 
     def bases(self, owner: ast.ClassDef) -> list[ast.ClassDef]:
-        """Return the base classes that are defined in these files."""
+        """Return the direct base classes that the script defines."""
         definitions = (self.script.definition(base) for base in owner.bases)
         return [
             base for base in definitions if isinstance(base, ast.ClassDef) and base is not owner
         ]
 
     def lineage(self, owner: ast.ClassDef) -> list[ast.ClassDef]:
-        """Return a class and all its bases in these files."""
+        """Return a class and all its ancestors that the script defines."""
         lineage = [owner]
         for ancestor in lineage:  # grows while it is iterated
             lineage.extend(base for base in self.bases(ancestor) if base not in lineage)
         return lineage
 
     def method(self, owner: ast.ClassDef, name: str) -> Function | None:
-        """Return the method of a class, its own or inherited."""
+        """Return a method that a class defines or inherits."""
         for ancestor in self.lineage(owner):
             for node in ancestor.body:
                 if isinstance(node, FUNCTIONS) and node.name == name:
@@ -145,7 +162,7 @@ class Values:
         return None
 
     def classes(self, expression: ast.AST) -> list[ast.ClassDef]:
-        """Return the classes of these files that a value may be an instance of."""
+        """Return the script's classes that a value may be an instance of."""
         if isinstance(expression, ast.Name) and expression.id in ("self", "cls"):
             owner = self.script.enclosing_class(expression)
             return [owner] if owner else []
@@ -155,28 +172,30 @@ class Values:
         classes = (self._created_class(origin) for origin in self.origins(expression))
         return [owner for owner in classes if owner is not None]
 
-    def members(self, expression: ast.Attribute) -> list[tuple[ast.expr, Steps]]:
-        """Return the values assigned to an attribute of an instance of a class in these files."""
-        owners = self.classes(expression.value)
-        family = [ancestor for owner in owners for ancestor in self.lineage(owner)]
-        members: list[tuple[ast.expr, Steps]] = []
-        for owner in dict.fromkeys(family):
+    def attribute_values(self, expression: ast.Attribute) -> list[tuple[ast.expr, Steps]]:
+        """Return the values assigned to an attribute in its class or the ancestors of the class.
+
+        Each value has the steps to the part that is assigned.
+        """
+        lineages = [self.lineage(owner) for owner in self.classes(expression.value)]
+        values: list[tuple[ast.expr, Steps]] = []
+        for owner in dict.fromkeys(chain.from_iterable(lineages)):
             for member in self.script.scope(owner).attributes.get((owner, expression.attr), []):
-                members.append((member.value, member.steps))
+                values.append((member.value, member.steps))
             for binding in self.script.scope(owner).tables[owner].get(expression.attr, []):
                 if binding.kind == "value" and binding.value is not None:
-                    members.append((binding.value, binding.steps))
-        return members
+                    values.append((binding.value, binding.steps))
+        return values
 
     def _created_class(self, origin: Origin) -> ast.ClassDef | None:
-        """The class of these files of which an origin creates an instance."""
+        """Return the class that an origin instantiates, if the script defines it."""
         if origin.steps or not isinstance(origin.node, ast.Call):
             return None
         definition = self.script.definition(origin.node.func)
         return definition if isinstance(definition, ast.ClassDef) else None
 
     def _bound_parameters(self, call: ast.Call, function: Function) -> int:
-        """The number of parameters (self, cls) that are bound without being in the call."""
+        """Return how many parameters (self or cls: 0 or 1) the call does not pass itself."""
         if not isinstance(self.script.parent(function), ast.ClassDef):
             return 0
         decorators = {last_name(decorator) for decorator in function.decorator_list}
@@ -188,7 +207,11 @@ class Values:
         return 0 if is_on_class and "classmethod" not in decorators else 1
 
     def _follow(self, expression: ast.AST, steps: Steps) -> list[Origin] | None:
-        """The origins one step further back; None if there is no such step."""
+        """Return the origins of what an expression is computed from.
+
+        The result is None if the expression is an origin itself. The same holds for all methods
+        called `_follow_...`.
+        """
         match expression:
             case ast.Name():
                 return self._follow_name(expression, steps)
@@ -205,7 +228,7 @@ class Values:
             case ast.NamedExpr(value=value) | ast.Await(value=value) | ast.Starred(value=value):
                 return self.origins(value, steps)
             case ast.Tuple(elts=parts) | ast.List(elts=parts) if steps:
-                return self._follow_parts([*parts, *self._appended(expression)], steps)
+                return self._follow_elements([*parts, *self._appended(expression)], steps)
             case ast.Dict() if steps:
                 return self._follow_dict(expression, steps)
             case ast.DictComp(value=value) if steps and steps[0] != EACH:
@@ -218,12 +241,15 @@ class Values:
         bindings = self.script.scope(name).reaching(name)
         if not bindings:
             return None
-        followed = [self._follow_binding(binding, steps) for binding in bindings]
-        ways = [origins for origins in followed if origins is not None]
+        origins = self._follow_bindings(bindings, steps)
         items = self._assigned_items(name, steps)
-        if not ways and not items:
-            return None
-        return [origin for way in (*ways, items) for origin in way]
+        return None if origins is None and not items else [*(origins or []), *items]
+
+    def _follow_bindings(self, bindings: list[Binding], steps: Steps) -> list[Origin] | None:
+        """Return the origins of all bindings that can be followed; None if none can be."""
+        followed = [self._follow_binding(binding, steps) for binding in bindings]
+        known = [origins for origins in followed if origins is not None]
+        return list(chain.from_iterable(known)) if known else None
 
     def _follow_binding(self, binding: Binding, steps: Steps) -> list[Origin] | None:
         if binding.kind == "value" and binding.value is not None:
@@ -235,11 +261,9 @@ class Values:
         return None
 
     def _follow_exported(self, path: str, steps: Steps) -> list[Origin] | None:
-        """The origins of a value in a module of these files."""
+        """Return the origins of a variable in a module of the script, by its full name."""
         bindings = [item for item in self.script.exported(path) if item.kind == "value"]
-        followed = [self._follow_binding(binding, steps) for binding in bindings]
-        ways = [origins for origins in followed if origins is not None]
-        return [origin for way in ways for origin in way] if ways else None
+        return self._follow_bindings(bindings, steps)
 
     def _follow_parameter(self, node: ast.arg, steps: Steps) -> list[Origin]:
         function = self.script.parent(self.script.parent(node))
@@ -257,9 +281,11 @@ class Values:
         path = self.script.path_of(expression)
         if path:
             return self._follow_exported(path, steps) or None
-        members = self.members(expression)
+        values = self.attribute_values(expression)
         return [
-            origin for value, way in members for origin in self.origins(value, way + steps)
+            origin
+            for value, value_steps in values
+            for origin in self.origins(value, value_steps + steps)
         ] or None
 
     def _follow_item(self, value: ast.expr, key: ast.expr, steps: Steps) -> list[Origin] | None:
@@ -271,19 +297,31 @@ class Values:
             return None
         return origins
 
-    def _follow_parts(self, parts: list[ast.expr], steps: Steps) -> list[Origin] | None:
-        first, rest = steps[0], steps[1:]
-        if isinstance(first, int):
-            is_inside = -len(parts) <= first < len(parts)
-            return self.origins(parts[first], rest) if is_inside else None
-        return [origin for part in parts for origin in self.origins(part, rest)]
+    def _follow_elements(self, elements: list[ast.expr], steps: Steps) -> list[Origin] | None:
+        """Return the origins of an element, or of all if the index is unknown."""
+        index, rest = steps[0], steps[1:]
+        if isinstance(index, int):
+            is_inside = -len(elements) <= index < len(elements)
+            if not is_inside or _has_star(
+                elements[: index + 1] if index >= 0 else elements[index:]
+            ):
+                return None
+            return self.origins(elements[index], rest)
+        return [
+            origin
+            for element in elements
+            # The elements of `*names` are those of names.
+            for origin in self.origins(element, steps if _has_star([element]) else rest)
+        ]
 
     def _appended(self, created: ast.expr) -> list[ast.expr]:
-        """The values appended, in the same function, to a list that is assigned to a name."""
-        holder = self.script.parent(created)
-        if not isinstance(holder, ast.Assign) or not isinstance(holder.targets[0], ast.Name):
+        """Return the values that the same function appends to a list after `name = [...]`."""
+        assignment = self.script.parent(created)
+        if not isinstance(assignment, ast.Assign) or not isinstance(
+            assignment.targets[0], ast.Name
+        ):
             return []
-        name, home = holder.targets[0].id, self.script.function(created)
+        name, home = assignment.targets[0].id, self.script.function(created)
         return [
             call.args[0]
             for call in self._calls["append"]
@@ -326,7 +364,7 @@ class Values:
         return [origin for value in values for origin in self.origins(value, steps)] or None
 
     def _follow_each(self, call: ast.Call, name: str, steps: Steps) -> list[Origin] | None:
-        """The elements of the result of a call, when looped over."""
+        """Return the origins of the elements of a call's result; steps begin with EACH."""
         key = steps[1] if len(steps) > 1 else None
         if name == "enumerate" and call.args:
             return self.origins(call.args[0], (EACH, *steps[2:])) if key == 1 else None
@@ -341,14 +379,14 @@ class Values:
         return self._follow_returns(callee, steps) if isinstance(callee, FUNCTIONS) else None
 
     def _assigned_items(self, name: ast.Name, steps: Steps) -> list[Origin]:
-        """The values assigned to a key: `loaders["val"] = ...`."""
+        """Return the origins of values assigned to an item: `loaders["val"] = ...`."""
         if not steps or steps[0] == EACH:
             return []
         origins: list[Origin] = []
         for member in self.script.scope(name).members:
             if member.key.startswith("[") and isinstance(member.receiver, ast.Name):
-                fits = steps[0] == ANY or member.key in (f"[{steps[0]}]", f"[{ANY}]")
-                if member.receiver.id == name.id and fits:
+                is_possible = steps[0] == ANY or member.key in (f"[{steps[0]}]", f"[{ANY}]")
+                if member.receiver.id == name.id and is_possible:
                     origins.extend(self.origins(member.value, member.steps + steps[1:]))
         return origins
 
@@ -363,9 +401,11 @@ def _distinct(origins: list[Origin]) -> list[Origin]:
 
 
 def _positional(call: ast.Call, index: int) -> ast.expr | None:
-    """Return a positional argument by its index; None if a star makes it uncertain."""
-    if not -len(call.args) <= index < len(call.args):
-        return None
-    if any(isinstance(argument, ast.Starred) for argument in call.args):
+    """Return a positional argument, or None if there is none or a `*` makes it unknown."""
+    if not -len(call.args) <= index < len(call.args) or _has_star(call.args):
         return None
     return call.args[index]
+
+
+def _has_star(expressions: Iterable[ast.expr]) -> bool:
+    return any(isinstance(expression, ast.Starred) for expression in expressions)

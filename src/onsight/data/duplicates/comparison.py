@@ -60,12 +60,14 @@ def align(moving: Tensor, fixed: Tensor) -> Tensor:
     alignment = torch.tensor([1.0, 0.0, 1.0, 0.0]).repeat(len(moving), 1)
     for _ in range(_ALIGNMENT_ROUNDS):
         laid, slope_across, slope_down = apply_alignment(layers, alignment).unbind(1)
-        ways = torch.stack([slope_across * across, slope_across, slope_down * down, slope_down], -1)
-        ways = ways.flatten(1, 2) * _overlap(alignment, side).flatten(1).unsqueeze(2)
-        curvature = ways.mT @ ways
+        gradients = torch.stack(
+            [slope_across * across, slope_across, slope_down * down, slope_down], -1
+        )
+        gradients = gradients.flatten(1, 2) * _overlap(alignment, side).flatten(1).unsqueeze(2)
+        curvature = gradients.mT @ gradients
         size = curvature.diagonal(dim1=1, dim2=2).mean(1).clamp(min=1.0)
         curvature = curvature + _MIN_CURVATURE * size[:, None, None] * torch.eye(4)
-        wanted = ways.mT @ (fixed - laid).flatten(1).unsqueeze(2)
+        wanted = gradients.mT @ (fixed - laid).flatten(1).unsqueeze(2)
         alignment = alignment + torch.linalg.solve(curvature, wanted)[..., 0]
     return alignment
 

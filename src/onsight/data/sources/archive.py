@@ -45,7 +45,7 @@ Reader = Callable[[int], bytes]
 
 
 def detect_archive(path: Path) -> str:
-    """Return `zip`, `tar` or nothing, judged by the content if possible, else by the name."""
+    """Return `zip`, `tar` or an empty string, from the content if possible, else from the name."""
     with open(path, "rb") as file:
         head = file.read(512)
     if head.startswith(_ZIP_MAGIC):
@@ -61,8 +61,8 @@ def detect_archive(path: Path) -> str:
 def read_archive(path: Path, cache_folder: Path | None = None) -> Source:
     """Return the images in the class folders of a zip or a tar.
 
-    cache_folder: the place for the unlinked file of a decompressed tar. Raises
-    DataError for a broken archive or one without class folders; DiskError.
+    cache_folder: where the unlinked file of a decompressed tar goes. Raises DataError for a broken
+    archive or one without class folders; DiskError.
     """
     path = Path(os.path.realpath(path))
     with ExitStack() as cleanup:
@@ -87,9 +87,9 @@ def read_archive(path: Path, cache_folder: Path | None = None) -> Source:
 
 
 def open_archive(path: Path, cache_folder: Path | None = None) -> tuple[Members, Reader]:
-    """Return the members of a zip or a tar, and a reader of usable member i.
+    """Return the members of a zip or tar, and a function that reads usable member i.
 
-    cache_folder: as for `read_archive`. Raises DataError, DiskError.
+    cache_folder: where the unlinked file of a decompressed tar goes. Raises DataError, DiskError.
     """
     with ExitStack() as cleanup:
         _, file, members, read_member = _open(path, cache_folder, cleanup)
@@ -98,7 +98,7 @@ def open_archive(path: Path, cache_folder: Path | None = None) -> tuple[Members,
 
 
 class _RowReader:
-    """Read row i; the archive's file is closed once the reader is garbage."""
+    """Reads the content of row i; closes the archive when garbage-collected."""
 
     def __init__(self, file: IO[bytes], read_member: Reader, positions: Sequence[int]) -> None:
         self._read_member = read_member

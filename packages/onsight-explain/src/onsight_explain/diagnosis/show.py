@@ -104,7 +104,7 @@ def facts(explanation: Explanation) -> dict[str, Any]:
         ],
         "unchanged_files": [str(path) for path in explanation.unchanged],
         "fixed_script": delivery.facts() if delivery else None,
-        "findings": [finding.facts() for finding in explanation.findings],
+        "findings": [finding.to_dict() for finding in explanation.findings],
         "ceilings": asdict(ceilings) if ceilings else None,
         "flops_per_step": trace.flops,
         "bytes_per_step": trace.bytes,

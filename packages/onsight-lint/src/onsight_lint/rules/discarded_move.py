@@ -87,7 +87,7 @@ def _is_tensor(context: Context, owner: ast.expr) -> bool:
 
 
 def _is_used_as_tensor(context: Context, owner: ast.expr) -> bool:
-    """Whether a name is used only in ways that a tensor allows."""
+    """Return whether a tensor allows every use of a name."""
     if context.kinds.uses(owner) - _TENSOR_ATTRIBUTES:
         return False
     key = key_of(owner)
@@ -102,7 +102,7 @@ def _is_used_as_tensor(context: Context, owner: ast.expr) -> bool:
 
 
 def _may_have_own_to(context: Context, owner: ast.expr) -> bool:
-    """Whether batches may be of a class that defines `.to()`."""
+    """Return whether batches may be of a class that defines `.to()`."""
     paths = {
         binding.path
         for scopes in context.script.scopes.values()
@@ -118,7 +118,7 @@ def _may_have_own_to(context: Context, owner: ast.expr) -> bool:
 
 
 def _is_network_input(context: Context, owner: ast.expr) -> bool:
-    """Whether a name that is used as a tensor is passed to a network or a loss."""
+    """Return whether a name that is used as a tensor is passed to a network or a loss."""
     if not isinstance(owner, ast.Name) or not _is_used_as_tensor(context, owner):
         return False
     function = context.script.function(owner)
@@ -131,7 +131,7 @@ def _is_network_input(context: Context, owner: ast.expr) -> bool:
 
 
 def _is_used_again(context: Context, owner: ast.expr, move: ast.expr) -> bool:
-    """Whether the tensor is used elsewhere, so that the move mattered."""
+    """Return whether the tensor is used elsewhere, so that the move mattered."""
     key = key_of(owner)
     for node in context.script.source(owner).all(ast.Name, ast.Attribute, ast.Subscript):
         if key_of(node) == key and node is not owner:
@@ -143,7 +143,7 @@ def _is_used_again(context: Context, owner: ast.expr, move: ast.expr) -> bool:
 
 
 def _is_same(context: Context, first: ast.expr, second: ast.expr) -> bool:
-    """Whether a name refers to the same value in two places."""
+    """Return whether a name refers to the same value in two places."""
     if isinstance(first, ast.Name) and isinstance(second, ast.Name):
         scopes = context.script.scope(first)
         return scopes.lookup(first) is scopes.lookup(second)

@@ -48,14 +48,14 @@ def _unchanged_operand(context: Context, value: ast.expr) -> ast.expr | None:
 
 
 def _returns_copy(context: Context, call: ast.Call) -> bool:
-    """Whether a function of numpy or torch is called that returns a changed copy."""
+    """Return whether a function of numpy or torch is called that returns a changed copy."""
     library, _, name = context.script.path_of(call.func).rpartition(".")
     is_in_place = keyword_value(call, "out") or keyword_value(call, "inplace")
     return library in _LIBRARIES and name in _COPYING and not is_in_place
 
 
 def _is_in_loop(context: Context, node: ast.AST) -> bool:
-    """Whether a loop contains a node; elsewhere a notebook may have displayed the value."""
+    """Return whether a loop contains a node; elsewhere a notebook may have displayed the value."""
     return any(
         isinstance(parent, (ast.For, ast.While)) for parent in context.script.ancestors(node)
     )

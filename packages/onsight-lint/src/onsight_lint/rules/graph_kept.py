@@ -78,7 +78,7 @@ def _mistake(context: Context, node: ast.AST, target: ast.expr, loss: ast.expr) 
 
 
 def _may_hold_numbers(context: Context, target: ast.expr) -> bool:
-    """Whether a sum or list is never used in a way that only tensors allow."""
+    """Return whether no use of a sum or list requires tensors."""
     passed_to_torch = {
         key_of(part)
         for call in context.script.nodes(ast.Call)
@@ -139,7 +139,7 @@ def _without_methods(context: Context, value: ast.expr) -> ast.expr:
 
 
 def _is_fresh(loop: BatchLoop, target: ast.expr, accumulation: ast.AST) -> bool:
-    """Whether the sum or list is created again for each batch."""
+    """Return whether the sum or list is created again for each batch."""
     for node in loop_nodes(loop):
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and _accumulation(node) is None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -150,7 +150,7 @@ def _is_fresh(loop: BatchLoop, target: ast.expr, accumulation: ast.AST) -> bool:
 
 
 def _has_graph(context: Context, loop: BatchLoop, node: ast.AST, loss: ast.expr) -> bool:
-    """Whether a loss certainly has a graph where it is accumulated."""
+    """Return whether a loss certainly has a graph where it is accumulated."""
     if loop.evaluates and context.gradients.are_off(node):
         return False
     if not loop.trains and not loop.evaluates:
@@ -166,7 +166,7 @@ def _has_graph(context: Context, loop: BatchLoop, node: ast.AST, loss: ast.expr)
 
 
 def _creates_loss(context: Context, value: ast.expr, depth: int = 6) -> bool:
-    """Whether an expression is a loss with its graph, wherever it comes from."""
+    """Return whether an expression is a loss with its graph, wherever it comes from."""
     origins = context.values.origins(value)
     return bool(origins) and all(_is_loss(context, origin, depth) for origin in origins)
 
@@ -190,7 +190,7 @@ def _is_loss(context: Context, origin: Origin, depth: int) -> bool:
 def _is_backpropagated(
     context: Context, loop: BatchLoop, loss: ast.Name, bindings: Sequence[Binding]
 ) -> bool:
-    """Whether gradients of the same loss are computed in the loop."""
+    """Return whether gradients of the same loss are computed in the loop."""
     for call in backward_calls(loop.node):
         for name in (call_owner(call), *call.args):
             if isinstance(name, ast.Name) and name.id == loss.id:
@@ -201,5 +201,5 @@ def _is_backpropagated(
 
 
 def _detaches(value: ast.expr) -> bool:
-    """Whether an expression detaches a value from its graph."""
+    """Return whether an expression detaches a value from its graph."""
     return any(last_name(part) in _DETACHES for part in ast.walk(value))

@@ -134,14 +134,14 @@ def _mistake(context: Context, size: ast.expr, rows: str, problem: str) -> Mista
 
 
 def _is_size(context: Context, loop: BatchLoop, value: ast.expr) -> bool:
-    """Whether a value is the batch size of a loop's loader, by its name or its number."""
+    """Return whether a value is the batch size of a loop's loader, by its name or its number."""
     if _SIZE_NAME.search(last_name(value)) and context.values.origins(value):
         return not _is_measured(context, value)
     return _is_literal_size(context, loop, value)
 
 
 def _is_literal_size(context: Context, loop: BatchLoop, value: ast.expr) -> bool:
-    """Whether a value is a literal equal to the batch size, or a name given to it."""
+    """Return whether a value is a literal equal to the batch size, or a name given to it."""
     number = context.constants.value(value)
     if not isinstance(number, int) or isinstance(number, bool) or number < 2:
         return bool(_SIZE_NAME.search(last_name(value))) and not _is_measured(context, value)
@@ -153,8 +153,8 @@ def _is_literal_size(context: Context, loop: BatchLoop, value: ast.expr) -> bool
 
 
 def _is_measured(context: Context, value: ast.expr) -> bool:
-    """Whether a batch size was read from the batch: `batch_size = labels.size(0)`."""
-    if isinstance(value, ast.Attribute) and not context.values.members(value):
+    """Return whether a batch size was read from the batch: `batch_size = labels.size(0)`."""
+    if isinstance(value, ast.Attribute) and not context.values.attribute_values(value):
         return last_name(value.value) not in _OPTIONS
     return any(
         not isinstance(origin.node, (ast.Constant, ast.Attribute))
@@ -163,7 +163,7 @@ def _is_measured(context: Context, value: ast.expr) -> bool:
 
 
 def _is_divisor(context: Context, loop: BatchLoop, target: ast.expr) -> bool:
-    """Whether correct answers or losses are divided by a total."""
+    """Return whether correct answers or losses are divided by a total."""
     key = key_of(target)
     for node in own_nodes(context.script.function(loop.node)):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
@@ -174,7 +174,7 @@ def _is_divisor(context: Context, loop: BatchLoop, target: ast.expr) -> bool:
 
 
 def _is_batch_count(context: Context, loop: BatchLoop, expression: ast.expr) -> bool:
-    """Whether an expression is the number of batches: `len(loader)`, `i + 1`."""
+    """Return whether an expression is the number of batches: `len(loader)`, `i + 1`."""
     if isinstance(expression, ast.Call) and last_name(expression.func) == "len":
         counted = expression.args[0] if expression.args else expression
         is_same = context.script.code(counted) == context.script.code(loop.loader)
@@ -200,7 +200,7 @@ def _is_minus_one(expression: ast.expr) -> bool:
 
 
 def _indexes_rows(context: Context, loop: ast.For) -> bool:
-    """Whether a loop over numbers indexes rows of tensors with them."""
+    """Return whether a loop over numbers indexes rows of tensors with them."""
     return any(
         isinstance(node, ast.Subscript)
         and key_of(node.slice) == key_of(loop.target) != ""

@@ -46,7 +46,7 @@ RULE = Rule(
 
 
 def _has_single_rows(context: Context, loop: BatchLoop) -> bool:
-    """Whether batches may be of one row, where sum and mean are the same."""
+    """Return whether batches may be of one row, where sum and mean are the same."""
     creations = context.loaders.creations(loop.loader)
     return any(context.loaders.value(call, "batch_size", 1) == 1 for call in creations)
 
@@ -68,7 +68,7 @@ def _divides_by_rows(context: Context, loop: BatchLoop, batch_sum: BatchSum, nod
 
 
 def _is_row_count(context: Context, loop: BatchLoop, expression: ast.expr) -> bool:
-    """Whether an expression is the number of rows of the loop's data: `len(loader.dataset)`."""
+    """Return whether an expression counts the rows of the loop's data: `len(loader.dataset)`."""
     origins = context.values.origins(expression)
     return bool(origins) and all(
         not origin.steps and _counts_rows(context, loop, origin.node) for origin in origins

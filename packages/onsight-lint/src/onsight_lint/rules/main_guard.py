@@ -65,7 +65,7 @@ def _has_workers(context: Context, loader: ast.expr) -> bool:
 
 
 def _forks_workers(context: Context) -> bool:
-    """Whether a script requests forked workers, which do not need the guard."""
+    """Return whether a script requests forked workers, which do not need the guard."""
     calls = [*context.values.calls("set_start_method"), *context.values.calls("get_context")]
     values = (value for call in calls for value in call.args)
     return any(isinstance(value, ast.Constant) and value.value == "fork" for value in values)

@@ -75,7 +75,7 @@ def _mistake(context: Context, call: ast.Call) -> Mistake:
 
 
 def _has_alternative(context: Context, call: ast.Call) -> bool:
-    """Whether the same function loads the same file with map_location in another branch."""
+    """Return whether the same function loads the same file with map_location in another branch."""
     return any(
         keyword_value(other, "map_location") is not None
         and context.script.function(other) is context.script.function(call)
@@ -85,7 +85,7 @@ def _has_alternative(context: Context, call: ast.Call) -> bool:
 
 
 def _uses_accelerator(context: Context) -> bool:
-    """Whether a script names anything but the CPU, and moves its weights itself."""
+    """Return whether a script names a device other than the CPU, and moves its weights."""
     for node in context.script.nodes(ast.Import, ast.ImportFrom):
         modules = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
         if any(map(_MOVES_WEIGHTS.search, modules)):
@@ -103,7 +103,7 @@ def _uses_accelerator(context: Context) -> bool:
 
 
 def _needs_one_gpu(context: Context) -> bool:
-    """Whether a script only runs on a GPU, in one process."""
+    """Return whether a script only runs on a GPU, in one process."""
     moves = context.values.calls("cuda")
     needs = bool(moves)
     if any(_is_unconditional(context, call) for call in moves) or context.values.calls("Event"):
@@ -122,7 +122,7 @@ def _needs_one_gpu(context: Context) -> bool:
 
 
 def _is_unconditional(context: Context, call: ast.Call) -> bool:
-    """Whether `.cuda()` is called in the script itself without a choice around it."""
+    """Return whether `.cuda()` is called in the script itself without a choice around it."""
     if context.script.source(call) is not context.script.sources[0]:
         return False
     return not any(
@@ -132,7 +132,7 @@ def _is_unconditional(context: Context, call: ast.Call) -> bool:
 
 
 def _is_published(context: Context, call: ast.Call) -> bool:
-    """Whether a file has the name of weights that others publish, or is loaded as such."""
+    """Return whether a file has the name of weights that others publish, or is loaded as such."""
     path = call.args[0]
     words = [part.value for part in ast.walk(path) if isinstance(part, ast.Constant)]
     if any(isinstance(word, str) and _PUBLISHED_FILE.search(word) for word in words):
@@ -147,7 +147,7 @@ def _is_published(context: Context, call: ast.Call) -> bool:
 
 
 def _is_own_file(context: Context, call: ast.Call) -> bool:
-    """Whether the same run has saved the file before, and so on the same device."""
+    """Return whether the same run has saved the file before, and so on the same device."""
     for save in context.values.calls("save"):
         if len(save.args) < 2 or context.script.path_of(save.func) != "torch.save":
             continue
@@ -169,7 +169,7 @@ def _path_dumps(context: Context, path: ast.expr) -> set[str]:
 
 
 def _follows(context: Context, place: ast.Call, save: ast.Call) -> bool:
-    """Whether a call in the function of a save is only reached after it."""
+    """Return whether a call in the function of a save is only reached after it."""
     is_same_function = context.script.function(place) is context.script.function(save)
     if not is_same_function or start_position(place) < start_position(save):
         return False
@@ -182,7 +182,7 @@ def _follows(context: Context, place: ast.Call, save: ast.Call) -> bool:
 
 
 def _reaches_weights(context: Context, call: ast.Call) -> bool:
-    """Whether the loaded value is passed to the load_state_dict of a network."""
+    """Return whether the loaded value is passed to the load_state_dict of a network."""
     for name in _LOADING_METHODS:
         for use in context.values.calls(name):
             owner = call_owner(use)
@@ -197,7 +197,7 @@ def _reaches_weights(context: Context, call: ast.Call) -> bool:
 
 
 def _comes_from(context: Context, value: ast.AST, call: ast.Call, depth: int = 6) -> bool:
-    """Whether a value, or one that it was made from, is the result of a call."""
+    """Return whether a value is the result of a call, or is computed from one."""
     if value is call:
         return True
     if not depth:

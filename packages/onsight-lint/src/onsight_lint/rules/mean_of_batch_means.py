@@ -120,7 +120,7 @@ def _divides_by_batches(
 def _is_batch_count(
     context: Context, loop: BatchLoop, expression: ast.expr, batch_sum: BatchSum
 ) -> bool:
-    """Whether an expression is the number of batches of a loop."""
+    """Return whether an expression is the number of batches of a loop."""
     if isinstance(expression, ast.Call) and last_name(expression.func) == "max":
         return any(_is_batch_count(context, loop, part, batch_sum) for part in expression.args)
     if isinstance(expression, ast.Call) and last_name(expression.func) == "len" and expression.args:
@@ -142,7 +142,7 @@ def _is_batch_count(
 
 
 def _is_counter(context: Context, loop: BatchLoop, name: ast.Name) -> bool:
-    """Whether a name is incremented once per batch."""
+    """Return whether a name is incremented once per batch."""
     return any(
         isinstance(node, ast.AugAssign)
         and key_of(node.target) == name.id
@@ -154,7 +154,7 @@ def _is_counter(context: Context, loop: BatchLoop, name: ast.Name) -> bool:
 
 
 def _is_unweighted_meter(context: Context, batch_sum: BatchSum) -> bool:
-    """Whether means go into a meter whose second argument, the weight, is omitted."""
+    """Return whether means go into a meter whose second argument, the weight, is omitted."""
     statement = batch_sum.statement
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return False

@@ -79,7 +79,7 @@ def _mode(context: Context, network_call: NetworkCall) -> Mode | None:
 
 
 def _is_deliberate(context: Context, loop: BatchLoop, call: ast.Call) -> bool:
-    """Whether `.train()` is meant for this very loop, as to measure batch norm statistics."""
+    """Return whether `.train()` is meant for this loop, as to measure batch norm statistics."""
     scope, position = context.script.function(call), start_position(loop.node)
     if _BATCH_NORM_UPDATE.search(getattr(scope, "name", "")):
         return True
@@ -99,7 +99,7 @@ def _is_deliberate(context: Context, loop: BatchLoop, call: ast.Call) -> bool:
 
 
 def _is_set_back(context: Context) -> bool:
-    """Whether the script calls `.train()`, or trains nothing."""
+    """Return whether the script calls `.train()`, or trains nothing."""
     return bool(context.values.calls("train")) or not any(
         loop.trains for loop in context.batch_loops
     )

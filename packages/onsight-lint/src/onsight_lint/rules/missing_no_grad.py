@@ -55,7 +55,7 @@ def _is_volatile(context: Context, call: ast.Call) -> bool:
 
 
 def _imports_torch(context: Context, node: ast.AST) -> bool:
-    """Whether the file of a node has `import torch` at its top."""
+    """Return whether the file of a node has `import torch` at its top."""
     tables = context.script.scope(node).tables
     bindings = tables[context.script.source(node).tree].get("torch", [])
     return bool(bindings) and all(binding.path == "torch" for binding in bindings)
@@ -75,7 +75,7 @@ def _builds_graph(context: Context, network_call: NetworkCall) -> bool:
 
 
 def _freezes_weights(context: Context) -> bool:
-    """Whether the script sets requires_grad to False."""
+    """Return whether the script sets requires_grad to False."""
     for node in context.script.nodes(ast.Assign):
         match node:
             case ast.Assign(

@@ -84,7 +84,7 @@ def _loop_over_epochs(context: Context, node: ast.AST) -> ast.AST | None:
 def _leaves_in_evaluation(
     context: Context, event: ModeCall, loop: BatchLoop, network: ast.expr
 ) -> bool:
-    """Whether a call in the loop over epochs belongs to an evaluation of the same network."""
+    """Return whether a call in the loop over epochs is part of evaluating the same network."""
     if event.function is not None:
         is_left = context.modes.left_by(event.function) == "eval"
         return is_left and _evaluates_network(context, event)
@@ -102,7 +102,7 @@ def _leaves_in_evaluation(
 
 
 def _evaluates_network(context: Context, event: ModeCall) -> bool:
-    """Whether a called function evaluates the network, and not perhaps its moving average."""
+    """Return whether a called function evaluates the network itself, not its moving average."""
     function = event.function
     calls = [
         call

@@ -48,7 +48,7 @@ RULE = Rule(
 
 
 def _is_training_set(context: Context, dataset: ast.expr) -> bool:
-    """Whether a dataset is all of the training images, evaluated as they are trained with."""
+    """Return whether a dataset is the whole training set, evaluated with its own augmentation."""
     nodes = [origin.node for origin in context.values.origins(dataset)]
     flags = [keyword_value(node, "train") for node in nodes if isinstance(node, ast.Call)]
     is_on = any(flag is not None and context.constants.value(flag) is True for flag in flags)
@@ -56,7 +56,7 @@ def _is_training_set(context: Context, dataset: ast.expr) -> bool:
 
 
 def _random_step(context: Context, dataset: ast.AST, depth: int = 4) -> ast.Call | None:
-    """The first random transform of a dataset, or of the one that it is a part of."""
+    """The first random transform of a dataset, or of the dataset that it is a subset of."""
     steps: list[ast.Call | None] = []
     for origin in context.values.origins(dataset) if depth else []:
         created = origin.node

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from onsight_lint.edits import indented, replace_node, show_changed
-from onsight_lint.listings import find_paired_listings, is_listing, is_sorted_listing
+from onsight_lint.listings import find_paired_listings, lists_folder
 from onsight_lint.loops import BatchLoop, loop_nodes
 from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.syntax import (
@@ -119,7 +119,7 @@ def _appends_after(
 
 
 def _tests_row(context: Context, loop: ast.For | ast.AsyncFor, test: ast.expr) -> bool:
-    """Whether a test is about whether a row can be used: a file exists, an image was read."""
+    """Return whether a test checks that a row is usable: a file exists, an image was read."""
     if not any(map(_tests_file, ast.walk(test))):
         return False
     inside = {loop, *own_nodes(loop)}
@@ -141,14 +141,14 @@ def _tests_file(node: ast.AST) -> bool:
 
 
 def _ends_or_repairs(body: Sequence[ast.stmt]) -> bool:
-    """Whether a handler ends the loop or the script, or corrects the lists."""
+    """Return whether a handler ends the loop or the script, or corrects the lists."""
     nodes = list(block_nodes(body))
     ends = any(isinstance(node, (ast.Raise, ast.Return, ast.Break)) for node in nodes)
     return ends or _repairs(nodes)
 
 
 def _continues(body: Sequence[ast.stmt]) -> bool:
-    """Whether a block skips the rest of the loop, and leaves the lists as they are."""
+    """Return whether a block skips the rest of the loop, and leaves the lists as they are."""
     nodes = list(block_nodes(body))
     return not _repairs(nodes) and any(isinstance(node, ast.Continue) for node in nodes)
 
@@ -160,7 +160,7 @@ def _repairs(nodes: Sequence[ast.AST]) -> bool:
 
 
 def _are_paired(context: Context, loop: ast.AST, key: str, other: str, is_loose: bool) -> bool:
-    """Whether two lists are paired: zipped, put in a dataset, returned, or indexed alike.
+    """Return whether two lists are paired: zipped, put in a dataset, returned, or indexed alike.
 
     is_loose: the lists may differ on purpose, so only calls that certainly pair rows count.
     """
@@ -219,7 +219,7 @@ def _shuffled_predictions(context: Context) -> Iterator[Mistake]:
 
 
 def _pairs_with_list(context: Context, loop: BatchLoop) -> bool:
-    """Whether collected predictions are paired with a list of the dataset after the loop."""
+    """Return whether collected predictions are paired with a list of the dataset after the loop."""
     collected = set(_collected_keys(loop))
     inside = set(loop_nodes(loop))
     for node in own_nodes(context.script.function(loop.node)):
@@ -248,7 +248,7 @@ def _source_keys(context: Context, parts: Sequence[ast.expr]) -> set[str]:
 
 
 def _is_dataset_list(context: Context, expression: ast.expr) -> bool:
-    """Whether an expression is a list in the order of the dataset or of a folder."""
+    """Return whether an expression is a list in the order of the dataset or of a folder."""
     if _is_list_attribute(expression):
         return True
     if not isinstance(expression, ast.Name):
@@ -259,13 +259,13 @@ def _is_dataset_list(context: Context, expression: ast.expr) -> bool:
             continue
         if any(map(_is_list_attribute, ast.walk(value))):
             return True
-        if is_listing(context, value) or is_sorted_listing(context, value):
+        if lists_folder(context, value):
             return True
     return False
 
 
 def _is_list_attribute(node: ast.AST) -> bool:
-    """Whether a node is a list of a dataset: `dataset.targets`."""
+    """Return whether a node is a list of a dataset: `dataset.targets`."""
     match node:
         case ast.Attribute(value=owner, attr=name) if name in _DATASET_LISTS:
             return bool(_DATASET_NAME.search(last_name(owner)))
@@ -282,7 +282,7 @@ def _collected_keys(loop: BatchLoop) -> Iterator[str]:
 
 
 def _indexes_list(loop: BatchLoop) -> bool:
-    """Whether the dataset's lists are indexed with the batch number."""
+    """Return whether the dataset's lists are indexed with the batch number."""
     match loop.node:
         case ast.For(target=ast.Tuple(elts=[number, *_]), iter=ast.Call(func=function)) if (
             last_name(function) == "enumerate"

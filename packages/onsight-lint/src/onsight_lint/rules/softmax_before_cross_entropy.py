@@ -38,7 +38,7 @@ class _Softmax:
 
     @property
     def is_log(self) -> bool:
-        """Whether it is a log-softmax."""
+        """Whether the softmax is a log-softmax."""
         return last_name(self.node).lower().startswith("log")
 
 
@@ -173,7 +173,7 @@ class _Search:
         return None
 
     def _is_softmax_module(self, function: ast.expr) -> bool:
-        """Whether a function is an nn.Softmax or nn.LogSoftmax."""
+        """Return whether a function is an nn.Softmax or nn.LogSoftmax."""
         origins = self.context.values.origins(function)
         return bool(origins) and all(
             isinstance(origin.node, ast.Call)
@@ -205,7 +205,7 @@ class _Search:
         return softmaxes
 
     def _is_in_evaluation_only(self, node: ast.Return) -> bool:
-        """Whether a return is only reached in evaluation mode."""
+        """Return whether a return is only reached in evaluation mode."""
         child: ast.AST = node
         for parent in self.script.ancestors(node):
             if isinstance(parent, ast.If):

@@ -64,7 +64,7 @@ RULE = Rule(
 
 
 def _is_reader(context: Context, call: ast.Call, deep: bool = True) -> bool:
-    """Whether a call reads an image, itself or (deep) in a function of these files."""
+    """Return whether a call reads an image, itself or (deep) in a function of the script."""
     path = context.script.path_of(call.func)
     if path in _READERS:
         return True
@@ -85,7 +85,7 @@ def _is_reader(context: Context, call: ast.Call, deep: bool = True) -> bool:
 
 
 def _is_silent(context: Context, node: ast.Try, handler: ast.ExceptHandler, read: ast.Call) -> bool:
-    """Whether a handler neither reports nor records an image that cannot be read."""
+    """Return whether a handler neither reports nor records an image that cannot be read."""
     if not _catches_read_errors(handler):
         return False
     inside = list(block_nodes(handler.body))
@@ -120,7 +120,7 @@ def _identifying_names(context: Context, read: ast.Call) -> set[str]:
 
 
 def _handles_error(context: Context, part: ast.AST, names: set[str], error: str | None) -> bool:
-    """Whether a part of a handler makes the error, or the image, known in some way."""
+    """Return whether part of a handler reports or records the error or the image."""
     match part:
         case ast.Call():
             is_other_reader = _is_reader(context, part) and last_name(part) != "__getitem__"
@@ -140,7 +140,7 @@ def _handles_error(context: Context, part: ast.AST, names: set[str], error: str 
 
 
 def _reports(call: ast.Call) -> bool:
-    """Whether a call reports something that differs from image to image."""
+    """Return whether a call reports something that differs from image to image."""
     name = last_name(call.func)
     if not _REPORTING_NAME.match(name):
         return False
@@ -148,12 +148,12 @@ def _reports(call: ast.Call) -> bool:
 
 
 def _collects(call: ast.Call, names: set[str]) -> bool:
-    """Whether a call puts the image's name on a list."""
+    """Return whether a call puts the image's name on a list."""
     return last_name(call.func) in _COLLECTING and bool(names_in(*call.args) & names)
 
 
 def _may_report(context: Context, call: ast.Call) -> bool:
-    """Whether a call is of a function in these files that reports something."""
+    """Return whether a call reaches a function of the script that reports something."""
     callee = context.values.callee(call)
     if not isinstance(callee, FUNCTIONS) or callee.name == "__getitem__":
         return False
@@ -164,7 +164,7 @@ def _may_report(context: Context, call: ast.Call) -> bool:
 
 
 def _records(context: Context, node: ast.Assign | ast.AugAssign, names: set[str]) -> bool:
-    """Whether an assignment keeps the image's name or the error, or counts errors."""
+    """Return whether an assignment keeps the image's name or the error, or counts errors."""
     if isinstance(node, ast.AugAssign):
         return isinstance(node.value, ast.Constant) and _is_read_anywhere(context, node)
     is_keyed_by_image = bool(names_in(*node.targets) & names)
@@ -175,7 +175,7 @@ def _records(context: Context, node: ast.Assign | ast.AugAssign, names: set[str]
 
 
 def _is_read_anywhere(context: Context, node: ast.AugAssign) -> bool:
-    """Whether a counter is read anywhere."""
+    """Return whether a counter is read anywhere."""
     return bool(key_of(node.target)) and any(
         isinstance(name.ctx, ast.Load) and last_name(name) == last_name(node.target)
         for name in context.script.nodes(ast.Name, ast.Attribute)
@@ -183,7 +183,7 @@ def _is_read_anywhere(context: Context, node: ast.AugAssign) -> bool:
 
 
 def _answers(value: ast.expr | None, names: set[str]) -> bool:
-    """Whether the return value shows the caller which image failed, or that one did."""
+    """Return whether the return value tells the caller that an image failed."""
     parts = list(ast.walk(value)) if value is not None else []
     constants = [part.value for part in parts if isinstance(part, ast.Constant)]
     if any(" " in str(constant) for constant in constants):
@@ -198,7 +198,7 @@ def _answers(value: ast.expr | None, names: set[str]) -> bool:
 
 
 def _is_retried(context: Context, node: ast.Try) -> bool:
-    """Whether the try is one of several attempts that end with an error."""
+    """Return whether the try is one of several attempts that end with an error."""
     for parent in context.script.ancestors(node):
         if isinstance(parent, FUNCTIONS):
             return False
@@ -212,7 +212,7 @@ def _is_retried(context: Context, node: ast.Try) -> bool:
 
 
 def _is_checked_later(context: Context, node: ast.Try, inside: Sequence[ast.AST]) -> bool:
-    """Whether the None in place of an image is checked for later, and reported."""
+    """Return whether the None in place of an image is checked for later, and reported."""
     function = context.script.function(node)
     targets = [part.targets[0] for part in inside if isinstance(part, ast.Assign)]
     if any(_is_tested(function, key_of(target)) for target in targets):
@@ -229,7 +229,7 @@ def _is_checked_later(context: Context, node: ast.Try, inside: Sequence[ast.AST]
 
 
 def _is_tested(function: ast.AST, key: str) -> bool:
-    """Whether a function tests a value, and reports or records something in one case."""
+    """Return whether a function tests a value, and reports or records something in one case."""
     for node in own_nodes(function):
         if isinstance(node, ast.If) and key and key in map(key_of, expressions_in(node.test)):
             calls = [part for part in block_nodes(node.body) if isinstance(part, ast.Call)]

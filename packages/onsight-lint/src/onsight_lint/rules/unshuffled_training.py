@@ -41,7 +41,7 @@ RULE = Rule(
 
 
 def _updates(context: Context, loop: BatchLoop) -> bool:
-    """Whether a loop certainly changes weights for its batches, not images as an attack does."""
+    """Return whether a loop certainly updates weights, not images as an attack does."""
     if not loop.trains or not loop.network_calls:
         return False
     places = [loop.node, *called_functions(context, loop.node)]
@@ -51,7 +51,7 @@ def _updates(context: Context, loop: BatchLoop) -> bool:
 
 
 def _keeps_order(context: Context, call: ast.Call) -> bool:
-    """Whether a loader certainly yields the rows of a dataset of images in their order."""
+    """Return whether a loader certainly yields the rows of a dataset of images in their order."""
     if not context.script.path_of(call.func).startswith("torch.utils.data."):
         return False
     if context.loaders.value(call, "shuffle", False) is not False:
@@ -64,7 +64,7 @@ def _keeps_order(context: Context, call: ast.Call) -> bool:
 
 
 def _has_fixed_order(context: Context, dataset: ast.AST, depth: int = 4) -> bool:
-    """Whether a dataset is of torchvision, a class here, or a part of one of them."""
+    """Return whether a dataset is torchvision's, a class of the script, or a subset of these."""
     origins = context.values.origins(dataset)
     return bool(origins) and all(
         isinstance(origin.node, ast.Call) and _creates_fixed_order(context, origin.node, depth)
@@ -94,7 +94,7 @@ def _creates_fixed_order(context: Context, created: ast.Call, depth: int) -> boo
 
 
 def _returns_requested_row(item: Function) -> bool:
-    """Whether a __getitem__ uses its index as it is, and does not sample another."""
+    """Return whether a __getitem__ uses its index as it is, and does not sample another."""
     names = [argument.arg for argument in item.args.args[1:2]]
     nodes = own_nodes(item)
     used = [node for node in nodes if isinstance(node, ast.Name) and node.id in names]

@@ -10,7 +10,7 @@ from onsight_lint.syntax import keyword_value, last_name
 
 
 def _check(context: Context) -> Iterator[Mistake]:
-    """torch.save of a module, or torch.load used as one."""
+    """torch.save of a module, or torch.load whose result is used as a module."""
     for call in context.values.calls("save"):
         path = context.script.path_of(call.func)
         if path == "torch.save" and call.args and _writes_file(context, call):
@@ -46,13 +46,13 @@ def _saved_values(context: Context, value: ast.expr) -> list[ast.expr]:
 
 
 def _writes_file(context: Context, call: ast.Call) -> bool:
-    """Whether a file is written, rather than a copy in memory."""
+    """Return whether a file is written, rather than a copy in memory."""
     target = call.args[1] if len(call.args) > 1 else call.args[0]
     return all(last_name(item.node) != "BytesIO" for item in context.values.origins(target))
 
 
 def _is_network_itself(value: ast.expr) -> bool:
-    """Whether a value is a plain name or attribute, not a call such as `state_dict()`."""
+    """Return whether a value is a plain name or attribute, not a call such as `state_dict()`."""
     return isinstance(value, (ast.Name, ast.Attribute)) and last_name(value) != "state_dict"
 
 
