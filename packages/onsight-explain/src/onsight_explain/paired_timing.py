@@ -83,7 +83,7 @@ class PairedRounds:
 
     @property
     def interval(self) -> RatioInterval:
-        """The speed-up with its 95% interval, to report. Raises ValueError before the first round."""
+        """The speed-up with its 95% interval. Raises ValueError before the first round."""
         return ratio_interval(self.ratios)
 
     def measure(self, baseline: Callable[[], float], changed: Callable[[], float]) -> None:
