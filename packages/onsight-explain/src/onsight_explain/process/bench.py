@@ -104,7 +104,7 @@ class ScriptBench:
         self.rate = 0.0  # images/s
         self.item: ItemFacts | None = None
         self.startup_seconds = 0.0
-        # Measured as a whole, if the time of an epoch is not only that of its steps.
+        # Set if whole epochs must be measured, because they contain more than training steps.
         self.epoch: Epoch | None = None
         # The end of the search: a trial without a step in half of the time left is abandoned.
         self.until = math.inf
@@ -112,7 +112,7 @@ class ScriptBench:
     def watch(self, seconds: float, timeline: Path | None = None) -> tuple[Trace, ScriptTrial]:
         """Measure the unchanged script; return its trace and the trial, which can continue.
 
-        timeline: a file to write it to. Raises ScriptFailed.
+        timeline: a file to write the timeline to. Raises ScriptFailed.
         """
         until = time.monotonic() + self.processes.limit_seconds  # even if it is started twice
         self.processes.prepare(is_late=not torch.accelerator.is_available())
@@ -132,9 +132,8 @@ class ScriptBench:
         if trace is None:  # it may fail only in a forked process
             trace = plain.begin(start())
         self.item = trace.item
-        if (
-            trace.loader and not trace.loader.is_shuffled
-        ):  # arguments alone cannot tell it from an evaluation loader
+        # Without shuffling, arguments cannot tell the training loader from others.
+        if trace.loader and not trace.loader.is_shuffled:
             self.processes.training = trace.loader.site
         self.losses, self.rate = trace.losses, trace.images_per_second
         self.startup_seconds = trace.startup_seconds

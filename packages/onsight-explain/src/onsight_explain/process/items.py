@@ -33,7 +33,7 @@ from onsight_explain.tracing.loaders import batch_length
 from onsight_explain.tracing.patches import Patches
 
 _SECONDS, _ITEMS = 1.5, 256  # limits for loading sample items
-_SLEEPS_PER_ITEM = 0.5  # an item with more is taken to wait for a disk or a network
+_SLEEPS_PER_ITEM = 0.5  # from this many on, assume waits for a disk or a network
 _STREAM_TIMEOUT_SECONDS = 3.0  # limit for a dataset that blocks
 
 
