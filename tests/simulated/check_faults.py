@@ -73,6 +73,29 @@ def test_a_tensor_left_behind_is_an_error_as_on_a_gpu(machine):
         assert re.search(r"simulated:1 and cpu! .*check_faults.py:\d+", str(raised.value))
 
 
+def test_indices_may_be_on_the_cpu_and_their_copy_is_a_wait(machine):
+    values = torch.arange(4.0).to(DEVICE)
+    machine.record.clear()
+    assert values[torch.tensor([3, 1])].tolist() == [3.0, 1.0]
+    values[torch.tensor([False, True, False, True])] = 7.0
+    assert values.tolist() == [0.0, 7.0, 2.0, 7.0]
+    if IS_SIMULATED:
+        assert sum("indices" in wait.cause for wait in machine.record.waits) == 2
+    with pytest.raises(RuntimeError, match="device"):
+        torch.arange(4.0)[torch.tensor([3]).to(DEVICE)]
+    with pytest.raises(RuntimeError, match="device"):
+        values[torch.tensor([3, 1])] = torch.ones(2)
+
+
+def test_only_tensors_on_the_cpu_can_be_page_locked(machine):
+    values = torch.ones(4, device=DEVICE)
+    assert not values.is_pinned()
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        values.pin_memory()
+    with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
+        torch.empty(4, device=DEVICE, pin_memory=True)
+
+
 def test_a_batch_used_before_its_copy_has_ended_is_a_race(simulated_machine, monkeypatch):
     batches = [(torch.ones(4),), (torch.zeros(4),)]
     sums = [one.sum().item() for (one,) in prefetch(batches, DEVICE)]

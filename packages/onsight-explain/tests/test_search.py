@@ -54,10 +54,12 @@ class PlantedBench:
         self.now, self.factors, self.fails, self.most = now, factors, fails, most
         self.unsteady, self.swing, self.noise = unsteady, swing, noise
         self.windows, self.asked, self.later = 0, [], []
+        self.trials = []
 
     def open(self, changes):
         self.asked.append({one.label for one in changes})
-        return PlantedTrial(self, changes)
+        self.trials.append(PlantedTrial(self, changes))
+        return self.trials[-1]
 
     def candidates(self, trial):
         return self.later
@@ -103,6 +105,17 @@ def test_the_best_changes_are_combined_and_proven(run):
     assert found.best.low == pytest.approx(3.0)
     assert found.best.interval.rounds >= 3
     assert set(found.baseline_rates) == {100.0}
+
+
+def test_the_trial_of_a_combination_that_was_replaced_is_closed(run):
+    bench, found = run({"a": 2.0, "b": 1.8, "c": 1.6})
+    assert found.best.name == "a + b + c"
+    still_open = [
+        {change.label for change in trial.changes} for trial in bench.trials if trial.is_open
+    ]
+    assert {"a", "b", "c"} in still_open
+    assert {"a", "b"} not in still_open
+    assert {"a"} not in still_open
 
 
 def test_only_one_of_a_group_is_taken(run):

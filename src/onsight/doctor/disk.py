@@ -54,7 +54,7 @@ def check_output_disk() -> CheckResult:
 
 
 def check_cache(seconds: float = _WALK_SECONDS) -> CheckResult:
-    """Measure how much the cache holds."""
+    """Measure the size of the cache."""
     folder = _cache_folder()
     files, size, is_complete = _measure_contents(folder, seconds)
     at_least = "" if is_complete else "at least "
@@ -102,7 +102,7 @@ def _measure_speeds(folder: Path, test_bytes: int, seconds: float) -> tuple[floa
             written += file.write(block)
             os.fsync(file.fileno())
         write_seconds = time.perf_counter() - start
-        if hasattr(os, "posix_fadvise"):  # otherwise it would be read from memory
+        if hasattr(os, "posix_fadvise"):  # drop the page cache, to read from the disk
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         file.seek(0)
         read, start = 0, time.perf_counter()
@@ -117,7 +117,7 @@ def _nearest_existing(folder: Path) -> Path:
 
 
 def _measure_contents(folder: Path, seconds: float) -> tuple[int, int, bool]:
-    """Return (files, bytes, whether that is all); counting stops when the time is up."""
+    """Return (files, bytes, is_complete); counting stops when the time is up."""
     files = size = 0
     deadline = time.monotonic() + seconds
     for entry in _walk(str(folder)):

@@ -16,7 +16,7 @@ from onsight.doctor.machine import (
 from onsight.doctor.report import CheckResult
 from onsight.doctor.software import check_pretrained, check_ranks, check_spawn, check_versions
 
-Check = Callable[[], CheckResult | None]  # None where it does not apply
+Check = Callable[[], CheckResult | None]  # None if the check does not apply
 
 # Checks that need an idle machine come before those that keep it busy.
 CHECKS: dict[str, Check] = {

@@ -32,7 +32,7 @@ _DRIVER_PAGE = "https://www.nvidia.com/drivers"
 _ON_CPU = "training runs on the CPU"
 _WARNING_LENGTH = 200  # characters of torch's warning
 _SCARCE_RATIO = 0.5  # fraction of a GPU's memory; warn if less is free
-_NAMED_PROCESSES = 3  # at most
+_MAX_NAMED_PROCESSES = 3
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class GpuSurvey:
 
     @property
     def gpus(self) -> str:
-        """The GPUs in words: 2 GPUs (NVIDIA A100, NVIDIA T4), named by the driver or else torch."""
+        """Text such as `2 GPUs (NVIDIA A100, NVIDIA T4)`, by the driver or else by torch."""
         kinds = Counter(self.driver.gpus or self.visible)
         names = [name if count == 1 else f"{count} {name}" for name, count in kinds.items()]
         return f"{plural(kinds.total(), 'GPU')} ({', '.join(names)})"
@@ -211,7 +211,7 @@ def _kernels_missing(survey: GpuSurvey) -> CheckResult | None:
 
 
 def _in_mig_mode(survey: GpuSurvey) -> CheckResult | None:
-    """If any GPU is in MIG mode, CUDA lets a program use one slice and no other GPU."""
+    """Report GPUs in MIG mode: with one, a program can use a single slice and no other GPU."""
     mig_gpus = survey.driver.mig_gpus
     if not mig_gpus or (not survey.visible and os.environ.get(_VISIBLE) is not None):
         return None
@@ -269,7 +269,7 @@ def _all_usable(survey: GpuSurvey) -> CheckResult:
     )
 
 
-# The first that returns a result is reported, so causes come before their consequences.
+# Only the first result is reported, so causes come before their consequences.
 _DIAGNOSES: tuple[Callable[[GpuSurvey], CheckResult | None], ...] = (
     _smi_failed,
     _driver_without_gpus,
@@ -332,7 +332,7 @@ def _install(
     capabilities: list[Version] | None = None,
     sentence: str = "Install a torch built for this driver:",
 ) -> str:
-    """Return how to install a torch that fits the driver; or the alternative if there is none."""
+    """Return how to install a torch that fits the driver or, if none does, a newer driver."""
     build = driver.cuda and find_build(driver.cuda, capabilities or driver.capabilities)
     if build:
         return f"{sentence}\n{install_commands(build)}"
@@ -396,6 +396,6 @@ def _describe_processes(processes: list[dict[str, str | int]]) -> str:
         )
     texts = [
         f"{process['name']} (process {process['pid']}) uses {gib(int(process['bytes']))}"
-        for process in processes[:_NAMED_PROCESSES]
+        for process in processes[:_MAX_NAMED_PROCESSES]
     ]
     return f" {', '.join(texts)}."

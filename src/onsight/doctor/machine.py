@@ -17,7 +17,7 @@ from onsight_explain.threads import usable_cores
 _CPUS = Path("/sys/devices/system/cpu")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _FEW_THREADS_RATIO = 0.5  # threads per usable core; fewer leave cores idle
-_BUSY_RATIO = 0.5  # load per core of the machine above which other work disturbs
+_BUSY_RATIO = 0.5  # load per core above which other work slows training down
 
 _PROC = Path("/proc")
 _CGROUP_LIMITS = (
@@ -26,7 +26,7 @@ _CGROUP_LIMITS = (
 )
 _TOO_LITTLE_BYTES = 512 << 20  # roughly the memory that torch alone needs
 _LITTLE_BYTES = 2 << 30
-_NAMED_PROCESSES = 3  # at most
+_MAX_NAMED_PROCESSES = 3
 
 _SHARED_MEMORY = Path("/dev/shm")
 _ENOUGH_SHARED_BYTES = 1 << 30
@@ -77,7 +77,7 @@ def check_cores() -> CheckResult:
 
 
 def check_load() -> CheckResult | None:
-    """Measure how busy the machine is with other work; None where the system has no figure."""
+    """Check the machine's load; None where the system does not report it."""
     if not hasattr(os, "getloadavg"):
         return None
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
@@ -269,11 +269,11 @@ def _largest_processes() -> list[tuple[int, str, int]]:
         try:
             pages = int((folder / "statm").read_text(encoding="utf-8").split()[1])
             name = (folder / "comm").read_text(encoding="utf-8").strip()
-        except (OSError, ValueError, IndexError):  # it has ended
+        except (OSError, ValueError, IndexError):  # the process has ended
             continue
         if int(folder.name) != os.getpid():
             processes.append((int(folder.name), name, pages * os.sysconf("SC_PAGE_SIZE")))
-    return sorted(processes, key=lambda process: -process[2])[:_NAMED_PROCESSES]
+    return sorted(processes, key=lambda process: -process[2])[:_MAX_NAMED_PROCESSES]
 
 
 def _describe_speeds(ceilings: Ceilings) -> str:

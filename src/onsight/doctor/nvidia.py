@@ -102,16 +102,16 @@ def query_smi(subject: str, *fields: str) -> list[dict[str, str]]:
 
 
 def parse_mebibytes(text: str) -> int | None:
-    """Return bytes from a figure in MiB; None where nvidia-smi has none ([N/A])."""
+    """Convert nvidia-smi's MiB to bytes; return None if there is no number, such as [N/A]."""
     return int(text) << 20 if text.isdecimal() else None
 
 
 def find_build(cuda: Version, capabilities: Iterable[Version]) -> str | None:
-    """Return the build of torch, such as cu132, for a driver that supports CUDA up to a version.
+    """Return the build of torch, such as cu132, for a driver that supports CUDA up to `cuda`.
 
-    Return the newest build that the driver supports, or else the oldest of the same major version,
-    which works by CUDA's minor version compatibility. None if there is neither: the driver must be
-    updated.
+    This is the newest build up to that version. If there is none, it is the oldest newer build of
+    the same major version, which CUDA's minor version compatibility allows. None if neither exists
+    for these GPUs: the driver must be updated.
     """
     required = list(capabilities)
     candidates = [
@@ -174,7 +174,10 @@ def _query_gpus() -> list[dict[str, str]]:
 
 
 def _read_driver(smi_error: str) -> Driver | None:
-    """Read the driver from its kernel module's files; None if none is loaded and nothing failed."""
+    """Read the driver from the files of its kernel module.
+
+    Return None if no module is loaded, unless there is an error of nvidia-smi to report.
+    """
     try:
         text = (_PROC / "version").read_text(encoding="utf-8")
     except OSError:
@@ -205,7 +208,7 @@ def _parse_version(text: str) -> Version | None:
 
 
 def _published_builds() -> dict[Version, set[int]]:
-    """Return the CUDA versions this release of torch is built for, each with its capabilities."""
+    """Return the CUDA versions of this torch release's builds, with their compute capabilities."""
     machine = "aarch64" if platform.machine().lower() in ("aarch64", "arm64") else "x86_64"
     listed = getattr(torch.cuda, "PYTORCH_RELEASES_CODE_CC", _BUILDS)
     builds = {}
@@ -217,9 +220,9 @@ def _published_builds() -> dict[Version, set[int]]:
 
 
 def _runs_on(built: Iterable[int], capability: Version) -> bool:
-    """Return whether code for some capabilities (80 means 8.0) runs on a GPU.
+    """Return whether a build with these compute capabilities (80 means 8.0) runs on a GPU.
 
-    The major version must be the same, and the minor version not newer than the GPU's.
+    One of them must have the GPU's major version, and a minor version that is not newer.
     """
     major, minor = capability
     return any(number // 10 == major and number % 10 <= minor for number in built)

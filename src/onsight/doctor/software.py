@@ -1,7 +1,6 @@
 """Checks of the software: library versions, child processes, ranks, pretrained weights."""
 
 import multiprocessing
-import os
 import socket
 import subprocess
 import sys
@@ -21,11 +20,11 @@ _REQUIRED = ("torchvision", "timm", "numpy", "pillow", "simplejpeg", "safetensor
 _SHOWN = ("torchvision", "timm")
 _CHILD_MODULE = "onsight.installation"  # imports little and ends at once
 _DEADLINE_SECONDS = 30.0
-_LOOPBACK_NAMES = ("lo", "lo0")
+_LOOPBACK_DEADLINE_SECONDS = 5.0
 
 
 def check_versions() -> CheckResult:
-    """Check that every library is installed, and that torchvision works with this torch."""
+    """Check that the required packages are installed and that torchvision works with torch."""
     versions = {name: package_version(name) for name in _REQUIRED}
     figures = {"python": sys.version.split()[0], "torch": str(torch.__version__), **versions}
     missing = [name for name, version in versions.items() if version is None]
@@ -33,7 +32,7 @@ def check_versions() -> CheckResult:
         return CheckResult(
             "problem",
             f"Not installed: {', '.join(missing)}.",
-            f"Install it:\npip install {' '.join(missing)}",
+            f"Install the missing packages:\npip install {' '.join(missing)}",
             figures,
         )
     error = _try_torchvision()
@@ -56,7 +55,7 @@ def check_versions() -> CheckResult:
 
 
 def check_spawn(deadline_seconds: float = _DEADLINE_SECONDS) -> CheckResult:
-    """Check that a child process can be spawned, as ranks are, and data workers on most systems."""
+    """Check that a child process starts and ends, by spawning one as ranks are spawned."""
     default = multiprocessing.get_all_start_methods()[0]
     figures: dict[str, object] = {"default_method": default}
     start = time.perf_counter()
@@ -79,17 +78,20 @@ def check_spawn(deadline_seconds: float = _DEADLINE_SECONDS) -> CheckResult:
 
 
 def check_ranks() -> CheckResult:
-    """Check that several processes could train together: torch's backends and loopback."""
+    """Check what several ranks on this machine need: gloo, loopback, and NCCL if it has GPUs."""
     has_gloo, has_nccl = _available_backends()
     gpus = torch.cuda.device_count()
-    interfaces = [] if os.name == "nt" else [name for _, name in socket.if_nameindex()]
-    has_loopback = os.name == "nt" or any(name in _LOOPBACK_NAMES for name in interfaces)
+    has_loopback = _can_connect_over_loopback()
     figures = {"gloo": has_gloo, "nccl": has_nccl, "gpus": gpus, "loopback": has_loopback}
     if not has_gloo or not has_loopback:
-        missing = "The loopback interface" if has_gloo else "gloo, torch's backend for CPU ranks,"
+        problem = (
+            "The loopback interface is down or missing"
+            if has_gloo
+            else "gloo, torch's backend for CPU ranks, is missing"
+        )
         return CheckResult(
             "warning",
-            f"{missing} is missing: training with one process works, --ranks 2 or more does not.",
+            f"{problem}: training with one process works, --ranks 2 or more does not.",
             "Bring the interface up:\nsudo ip link set lo up"
             if has_gloo
             else "Install torch from https://pytorch.org/get-started/locally/",
@@ -98,7 +100,7 @@ def check_ranks() -> CheckResult:
     if gpus > 1 and not has_nccl:
         return CheckResult(
             "warning",
-            f"There are {gpus} GPUs, but this torch lacks NCCL, which they need to train together.",
+            f"There are {gpus} GPUs, but this torch lacks NCCL, which training on several needs.",
             "On Linux, install torch from https://pytorch.org/get-started/locally/",
             figures,
         )
@@ -112,7 +114,7 @@ def check_ranks() -> CheckResult:
 
 
 def check_pretrained() -> CheckResult:
-    """Check whether the packages with ImageNet weights are installed."""
+    """Report which ImageNet weights are installed for use offline."""
     models = offline_models()
     if models:
         message = (
@@ -127,19 +129,19 @@ def check_pretrained() -> CheckResult:
 
 
 def _try_torchvision() -> str:
-    """Run torchvision's compiled code once; return the error, or an empty text."""
+    """Call torchvision's compiled code; return the error, or "" if it works."""
     try:
         from torchvision.ops import nms
 
         boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 2.0, 2.0]])
         indices = nms(boxes, torch.tensor([0.5, 1.0]), 0.5)
-    except Exception as error:  # a build for another torch fails in many ways
+    except Exception as error:  # a build for another torch may raise anything
         return f"{type(error).__name__}: {error}".partition("\n")[0]
     return "" if indices.tolist() == [1] else "its code computes wrong results."
 
 
 def _reinstall_commands() -> str:
-    """Return the commands that reinstall the same build of torch, such as cu132."""
+    """Return the commands that reinstall torch and torchvision for the same build, e.g. cu132."""
     build = torch.__version__.partition("+")[2]
     if build == "cpu" or build.startswith(("cu", "rocm", "xpu")):
         return install_commands(build)
@@ -147,7 +149,7 @@ def _reinstall_commands() -> str:
 
 
 def _spawn_child(deadline_seconds: float) -> str:
-    """Return the failure in words that follow 'A child process', or an empty text."""
+    """Return what went wrong, to follow "A child process" in a sentence; empty if nothing did."""
     try:
         done = subprocess.run(
             child_command(_CHILD_MODULE),
@@ -158,9 +160,21 @@ def _spawn_child(deadline_seconds: float) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"did not end within {deadline_seconds:g} s"
-    except OSError as error:  # the limit on processes is reached
+    except OSError as error:  # such as at the limit on processes
         return f"could not be started: {error.strerror or error}"
     return f"ended with exit code {done.returncode}" if done.returncode else ""
+
+
+def _can_connect_over_loopback() -> bool:
+    """Return whether a connection to 127.0.0.1 works: an interface may exist but be down."""
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), _LOOPBACK_DEADLINE_SECONDS),
+        ):
+            return True
+    except OSError:
+        return False
 
 
 def _available_backends() -> tuple[bool, bool]:

@@ -1,4 +1,4 @@
-"""Time a run's training step with changes: other flags, or another environment."""
+"""Time a run's training step with other flags, or in another environment."""
 
 import json
 import os
@@ -49,10 +49,10 @@ class FlagChange:
 
 @dataclass(frozen=True)
 class UnsetVariables:
-    """Removing variables that OpenMP reads when torch starts from the environment."""
+    """The removal of environment variables that OpenMP reads when torch starts."""
 
     names: tuple[str, ...]
-    values: tuple[str, ...]  # as they are set now
+    values: tuple[str, ...]  # the current values
     group: str = "environment"
 
     @property
@@ -123,7 +123,7 @@ class FlagTrial:
         self._steps = 1
 
     def measure(self, seconds: float) -> float:
-        """Return images per second, measured for about this long. Raises Untried."""
+        """Return images per second, measured for about this long. Raises TrialFailed."""
         try:
             if self._time_steps is None:
                 self._time_steps = Trial(self.config, self.bench.data).at(self.config.batch_size)
@@ -138,7 +138,7 @@ class FlagTrial:
             raise TrialFailed(why) from None
 
     def losses(self) -> Losses:
-        """Losses are not compared: a flag's effect on them is documented."""
+        """Return "not comparable": a flag's effect on the losses is documented."""
         return "not comparable"
 
     def notes(self) -> list[str]:
@@ -158,11 +158,11 @@ class FreshTrial:
         self.flags = [change for change in changes if isinstance(change, FlagChange)]
 
     def measure(self, seconds: float) -> float:
-        """Return images per second, measured for about this long. Raises Untried."""
+        """Return images per second, measured for about this long. Raises TrialFailed."""
         return self.run.measure(self.flags, seconds)
 
     def losses(self) -> Losses:
-        """Losses are not compared, as with flags."""
+        """Return "not comparable", as for flags."""
         return "not comparable"
 
     def notes(self) -> list[str]:
@@ -177,7 +177,7 @@ class RunBench:
     """Times a run's step with changes. Its config is fully resolved (no "auto")."""
 
     def __init__(self, config: Config, data: TrainingData, fresh: "FreshRun | None" = None) -> None:
-        """Choose the changes to try; fresh, the run without some variables, only on the CPU."""
+        """Choose the changes to try; those of the environment only on the CPU."""
         self.config, self.data, self.fresh = config, data, fresh
         self._changes: list[RunChange] = []
         if fresh and data.device.type == "cpu":
@@ -225,7 +225,7 @@ class FreshRun:
         self._child: SupervisedChild | None = None
 
     def measure(self, flags: Iterable[FlagChange], seconds: float) -> float:
-        """Return images per second with these flags, over about this long. Raises Untried."""
+        """Return images/s with these flags, measured for about this long. Raises TrialFailed."""
         try:
             channel = self._channel or self._start()
             channel.send({"flags": changed_fields(flags), "seconds": seconds})
@@ -238,7 +238,7 @@ class FreshRun:
         return rate
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """End the process if it was started."""
         if self._channel:
             self._channel.close()
         if self._child:

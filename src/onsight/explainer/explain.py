@@ -1,4 +1,4 @@
-"""`onsight.explain`: choose the explanation for what was given, a script, a run or DATA."""
+"""`onsight.explain`: explain a script, a run or DATA."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ def explain(
     plot_file: Path | None = None,
     **fields: Any,
 ) -> Explained[Any]:
-    """Find out what slows down a run or any training script, and what would help.
+    """Measure what slows down a run or any training script, and which changes help.
 
     Args:
         subject: A run folder, DATA, or a training script.

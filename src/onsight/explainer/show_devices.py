@@ -1,4 +1,4 @@
-"""Show a device comparison: outcomes by batch size, sentences, a table, a plot, plain values."""
+"""Summarize a device comparison in sentences, a table, a plot and JSON values."""
 
 import io
 from dataclasses import asdict, dataclass
@@ -19,11 +19,15 @@ from onsight.files import write_atomically
 from onsight.text import joined, plural
 from onsight_explain.text import ratio_words, step_times
 
-_COLUMNS = 4  # candidates that fit side by side into 80 characters
-_ROUGH_FIT = 0.15  # beyond this miss, fitted costs are only approximate
-_BAD_FIT = 0.25  # beyond this miss, crossovers of fitted lines mean nothing
+_COLUMNS = 4  # candidates that fit into 80 characters
+_ROUGH_FIT = 0.15  # max_error above which fitted costs are called approximate
+_BAD_FIT = 0.25  # max_error above which no crossover of fitted lines is reported
 _PLOT_INCHES, _PLOT_DPI = (8.0, 5.0), 120
-_BY = {"fixed": ", by a lower fixed cost per step", "image": ", by less time per image", "": ""}
+_CAUSE_TEXTS = {
+    "fixed": ", by a lower fixed cost per step",
+    "image": ", by less time per image",
+    "": "",
+}
 
 
 # --- Outcomes ---
@@ -34,16 +38,18 @@ class SizeOutcome:
     """The outcome at one batch size."""
 
     batch_size: int
-    winners: tuple[str, ...]  # the fastest candidate and those level with it
-    rival: str = ""  # whom they beat: the first candidate, or else the best of those behind
-    ratio: float = 1.0  # the fastest's speed relative to the rival's
-    interval: str = ""  # of the ratio, at 95%; empty after a single round
-    cause: str = ""  # "fixed" or "image": the cost that makes most of the difference, if known
+    winners: tuple[str, ...]  # the fastest candidate, then the candidates level with it
+    # The slower candidate to compare the winners with: the comparison's first candidate if it is
+    # slower, otherwise the fastest of the slower ones.
+    rival: str = ""
+    ratio: float = 1.0  # the speed of the fastest candidate, relative to the rival
+    interval: str = ""  # 95% interval of the ratio; empty after a single round
+    cause: str = ""  # cost behind most of the difference: "fixed", "image", or "" if unknown
 
 
 @dataclass(frozen=True)
 class Crossover:
-    """From this batch size on, one candidate is faster than another."""
+    """The batch size from which on one candidate is faster than another."""
 
     batch_size: int
     slower: str
@@ -51,15 +57,16 @@ class Crossover:
 
 
 def find_outcomes(comparison: DeviceComparison) -> list[SizeOutcome]:
-    """Return an outcome for each batch size at which anything could be timed."""
+    """Return the outcome at each batch size with at least one timed candidate."""
     outcomes = [_find_outcome(comparison, size) for size in comparison.batch_sizes]
     return [outcome for outcome in outcomes if outcome.winners]
 
 
 def find_crossovers(comparison: DeviceComparison) -> list[Crossover]:
-    """Return where the first candidate's fitted line crosses another's.
+    """Return the batch sizes at which the first candidate and another change places.
 
-    Only within the sizes timed for both, and only if the measured steps on both sides agree.
+    A crossover of two fitted lines counts only within the sizes timed for both candidates, and only
+    if the measured steps do not contradict it.
     """
     first, *others = (candidate.name for candidate in comparison.candidates)
     pairs = [pair for other in others for pair in ((first, other), (other, first))]
@@ -77,8 +84,8 @@ def _find_outcome(comparison: DeviceComparison, size: int) -> SizeOutcome:
     behind = [cell for cell in timed if is_faster(fastest, cell)]
     if not behind:
         return SizeOutcome(size, winners)
-    first = timed[0]
-    rival = first if first in behind else min(behind, key=lambda cell: cell.step_seconds)
+    first = [cell for cell in behind if cell.candidate == comparison.candidates[0]]
+    rival = min(first or behind, key=lambda cell: cell.step_seconds)
     ratio = speed_ratio(fastest, rival)
     costs = comparison.costs[winners[0]], comparison.costs[rival.candidate.name]
     cause = _find_cause(*costs, size)
@@ -90,18 +97,18 @@ def _find_cause(winner: StepCosts | None, rival: StepCosts | None, size: int) ->
         return ""
     fixed = rival.fixed_seconds - winner.fixed_seconds
     images = size * (rival.image_seconds - winner.image_seconds)
-    if fixed + images <= 0:  # the lines contradict the measurement
+    if fixed + images <= 0:  # the fitted lines contradict the measurement
         return ""
     return "fixed" if fixed >= images else "image"
 
 
 def _find_crossover(comparison: DeviceComparison, slower: str, faster: str) -> Crossover | None:
     slow_costs, fast_costs = comparison.costs[slower], comparison.costs[faster]
-    pairs = [_cells_of(comparison, size, slower, faster) for size in comparison.batch_sizes]
+    pairs = [_cell_pair(comparison, size, slower, faster) for size in comparison.batch_sizes]
     timed = [(slow, fast) for slow, fast in pairs if not slow.problem and not fast.problem]
     if slow_costs is None or fast_costs is None or not timed:
         return None
-    if max(slow_costs.miss, fast_costs.miss) > _BAD_FIT:
+    if max(slow_costs.max_error, fast_costs.max_error) > _BAD_FIT:
         return None
     (smallest_slow, smallest_fast), (largest_slow, largest_fast) = timed[0], timed[-1]
     size = find_crossover(slow_costs, fast_costs, smallest_slow.batch_size, largest_slow.batch_size)
@@ -116,7 +123,7 @@ def _find_crossover(comparison: DeviceComparison, slower: str, faster: str) -> C
     return None if any(contradictions) else Crossover(size, slower, faster)
 
 
-def _cells_of(
+def _cell_pair(
     comparison: DeviceComparison, size: int, first: str, second: str
 ) -> tuple[TimedCell, TimedCell]:
     cells = {cell.candidate.name: cell for cell in comparison.row(size)}
@@ -163,11 +170,11 @@ def crossover_sentence(crossover: Crossover) -> str:
 
 
 def _explain_lead(comparison: DeviceComparison, outcome: SizeOutcome) -> str:
-    """Return the cost that makes most of the difference; empty if the fits cannot tell."""
+    """Compare the cost behind most of the difference; "" if the fitted costs do not show one."""
     winner, rival = comparison.costs[outcome.winners[0]], comparison.costs[outcome.rival]
     if not outcome.cause or winner is None or rival is None:
         return ""
-    about = "about " if max(winner.miss, rival.miss) > _ROUGH_FIT else ""
+    about = "about " if max(winner.max_error, rival.max_error) > _ROUGH_FIT else ""
     if outcome.cause == "image":
         winner_time, rival_time = step_times(winner.image_seconds, rival.image_seconds)
         return f"{about}{winner_time} per image against {rival_time}"
@@ -180,13 +187,13 @@ def _explain_lead(comparison: DeviceComparison, outcome: SizeOutcome) -> str:
 
 
 def _range_sentence(group: list[SizeOutcome]) -> str:
-    """Summarize neighbouring batch sizes with the same winners."""
+    """Summarize consecutive batch sizes with the same winners."""
     sizes = [outcome.batch_size for outcome in group]
     where = f"at batch {sizes[0]:,}" + (f" to {sizes[-1]:,}" if len(sizes) > 1 else "")
     best = max(group, key=lambda outcome: outcome.ratio)
     if best.rival:
         up_to = "up to " if len(sizes) > 1 else ""
-        lead = f"{up_to}{ratio_words(best.ratio)} over {best.rival}{_BY[best.cause]}"
+        lead = f"{up_to}{ratio_words(best.ratio)} over {best.rival}{_CAUSE_TEXTS[best.cause]}"
         return f"{where}: {' or '.join(best.winners)} ({lead})"
     if len(best.winners) == 1:
         return f"{where}: {best.winners[0]}, the only one timed"
@@ -198,7 +205,7 @@ def _winners_text(outcome: SizeOutcome) -> str:
     return f"{first}, level with {joined(level)}," if level else first
 
 
-# --- On the console, and as plain values ---
+# --- Console and JSON ---
 
 
 def print_comparison(comparison: DeviceComparison, console: Console) -> None:
@@ -224,7 +231,7 @@ def print_comparison(comparison: DeviceComparison, console: Console) -> None:
 
 
 def comparison_facts(comparison: DeviceComparison) -> dict[str, Any]:
-    """Return plain values. spread: the least and most seconds per step."""
+    """Return the comparison as JSON values. `spread`: least and most seconds per step."""
     rows = [_row_facts(comparison, cell) for cell in comparison.cells]
     best = max(rows, key=lambda row: row["ratio"] or 0.0)
     return {
@@ -234,12 +241,20 @@ def comparison_facts(comparison: DeviceComparison) -> dict[str, Any]:
             for outcome in find_outcomes(comparison)
         ],
         "rows": rows,
-        "fits": {name: costs and asdict(costs) for name, costs in comparison.costs.items()},
+        "fits": {name: costs and _fit_facts(costs) for name, costs in comparison.costs.items()},
         "crossovers": [asdict(crossover) for crossover in find_crossovers(comparison)],
         "best_ratio": best["ratio"],
         "device": best["device"],
         "model": comparison.model,
         "shape": list(comparison.shape),
+    }
+
+
+def _fit_facts(costs: StepCosts) -> dict[str, float]:
+    return {
+        "fixed_seconds": costs.fixed_seconds,
+        "image_seconds": costs.image_seconds,
+        "miss": costs.max_error,
     }
 
 
@@ -322,24 +337,24 @@ def _method_note(comparison: DeviceComparison) -> str:
         "rounds, with 95% intervals in parentheses. A step's time is fitted as a fixed cost per "
         "step (Python, kernel launches, threads waiting for one another) plus a cost per image"
     )
-    misses = {name: costs.miss for name, costs in comparison.costs.items() if costs}
-    if not misses:
+    errors = {name: costs.max_error for name, costs in comparison.costs.items() if costs}
+    if not errors:
         return f"{text}; too few batch sizes were timed for this."
-    worst = max(misses, key=lambda name: misses[name])
-    return f"{text}; every measured step is within {misses[worst]:.0%} of the fit ({worst})."
+    worst = max(errors, key=lambda name: errors[name])
+    return f"{text}; every measured step is within {errors[worst]:.0%} of the fit ({worst})."
 
 
 # --- Plot ---
 
 
 def check_plot_name(path: Path) -> None:
-    """Raise OutputError for a name without .png."""
+    """Raise OutputError unless the name ends in .png."""
     if path.suffix.lower() != ".png":
         raise OutputError(f"--save-plot writes a PNG file, so its name must end in .png: {path}")
 
 
 def draw_comparison(comparison: DeviceComparison, path: Path) -> None:
-    """Draw images/s by batch size, a line per candidate with its spread. Raises DiskError."""
+    """Plot images/s by batch size, with the spread of each candidate. Raises DiskError."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StepCosts:
-    """step seconds = fixed_seconds + image_seconds * batch size, both at least 0."""
+    """A model of a step: seconds = fixed_seconds + image_seconds * batch size, both at least 0."""
 
     fixed_seconds: float
     image_seconds: float
-    miss: float  # the largest distance of a measured step from this line, as a share of the step
+    max_error: float  # largest relative error of the model at a measured batch size
 
     def step_seconds(self, batch_size: int) -> float:
         """Predict the seconds per step."""
@@ -21,7 +21,7 @@ class StepCosts:
 def fit_costs(step_seconds: dict[int, float]) -> StepCosts | None:
     """Fit {batch size: seconds} by non-negative least squares; None for fewer than two sizes.
 
-    Distances are relative to each step, so that large batches do not outweigh small ones.
+    The errors are relative to each step, so that large batches do not outweigh small ones.
     """
     if len(step_seconds) < 2:
         return None
@@ -29,13 +29,14 @@ def fit_costs(step_seconds: dict[int, float]) -> StepCosts | None:
     sizes = [size / seconds for size, seconds in step_seconds.items()]
     fixed, image = min(
         (costs for costs in _candidate_solutions(ones, sizes) if min(costs) >= 0),
-        key=lambda costs: sum(miss**2 for miss in _misses(ones, sizes, *costs)),
+        key=lambda costs: sum(error**2 for error in _relative_errors(ones, sizes, *costs)),
     )
-    return StepCosts(fixed, image, max(abs(miss) for miss in _misses(ones, sizes, fixed, image)))
+    errors = _relative_errors(ones, sizes, fixed, image)
+    return StepCosts(fixed, image, max(abs(error) for error in errors))
 
 
 def find_crossover(first: StepCosts, second: StepCosts, smallest: int, largest: int) -> int | None:
-    """Return the batch size from which the second is faster, unless it always or never is."""
+    """Return the batch size from which on the second is faster; None if it always or never is."""
     saved = first.image_seconds - second.image_seconds
     if saved <= 0 or second.step_seconds(smallest) <= first.step_seconds(smallest):
         return None
@@ -57,7 +58,7 @@ def _candidate_solutions(
     return [free, (one_sum / one_one, 0.0), (0.0, size_sum / size_size)]
 
 
-def _misses(
+def _relative_errors(
     ones: Sequence[float], sizes: Sequence[float], fixed: float, image: float
 ) -> list[float]:
     pairs = zip(ones, sizes, strict=True)

@@ -28,10 +28,8 @@ from onsight.report.sentences import (
 )
 
 _MAX_CLASS_ROWS, _WORST_ROWS = 200, 50  # with more classes, only the worst are shown
-_MAX_TABLE_CLASSES, _MAX_IMAGE_CLASSES = (
-    25,
-    200,
-)  # most classes in a confusion matrix shown as a table or image
+_MAX_TABLE_CLASSES = 25  # show the confusion matrix of up to this many classes as a table
+_MAX_IMAGE_CLASSES = 200  # and of up to this many as an image
 
 
 # --- Classes ---

@@ -19,7 +19,7 @@ def test_planted_costs_are_recovered(fixed, image):
     fit = fit_costs({size: fixed + image * size for size in SIZES})
     assert fit.fixed_seconds == pytest.approx(fixed, rel=1e-6, abs=1e-9 * image * 4)
     assert fit.image_seconds == pytest.approx(image, rel=1e-6, abs=1e-9 * fixed / 512)
-    assert fit.miss == pytest.approx(0, abs=1e-9)
+    assert fit.max_error == pytest.approx(0, abs=1e-9)
     assert fit.step_seconds(64) == pytest.approx(fixed + 64 * image)
 
 
@@ -33,7 +33,7 @@ def test_no_cost_is_negative_and_the_fit_is_optimal(seconds, zero):
     matrix = np.stack([1 / times, np.array(SIZES) / times], axis=1)
     expected, _ = nnls(matrix, np.ones(4))
     assert (fit.fixed_seconds, fit.image_seconds) == pytest.approx(tuple(expected), abs=1e-12)
-    assert fit.miss == pytest.approx(np.abs(matrix @ expected - 1).max())
+    assert fit.max_error == pytest.approx(np.abs(matrix @ expected - 1).max())
     for name in ("fixed", "image"):
         assert (getattr(fit, f"{name}_seconds") == 0) == (name == zero)
 

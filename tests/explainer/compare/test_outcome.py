@@ -59,7 +59,7 @@ def test_no_crossover_that_the_measured_steps_contradict(planted):
 def test_no_crossover_of_lines_that_fit_badly(planted, monkeypatch):
     comparison = planted(CPU_AND_GPU, SIZES)
     comparison.cells[5].rounds = [1.6e-3] * 3  # the gpu at batch 128, where it is still faster
-    assert comparison.costs["cuda:0"].miss > 0.25
+    assert comparison.costs["cuda:0"].max_error > 0.25
     assert find_crossovers(comparison) == []
     assert ": about 9" in sentences(comparison)[4]
     monkeypatch.setattr("onsight.explainer.show_devices._BAD_FIT", 1.0)
@@ -103,6 +103,13 @@ def test_when_the_first_wins_its_rival_is_the_next_best(planted):
     assert [(one.rival, one.ratio) for one in find_outcomes(comparison)] == [
         ("c", pytest.approx(2))
     ] * 2
+
+
+def test_where_the_first_could_not_be_timed_the_rival_is_the_next_best(planted):
+    costs = {"a": (1e-3, 0), "b": (4e-3, 0), "c": (2e-3, 0), "d": (1e-3, 0)}
+    comparison = planted(costs, (4,), problems={("a", 4): "out of memory"})
+    (outcome,) = find_outcomes(comparison)
+    assert (outcome.winners, outcome.rival) == (("d",), "c")
 
 
 def test_no_reason_is_given_that_the_fits_contradict(planted):

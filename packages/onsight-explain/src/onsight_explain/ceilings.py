@@ -29,7 +29,7 @@ _COPY_BYTES = 256 << 20  # larger than the caches
 _UPLOAD_BYTES = 64 << 20
 _MIN_BUFFER_BYTES = 1 << 20
 _MIN_SECONDS = 2e-3  # shortest timing; below it the clock and the synchronization matter
-_MIN_TIMINGS = 3  # the best one counts; the first warms up
+_MIN_TIMINGS = 3  # the fastest counts; the first warms up
 
 Call = Callable[[], object]
 
@@ -199,7 +199,7 @@ def _wait(device: torch.device) -> None:
 
 @contextmanager
 def _cpu_threads(count: int | None) -> Iterator[int]:
-    """Set torch's number of CPU threads within a block, unless it is None; yield the number."""
+    """Set torch's number of CPU threads within a block, unless None; yield the number in use."""
     previous = torch.get_num_threads()
     if count is None:
         yield previous

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         sys.exit(_INTERRUPTED)
-    except BrokenPipeError:  # whatever read stdout, such as head, has closed it
+    except BrokenPipeError:  # the reader of stdout, such as head, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
 
@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _parse(words: list[str]) -> argparse.Namespace:
-    """Parse the command line; what follows `--` belongs to the script."""
+    """Parse the command line; arguments after `--` belong to the script."""
     end = words.index("--") if "--" in words else len(words)
     parser = _make_parser()
     options, unknown = parser.parse_known_intermixed_args(words[:end])

@@ -1,4 +1,4 @@
-"""The devices that torch can use here, what each of them can do, and how much memory is free."""
+"""The devices that torch can use, their capabilities and their free memory."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 _OUT_OF_MEMORY = (
     "out of memory",
     "can't allocate memory",
-    # CUDA's libraries raise these when there is no room for their workspace.
+    # CUDA's libraries raise these errors when no memory is left for their workspace.
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
     "unable to find an engine to execute this computation",
@@ -43,13 +43,13 @@ def accelerator_types() -> list[str]:
 
 
 def is_cpu_build_beside_gpu() -> bool:
-    """Whether there is an NVIDIA driver, but torch was built without CUDA."""
+    """Return whether there is an NVIDIA driver, but torch was built without CUDA."""
     build = torch.version.cuda or torch.version.hip
     return not build and Path("/proc/driver/nvidia/version").exists()
 
 
 def can_register_python_device() -> bool:
-    """Whether this torch supports devices written in Python, as the simulated one is."""
+    """Return whether this torch supports devices written in Python, like the simulated device."""
     return hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
 
 
@@ -62,7 +62,7 @@ def module_of(device: torch.device) -> Any:
 
 
 def has_streams(device: torch.device) -> bool:
-    """Whether the device computes and copies in streams beside the host, with events.
+    """Return whether the device computes and copies in streams beside the host, with events.
 
     Apple's GPUs share the host's memory: there is nothing to copy ahead.
     """
@@ -72,24 +72,24 @@ def has_streams(device: torch.device) -> bool:
 
 
 def has_graphs(device: torch.device) -> bool:
-    """Whether work can be captured once and launched at once, as on NVIDIA's and AMD's GPUs."""
+    """Return whether the device can capture work in a graph, as NVIDIA's and AMD's GPUs can."""
     return hasattr(getattr(torch, device.type, None), "CUDAGraph") and device.type != "cpu"
 
 
 def has_indices(kind: str) -> bool:
-    """Whether there may be several devices of a type, such as cuda:0 and cuda:1."""
+    """Return whether there may be several devices of a type, such as cuda:0 and cuda:1."""
     return kind not in ("cpu", "mps")
 
 
 def has_float64(device: torch.device) -> bool:
-    """Whether the device computes in float64. Apple's and some of Intel's GPUs do not."""
+    """Return whether the device computes in float64, unlike Apple's and some of Intel's GPUs."""
     if device.type == "xpu":
         return bool(torch.xpu.get_device_properties(device).has_fp64)
     return device.type != "mps"
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether an NVIDIA or AMD GPU computes bf16 natively.
+    """Return whether an NVIDIA or AMD GPU computes bf16 natively.
 
     torch.cuda.is_bf16_supported() answers for the current device only.
     """
@@ -97,7 +97,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 def has_tf32(device: torch.device) -> bool:
-    """Whether the device can round fp32 to TF32 for tensor cores: NVIDIA's GPUs since Ampere."""
+    """Return whether tensor cores can compute fp32 as TF32: on NVIDIA's GPUs since Ampere."""
     return device.type == "cuda" and torch.version.hip is None and _is_ampere(device)
 
 
@@ -136,7 +136,7 @@ def release_cached_memory(device: torch.device) -> None:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch ran out of memory. Not every device has an error type for that."""
+    """Return whether an error means that memory ran out; not all devices have a type for it."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     message = str(error)

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Explained(Generic[R]):
-    """An explanation in full as `result`, with the ways to present it."""
+    """An explanation, with its full `result` and methods to present it."""
 
     result: R
     to_facts: Callable[[R], dict[str, Any]]
@@ -32,7 +32,7 @@ class Explained(Generic[R]):
         return self.to_facts(self.result)
 
     def show(self, console: Console | None = None) -> None:
-        """Print it as `onsight-explain` does."""
+        """Print the explanation as `onsight-explain` does."""
         self.print_to(self.result, console or Console(highlight=False, markup=False))
 
 
@@ -47,7 +47,7 @@ def explain(
     write: Path | None = None,
     trace_file: Path | None = None,
 ) -> Explained[Any]:
-    """Find out what slows down a training script, and what would help.
+    """Measure what slows down a training script, and which changes help.
 
     Args:
         script: A Python file, which is run unchanged.

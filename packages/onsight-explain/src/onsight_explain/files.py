@@ -1,4 +1,4 @@
-"""Check where an output file may go, and write it completely or not at all."""
+"""Check the path of an output file, and write it completely or not at all."""
 
 import os
 import secrets

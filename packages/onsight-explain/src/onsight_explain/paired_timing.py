@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from onsight_explain.console import Messages
 from onsight_explain.text import plural
 
-MIN_ROUNDS = 3  # fewer give an interval too wide to be of use
-MIN_CLEAR_GAIN = 1.1  # times as fast: an interval that begins below may be noise of the machine
+MIN_ROUNDS = 3  # with fewer, the interval is too wide to be useful
+MIN_CLEAR_GAIN = 1.1  # speed-up that the lower end of a clear gain's interval must reach
 
 _BUSY_SHARE = 0.5  # fraction of the cores
 
@@ -28,7 +28,7 @@ _T_95 = (
 
 @dataclass(frozen=True)
 class RatioInterval:
-    """How many times as fast: the geometric mean of the rounds, with its 95% interval."""
+    """A speed-up: the geometric mean of the rounds' ratios, with its 95% interval."""
 
     low: float
     ratio: float
@@ -37,7 +37,7 @@ class RatioInterval:
 
     @property
     def is_clear_gain(self) -> bool:
-        """Whether even the lower end is a gain larger than a machine's usual noise."""
+        """Whether even the lower end of the interval is at least MIN_CLEAR_GAIN."""
         return self.low >= MIN_CLEAR_GAIN
 
     @property
@@ -65,29 +65,29 @@ class RatioInterval:
 
 @dataclass
 class PairedRounds:
-    """The rates of a baseline and of a changed way, one of each in every round."""
+    """Rounds that each measure the rate of a baseline and of a changed version."""
 
     baseline: list[float] = field(default_factory=list)
     changed: list[float] = field(default_factory=list)
 
     @property
     def ratios(self) -> list[float]:
-        """How many times as fast the changed way was in each round."""
+        """The speed-up of the changed version in each round."""
         pairs = zip(self.baseline, self.changed, strict=True)
         return [changed / baseline for baseline, changed in pairs]
 
     @property
     def median_ratio(self) -> float:
-        """The median of the rounds: for choices, which a single disturbed round must not decide."""
+        """The median speed-up, to choose by, because one disturbed round hardly changes it."""
         return statistics.median(self.ratios)
 
     @property
     def interval(self) -> RatioInterval:
-        """The 95% interval, for claims. ValueError before the first round."""
+        """The speed-up with its 95% interval. Raises ValueError before the first round."""
         return ratio_interval(self.ratios)
 
     def measure(self, baseline: Callable[[], float], changed: Callable[[], float]) -> None:
-        """Add a round. Which of the two goes first alternates, so that a steady drift cancels."""
+        """Measure a round. The order of the two alternates, so that a steady drift cancels out."""
         if len(self.baseline) % 2:
             self.changed.append(changed())
             self.baseline.append(baseline())
@@ -117,7 +117,7 @@ def ratio_interval(ratios: Sequence[float]) -> RatioInterval:
 
 
 def warn_if_busy(messages: Messages) -> None:
-    """Warn before anything is timed if other work keeps half of the cores busy."""
+    """Warn if other work keeps half of the cores busy, before anything is timed."""
     load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
     if load > _BUSY_SHARE * cores:
         messages.warn(

@@ -10,21 +10,22 @@ from onsight_explain.console import Messages
 from onsight_explain.paired_timing import MIN_ROUNDS, PairedRounds, RatioInterval
 from onsight_explain.text import ratio_words
 
-MIN_GAIN = 1.05  # times as fast to count as faster: a machine's noise is about as large
-_MIN_ADDED_GAIN = 1.03  # times the speed of a combination, for a change to be added to it
+MIN_GAIN = 1.05  # speed-up below which a change counts as noise
+_MIN_ADDED_GAIN = 1.03  # speed-up that a change must add to join a combination
 
-# Shares of the time after which no single change, and no combination, is started any more.
-_SINGLES_UNTIL, _COMBINATIONS_UNTIL = 0.55, 0.8
+_SINGLES_UNTIL = 0.55  # start no single change after this share of the time
+_COMBINATIONS_UNTIL = 0.8  # start no combination after this share of the time
 _STALLED_RATIO = 0.5  # below this share of the usual speed, assume other load and repeat the round
 _FRESH_FACTOR = 3.0  # a baseline rate may be reused for this many times its duration
-_LEADERS = 4  # single changes that are measured in several rounds
-_MAX_ROUNDS, _NARROW = 8, 1.15  # confirm the winner until high / low of its interval is that small
+_LEADERS = 4  # number of single changes to measure in several rounds
+_MAX_ROUNDS = 8  # for the confirmation of the winner, which ends earlier with a narrow interval
+_MAX_INTERVAL_RATIO = 1.15  # high / low of an interval that counts as narrow
 
 Losses = Literal["same", "close", "alike", "other", "not comparable"]
 
 
 class SearchChange(Hashable, Protocol):
-    """A change of a training run. Only one change of a group is applied at a time."""
+    """A change of a training run. A combination has at most one change of each group."""
 
     @property
     def label(self) -> str:
@@ -32,7 +33,7 @@ class SearchChange(Hashable, Protocol):
 
     @property
     def group(self) -> str:
-        """The setting that it changes."""
+        """The setting that is changed."""
 
 
 C = TypeVar("C", bound=SearchChange)
@@ -43,29 +44,29 @@ class TrialFailed(Exception):
 
 
 class SearchTrial(Protocol):
-    """A training with some changes. It runs only while it is measured."""
+    """A training run with some changes, which advances only while it is measured."""
 
     def measure(self, seconds: float) -> float:
-        """Return images per second over about this many seconds. Raises TrialFailed."""
+        """Train for about this many seconds and return images/s. Raises TrialFailed."""
 
     def losses(self) -> Losses:
-        """Compare its first losses with those of the unchanged training."""
+        """Compare the first losses with those of the unchanged training."""
 
     def notes(self) -> list[str]:
         """Return remarks on changes that could not be made, or not completely."""
 
     def close(self) -> None:
-        """Free its memory. Measuring it again starts the training again."""
+        """Free its memory. A later measurement starts the training again."""
 
 
 class Bench(Protocol[C]):
     """Opens trials, and proposes changes for them."""
 
     def open(self, changes: tuple[C, ...]) -> SearchTrial:
-        """Return a trial with these changes; without any, of the unchanged training."""
+        """Return a trial with these changes; with none, the unchanged training."""
 
     def candidates(self, trial: Any) -> list[C]:
-        """Return the changes that could speed up one of its trials, the most promising first."""
+        """Return changes that could speed up an open trial, the most promising first."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class TrialResult(Generic[C]):
     images_per_second: float = 0.0
     interval: RatioInterval | None = None  # interval of the speed-up; None if there is a problem
     losses: Losses = "not comparable"
-    problem: str = ""  # why it could not be measured
+    problem: str = ""  # why there is no measurement
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -101,29 +102,29 @@ class TrialResult(Generic[C]):
 
     @property
     def has_enough_rounds(self) -> bool:
-        """Whether there were enough rounds for its interval to be compared with others."""
+        """Whether there were enough rounds to compare the interval with others."""
         return self.interval is not None and self.interval.rounds >= MIN_ROUNDS
 
 
 @dataclass(frozen=True)
 class SearchResult(Generic[C]):
-    """The result of a search."""
+    """The tried changes, and the winner."""
 
     results: list[TrialResult[C]]  # single changes, in the order in which they were tried
-    best: TrialResult[C] | None  # None if nothing was faster
+    best: TrialResult[C] | None  # None if nothing was faster or could be confirmed
     baseline_rates: list[float]  # images/s of the unchanged training, in every round
     skipped: list[C]  # not tried, because time ran out
 
 
 @dataclass
 class _Entry(Generic[C]):
-    """Changes that take part in the search, and their rounds so far."""
+    """Changes that compete in the search, and their rounds so far."""
 
     changes: tuple[C, ...]
     trial: SearchTrial
     rounds: PairedRounds = field(default_factory=PairedRounds)
     problem: str = ""
-    base_ratio: float = 1.0  # the speed-up of the training that its rounds are measured against
+    base_ratio: float = 1.0  # speed-up of the training that the rounds compare with
 
     @property
     def groups(self) -> set[str]:
@@ -131,7 +132,7 @@ class _Entry(Generic[C]):
 
     @property
     def ratio(self) -> float:
-        """The speed-up over the unchanged training, by the median; 0 if there is a problem."""
+        """The median speed-up over the unchanged training; 0 if there is a problem."""
         return 0.0 if self.problem else self.base_ratio * self.rounds.median_ratio
 
     @property
@@ -151,7 +152,7 @@ class _Entry(Generic[C]):
 
 
 class Search(Generic[C]):
-    """One search for faster changes, which ends in time."""
+    """A search for faster changes within a limited time."""
 
     def __init__(
         self,
@@ -164,15 +165,17 @@ class Search(Generic[C]):
     ) -> None:
         """Start the clock.
 
-        baseline: of the unchanged training; window_seconds: length of one measurement;
-        reserved_seconds: part of `seconds` to leave for what follows if something is faster.
+        baseline: the unchanged training.
+        seconds: the time for the whole search.
+        window_seconds: the length of one measurement.
+        reserved_seconds: the part of `seconds` to leave unused if a change is faster.
         """
         self.bench, self.baseline, self.messages = bench, baseline, messages
         self.window_seconds, self.reserved_seconds = window_seconds, reserved_seconds
         self.started, self.seconds = time.monotonic(), seconds
         self.baseline_rates: list[float] = []
-        self.baseline_seconds = 0.0  # that its last measurement took
-        self.baseline_fresh_until = 0.0
+        self.baseline_seconds = 0.0  # duration of the latest baseline measurement
+        self.baseline_fresh_until = 0.0  # until then the latest baseline rate may be reused
         self.singles: list[_Entry[C]] = []
 
     def run(self, changes: Sequence[C]) -> SearchResult[C]:
@@ -185,11 +188,11 @@ class Search(Generic[C]):
         return SearchResult(results, confirmed, self.baseline_rates, skipped)
 
     def _try_singles(self, changes: Sequence[C]) -> list[C]:
-        """Measure each change in one round; return those for which there was no time."""
+        """Measure each change in one round; return the changes that time did not allow."""
         longest = 0.0
         for index, change in enumerate(changes):
             now = time.monotonic()
-            until = _SINGLES_UNTIL if self._has_gain else 1.0  # without a gain, nothing follows
+            until = _SINGLES_UNTIL if self._has_gain else 1.0  # without a gain, nothing comes after
             if self.singles and not self._has_time(until, longest / 2):
                 return list(changes[index:])
             entry = _Entry((change,), self.bench.open((change,)))
@@ -201,19 +204,19 @@ class Search(Generic[C]):
         return []
 
     def _repeat_leaders(self) -> None:
-        """Measure the fastest single changes again, until their intervals can be compared."""
+        """Measure the fastest single changes in more rounds, to compare their intervals."""
         leaders = [entry for entry in self._ranked_singles() if entry.is_faster][:_LEADERS]
         for number in range(1, MIN_ROUNDS):
             for entry in leaders:
-                is_behind = len(entry.rounds.baseline) == number
-                if is_behind and self._has_time(_COMBINATIONS_UNTIL):
+                needs_round = len(entry.rounds.baseline) == number
+                if needs_round and self._has_time(_COMBINATIONS_UNTIL):
                     self._measure_round(entry)
 
     def _combine(self) -> _Entry[C] | None:
-        """Start from the fastest change and add every other one that makes it faster still.
+        """Start from the fastest change and add each change that speeds it up further.
 
-        Changes that gained alone come first. Then the bench proposes others: with the time spent
-        elsewhere, changes that gained nothing alone may gain now.
+        Changes that were faster alone come first. The bench then proposes others, because a change
+        that was no faster alone may be once the combination has moved the bottleneck.
         """
         faster = [entry for entry in self._ranked_singles() if entry.is_faster]
         if not faster:
@@ -233,15 +236,16 @@ class Search(Generic[C]):
             tried.add(change)
             combined = self._try_combination(best, change)
             if combined.ratio >= _MIN_ADDED_GAIN * best.ratio:
+                best.trial.close()
                 best = combined
             else:
                 combined.trial.close()
         return best
 
     def _try_combination(self, best: _Entry[C], change: C) -> _Entry[C]:
-        """Measure the best so far with one more change beside the best so far.
+        """Compare the best combination so far with itself plus one change.
 
-        It stops as soon as the rounds show no gain; a gain has to hold over several rounds.
+        Stop after the first round in which the added change shows no gain over all rounds so far.
         """
         changes = (*best.changes, change)
         combined = _Entry(changes, self.bench.open(changes), base_ratio=best.ratio)
@@ -253,24 +257,25 @@ class Search(Generic[C]):
         return combined
 
     def _confirm(self, best: _Entry[C], singles: Sequence[TrialResult[C]]) -> TrialResult[C] | None:
-        """Measure the winner beside the unchanged training in new rounds.
+        """Compare the best combination with the unchanged training in new rounds.
 
-        Its old rounds are partly luck, because they made it the winner. A single change with a
-        higher lower end wins instead if it gained more, or if the winner's gain is not clear.
+        The old rounds overestimate it, because it was selected by them. A single change is returned
+        instead if the lower end of its interval is higher, and either its speed-up is at least as
+        large or the combination's gain is not clear.
         """
         entry = _Entry(best.changes, best.trial)
         while len(entry.rounds.baseline) < _MAX_ROUNDS and not entry.problem:
             if len(entry.rounds.baseline) >= MIN_ROUNDS:
                 interval = entry.rounds.interval
-                is_late = time.monotonic() > self._moment(1.0) - self.reserved_seconds
-                if interval.high < _NARROW * interval.low or is_late:
+                is_late = time.monotonic() > self._time_at(1.0) - self.reserved_seconds
+                if interval.high < _MAX_INTERVAL_RATIO * interval.low or is_late:
                     break
             self._measure_round(entry)
         winner = entry.result()
         for single in singles:
-            is_clear = winner.interval and winner.interval.is_clear_gain
-            is_better = single.ratio >= winner.ratio or not is_clear
-            if single.has_enough_rounds and single.low > winner.low and is_better:
+            is_clear_gain = winner.interval and winner.interval.is_clear_gain
+            may_replace = single.ratio >= winner.ratio or not is_clear_gain
+            if single.has_enough_rounds and single.low > winner.low and may_replace:
                 winner = single
         if not winner.interval:
             return None
@@ -280,9 +285,10 @@ class Search(Generic[C]):
     def _measure_round(
         self, entry: _Entry[C], base: _Entry[C] | None = None, may_reuse_baseline: bool = False
     ) -> None:
-        """Measure an entry beside another one, or the unchanged training; once more if stalled.
+        """Measure an entry and its base in one round; repeat the round once if either stalled.
 
-        may_reuse_baseline: use a recent rate of the unchanged training instead of a new one.
+        base: the entry to compare with; None for the unchanged training.
+        may_reuse_baseline: use a recent rate of the unchanged training instead of measuring it.
         """
         usual_rates = base.rounds.changed if base else self.baseline_rates
 
@@ -301,7 +307,7 @@ class Search(Generic[C]):
                 if attempt == 0:
                     rate = rates.pop()
                     changed.pop()
-                    self.baseline_fresh_until = 0.0  # the repeated round measures it again
+                    self.baseline_fresh_until = 0.0  # measure the baseline anew
                     if is_baseline_stalled and not base:
                         self.baseline_rates.remove(rate)
         except TrialFailed as error:
@@ -332,15 +338,16 @@ class Search(Generic[C]):
     def _has_gain(self) -> bool:
         return any(entry.is_faster for entry in self.singles)
 
-    def _moment(self, share: float) -> float:
+    def _time_at(self, share: float) -> float:
+        """Return the clock time when this share of the search's time is over."""
         return self.started + share * self.seconds
 
     def _has_time(self, share: float, more_seconds: float = 0.0) -> bool:
-        """Whether that share of the time is not over, and the winner can still be confirmed."""
-        latest = self._moment(share)
+        """Return whether `more_seconds` fit into this share, and a confirmation after them."""
+        latest = self._time_at(share)
         if self._has_gain:
             confirm_seconds = MIN_ROUNDS * 2 * self.baseline_seconds + self.reserved_seconds
-            latest = min(latest, self._moment(1.0) - confirm_seconds)
+            latest = min(latest, self._time_at(1.0) - confirm_seconds)
         return time.monotonic() + more_seconds < latest
 
 

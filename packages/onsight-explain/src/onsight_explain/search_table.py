@@ -1,4 +1,4 @@
-"""The results of a search, as a table for people and as plain values for programs."""
+"""The results of a search, as a printed table and as JSON values."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -23,7 +23,7 @@ def percent(share: float | None) -> str:
     """Format a share as 91.4%, with more digits where fewer would round to 0% or 100%."""
     if share is None or not math.isfinite(share):
         return "–"
-    share = round(share, 9)  # an interval's end may miss 1 by the float's last bit
+    share = round(share, 9)  # floating-point error may leave an interval's end just below 1
     if share in (0, 1):
         return f"{share:.0%}"
     if share < 0.0001:

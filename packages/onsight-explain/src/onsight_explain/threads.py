@@ -35,13 +35,13 @@ _core_limit: list[int] = []  # at most one number, set by limit_cores
 
 
 def usable_cores() -> int:
-    """Return the number of cores by affinity, CPU quota and `limit_cores`: the least of them."""
+    """Return the least of the core counts by affinity, by CPU quota and by `limit_cores`."""
     cores = _count_cores()
     return max(1, min(cores, *_core_limit)) if _core_limit else cores
 
 
 def limit_cores(count: int) -> None:
-    """Let this process use no more cores, because others on this machine were given the rest."""
+    """Limit the cores of this process, because other processes use the rest."""
     _core_limit[:] = [count]
 
 
@@ -57,7 +57,7 @@ def choose_spinning() -> None:
 
 
 def is_busy() -> bool:
-    """Whether other processes leave fewer cores than this one may use; takes 40 ms."""
+    """Return whether other processes leave fewer cores than this one may use; takes 40 ms."""
     return _count_other_threads() + usable_cores() > (os.cpu_count() or 1)
 
 
@@ -99,7 +99,7 @@ def _count_other_threads() -> int:
             running = _LOAD.read_text(encoding="ascii").split()[3].partition("/")[0]
         except (OSError, IndexError):
             return 0
-        counts.append(int(running) - 1)  # without this one
+        counts.append(int(running) - 1)  # without this thread
         if sample < _SAMPLES - 1:
             time.sleep(_SAMPLE_SECONDS)
     return max(0, min(counts))

@@ -273,7 +273,7 @@ UNSURE = {
     "a loss of another function": (
         "def forward(x):\n    return model(x)\n",
         {"bf16": True},
-        "the loss is made elsewhere",
+        "the loss is computed elsewhere",
     ),
 }
 
@@ -295,5 +295,5 @@ def test_of_images_by_keyword_only_the_weights_are_put_channels_last(script, tra
     before = "import torch\nfor x in loader:\n    model(x=x)\n"
     found = fix(script, traced, before, {"channels_last": True})
     (left,) = [one for one in found.lines if one.left]
-    assert left.left == "the network is not given its images by position"
+    assert left.left == "the images are not the network's first positional argument"
     assert "model.to(memory_format=torch.channels_last)" in found.after.decode().splitlines()

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -48,14 +49,14 @@ BAD = {  # what it does: the script, and words that its message holds
         SIGNALS,
         [f"no training step was observed in {LIMIT_SECONDS} s", "--limit"],
     ),
-    "waits for input": ("input('Name? ')", ["EOFError", "waits for input"]),
+    "waits for input": ("input('Name? ')", ["EOFError", "waits for keyboard input"]),
     "measures its terminal": (
         "import os; height, width = os.popen('stty size').read().split(); 1 / 0",
         ["ZeroDivisionError: division by zero"],
     ),
-    "goes into the background": (BACKGROUND, ["continuing in the background"]),
+    "goes into the background": (BACKGROUND, ["continued in the background"]),
     "exits": ("import sys; print('no data'); sys.exit()", ["ended before enough", "no data"]),
-    "exits with a number": ("import sys; sys.exit(7)", ["ended itself by sys.exit(7)"]),
+    "exits with a number": ("import sys; sys.exit(7)", ["called sys.exit(7)"]),
     "needs arguments": (ARGUMENTS, ["required: --data", "after --, as in `onsight-explain bad.py"]),
     "prints a lot": ("print('x' * 10**7)\n1 / 0", ["ZeroDivisionError: division by zero"]),
     "is killed": ("import os; os.kill(os.getpid(), 9)", ["SIGKILL", "out of memory"]),
@@ -163,6 +164,11 @@ def test_what_cannot_run_is_not_started(tmp_path, name, monkeypatch):
 )
 def test_a_failure_message_contains_what_to_do(said, code, words):
     assert words in describe_failure(said, code, "train.py")
+
+
+def test_a_failure_is_described_without_sigkill_as_on_windows(monkeypatch):
+    monkeypatch.delattr(signal, "SIGKILL")
+    assert describe_failure("no such data", 1, "train.py") == "no such data"
 
 
 def test_a_failed_script_is_reported_by_the_command(tmp_path, capsys):

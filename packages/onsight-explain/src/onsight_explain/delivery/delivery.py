@@ -1,4 +1,4 @@
-"""Runs a fixed script against the original, and writes it if it is faster or at least sound."""
+"""Compare a fixed script with the original, and write it if it runs and trains as before."""
 
 import statistics
 import tempfile
@@ -34,7 +34,7 @@ class FixProof:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the fixed script ran, and trained as the original does."""
+        """Whether the fixed script ran and its training matched the original's."""
         return not self.problem and self.losses != "other"
 
 
@@ -44,7 +44,7 @@ class Delivery:
 
     target: Path
     fixed: FixedScript
-    proof: FixProof | None  # None if there was nothing to run
+    proof: FixProof | None  # None if no fix changes the text
 
     @property
     def is_sound(self) -> bool:
@@ -143,7 +143,7 @@ class _FixedScriptFailed(Exception):
 
 
 def _measure_rounds(plain: Callable[[], float], fixed: Callable[[], float]) -> PairedRounds:
-    """Measure the fewest rounds, and more of them while their ratios differ much."""
+    """Measure the minimum number of rounds, and more while their ratios vary widely."""
     rounds, began = PairedRounds(), time.monotonic()
     while len(rounds.baseline) < _MAX_ROUNDS:
         if len(rounds.baseline) >= MIN_ROUNDS:

@@ -1,4 +1,4 @@
-"""A script with fixes made in its text: what was changed, and what is left to the user, by line."""
+"""Apply fixes to a script's text, and list the changes made and those left to the user."""
 
 import ast
 import difflib
@@ -37,7 +37,7 @@ class SuggestedChange:
 
     site: Site | None  # None if it is unknown
     text: str
-    left: str = ""  # why the fixed script does not contain it, or ""
+    left: str = ""  # why the fix was not made, or ""
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class FixedScript:
     before: bytes
     after: bytes
     lines: list[SuggestedChange]
-    outside: list[str]  # what to do when it is started
+    outside: list[str]  # changes of the command that starts the script
 
     @property
     def is_changed(self) -> bool:
-        """Whether any fix was made in the script itself."""
+        """Whether any fix changed the script's text."""
         return any(not line.left and line.text not in self.outside for line in self.lines)
 
     def diff(self, name: str) -> str:
@@ -159,7 +159,7 @@ def _evaluation_trace(trace: Trace) -> Trace | None:
 
 
 def _try_fix(fix: Fix, main: Draft, drafts: dict[str, Draft]) -> list[_Result]:
-    """Make a fix with all its parts in the drafts of their files, or leave them unchanged."""
+    """Apply all parts of a fix to the drafts of their files, or none of them."""
     parts = fix.parts if isinstance(fix, FixGroup) else (fix,)
     states = {name: (draft.source, list(draft.history)) for name, draft in drafts.items()}
     results: list[_Result] = []
@@ -199,7 +199,7 @@ def _draft_of(fix: Fix, main: Draft, drafts: dict[str, Draft]) -> Draft | None:
 
 
 def _suggested_change(result: _Result) -> SuggestedChange:
-    """Describe a fix, after all of them were made."""
+    """Describe a fix after all fixes were applied."""
     fix, draft = result.fix, result.draft
     site = Site(file=fix.site.file, line=fix.site.line) if fix.site and fix.needs_site else None
     is_made = draft is not None and (not result.left or result.left.startswith(_ELSEWHERE))
@@ -219,7 +219,7 @@ def _add_todo(draft: Draft, fix: Fix) -> None:
 
 
 def _add_header(draft: Draft, lines: list[str]) -> None:
-    """Add comments at the top of a file, below what must be in its first two lines."""
+    """Add comments at the top of a file, below a `#!` line and an encoding comment."""
     offset = 0
     for line in draft.source.lines[:2]:
         if not _MUST_BE_FIRST.match(line):

@@ -26,7 +26,7 @@ class Framework:
     call: str = ""
     loader: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     training: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    # Changes in words, for which there is no such setting.
+    # Descriptions of the changes for which the framework has no setting.
     advice: dict[str, str] = field(default_factory=dict)
 
 
@@ -79,7 +79,7 @@ def framework_fixes(what_if: WhatIf, trace: Trace) -> list[Fix]:
 
 
 def _advice(what_if: WhatIf, trace: Trace) -> list[Fix]:
-    """Return the change in words, if its lines would be inside a library."""
+    """Return a description of the change, if its lines would be inside a library."""
     site: Site | None
     if trace.loader and trace.loader.maker and what_if.group in LOADING_GROUPS:
         site, package = trace.loader.site, trace.loader.maker

@@ -17,7 +17,7 @@ from onsight_explain.what_ifs.what_if import Cause, WhatIf
 
 _DOMINANT_SHARE = 0.5  # fraction of the time; a larger part is the cause if no change helps
 _TIE = 0.9  # fraction of the best lower bound that counts as equally good: timings are noisy
-_MISTAKES = (NoGrad, DefaultThreadSettings)  # remove what nobody wants, where it was observed
+_MISTAKES = (NoGrad, DefaultThreadSettings)  # these what-ifs remove an observed fault
 _ARITHMETIC = {"precision", "memory_format", "matmul_precision", "compiling", "optimizer"}
 
 
@@ -97,7 +97,7 @@ def _are_workers_crowded(trace: Trace, faster: list[TrialResult[WhatIf]], cores:
 
 
 def _largest_phase(trace: Trace) -> Cause:
-    """Return where the time goes, if nothing was tried or nothing helped."""
+    """Return the largest phase as the cause, for when no change was tried or none helped."""
     other = trace.share("other")
     evaluation = trace.share("evaluation")
     if evaluation > _DOMINANT_SHARE:
@@ -137,7 +137,7 @@ def _gain_words(best: TrialResult[WhatIf] | None, count: int) -> str:
 
 
 def _memory_mistake(trace: Trace, cause: Cause) -> str:
-    """Return a mistake that costs memory even if it costs little time."""
+    """Return a mistake that wastes memory, even if it costs little time."""
     if not trace.graphs_kept or cause.name == "no-grad":
         return ""
     share = percent(trace.share("evaluation"))

@@ -1,4 +1,4 @@
-"""Measures why a user's training script is slow, and what would make it faster."""
+"""Measure why a user's training script is slow, and which changes make it faster."""
 
 import os
 import statistics
@@ -32,7 +32,7 @@ from onsight_explain.tracing.window import Epoch
 from onsight_explain.what_ifs.what_if import Cause, WhatIf
 from onsight_lint.rule import Finding
 
-_MAX_STEPS = 2_000  # more would add nothing
+_MAX_STEPS = 2_000  # enough for any window
 _WATCH_SHARE = 0.08  # fraction of the time for the unchanged script, to include an epoch
 _PROOF_SECONDS = 8.0  # reserved for the fixed script at least, besides the time of its start
 _CEILINGS_SECONDS = 7.0  # reserved for the device's ceilings, at the end
@@ -67,7 +67,7 @@ class Explanation:
 
     @property
     def verdict(self) -> str:
-        """The cause, and what removing it gained at least."""
+        """The cause, and the least that its removal gained."""
         return verdict(self.trace, self.cause, self.best, len(self.tried))
 
 

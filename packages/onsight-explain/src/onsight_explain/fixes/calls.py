@@ -1,4 +1,4 @@
-"""Fixes of one call of the script: its keywords, or an argument wrapped in something else."""
+"""Fixes of one call in the script: set its keywords, or wrap an argument."""
 
 import ast
 import inspect
@@ -23,10 +23,8 @@ class CallFix(Fix):
     """A fix of one call."""
 
     site: Site | None
-    name: str  # that is called
-    parameters: tuple[str, ...] = field(
-        default=(), kw_only=True
-    )  # names of its positional arguments
+    name: str  # the called name
+    parameters: tuple[str, ...] = field(default=(), kw_only=True)  # positional, by name
 
     @property
     def merge_key(self) -> object:
@@ -70,7 +68,7 @@ class SetKeywords(CallFix):
         return f"{self.name}(..., {', '.join(keywords)})"
 
     def apply(self, draft: Draft) -> None:
-        """Replace, add or remove the arguments, one after the other."""
+        """Replace, add or remove the arguments, one by one."""
         for name, value in self.values.items():
             call = self._find(draft)
             if value is None:
@@ -84,7 +82,7 @@ class SetKeywords(CallFix):
         if argument is not None:
             return Change(source.start(argument), source.end(argument), value)
         for keyword in call.keywords:
-            if keyword.arg is None:  # **settings may contain it too, and the later one counts
+            if keyword.arg is None:  # **settings may contain the name too: the last item counts
                 start, end = source.start(keyword.value), source.end(keyword.value)
                 return Change(start, end, _add_item(draft.text[start:end], name, value))
         return append_argument(draft, call, f"{name}={value}")
@@ -178,9 +176,7 @@ def append_argument(draft: Draft, call: ast.Call, text: str) -> Change:
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     if len(call.args) == 1 and isinstance(call.args[0], ast.GeneratorExp):
         raise CannotFix("its only argument is a generator without separate parentheses")
-    last_token = _without_layout(call_tokens(draft, call))[
-        -2
-    ]  # token before the closing parenthesis
+    last_token = _without_layout(call_tokens(draft, call))[-2]  # before the parenthesis
     at = last_token.start + len(last_token.text)
     if not arguments:
         return Change(at, at, text)
@@ -202,7 +198,7 @@ def call_tokens(draft: Draft, call: ast.Call) -> list[Token]:
     for line in code.split("\n"):
         line_starts.append(line_starts[-1] + len(line) + 1)
     tokens = []
-    # In separate parentheses, because it may continue on lines outside of the call's.
+    # In added parentheses, because outside its statement the call may not continue on new lines.
     for token in tokenize.generate_tokens(io.StringIO(f"({code})", newline="").readline):
         row, column = token.start
         offset = line_starts[row - 1] + column - (1 if row == 1 else 0)

@@ -179,7 +179,7 @@ def cache_and_augment_batches(trace: Trace, device: str = "cpu") -> list[Fix]:
 
 
 def fits_in_memory(trace: Trace) -> bool:
-    """Whether all items fit in memory twice, as they do while they are stacked."""
+    """Whether memory has room for two copies of all items, which stacking needs."""
     assert trace.loader
     needed = 2 * trace.item.item_bytes * (trace.loader.items or 0) if trace.item else 0
     return needed < free_memory_bytes(torch.device("cpu"))
@@ -187,7 +187,7 @@ def fits_in_memory(trace: Trace) -> bool:
 
 @dataclass(frozen=True)
 class DefineAugmentedBatches(Fix):
-    """Defines the class that augments whole batches, and the functions that it calls."""
+    """Adds the class that augments whole batches, and the functions that it calls."""
 
     code: str
     needs_site: ClassVar[bool] = False
@@ -255,7 +255,7 @@ class CacheDecodedFiles(Fix):
 class DecodeSmaller(Fix):
     """Decodes the JPEG files of torchvision's folder datasets at a reduced size."""
 
-    side: int  # the least to leave
+    side: int  # minimum side of the decoded images
     needs_site: ClassVar[bool] = False
 
     @property
@@ -297,7 +297,7 @@ def _set_folder_loader(draft: Draft, definition: AddDefinition) -> None:
 
 
 def _count_fixed_transforms(draft: Draft) -> int:
-    """Count the transforms before the first random one, in the only list that has such."""
+    """Count the transforms before the first random one, in the only list with a random one."""
     counts = []
     for node in draft.source.nodes:
         if isinstance(node, ast.Call) and called_name(node) == "Compose" and node.args:

@@ -1,6 +1,6 @@
 """A user's file while it is being fixed: its text, syntax tree, and edits of whole lines.
 
-Only the places that a fix names are edited; everything else stays as the user wrote it.
+Edits replace only the code that a fix names; the rest stays as the user wrote it.
 """
 
 import ast
@@ -24,7 +24,7 @@ class CannotFix(Exception):
 
 
 class Draft:
-    """A file's text and syntax tree, which change together, and where its original places went."""
+    """A file's text and syntax tree, with its edits, which map original to current positions."""
 
     def __init__(self, path: Path, raw: bytes) -> None:
         """Raises SyntaxError or ValueError for a file that is not Python."""
@@ -54,7 +54,7 @@ class Draft:
         try:
             text = apply_changes(self.text, made)
         except ValueError as error:
-            raise CannotFix("two changes of one place") from error
+            raise CannotFix("two changes overlap") from error
         try:
             self.source = _parse(self.path, text)
         except SyntaxError as error:
@@ -62,7 +62,7 @@ class Draft:
         self.history.append(made)
 
     def current_offset(self, offset: int) -> int:
-        """Return where a character of the original text is now."""
+        """Return the current offset of a character of the original text."""
         for changes in self.history:
             shift = 0
             for start, end, new in changes:
@@ -74,7 +74,7 @@ class Draft:
         return offset
 
     def current_line(self, line: int) -> int:
-        """Return where an original line is now."""
+        """Return the current number of an original line."""
         return self.text.count("\n", 0, self._first_character(line)) + 1
 
     def original_line(self, line: int) -> int:
@@ -169,14 +169,14 @@ def put_on_own_lines(draft: Draft, first: ast.stmt, last: ast.stmt) -> list[Chan
 
 
 def line_start(draft: Draft, statement: ast.stmt) -> int:
-    """Return where the first line of a statement, or of its first decorator, begins."""
+    """Return the offset of the line on which a statement or its first decorator begins."""
     nodes = [statement, *getattr(statement, "decorator_list", [])]
     first = min(draft.source.start(node) for node in nodes)
     return draft.text.rfind("\n", 0, first) + 1
 
 
 def line_end(draft: Draft, statement: ast.stmt) -> int:
-    """Return where the line after a statement begins, or the end of the text."""
+    """Return the offset of the line after a statement, or the end of the text."""
     at = draft.text.find("\n", draft.source.end(statement))
     return len(draft.text) if at < 0 else at + 1
 

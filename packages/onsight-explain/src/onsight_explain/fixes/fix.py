@@ -1,4 +1,4 @@
-"""A fix: one change of a script's text at one place, made with certainty or not at all."""
+"""A fix: one change of a script's text, which is made only if its place in the code is certain."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ class Fix(ABC):
 
     site: Site | None  # in the script as it was before any fix; None if no place is known
     imports: ClassVar[tuple[str, ...]] = ()  # statements that the changed code needs
-    edits_text: ClassVar[bool] = True  # False if it is only printed
-    needs_site: ClassVar[bool] = True  # whether it cannot be applied without one
+    edits_text: ClassVar[bool] = True  # False if the fix is only printed
+    needs_site: ClassVar[bool] = True  # whether the fix cannot be applied without a site
 
     @property
     @abstractmethod
@@ -55,7 +55,7 @@ class FixGroup(Fix):
 
 @dataclass(frozen=True)
 class Advice(Fix):
-    """A change that no text edit can make with certainty. It is printed for its place."""
+    """A change that no text edit can make with certainty; it is printed for the user to make."""
 
     text: str
 

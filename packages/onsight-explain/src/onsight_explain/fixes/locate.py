@@ -8,15 +8,11 @@ from onsight_explain.tracing.sites import Site
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.Module)
-_NETWORK_METHODS = (
-    "parameters",
-    "train",
-    "eval",
-)  # calling any of these marks the receiver as a network
+_NETWORK_METHODS = ("parameters", "train", "eval")  # an object with such a call is a network
 
 
 def find_network_call(draft: Draft, site: Site) -> ast.Call:
-    """Return the call of the network at a site. Raises CannotFix if it is not certain."""
+    """Return the call of the network at a site. Raises CannotFix unless exactly one qualifies."""
     if site.end:  # the exact position of the call is known, not only its line
         return draft.find_call(site)
     networks, line = _network_names(draft), draft.current_line(site.line)
@@ -33,26 +29,26 @@ def find_network_call(draft: Draft, site: Site) -> ast.Call:
 
 
 def find_batch_argument(draft: Draft, site: Site) -> ast.expr:
-    """Return the images that the script passes to the network."""
+    """Return the network's first positional argument. Raises CannotFix if there is none."""
     arguments = find_network_call(draft, site).args
     if not arguments or isinstance(arguments[0], ast.Starred):
-        raise CannotFix("the network is not given its images by position")
+        raise CannotFix("the images are not the network's first positional argument")
     return arguments[0]
 
 
 def fill_names(draft: Draft, site: Site | None, template: str) -> str:
-    """Fill in the script's {network}, and {device}, the type of the device it computes on."""
+    """Replace {network} in a template by the script's name, and {device} by its device type."""
     if site is None or "{" not in template:
         return template
     call = find_network_call(draft, site)
     network = draft.source.code(call.func)
-    is_named = bool(call.args) and isinstance(call.args[0], ast.Name)
-    tensor = draft.source.code(call.args[0]) if is_named else f"next({network}.parameters())"
+    has_named_input = bool(call.args) and isinstance(call.args[0], ast.Name)
+    tensor = draft.source.code(call.args[0]) if has_named_input else f"next({network}.parameters())"
     return template.replace("{network}", network).replace("{device}", f"{tensor}.device.type")
 
 
 def find_forward_block(draft: Draft, site: Site) -> tuple[ast.stmt, ast.stmt]:
-    """Return the first and last statement from the network's call to the loss."""
+    """Return the statement with the network's call, and the one that assigns the loss after it."""
     first = draft.source.statement(find_network_call(draft, site))
     block = block_of(draft, first)
     following = block[block.index(first) :]
@@ -62,26 +58,24 @@ def find_forward_block(draft: Draft, site: Site) -> tuple[ast.stmt, ast.stmt]:
             assignments = [s for s in following[:index] if losses & _assigned_names(s)]
             return first, (assignments or [first])[-1]
     if isinstance(first, ast.Return | ast.If | ast.With | ast.For | ast.While):
-        raise CannotFix("the loss is made elsewhere")
+        raise CannotFix("the loss is computed elsewhere")
     return first, first
 
 
 def find_evaluation_loop(draft: Draft, site: Site) -> ast.stmt:
-    """Return the outermost loop around a site, in its function, that makes no update."""
+    """Return the outermost loop around a site, within its function, that seems not to train."""
+    statement = draft.find_statement(site)
     outermost: ast.stmt | None = None
-    for node in enclosing_nodes(draft, draft.find_statement(site)):
-        if isinstance(node, _LOOPS) and not _calls_backward(node):
+    for node in (statement, *enclosing_nodes(draft, statement)):
+        if isinstance(node, _LOOPS) and not _trains(draft, node):
             outermost = node
     if outermost is None:
-        statement = draft.find_statement(site)
-        if not isinstance(statement, _LOOPS):
-            raise CannotFix("it is not in a separate loop")
-        return statement
+        raise CannotFix("it is not in a loop that only evaluates")
     return outermost
 
 
 def find_training_loop(draft: Draft, site: Site, name: str) -> ast.stmt:
-    """Return the outermost enclosing loop that does not reassign `name` (e.g. the network)."""
+    """Return the outermost loop around a site, up to the first one that assigns `name`."""
     outermost: ast.stmt | None = None
     for node in enclosing_nodes(draft, draft.find_statement(site)):
         if isinstance(node, _LOOPS):
@@ -94,7 +88,7 @@ def find_training_loop(draft: Draft, site: Site, name: str) -> ast.stmt:
 
 
 def find_enclosing_loop(draft: Draft, node: ast.AST) -> ast.For:
-    """Return the innermost `for` around a node."""
+    """Return the innermost `for` around a node, within its function."""
     for outer in enclosing_nodes(draft, node):
         if isinstance(outer, ast.For):
             return outer
@@ -102,7 +96,7 @@ def find_enclosing_loop(draft: Draft, node: ast.AST) -> ast.For:
 
 
 def find_batch_copies(loop: ast.For) -> list[ast.Call]:
-    """Return the calls of `.to` and `.cuda` on what a loop receives from its loader."""
+    """Return the calls of `.to` and `.cuda` on a loop's target, or on parts of it."""
     names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
     nodes = [node for statement in loop.body for node in ast.walk(statement)]
     return [
@@ -116,7 +110,7 @@ def find_batch_copies(loop: ast.For) -> list[ast.Call]:
 
 
 def enclosing_nodes(draft: Draft, node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes around a node, from the innermost outwards, within its function."""
+    """Yield the nodes around a node, from the innermost outwards, up to its function or class."""
     for outer in draft.source.ancestors(node):
         if isinstance(outer, _SCOPES):
             return
@@ -124,7 +118,7 @@ def enclosing_nodes(draft: Draft, node: ast.AST) -> Iterator[ast.AST]:
 
 
 def unused_name(draft: Draft, name: str) -> str:
-    """Return a name that the script does not use: this one, or this one with underscores."""
+    """Return `name`, with as many underscores appended as make it unused in the script."""
     nodes = draft.source.nodes
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     used |= {node.arg for node in nodes if isinstance(node, ast.arg)}
@@ -140,7 +134,7 @@ def unused_name(draft: Draft, name: str) -> str:
 
 
 def _network_names(draft: Draft) -> set[str]:
-    """Return the expressions whose `parameters()`, `train()` or `eval()` the script calls."""
+    """Return the expressions on which the script calls one of _NETWORK_METHODS."""
     return {
         draft.source.code(node.func.value)
         for node in draft.source.nodes
@@ -151,21 +145,33 @@ def _network_names(draft: Draft) -> set[str]:
 
 
 def _names_in_backward(statement: ast.stmt) -> set[str]:
-    """Return the names in a call such as `loss.backward()`; none if the statement has none."""
+    """Return the names in a statement's first call of `backward`, such as `loss.backward()`."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Call) and called_name(node) == "backward":
             return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
     return set()
 
 
-def _calls_backward(node: ast.AST) -> bool:
-    return any(
-        isinstance(inner, ast.Call) and called_name(inner) == "backward" for inner in ast.walk(node)
-    )
+def _trains(draft: Draft, node: ast.AST) -> bool:
+    """Return whether a node calls `backward`, `step` or `train...`, also in the file's functions.
+
+    Functions are found by name alone, so that a method counts whatever its object is.
+    """
+    functions = draft.source.all(ast.FunctionDef, ast.AsyncFunctionDef)
+    called: set[str] = set()
+    queue = [node]
+    while queue:
+        calls = (inner for inner in ast.walk(queue.pop()) if isinstance(inner, ast.Call))
+        new = {called_name(call) for call in calls} - called
+        if any(name in ("backward", "step") or name.startswith("train") for name in new):
+            return True
+        called |= new
+        queue += [function for function in functions if function.name in new]
+    return False
 
 
 def _assigned_names(node: ast.AST) -> set[str]:
-    """Return the names and attributes that a statement itself assigns, as source code."""
+    """Return the names and attributes that a statement assigns, not counting those in its body."""
     match node:
         case ast.Assign():
             targets = node.targets
@@ -182,7 +188,7 @@ def _assigned_names(node: ast.AST) -> set[str]:
 
 
 def _root_name(node: ast.AST) -> str:
-    """Return the name that an expression such as `data[0]` begins with, or ""."""
+    """Return the name at the start of an expression such as `data[0]`, or "" if there is none."""
     while isinstance(node, ast.Subscript | ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""

@@ -36,14 +36,14 @@ class IndentUnder(Fix):
     """Puts statements under a line such as `with torch.no_grad():`."""
 
     opening: str  # with {network} and {device} as in `fill_names`
-    # The statement at the site; or from the network's call there to the loss; or the whole
-    # evaluation loop around the site.
+    # "statement": the statement at the site; "forward": from the network's call to the loss;
+    # "evaluation": the whole evaluation loop around the site.
     extent: Extent = "statement"
     imports: ClassVar[tuple[str, ...]] = ("import torch",)
 
     @property
     def instruction(self) -> str:
-        """The opening, and around what it belongs."""
+        """The opening, and the statements that belong under it."""
         around = {
             "statement": "around this statement",
             "forward": "around the forward and the loss",
@@ -81,18 +81,18 @@ class IndentUnder(Fix):
 
 @dataclass(frozen=True)
 class InsertLines(Fix):
-    """Inserts statements before, or after, the one at a site."""
+    """Inserts statements before or after the statement at a site."""
 
     text: str
     after: bool = field(default=False, kw_only=True)
 
     @property
     def instruction(self) -> str:
-        """The statements, and where they belong."""
+        """The statements, and their position."""
         return f"{self.text}  # {'after' if self.after else 'before'} this statement"
 
     def apply(self, draft: Draft) -> None:
-        """Insert them."""
+        """Insert the statements."""
         assert self.site
         statement = draft.find_statement(self.site)
         draft.change(put_on_own_lines(draft, statement, statement))
@@ -108,7 +108,7 @@ class InsertLines(Fix):
 class ReplaceStatement(Fix):
     """Replaces the statement at a site."""
 
-    old: str  # as `ast.unparse` writes it
+    old: str  # formatted by `ast.unparse`
     new: str
 
     @property
@@ -117,11 +117,11 @@ class ReplaceStatement(Fix):
         return f"{self.new}  # in place of {self.old}"
 
     def apply(self, draft: Draft) -> None:
-        """Replace it, if it is the expected one."""
+        """Replace the statement. Raises CannotFix unless it is `old`."""
         assert self.site
         statement = draft.find_statement(self.site)
         if ast.unparse(statement) != self.old:
-            raise CannotFix("the line holds something else")
+            raise CannotFix("the line contains another statement")
         source = draft.source
         draft.change([(source.start(statement), source.end(statement), self.new)])
 
@@ -138,7 +138,7 @@ class RemoveStatement(Fix):
         return f"remove {self.description}"
 
     def apply(self, draft: Draft) -> None:
-        """Remove its lines. `pass` stays where its block would be empty."""
+        """Remove the statement's lines, or replace it by `pass` if its block would be empty."""
         assert self.site
         statement = draft.find_statement(self.site)
         draft.change(put_on_own_lines(draft, statement, statement))
@@ -215,7 +215,7 @@ class RunEveryNthStep(Fix):
 
 
 def _find_step_counter(loop: ast.For) -> tuple[str, int] | None:
-    """Return the name that counts a loop's steps with `enumerate`, and its first value."""
+    """Return the name of a loop's `enumerate` counter, and its first value."""
     calls = [node for node in ast.walk(loop.iter) if isinstance(node, ast.Call)]
     calls = [call for call in calls if called_name(call) == "enumerate"]
     if not calls or not isinstance(loop.target, ast.Tuple):
@@ -231,7 +231,7 @@ def _find_step_counter(loop: ast.For) -> tuple[str, int] | None:
 
 
 def _accumulated_names(statement: ast.stmt) -> list[str]:
-    """Return the names that a statement adds to, as with `total += loss`."""
+    """Return the names that a statement updates in place, as in `total += loss`."""
     return sorted(
         {
             node.target.id

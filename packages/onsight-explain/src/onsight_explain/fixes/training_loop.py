@@ -20,7 +20,7 @@ from onsight_explain.fixes.whole_file import AddDefinition
 
 @dataclass(frozen=True)
 class ConvertBatch(Fix):
-    """Converts what is passed to the network at a site."""
+    """Converts the batch that is passed to the network at a site."""
 
     template: str  # source code, with {} in place of the batch
     imports: ClassVar[tuple[str, ...]] = ("import torch",)
@@ -28,7 +28,7 @@ class ConvertBatch(Fix):
     @property
     def instruction(self) -> str:
         """The template with `images`."""
-        return f"{self.template.replace('{}', 'images')}  # what the network is given"
+        return f"{self.template.replace('{}', 'images')}  # the input of the network"
 
     def apply(self, draft: Draft) -> None:
         """Assign to a name on a separate line; convert any other expression in place."""
@@ -150,7 +150,7 @@ class CopiedAhead:
 
 @dataclass(frozen=True)
 class CopyAhead(Fix):
-    """Copies each batch of the loop around a site while the GPU computes with the one before."""
+    """Copies each batch of the loop around a site while the GPU computes with the previous one."""
 
     @property
     def instruction(self) -> str:
@@ -192,7 +192,7 @@ def _find_loader(loop: ast.For) -> ast.expr:
 
 
 def _find_device(draft: Draft, loop: ast.For) -> str:
-    """Return where the loop sends every part of its batch, as source code."""
+    """Return the device that the loop copies every part of its batch to, as source code."""
     parts = _batch_names(loop)
     devices: dict[str, str] = {}
     for call in find_batch_copies(loop):

@@ -108,10 +108,7 @@ class AddDefinition(Fix):
 
 @dataclass(frozen=True)
 class UseReshape(Fix):
-    """Replaces `view` by `reshape` in every forward, which is the same where both work.
-
-    `view` fails on images with channels last.
-    """
+    """Replaces `view` by `reshape` in every forward: `view` fails on images with channels last."""
 
     needs_site: ClassVar[bool] = False
 
@@ -128,7 +125,7 @@ class UseReshape(Fix):
 
 @dataclass(frozen=True)
 class UseInferenceMode(Fix):
-    """Replaces torch.no_grad by torch.inference_mode around loops that only evaluate."""
+    """Replaces torch.no_grad by torch.inference_mode around loops that call nothing that trains."""
 
     needs_site: ClassVar[bool] = False
 
@@ -150,7 +147,7 @@ class UseInferenceMode(Fix):
             if _only_evaluates(node):
                 names += [name for opening in openings for name in _find_no_grads(opening)]
         if not names:
-            raise CannotFix("no loop of the script stands under torch.no_grad()")
+            raise CannotFix("no evaluation loop of the script is under torch.no_grad()")
         source = draft.source
         draft.change(
             [(source.start(name), source.end(name), "torch.inference_mode") for name in names]
@@ -211,7 +208,7 @@ def _is_view(call: ast.Call) -> bool:
 
 
 def _only_evaluates(block: ast.FunctionDef | ast.With) -> bool:
-    """Whether a block has a loop and calls nothing that trains."""
+    """Return whether a block has a loop and calls none of _TRAINING_CALLS."""
     calls = {called_name(node) for node in ast.walk(block) if isinstance(node, ast.Call)}
     has_loop = any(isinstance(node, ast.For) for node in ast.walk(block))
     return has_loop and not calls & _TRAINING_CALLS

@@ -126,7 +126,7 @@ def main() -> NoReturn:
 
 
 def _is_device_error(error: BaseException) -> bool:
-    """Return whether an error would not have occurred on the CPU: one of torch's, by its text."""
+    """Return whether an error's message is one of torch's that cannot occur on the CPU."""
     is_torch_error = isinstance(error, (RuntimeError, TypeError))  # "device" may mean a full disk
     return is_torch_error and any(word in str(error) for word in ("device", DEVICE_TYPE))
 

@@ -1,4 +1,4 @@
-"""Finds out on the simulated GPU what a user's training script would do on a real one."""
+"""Run a user's training script on the simulated GPU to find waits and faults of a real GPU."""
 
 import os
 import tempfile
@@ -60,7 +60,7 @@ _EARLY_ENDS = {
 
 @dataclass(frozen=True)
 class Remedy:
-    """Waits at one line: what they are, what to write instead, and how many."""
+    """The waits at one line: their cause, their number and what to write instead."""
 
     site: Site | None
     what: str
@@ -75,11 +75,11 @@ class SimulationResult:
     script: Path
     trace: SimulationTrace
     remedies: list[Remedy]
-    unchanged: list[Path]  # files that it tried to change
+    unchanged: list[Path]  # files that the script tried to change
 
     @property
     def is_sound(self) -> bool:
-        """Whether the observed steps used the GPU, and nothing went wrong there."""
+        """Whether the observed steps used the GPU without any fault."""
         trace = self.trace
         return not (trace.failure or trace.faults) and min(trace.launches_before, trace.steps) > 0
 

@@ -167,7 +167,7 @@ def _format_line(cells: tuple[str, ...], widths: list[int]) -> str:
 
 
 def _summarize(rows: list[TensorRow], home: str) -> str:
-    """Return one line on a placement without problems."""
+    """Return the verdict on a placement without problems."""
     kinds: Counter[str] = Counter(row.kind for row in rows)
     kinds[PARAMETER] = sum(row.numbers for row in rows if row.kind == PARAMETER)
     always = {PARAMETER, BUFFER} if kinds[PARAMETER] else set()

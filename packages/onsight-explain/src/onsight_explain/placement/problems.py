@@ -79,7 +79,7 @@ def find_cpu_build(rows: list[TensorRow]) -> list[PlacementProblem]:
 
 
 def note_unused_accelerator(rows: list[TensorRow]) -> list[str]:
-    """Return a note if there is an accelerator that nothing uses."""
+    """Return a note if all tensors are on the CPU although there is an accelerator."""
     best = available_devices()[0] if _is_all_on_cpu(rows) else "cpu"
     return [] if best == "cpu" else [f"{best} is available, but nothing here uses it"]
 
@@ -88,7 +88,7 @@ class OptimizerTensors:
     """The parameters and the state of one or several optimizers."""
 
     def __init__(self, optimizer: Any) -> None:
-        """Raises TypeError if it is no optimizer, nor a container of them."""
+        """Raises TypeError unless the object is an optimizer or a container of optimizers."""
         self.optimizers = _to_list(optimizer)
         # By the identity of each parameter.
         self.parameters: dict[int, Tensor] = {}

@@ -47,7 +47,7 @@ class TensorRow:
 
     @property
     def numbers(self) -> int:
-        """How many numbers it contains."""
+        """The number of elements."""
         return 0 if self.shape is None else math.prod(self.shape)
 
 
@@ -56,13 +56,13 @@ class PlacedTensor:
     """A row, and the device where its tensor belongs."""
 
     row: TensorRow
-    fix: str  # the line of code that moves it there
+    fix: str  # the line of code that moves the tensor to its device
     holder: str = ""  # as in Leaf
-    home: str | None = None  # required device, if it is not the model's
+    home: str | None = None  # required device, if different from the model's
     may_be_on_cpu: bool = False  # besides its home
 
     def is_misplaced(self, home: str) -> bool:
-        """Whether it is on the wrong device; home: the model's device."""
+        """Return whether the tensor is on the wrong device; home: the model's device."""
         device, home = self.row.device, self.home or home
         is_same = device == home or home.startswith(f"{device}:")  # cuda matches any cuda:0
         return not (is_same or (self.may_be_on_cpu and device == "cpu"))
@@ -73,8 +73,8 @@ class Leaf(NamedTuple):
 
     path: str  # its name in code
     tensor: Tensor
-    fix: str  # the line of code that moves it
-    holder: str = ""  # the class that has it as a plain attribute, which `.to()` does not move
+    fix: str  # the line of code that moves the tensor
+    holder: str = ""  # class with the tensor as a plain attribute, which `.to()` does not move
 
 
 class TensorTable:
@@ -247,7 +247,7 @@ class TensorFinder:
 
 
 def move_line(path: str) -> str:
-    """Return the line of code that moves what `path` names."""
+    """Return the line of code that moves the object at `path`."""
     return f"{path} = {path}.to(device)"
 
 
@@ -317,7 +317,7 @@ def _items(thing: Any) -> list[tuple[str, Any]]:
 
 
 def _is_computed(module: nn.Module, name: str) -> bool:
-    """Whether each forward pass computes the attribute, as with weight norm and pruning."""
+    """Return whether each forward pass computes the attribute, as weight norm and pruning do."""
     registered = vars(module).get("_parameters", {})
     return f"{name}_orig" in registered or f"{name}_g" in registered
 

@@ -21,7 +21,7 @@ from onsight_explain.threads import usable_cores
 from onsight_explain.tracing.window import Epoch
 from onsight_explain.what_ifs.what_if import Baseline, WhatIf, choose_what_ifs
 
-_MIN_SECONDS = 2.0  # beside its window, for a script that took long to start
+_MIN_SECONDS = 2.0  # time beyond the window, for a script that starts slowly
 _SAME, _CLOSE, _ALIKE = 1e-3, 0.02, 0.1  # relative differences of losses
 
 _TIMINGS_VARIABLE = "ONSIGHT_SAVED_TIMINGS"
@@ -32,7 +32,7 @@ WhatIfs = tuple[WhatIf, ...]
 
 
 class ScriptTrial:
-    """A process that is started when it is first measured, and again whenever it has ended."""
+    """A trial whose process starts at the first measurement, and again after it has ended."""
 
     def __init__(self, bench: "ScriptBench", what_ifs: WhatIfs) -> None:
         self.bench, self.what_ifs = bench, what_ifs
@@ -40,18 +40,18 @@ class ScriptTrial:
         self.first: Trace | None = None
 
     def begin(self, process: ScriptProcess) -> Trace:
-        """Continue with this process, and keep its first trace. Raises ScriptFailed."""
+        """Continue with a running process, and store its first trace. Raises ScriptFailed."""
         self.process = process
         trace = self._with_saved_timings(process.trace())
         self.first = self.first or trace
         return trace
 
     def measure(self, seconds: float) -> float:
-        """Return images per second over about this time. Raises Untried."""
+        """Train for about this long and return images/s. Raises TrialFailed."""
         try:
             trace = self._window(seconds)
             if trace.ended == "script" and not trace.images:
-                trace = self._window(seconds)  # it was nearly at its end: once more from the start
+                trace = self._window(seconds)  # the script was about to end: start it again
         except ScriptFailed as error:
             raise TrialFailed(_failure_line(self.what_ifs, str(error))) from None
         if not trace.images:
@@ -63,18 +63,18 @@ class ScriptTrial:
         return trace.images_per_second
 
     def losses(self) -> Losses:
-        """Compare its first losses with those of the unchanged script."""
+        """Compare the first losses with those of the unchanged script."""
         first = self.first
         if first is None:
             return "not comparable"
         return compare_losses(self.bench.losses, first.losses, self.what_ifs, first.notes)
 
     def notes(self) -> list[str]:
-        """Return remarks on what was impossible or incomplete."""
+        """Return remarks on changes that could not be made, or not completely."""
         return self.first.notes if self.first else []
 
     def close(self) -> None:
-        """End its process."""
+        """End the process."""
         if self.process:
             self.process.close()
 
@@ -99,21 +99,20 @@ class ScriptBench:
         self.processes = processes
         self.tree = parse_script(processes.script)
         self.timings = read_saved_timings()
-        # Of the unchanged script, known after `watch`.
+        # Facts about the unchanged script, which `watch` sets.
         self.losses: list[float] = []
         self.rate = 0.0  # images/s
         self.item: ItemFacts | None = None
         self.startup_seconds = 0.0
-        # Measured as a whole, if the time of an epoch is not only that of its steps.
+        # Set if whole epochs must be measured, because they contain more than training steps.
         self.epoch: Epoch | None = None
-        # When everything should be finished: a trial without a step in half of the time left is
-        # given up.
+        # The end of the search: a trial without a step in half of the time left is abandoned.
         self.until = math.inf
 
     def watch(self, seconds: float, timeline: Path | None = None) -> tuple[Trace, ScriptTrial]:
         """Measure the unchanged script; return its trace and the trial, which can continue.
 
-        timeline: a file to write it to. Raises ScriptFailed.
+        timeline: a file to write the timeline to. Raises ScriptFailed.
         """
         until = time.monotonic() + self.processes.limit_seconds  # even if it is started twice
         self.processes.prepare(is_late=not torch.accelerator.is_available())
@@ -130,10 +129,11 @@ class ScriptBench:
         except ScriptFailed:
             if time.monotonic() > until or not self.processes.forget_servers():
                 raise
-        if trace is None:  # perhaps it only fails when it is forked
+        if trace is None:  # it may fail only in a forked process
             trace = plain.begin(start())
         self.item = trace.item
-        if trace.loader and not trace.loader.is_shuffled:  # its arguments do not identify it
+        # Without shuffling, arguments cannot tell the training loader from others.
+        if trace.loader and not trace.loader.is_shuffled:
             self.processes.training = trace.loader.site
         self.losses, self.rate = trace.losses, trace.images_per_second
         self.startup_seconds = trace.startup_seconds
@@ -142,7 +142,7 @@ class ScriptBench:
     def first_limit(self, seconds: float) -> float:
         """Return the time limit for a trial's first window, which is to last `seconds`."""
         if self.epoch:
-            seconds = max(seconds, 2 * self.epoch.seconds)  # one of them is a warm-up
+            seconds = max(seconds, 2 * self.epoch.seconds)  # the first is a warm-up
         needed = 2 * self.startup_seconds + seconds + _MIN_SECONDS
         half_of_rest = (self.until - time.monotonic()) / 2
         return min(self.processes.limit_seconds, max(needed, half_of_rest))
@@ -178,7 +178,7 @@ def compare_losses(
 
 
 def _failure_line(what_ifs: WhatIfs, message: str) -> str:
-    """Return why a script failed, in one line."""
+    """Return the reason of a script's failure as one line."""
     reasons = (what_if.explain_failure(message) for what_if in what_ifs)
     return next((reason for reason in reasons if reason), message.splitlines()[-1])
 
@@ -229,6 +229,6 @@ class SavedTimings:
 
 
 def read_saved_timings() -> SavedTimings | None:
-    """Read the file that the environment names, if it names one."""
+    """Read the file that the environment variable names, if it is set."""
     path = os.environ.get(_TIMINGS_VARIABLE)
     return from_json(SavedTimings, Path(path).read_bytes()) if path else None

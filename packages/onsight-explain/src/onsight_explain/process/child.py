@@ -70,7 +70,7 @@ class ScriptRun:
     def begin(
         self, request: RunRequest, channel: Channel | None = None, earlier_seconds: float = 0.0
     ) -> None:
-        """Follow the training from here on, with the changes of the request.
+        """Trace the training from now on, with the changes of the request.
 
         After the first window the run waits for requests on the channel; without one it ends.
         earlier_seconds: how long the script had run before this process was forked.
@@ -126,13 +126,13 @@ class ScriptRun:
                 self._fail(partial(print_error, describe_sys_exit(exit_request.code)))
         except BaseException as error:
             self._fail(partial(print_traceback, error, self.script))
-        if self.request is None:  # it has no training that could be followed
+        if self.request is None:  # this process has no training to trace
             leave(0)
         self.finish("script")
 
     def finish(self, ended: Ended) -> NoReturn:
         """Report and end the process at once, before the script can save anything."""
-        if os.getpid() == self.process:  # and not in a copy of it
+        if os.getpid() == self.process:  # not in a forked copy
             flush_output()
             if not self.is_subprocess or self._claim_report():
                 self._report(ended)
@@ -142,7 +142,7 @@ class ScriptRun:
 
     @property
     def has_measured(self) -> bool:
-        """Whether there is something to report."""
+        """Return whether there is something to report."""
         return self.request is not None and self.recorder.window.interval() is not None
 
     def _fail(self, print_reason: Callable[[], None]) -> NoReturn:
@@ -182,7 +182,7 @@ class ScriptRun:
             self._pause("window")
 
     def _pause(self, ended: Ended) -> None:
-        """Report, then wait for a request for another window, which begins with the next step."""
+        """Report the window, then wait for the next request; its window starts at the next step."""
         assert self.request
         if not self.channel:
             self.finish(ended)
@@ -207,7 +207,7 @@ class ScriptRun:
         """Write the trace and notify the other end of the channel."""
         assert self.request
         trace = Trace(ended=ended, startup_seconds=self.first_step_seconds)
-        with self.clock.within("data"):  # what the report examines is not the training
+        with self.clock.within("data"):  # reading items for the report is no training
             interval = self.recorder.window.interval()
             if interval is None and ended == "slow" and self.first:
                 interval = self.first, self.recorder.read_progress(), 0
@@ -220,7 +220,7 @@ class ScriptRun:
             self.channel.send({"ended": ended})
 
     def _describe(self, trace: Trace) -> None:
-        """Add to the first window what does not change from one to the next."""
+        """Add the facts that are the same in every window; only the first has them."""
         assert self.request
         assert self.hooks
         if self.is_described:
@@ -277,7 +277,7 @@ class ScriptRun:
 
 
 class LimitWatchdog:
-    """A thread that ends the process at its time limit, or once nobody waits for it any more."""
+    """A thread that ends the process at its time limit, or when the channel's other end closes."""
 
     def __init__(self, channel: Channel | None, at_limit: Callable[[], NoReturn]) -> None:
         self.channel = channel
@@ -286,13 +286,13 @@ class LimitWatchdog:
         threading.Thread(target=self._watch, name="onsight-watchdog", daemon=True).start()
 
     def allow(self, seconds: float) -> None:
-        """Set the time limit, from now; infinity while the process is paused."""
+        """Set the time limit, counted from now; infinity while the process is paused."""
         self._deadline = time.monotonic() + seconds
 
     def _watch(self) -> None:
         poll = select.poll()
         if self.channel:
-            poll.register(self.channel.end, 0)  # only reports that the other end is closed
+            poll.register(self.channel.end, 0)  # reports only that the other end was closed
         while True:
             if poll.poll(_WATCHDOG_POLL_SECONDS * 1000):
                 kill_own_group()

@@ -19,7 +19,7 @@ from onsight_explain.process.guarded_functions import guard_process
 
 def prepare(script: Path, args: list[str], folder: Path) -> None:
     """Prepare this process to run a script; copies of files that it changes go to the folder."""
-    sys.dont_write_bytecode = True  # writes nothing into the script's folder
+    sys.dont_write_bytecode = True  # add no bytecode to the script's folder
     sys.argv = [str(script), *args]
     sys.path.insert(0, str(script.parent))  # as `python script.py` does; -P has left it out
     guard_process(FileGuard(folder))
@@ -42,7 +42,7 @@ def execute(
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the generators of Python, torch and NumPy, if that is installed."""
+    """Seed the generators of Python and torch, and of NumPy if it is installed."""
     random.seed(seed)
     torch.manual_seed(seed)
     with suppress(ImportError):  # the script may import it later; torch works without it
@@ -58,7 +58,7 @@ def leave(code: int) -> NoReturn:
 
 
 def flush_output() -> None:
-    """Flush what the script has printed, before the parent process can kill this one."""
+    """Flush the script's output before the parent process may kill this process."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # the script may have closed it
             stream.flush()

@@ -1,14 +1,16 @@
-"""How a script's process failed, in words: its exit code, its last output, and what to do."""
+"""Describe why a script's process failed, and suggest what to do."""
 
 import re
 import signal
 from pathlib import Path
 
-FAILED = 3  # the exit code of our process if the script itself fails
+FAILED = 3  # exit code of the child process if the script itself fails
 
-_SHOWN_BYTES = 4000  # bytes to show from the end of a failed script's output
+_SHOWN_BYTES = 4000  # length of the shown end of a failed script's output
 
-# Packages whose names differ from those of their modules.
+_SIGKILL = 9  # signal.SIGKILL, which Windows lacks
+
+# Packages by the name of a module, where the names differ.
 _PACKAGES = {
     "PIL": "pillow",
     "cv2": "opencv-python-headless",
@@ -23,7 +25,7 @@ _PACKAGES = {
     "dateutil": "python-dateutil",
     "hydra": "hydra-core",
 }
-_SAME_NAME = {
+_SAME_NAME = {  # packages named like their modules
     *("accelerate", "albumentations", "datasets", "einops", "fastai", "kornia", "lightning"),
     *("matplotlib", "numpy", "pandas", "scipy", "seaborn", "tensorboard", "tensorflow", "timm"),
     *("torchmetrics", "torchvision", "tqdm", "transformers", "wandb", "webdataset"),
@@ -33,7 +35,7 @@ _USAGE = re.compile(r"^\S+: error: |^Usage: ", re.MULTILINE)
 
 
 def read_last_output(path: Path) -> str:
-    """Return the end of what a script has printed into a file; "" if there is none."""
+    """Return the end of a script's output in a file; "" if there is no such file."""
     if not path.exists():
         return ""
     with path.open("rb") as file:
@@ -42,60 +44,66 @@ def read_last_output(path: Path) -> str:
 
 
 def describe_failure(output: str, code: int | None, script: str) -> str:
-    """Return the end of a script's output and what to do about its failure.
+    """Return the end of a script's output and, if the cause is recognized, what to do.
 
-    code: the exit code of its process, or None if it was killed at its time limit.
+    code: the exit code of the process, or None if it was killed at the time limit.
     """
-    hint = _hint(output, code, script)
+    hint = _suggest_fix(output, code, script)
     output = output.strip()
     if output and hint:
         return f"{output}\n{hint}"
-    return output or hint or f"the script's process ended with {_exit_words(code)} and no output"
+    return output or hint or f"the script's process ended with {_describe_exit(code)} and no output"
 
 
 def describe_no_training(ended: str, limit_seconds: float, output: str) -> str:
-    """Return why a script that did not fail cannot be explained; `ended` is what ended it."""
+    """Return why a script that ran without an error cannot be explained.
+
+    ended: "limit" if the time limit ended the script.
+    """
     problem = (
         "the script ended before enough training steps were observed: more than three updates by "
-        "a torch optimizer are needed. Give it more epochs or images by its arguments after --"
+        "a torch optimizer are needed. Raise the number of epochs or images with the script's "
+        "own arguments, after --"
     )
     if ended == "limit":
         problem = (
-            f"no training step was observed in {limit_seconds:.0f} s: give the script more time "
-            "with --limit, or a smaller dataset by its arguments after --"
+            f"no training step was observed in {limit_seconds:.0f} s: raise the time limit with "
+            "--limit, or choose a smaller dataset with the script's own arguments, after --"
         )
     return f"{problem}\nIts last output: {output}" if output else problem
 
 
 def describe_sys_exit(code: object) -> str:
-    """Return the message of a script that ended itself by sys.exit with this argument."""
-    return code if isinstance(code, str) else f"The script ended itself by sys.exit({code!r})"
+    """Return the message for a script that called sys.exit with this argument."""
+    return code if isinstance(code, str) else f"The script called sys.exit({code!r})"
 
 
-def _hint(output: str, code: int | None, script: str) -> str:
+def _suggest_fix(output: str, code: int | None, script: str) -> str:
     if code is None:
         return "The script was killed at its time limit, because it did not respond."
-    if code == -signal.SIGKILL:
+    if code == -_SIGKILL:
         return (
-            "The script was killed by SIGKILL: most likely the machine ran out of memory. Give it "
-            "smaller batches, fewer workers or fewer images by its arguments after --"
+            "The script was killed by SIGKILL: most likely the machine ran out of memory. "
+            "Choose smaller batches, fewer workers or fewer images with the script's own "
+            "arguments, after --"
         )
     if code < 0:
-        return f"The script was ended by {_exit_words(code)}."
+        return f"The script was ended by {_describe_exit(code)}."
     if code == 0:
         return (
-            "The script ended its process before any training was observed, by os._exit or by "
-            "continuing in the background: let it train in the process that is started."
+            "The script ended its process before any training was observed: it called "
+            "os._exit or continued in the background. Let it train in the process that is started."
         )
     if missing := _MISSING_MODULE.search(output):
         return _install_hint(missing[1].partition(".")[0])
     if re.search(r"^EOFError", output, re.MULTILINE):
         return (
-            "The script waits for input, and nobody is there to type it: pass the answer as an "
+            "The script waits for keyboard input, which is not available: pass the answer as an "
             f"argument, as in `onsight-explain {script} -- --name VALUE`"
         )
     if _USAGE.search(output):
-        return f"Put its arguments after --, as in `onsight-explain {script} -- --epochs 3`"
+        example = f"onsight-explain {script} -- --epochs 3"
+        return f"Put the script's own arguments after --, as in `{example}`"
     return ""
 
 
@@ -104,12 +112,12 @@ def _install_hint(module: str) -> str:
     if package:
         return f"Install it for this Python: pip install {package}"
     return (
-        f"The package that provides {module} is not known: install what the script's instructions "
-        "name, or start onsight in the environment in which the script runs"
+        f"The package that provides {module} is not known: install the packages that the script's "
+        "instructions name, or start onsight in the script's own environment"
     )
 
 
-def _exit_words(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is None:
         return "no response in time"
     return f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"

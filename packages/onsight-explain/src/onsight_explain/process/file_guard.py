@@ -1,4 +1,4 @@
-"""Redirects a script's changes of existing files to copies of them, or only records them."""
+"""Redirect a script's changes of existing files to copies, or only record them."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ Named = str | bytes | os.PathLike[Any]
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _LOG, _COPIES = "unchanged", "copies"  # names in the guard's folder
-_NAMED = 3  # files in the message; the others are counted
+_NAMED = 3  # names at most this many files in the message, and counts the others
 
 # The originals, which the guard replaces in os, builtins and shutil.
 _OPEN: Any = open
@@ -34,7 +34,7 @@ class FileGuard:
 
     def __init__(self, folder: Path) -> None:
         self.folder = os.path.realpath(folder)  # contains copies and the log, no files of the user
-        self.copies: dict[str, str] = {}  # where a name is redirected to
+        self.copies: dict[str, str] = {}  # the copy that replaces each name
         # What the script has created: files, and folders with everything in them.
         self.created: set[str] = set()
         self.deleted: set[str] = set()
@@ -253,7 +253,7 @@ class FileGuard:
         return name.startswith(self.folder + os.sep)
 
     def _is_users_file(self, name: str) -> bool:
-        """Return whether it is a file with content to protect; an empty .lock is to be shared."""
+        """Return whether a file has content to protect, unlike an empty .lock, which is shared."""
         if not self._is_users(name):
             return False
         status = _LSTAT(name)

@@ -30,7 +30,7 @@ _SAFETENSORS = ("safetensors", "safetensors.torch", "safetensors.numpy")
 class _NativeFunction(NamedTuple):
     """A function that opens a file in C, C++ or Rust."""
 
-    modules: tuple[str, ...]  # that hold a reference to it
+    modules: tuple[str, ...]  # modules with a reference to the function
     name: str
     path_index: int  # position of the path among its arguments
     path_name: str
@@ -54,7 +54,7 @@ _NATIVE_FUNCTIONS = (
 
 
 def guard_process(guard: FileGuard, patches: Patches | None = None) -> None:
-    """Guard files in this process and in those that multiprocessing starts from it."""
+    """Guard files in this process and in the processes that multiprocessing starts from it."""
     _Guarding(guard, patches or Patches()).install()
 
 

@@ -1,4 +1,4 @@
-"""Measures what it costs to make one item of a dataset, with or without numbered items."""
+"""Measure the cost of one item of a dataset, whether or not items can be read by index."""
 
 import copy
 import itertools
@@ -33,12 +33,12 @@ from onsight_explain.tracing.loaders import batch_length
 from onsight_explain.tracing.patches import Patches
 
 _SECONDS, _ITEMS = 1.5, 256  # limits for loading sample items
-_SLEEPS_PER_ITEM = 0.5  # at least, if it waits for a disk or a network
+_SLEEPS_PER_ITEM = 0.5  # from this many on, assume waits for a disk or a network
 _STREAM_TIMEOUT_SECONDS = 3.0  # limit for a dataset that blocks
 
 
 def examine_items(dataset: Any) -> ItemFacts | None:
-    """Make some items in this thread and time them; None if the dataset has no numbered items."""
+    """Load and time some items in this thread; None if items cannot be read by index."""
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         return None
     order = random.Random(0).sample(range(len(dataset)), min(_ITEMS, len(dataset)))
@@ -74,7 +74,7 @@ def has_slept(times: int, items: int) -> bool:
 
 
 def count_sleeps() -> int:
-    """Return how many times this thread has waited, other than for a core; 0 if unknown."""
+    """Return how often this thread has waited for anything but a core; 0 if unknown."""
     try:
         import resource  # not on Windows
     except ImportError:
@@ -84,7 +84,7 @@ def count_sleeps() -> int:
 
 @dataclass
 class StreamFacts:
-    """What iterating over a copy of a dataset without numbered items showed."""
+    """Observations from iterating over a copy of an iterable dataset."""
 
     item: ItemFacts | None = None
     shards: int | None = None  # files that workers share, if known
@@ -188,7 +188,7 @@ def _time_stream(dataset: Any) -> ItemFacts | None:
 
 
 def _count_images(item: Any) -> int:
-    """Return how many images are in an item: more than one if the dataset makes batches."""
+    """Return the number of images in an item, which is above 1 if the dataset makes batches."""
     first = item[0] if isinstance(item, tuple | list) and item else item
     return batch_length(item) if getattr(first, "ndim", 0) == 4 else 1
 
@@ -227,7 +227,7 @@ def _resized_side(dataset: Any) -> int:
 
 
 def _stacks(items: list[Any]) -> bool:
-    """Return whether `default_collate` makes one list of tensors of the items."""
+    """Return whether `default_collate` turns the items into one list of tensors."""
     try:
         parts = default_collate(items)
     except (RuntimeError, TypeError, KeyError):
@@ -238,7 +238,7 @@ def _stacks(items: list[Any]) -> bool:
 def _is_random(dataset: Any, index: int) -> bool:
     """Return whether an item changes with the random seed."""
     versions = []
-    for seed in range(4):  # several, because two coin flips may agree
+    for seed in range(4):  # several, because two random choices may agree
         seed_everything(seed)
         versions.append(tree_leaves(dataset[index]))
     first, *others = versions

@@ -17,7 +17,7 @@ from onsight_explain.tracing.recorder import Recorder
 from onsight_explain.tracing.sites import ObjectOrigin, Site
 from onsight_explain.tracing.window import WindowProgress
 
-_MIN_READS = 0.5  # reads per step; rarer ones are not reported
+_MIN_READS = 0.5  # reads per step; rarer reads are not reported
 
 
 def add_interval(trace: Trace, first: WindowProgress, last: WindowProgress, epochs: int) -> None:
@@ -31,7 +31,7 @@ def add_interval(trace: Trace, first: WindowProgress, last: WindowProgress, epoc
 
 
 def describe_training(trace: Trace, recorder: Recorder, with_items: bool) -> None:
-    """Add everything else that was recorded; `with_items` also measures what an item costs."""
+    """Add the remaining observations; with `with_items`, also measure the cost of an item."""
     forwards, updates = recorder.forwards, recorder.updates
     trace.losses = [float(loss) for loss in updates.losses]
     trace.reads = _reads(recorder)
@@ -58,7 +58,7 @@ def describe_training(trace: Trace, recorder: Recorder, with_items: bool) -> Non
 
 
 class LoaderExamination(NamedTuple):
-    """The facts about a loader; with items, also the cost of one and what cannot be tried."""
+    """The facts about a loader and, if requested, about its items."""
 
     facts: LoaderFacts
     item: ItemFacts | None  # None if not requested or not measurable
@@ -166,7 +166,7 @@ def _is_channels_last(tensor: Tensor) -> bool:
 
 
 def _reads(recorder: Recorder) -> list[Reads]:
-    """Return where values are read, the most frequent places first."""
+    """Return the call stacks at which values are read, the most frequent first."""
     counts: Counter[tuple[Site, ...]] = Counter()
     for caller, count in recorder.transfers.reads.items():
         counts[recorder.sites.of(caller)] += count

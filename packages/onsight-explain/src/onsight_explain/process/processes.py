@@ -1,4 +1,4 @@
-"""The processes that run a script: forked from one that has torch loaded, where possible."""
+"""Run a script in processes that are forked, where possible, from one with torch loaded."""
 
 import signal
 import sys
@@ -47,7 +47,7 @@ class Processes:
     def __init__(self, script: Path, args: list[str], steps: int, limit_seconds: float) -> None:
         self.script, self.args = script.resolve(), args
         self.steps = steps
-        self.limit_seconds = limit_seconds  # longest time until a process reports
+        self.limit_seconds = limit_seconds  # time limit for a process to report
         self.training: Site | None = None  # where the training loader is created, once known
         self._mark = new_mark()
         self._folder = tempfile.TemporaryDirectory(prefix="onsight-explain-")
@@ -55,7 +55,7 @@ class Processes:
         self._children: list[SupervisedChild] = []
         self._forked_servers: list[int] = []
         self._runs: list[ScriptProcess] = []
-        self._servers: dict[ServerKind, Channel] = {}  # that can be used
+        self._servers: dict[ServerKind, Channel] = {}  # the usable servers
         self._controls: list[Channel] = []  # one per server
         self._count = 0
 
@@ -145,7 +145,7 @@ class Processes:
         return unchanged_files(Path(self._folder.name), self._began)
 
     def forget_servers(self) -> bool:
-        """Start fresh processes from now on; return False if that was already so."""
+        """Start unforked processes from now on; return False if that is so already."""
         had_servers = bool(self._servers)
         self._servers.clear()
         return had_servers
@@ -281,7 +281,7 @@ class ScriptProcess:
         return self.trace()
 
     def close(self) -> None:
-        """End the process with everything that it started."""
+        """End the process and all of its descendants."""
         if self.is_over:
             return
         self.is_over = True

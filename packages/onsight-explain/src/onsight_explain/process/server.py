@@ -1,4 +1,4 @@
-"""A process that has torch loaded and is forked for each run of a script, at its start or later.
+"""A process with torch loaded that is forked for each run of a script, at its start or later.
 
 A request to fork comes with the run's channel. With `is_late`, the first fork runs the script
 up to the point from which what-ifs matter, and serves further forks from there.
@@ -74,7 +74,7 @@ def serve(control: Channel, is_forked: bool = False) -> tuple[RunRequest, Channe
         flush_output()
         pid = os.fork()
         if not pid:
-            os.setpgid(0, 0)  # so that it can be ended with everything that it starts
+            os.setpgid(0, 0)  # so that its whole group can be ended
             control.close()
             request = from_json(RunRequest, message["request"])
             _redirect_output(Path(message["output"]))
@@ -190,7 +190,7 @@ class ForkPoint:
 
 
 def fork_problem(native_threads: int) -> str:
-    """Return why this process cannot be forked now, or "".
+    """Return why this process cannot be forked now; "" if it can be.
 
     native_threads: their number before the script ran.
     """
@@ -227,7 +227,7 @@ def _is_open_for_reading(number: int) -> bool:
     try:
         is_file = stat.S_ISREG(os.fstat(number).st_mode)
         access = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
-    except OSError:  # closed since, such as the listing of the files itself
+    except OSError:  # closed meanwhile, such as the directory listing itself
         return False
     return is_file and access == os.O_RDONLY
 
@@ -237,7 +237,7 @@ def _fork_calls() -> Iterator[tuple[Any, str]]:
     yield DataLoader, "__init__"
     yield nn.Module, "__call__"
     yield torch.autograd, "backward"
-    yield BaseProcess, "__init__"  # a process belongs to the one that creates it
+    yield BaseProcess, "__init__"  # a child process belongs to its creator
     optimizers: list[type] = [Optimizer, *_subclasses(Optimizer)]
     for kind in optimizers:
         if "__init__" in vars(kind):
@@ -256,7 +256,7 @@ def _is_main_thread() -> bool:
 
 
 def _redirect_output(path: Path) -> None:
-    """Send what this process prints to a file."""
+    """Redirect the output of this process to a file."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)

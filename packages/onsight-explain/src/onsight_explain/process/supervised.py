@@ -1,4 +1,4 @@
-"""Python processes of our own: started, exchanged messages with, and ended with their children.
+"""Start Python child processes, exchange messages with them, and end them with their children.
 
 Free of torch, so that the command line and torch-free processes can import it.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 from onsight_explain.python_process import child_command
 
-GRACE_SECONDS = 15.0  # that a process gets beyond the time at which it should end or answer
+GRACE_SECONDS = 15.0  # extra time for a process to end or answer
 _MARK_VARIABLE = "ONSIGHT_EXPLAINS"
 _SCANS = 3  # scans of all processes; one may start another during a scan
 _MESSAGE_BYTES = 1 << 16
@@ -49,7 +49,7 @@ class Channel:
     def inherited(cls, descriptor: int) -> "Channel":
         """Open the end that the parent process passed as a descriptor."""
         end = socket.socket(fileno=descriptor)
-        end.set_inheritable(False)  # by what a script starts
+        end.set_inheritable(False)  # not inherited by processes of the script
         return cls(end)
 
     def send(self, message: dict[str, Any], files: Sequence[int] = ()) -> None:
@@ -80,7 +80,7 @@ class Channel:
         return json.loads(line), files
 
     def close(self) -> None:
-        """Close this end; whatever waits at the other one gets Closed."""
+        """Close this end; a receiver at the other end gets Closed."""
         self.end.close()
 
 
@@ -158,7 +158,7 @@ class SupervisedChild:
             return None
 
     def kill(self) -> int:
-        """End the process and everything that it started; return its exit code."""
+        """End the process and all of its descendants; return its exit code."""
         signal_group(self.pid)
         code = self.process.wait()
         if self._own_mark:
@@ -245,5 +245,5 @@ def _other_processes() -> list[int]:
 def _environment(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:  # of another user, or gone
+    except OSError:  # another user's process, or one that has ended
         return b""

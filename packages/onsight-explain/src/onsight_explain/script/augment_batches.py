@@ -1,4 +1,4 @@
-"""Takes random transforms out of a dataset's items, to apply them to whole batches instead."""
+"""Move random transforms from a dataset's items to whole batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _RANDOM_PREFIXES = (
 )
 _RANDOM_NAMES = ("GaussianBlur", "ElasticTransform", "GaussianNoise")
 _CONVERSIONS = ("ToTensor", "ToImage", "PILToTensor")
-_MARGIN = 8 / 7  # items are kept at this many times the side of a random crop
+_MARGIN = 8 / 7  # items are stored at this many times the side of a random crop
 
 
 class Chain:
@@ -98,7 +98,7 @@ def leave_fixed(dataset: Any) -> Chain | None:
 
 
 def transforms_of(dataset: Any) -> list[Any]:
-    """Return the list in a dataset's Compose; empty without one."""
+    """Return the transforms in a dataset's Compose; an empty list if it has no Compose."""
     return list(getattr(getattr(dataset, "transform", None), "transforms", ()))
 
 
@@ -282,7 +282,7 @@ def _mode(step: Any) -> str:
 
 
 def _is_black(fill: Any) -> bool:
-    """Return whether places outside an image become 0."""
+    """Return whether pixels outside an image become 0."""
     values = fill.values() if isinstance(fill, dict) else [fill]
     return all(value is None or value == 0 for value in values)
 

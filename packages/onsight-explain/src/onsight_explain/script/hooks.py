@@ -1,4 +1,4 @@
-"""The points at which what-ifs change a script, in the process that runs it."""
+"""Hooks by which what-ifs change a script in the process that runs it."""
 
 import ast
 import inspect
@@ -82,12 +82,12 @@ class Hooks:
 
     def is_for_training(self, arguments: LoaderArguments) -> bool:
         """Return whether the loader shuffles or samples items or is known to be for training."""
-        is_stream = isinstance(arguments["dataset"], IterableDataset)  # it chooses its own order
+        is_stream = isinstance(arguments["dataset"], IterableDataset)  # in its own order
         is_random = is_stream or bool(arguments["shuffle"]) or arguments["sampler"] is not None
         return is_random or self.is_training_line()
 
     def rewrite(self, tree: ast.Module) -> dict[str, object]:
-        """Rewrite the script's syntax tree in place; return the names that it then needs."""
+        """Rewrite the script's syntax tree in place; return the globals that the new code needs."""
         names: dict[str, object] = {}
         for rewrite in self._source_changes:
             names |= rewrite(tree)

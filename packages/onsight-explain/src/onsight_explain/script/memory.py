@@ -86,8 +86,8 @@ class GatheredItems(Dataset[Any]):
 
     def __getitems__(self, indices: list[int]) -> Any:
         """Return the batch of these items."""
-        places = torch.tensor(indices, device=tree_leaves(self.parts)[0].device)
-        return tree_map(lambda part: part.index_select(0, places), self.parts)
+        positions = torch.tensor(indices, device=tree_leaves(self.parts)[0].device)
+        return tree_map(lambda part: part.index_select(0, positions), self.parts)
 
     def __getattr__(self, name: str) -> Any:
         if name == "dataset":  # while being copied or unpickled
@@ -102,7 +102,7 @@ class GatheredItems(Dataset[Any]):
 
 
 class KeptFiles:
-    """Images decoded by PIL, kept by file name."""
+    """Images decoded by PIL, cached by file name."""
 
     def __init__(self) -> None:
         self.images: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def change_image_open(change: Callable[[OpenImage], OpenImage], patches: Patches
 
 
 def fits(items: int, seconds: float, size: int) -> bool:
-    """Return whether items that take these seconds and bytes each can all be kept."""
+    """Return whether all items fit the time and memory limits, at this cost per item."""
     return items * seconds <= _FILL_SECONDS and items * size <= _usable_bytes()
 
 

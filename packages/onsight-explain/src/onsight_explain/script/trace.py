@@ -9,7 +9,7 @@ from onsight_explain.tracing.sites import Site
 from onsight_explain.tracing.window import Epoch
 
 Ended = Literal["window", "script", "limit", "slow"]
-Plain = bool | int | str | tuple[int, ...]  # what survives JSON unchanged
+Plain = bool | int | str | tuple[int, ...]  # values that JSON preserves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +28,8 @@ class RunRequest:
     changes: dict[str, Plain] = field(default_factory=dict)  # values of what-ifs, by name
     is_full: bool = False  # also examine the dataset and count the work of a step
     rate: float = 0.0  # images/s of the unchanged script; a run far below ends early (0: never)
-    epoch: Epoch | None = None  # measured as a whole if given
-    timeline: Path | None = None  # where to write it, if it is wanted
+    epoch: Epoch | None = None  # if set, measure whole epochs
+    timeline: Path | None = None  # file to write a timeline to, if any
     training: Site | None = None  # where the unchanged script creates its training loader
 
 
@@ -45,23 +45,23 @@ class LoaderFacts:
     is_persistent: bool
     is_shuffled: bool
     items: int | None
-    has_items: bool = True  # numbered ones, which can be replaced
+    has_items: bool = True  # whether items are read by index, so that they can be replaced
     most_workers: int | None = None  # more cannot share the work
     is_collated: bool = True
 
 
 @dataclass(frozen=True)
 class MovedSteps:
-    """A Compose split into what is done to the kept items and what is done to batches."""
+    """A Compose split into transforms of the stored items and transforms of batches."""
 
-    kept: list[int]  # indices of the transforms that make the kept items
-    conversions: list[str]  # code of the transforms that follow them there
-    changes: list[str]  # code of what is done to `images`, a batch of the kept items
+    kept: list[int]  # indices of the transforms of the stored items
+    conversions: list[str]  # code of the conversions after these transforms
+    changes: list[str]  # code that transforms `images`, a batch of stored items
 
 
 @dataclass(frozen=True)
 class ItemFacts:
-    """What it costs to make one item of the dataset, measured in one process."""
+    """The cost of reading one item of the dataset, measured in one process."""
 
     seconds: float
     waiting_share: float  # fraction of its time without using the CPU
@@ -69,8 +69,8 @@ class ItemFacts:
     is_random: bool
     item_bytes: int
     transforms: list[str] = field(default_factory=list)  # names of those in its Compose
-    moved: MovedSteps | None = None  # how to take the random ones out of it
-    stacks: bool = False  # whether `default_collate` makes one list of tensors of the items
+    moved: MovedSteps | None = None  # how to move the random transforms to batches
+    stacks: bool = False  # whether `default_collate` turns the items into one list of tensors
     jpeg_side: int = 0  # the shorter side of its JPEG files
     resized_side: int = 0  # images' side after a first transform that resizes them
 
@@ -95,7 +95,7 @@ class ThreadSetting:
 
 @dataclass(frozen=True)
 class Reads:
-    """Values that Python waited for at one place."""
+    """Values that Python waited for at one call stack."""
 
     sites: list[Site]  # the user's lines, innermost first
     per_step: float
@@ -115,7 +115,7 @@ class Trace:
     steps: int = 0
     images: int = 0  # trained on
     evaluated: int = 0  # images evaluated
-    epochs: int = 0  # whole ones; 0 for a part of one
+    epochs: int = 0  # whole epochs in the window; 0 if it is shorter
     phases: dict[str, float] = field(default_factory=dict)
     device_phases: dict[str, float] | None = None
     losses: list[float] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Trace:
     graphs_site: Site | None = None
     forward_site: Site | None = None
     trainer: str = ""  # the package whose training loop runs; "" for the script's
-    trainer_site: Site | None = None  # where the script calls it
+    trainer_site: Site | None = None  # where the script calls the trainer
     pageable_bytes_per_step: int = 0
     batch_size: int = 0
     shape: list[int] = field(default_factory=list)
@@ -145,7 +145,7 @@ class Trace:
     misplaced: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)  # what could not be tried or observed
-    last_output: str = ""  # the end of what a script printed that did not train
+    last_output: str = ""  # end of the output of a script that did not train
 
     @property
     def images_per_second(self) -> float:
@@ -171,7 +171,7 @@ class SimulationRequest:
 
 @dataclass(frozen=True)
 class Waits:
-    """Waits of the host at one line, for one reason."""
+    """The host's waits at one line with one cause."""
 
     site: Site | None
     cause: str

@@ -1,4 +1,4 @@
-"""`torch.simulated`, the counterpart of torch.cuda: streams, events, graphs, device functions."""
+"""`torch.simulated`, the counterpart of torch.cuda: streams, events, graphs, memory."""
 
 import time
 import types
@@ -24,15 +24,15 @@ from onsight_explain.simulated.machine import (
 DEVICE_NAME = "simulated GPU (computes on the CPU)"
 
 _aten = torch.ops.aten
-# Arguments that an operation changes although its schema does not say so.
+# Indices of arguments that an operation writes to although its schema does not declare it.
 _UNDECLARED_WRITES = {_aten.native_batch_norm.default: (3, 4)}
 
 
 class SimulatedEvent:
-    """Marks a point in a stream's work."""
+    """A point in a stream's work, like torch.cuda.Event."""
 
     def __init__(self, machine: Machine, device: object = None) -> None:
-        # Like torch.Event(device), it keeps only the type of the device, not its index.
+        # Like torch.Event(device), ignore the device's index.
         self._machine = machine
         self._clock: Clock = {}
         self._recorded_at = 0.0
@@ -40,22 +40,22 @@ class SimulatedEvent:
     def record(self, stream: "SimulatedStream | None" = None) -> None:
         """Mark the end of a stream's work so far; by default of the current device's stream."""
         self._clock = self._machine.snapshot(self._number_of(stream))
-        self._recorded_at = time.perf_counter()  # the work is done when it is submitted
+        self._recorded_at = time.perf_counter()  # submitted work is done already
 
     def synchronize(self) -> None:
-        """Let the host wait."""
+        """Let the host wait for the event."""
         self._machine.host_waits(self._clock, "Event.synchronize")
 
     def wait(self, stream: "SimulatedStream | None" = None) -> None:
-        """Let a stream wait."""
+        """Let a stream wait for the event."""
         self._machine.stream_waits(self._number_of(stream), self._clock)
 
     def elapsed_time(self, end: "SimulatedEvent") -> float:
-        """Return the milliseconds until another event."""
+        """Return the milliseconds from this event to a later one."""
         return 1000 * (end._recorded_at - self._recorded_at)
 
     def query(self) -> bool:
-        """Whether the host can be sure that the event was reached."""
+        """Return whether the host has waited for all work before the event."""
         host = self._machine.host_clock
         return all(host.get(stream, 0) >= work for stream, work in self._clock.items())
 
@@ -65,7 +65,7 @@ class SimulatedEvent:
 
 
 class SimulatedStream:
-    """A queue of a device's work."""
+    """A queue of work on a device, like torch.cuda.Stream."""
 
     def __init__(self, machine: Machine, device: Any = None, number: int | None = None) -> None:
         self._machine = machine
@@ -74,7 +74,7 @@ class SimulatedStream:
         self.device = torch.device(DEVICE_TYPE, machine.device_by_stream[self.number])
 
     def record_event(self, event: SimulatedEvent | None = None) -> SimulatedEvent:
-        """Return an event after all work so far."""
+        """Record an event after all work so far, and return it."""
         event = event or SimulatedEvent(self._machine)
         event.record(self)
         return event
@@ -88,7 +88,7 @@ class SimulatedStream:
         self._machine.stream_waits(self.number, self._machine.snapshot(other.number))
 
     def is_capturing(self) -> bool:
-        """Whether work is captured in a graph instead of done."""
+        """Return whether a graph is being captured, on any stream."""
         return self._machine.recording is not None
 
     def synchronize(self) -> None:
@@ -105,10 +105,11 @@ class _CapturedOperation:
 
 
 class SimulatedGraph:
-    """The counterpart of torch.cuda.CUDAGraph: work that is captured, and done at each replay.
+    """Captured work that every replay repeats, like torch.cuda.CUDAGraph.
 
-    While it captures, operations are computed to find the shapes of their results. At the end,
-    existing memory is restored, and the graph's own memory contains poison until the first replay.
+    Capturing computes each operation, to find the shape of its result. The end of the capture
+    restores memory that existed before, and fills the graph's own memory with poison until the
+    first replay.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -116,13 +117,13 @@ class SimulatedGraph:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was captured."""
+        """Discard the captured work."""
         self._operations: list[_CapturedOperation] = []
         # By storage:
-        self._saved: dict[Any, Any] = {}  # copies of changed memory that existed before
-        self._own: dict[Any, Tensor] = {}
-        self._read: dict[Any, Tensor] = {}
-        self._written: dict[Any, Tensor] = {}
+        self._saved: dict[Any, Any] = {}  # the contents of existing memory before the capture
+        self._own: dict[Any, Tensor] = {}  # memory that the graph allocates
+        self._read: dict[Any, Tensor] = {}  # existing memory that the graph reads
+        self._written: dict[Any, Tensor] = {}  # existing memory that the graph writes to
 
     def capture_begin(self, **options: Any) -> None:
         """Capture the work that follows instead of doing it."""
@@ -141,9 +142,9 @@ class SimulatedGraph:
             poison_(tensor)
 
     def before_operation(self, func: Any, args: Any, written: list[Tensor]) -> None:
-        """Save the memory that an operation is about to change."""
-        places = [place for place in _UNDECLARED_WRITES.get(func, ()) if place < len(args)]
-        undeclared = [args[place] for place in places if args[place] is not None]
+        """Save the memory that an operation is about to write to."""
+        indices = [index for index in _UNDECLARED_WRITES.get(func, ()) if index < len(args)]
+        undeclared = [args[index] for index in indices if args[index] is not None]
         for tensor in [*written, *undeclared]:
             storage = tensor.untyped_storage()
             if storage not in self._own:
@@ -152,9 +153,9 @@ class SimulatedGraph:
                     self._saved[storage] = storage.clone()
 
     def after_operation(
-        self, func: Any, args: Any, kwargs: dict[str, Any], result: Any, computes: bool
+        self, func: Any, args: Any, kwargs: dict[str, Any], result: Any, launches_kernel: bool
     ) -> None:
-        """Capture an operation. computes: False for one that only returns or views memory."""
+        """Capture an operation. Only operations that launch a kernel are replayed."""
         inputs = [value for value in leaves((args, kwargs)) if isinstance(value, Tensor)]
         input_storages = {tensor.untyped_storage() for tensor in inputs}
         results = [value for value in leaves(result) if isinstance(value, Tensor)]
@@ -164,11 +165,11 @@ class SimulatedGraph:
         for tensor in inputs:
             if tensor.untyped_storage() not in self._own:
                 self._read.setdefault(tensor.untyped_storage(), tensor)
-        if computes:
+        if launches_kernel:
             self._operations.append(_CapturedOperation(func, args, kwargs, results))
 
     def replay(self) -> None:
-        """Do all captured work, as one launch on the current stream."""
+        """Repeat the captured work as one launch on the current stream."""
         machine = self._machine
         machine.record.add_launch("replay of a graph")
         reads = [t for storage, t in self._read.items() if storage not in self._written]
@@ -179,7 +180,7 @@ class SimulatedGraph:
 
 
 class DeviceModule(types.ModuleType):
-    """The functions by which torch uses the device, named as in torch.cuda."""
+    """The device functions that torch calls, named as in torch.cuda."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(f"torch.{DEVICE_TYPE}")
@@ -205,7 +206,7 @@ class DeviceModule(types.ModuleType):
         return DEVICES
 
     def current_device(self) -> int:
-        """Return the index of the device that is used where none is named."""
+        """Return the index of the default device."""
         return self._machine.current_device
 
     def set_device(self, device: Any) -> None:
@@ -221,7 +222,7 @@ class DeviceModule(types.ModuleType):
         return SimulatedEvent(self._machine)
 
     def current_stream(self, device: Any = None) -> SimulatedStream:
-        """Return the stream that a device's work is submitted to."""
+        """Return the stream that receives a device's work."""
         index = device_index(self._machine, device)
         return SimulatedStream(self._machine, index, self._machine.current_streams[index])
 
@@ -240,7 +241,7 @@ class DeviceModule(types.ModuleType):
             self._machine.current_device = previous
 
     def synchronize(self, device: Any = None) -> None:
-        """Let the host wait for a device."""
+        """Let the host wait for all work of a device."""
         index = device_index(self._machine, device)
         self._machine.host_waits_for_device(index, "synchronize")
 
@@ -262,7 +263,7 @@ class DeviceModule(types.ModuleType):
                 graph.capture_end()
 
     def set_sync_debug_mode(self, mode: str) -> None:
-        """Warn of waits from now on if mode is `warn`."""
+        """Warn whenever the host waits, if the mode is `warn`; otherwise do not."""
         self._machine.warns_of_waits = mode == "warn"
 
     def empty_cache(self) -> None:
@@ -282,7 +283,7 @@ class DeviceModule(types.ModuleType):
         return self._memory(device).peak_bytes
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
-        """Start a new peak."""
+        """Set the peak to the bytes in use."""
         memory = self._memory(device)
         memory.peak_bytes = memory.used_bytes
 

@@ -1,4 +1,4 @@
-"""Tensors on the simulated device, and every operation on them: checked, counted, and computed."""
+"""Tensors on the simulated device, and a dispatch mode that checks and runs their operations."""
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ from onsight_explain.simulated.machine import DEVICE_TYPE, Machine, user_line
 _aten = torch.ops.aten
 _CPU = torch.device("cpu")
 
-# Their result, or its shape, depends on values: Python waits for the device.
+# The host waits for these operations: their result, or its shape, depends on a tensor's values.
 _NEED_VALUES = {
     _aten._local_scalar_dense.default,
     _aten.nonzero.default,
@@ -26,7 +26,7 @@ _NEED_VALUES = {
     _aten._unique2.default,
     _aten.repeat_interleave.Tensor,
 }
-# They return memory, or another view of it, and launch no kernel.
+# These operations only allocate memory or return the same memory, so they launch no kernel.
 _NO_KERNEL = {
     _aten.empty.memory_format,
     _aten.empty_like.default,
@@ -43,39 +43,35 @@ _IS_PINNED = {_aten.is_pinned.default}
 
 
 class SimulatedTensor(torch.Tensor):
-    """A tensor on the simulated device.
+    """A tensor on the simulated device, without storage of its own: a CPU tensor has the values."""
 
-    It has a shape, a dtype and a device. Its values are in `hidden`, a tensor of the CPU that code
-    of the host cannot reach.
-    """
-
-    hidden: Tensor
+    cpu_tensor: Tensor  # a script cannot reach it
 
     @staticmethod
-    def __new__(cls, hidden: Tensor, device: int, machine: Machine) -> "SimulatedTensor":
-        """Wrap a tensor of the CPU. Raises torch.OutOfMemoryError."""
+    def __new__(cls, cpu_tensor: Tensor, device: int, machine: Machine) -> "SimulatedTensor":
+        """Wrap a CPU tensor. Raises torch.OutOfMemoryError."""
         tensor: SimulatedTensor = torch.Tensor._make_wrapper_subclass(
             cls,
-            hidden.size(),
-            strides=hidden.stride(),
-            storage_offset=hidden.storage_offset(),
-            dtype=hidden.dtype,
-            layout=hidden.layout,
+            cpu_tensor.size(),
+            strides=cpu_tensor.stride(),
+            storage_offset=cpu_tensor.storage_offset(),
+            dtype=cpu_tensor.dtype,
+            layout=cpu_tensor.layout,
             device=torch.device(DEVICE_TYPE, device),
         )
-        tensor.hidden = hidden
-        machine.hold(hidden, device)
+        tensor.cpu_tensor = cpu_tensor
+        machine.track_memory(cpu_tensor, device)
         return tensor
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"tensor(..., device='{self.device}', shape={tuple(self.shape)})"
 
     def tolist(self) -> Any:
-        """Return the values, for which the host waits."""
+        """Return the values. The host waits for the device."""
         return self.cpu().tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Return the values with `force`. Raises TypeError without, as for any accelerator."""
+        """Return the values if `force` is true. Otherwise raise TypeError, as CUDA tensors do."""
         if not force:
             raise TypeError(
                 f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to "
@@ -94,17 +90,18 @@ class SimulatedTensor(torch.Tensor):
         cls, func: Any, types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         raise RuntimeError(
-            f"{func} reached the simulated device outside of its mode, as in another thread"
+            f"{func} was called on a simulated tensor while SimulatedMode was not active, as in "
+            "another thread"
         )
 
 
 class SimulatedMode(TorchDispatchMode):
-    """While it is active, tensors can be on the simulated device."""
+    """Allow tensors on the simulated device while the mode is active."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.machine = machine
-        self._pinned: weakref.WeakSet[Any] = weakref.WeakSet()  # storages
+        self._pinned: weakref.WeakSet[Any] = weakref.WeakSet()  # page-locked storages
 
     def __torch_dispatch__(
         self,
@@ -113,12 +110,14 @@ class SimulatedMode(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run one operation."""
+        """Run an operation on the host or on the simulated device."""
         kwargs = dict(kwargs or {})
         tensors = [value for value in leaves((args, kwargs)) if isinstance(value, Tensor)]
         simulated = [tensor for tensor in tensors if isinstance(tensor, SimulatedTensor)]
-        if func in _PIN or func in _IS_PINNED:
-            return self._pin(func, args[0])
+        if func in _IS_PINNED:
+            return self._is_pinned(args[0])
+        if func in _PIN:
+            return self._pin(args[0])
         if func in _COPIES and (copy := self._copy(func, args, kwargs)) is not None:
             return copy
         requested = kwargs.get("device")
@@ -131,20 +130,20 @@ class SimulatedMode(TorchDispatchMode):
             with self:
                 return func.decompose(*args, **kwargs)
         device = self._index(target if target.type == DEVICE_TYPE else simulated[0].device)
-        self._check_devices(func, tensors, device)
+        self._check_devices(func, args, tensors, device)
         self._record_waits(func, args, simulated)
-        return self._compute(func, args, kwargs, simulated, device)
+        return self._run_on_device(func, args, kwargs, simulated, device)
 
-    # Kinds of operations
+    # Running operations
 
     def _run_on_host(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_pinned = kwargs.pop("pin_memory", False)
+        pin_memory = kwargs.pop("pin_memory", False)
         result = func(*args, **kwargs)
-        if is_pinned:
+        if pin_memory:
             self._pinned.add(result.untyped_storage())
         return result
 
-    def _compute(
+    def _run_on_device(
         self,
         func: Any,
         args: tuple[Any, ...],
@@ -152,44 +151,46 @@ class SimulatedMode(TorchDispatchMode):
         simulated: list[SimulatedTensor],
         device: int,
     ) -> Any:
-        host_kwargs = {**kwargs, **({"device": _CPU} if "device" in kwargs else {})}
-        host_kwargs.pop("pin_memory", None)
-        written = _written(func, args, kwargs)
-        computes = not (func.is_view or func in _NO_KERNEL)
+        cpu_kwargs = {**kwargs, **({"device": _CPU} if "device" in kwargs else {})}
+        if cpu_kwargs.pop("pin_memory", False):
+            raise RuntimeError("Only dense CPU tensors can be pinned")
+        written = _written_tensors(func, args, kwargs)
+        launches_kernel = not (func.is_view or func in _NO_KERNEL)
         graph = self.machine.recording
-        if computes and not graph:
+        if launches_kernel and not graph:
             self.machine.record.add_launch(str(func))
-            reads = [t.hidden for t in simulated if not any(t is other for other in written)]
-            work = self.machine.submit(str(func), device, reads, [t.hidden for t in written])
-        hidden_args, hidden_kwargs = map_leaves(_unwrap, args), map_leaves(_unwrap, host_kwargs)
+            reads = [t.cpu_tensor for t in simulated if not any(t is other for other in written)]
+            work = self.machine.submit(str(func), device, reads, [t.cpu_tensor for t in written])
+        cpu_args, cpu_kwargs = map_leaves(_unwrap, args), map_leaves(_unwrap, cpu_kwargs)
         if graph:
-            graph.before_operation(func, hidden_args, [t.hidden for t in written])
-        result = func(*hidden_args, **hidden_kwargs)
+            graph.before_operation(func, cpu_args, [t.cpu_tensor for t in written])
+        result = func(*cpu_args, **cpu_kwargs)
         if graph:
-            graph.after_operation(func, hidden_args, hidden_kwargs, result, computes)
+            graph.after_operation(func, cpu_args, cpu_kwargs, result, launches_kernel)
         if func is _aten._local_scalar_dense.default:
             return result
-        is_plain_view = func.is_view and not any(tensor.is_inference() for tensor in simulated)
-        with torch.inference_mode(False) if is_plain_view else nullcontext():
+        # A view of a normal tensor is a normal tensor, even within inference_mode.
+        is_normal_view = func.is_view and not any(tensor.is_inference() for tensor in simulated)
+        with torch.inference_mode(False) if is_normal_view else nullcontext():
             wrapped = map_leaves(lambda value: self._wrap(value, device), result)
-        if computes and not graph:
+        if launches_kernel and not graph:
             stream = self.machine.current_streams[device]
             for value in leaves(wrapped):
                 if isinstance(value, SimulatedTensor):
-                    self.machine.add_write(value.hidden, stream, work)
+                    self.machine.add_write(value.cpu_tensor, stream, work)
         if not simulated:
             return wrapped
         return return_and_correct_aliasing(func, args, kwargs, wrapped)
 
     def _copy(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Copy between the host and a device; return None for a copy of another kind."""
+        """Copy between the host and a device; return None for a copy within either."""
         if func is _aten._to_copy.default:
-            source, into = args[0], None
+            source, destination = args[0], None
             target = torch.device(kwargs.get("device") or source.device)
             non_blocking = bool(kwargs.get("non_blocking", False))
         else:
-            into, source = args[0], args[1]
-            target = into.device
+            destination, source = args[0], args[1]
+            target = destination.device
             non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
         origin = source.device
         if target.type != DEVICE_TYPE and origin.type != DEVICE_TYPE:
@@ -204,60 +205,72 @@ class SimulatedMode(TorchDispatchMode):
         if func is _aten._to_copy.default:
             value = _aten._to_copy.default(value, **options)
         else:
-            value = torch.empty_like(_unwrap(into)).copy_(value)
+            value = torch.empty_like(_unwrap(destination)).copy_(value)
         if target.type == DEVICE_TYPE:
-            return self._copy_to_device(source, value, into, self._index(target), non_blocking)
-        return self._copy_to_host(source, value, into, non_blocking)
+            index = self._index(target)
+            return self._copy_to_device(source, value, destination, index, non_blocking)
+        return self._copy_to_host(source, value, destination, non_blocking)
 
     def _copy_to_device(
-        self, source: Tensor, value: Tensor, into: Any, device: int, non_blocking: bool
+        self, source: Tensor, value: Tensor, destination: Any, device: int, non_blocking: bool
     ) -> Tensor:
         machine = self.machine
         machine.record.add_launch("copy to the device")
-        copy = SimulatedTensor(value, device, machine) if into is None else into
-        work = machine.submit("a copy to the device", device, [], [copy.hidden])
-        if into is not None:
-            into.hidden.copy_(value)
+        copy = SimulatedTensor(value, device, machine) if destination is None else destination
+        work = machine.submit("a copy to the device", device, [], [copy.cpu_tensor])
+        if destination is not None:
+            destination.cpu_tensor.copy_(value)
         if self._is_pinned(source):
             if non_blocking:
                 machine.read_pinned(source, device, work)
             else:
                 self._wait_for_stream(device, f"copy of {tuple(source.shape)} to the device")
-        else:  # CUDA copies pageable memory before the call returns, after the stream's work
+        else:  # as in CUDA: the call returns only after the stream's earlier work and the copy
             self._wait_for_stream(
                 device, f"copy of {tuple(source.shape)} from memory that is not page-locked"
             )
         return copy
 
-    def _copy_to_host(self, source: Any, value: Tensor, into: Any, non_blocking: bool) -> Any:
+    def _copy_to_host(
+        self, source: Any, value: Tensor, destination: Any, non_blocking: bool
+    ) -> Any:
         machine, device = self.machine, self._index(source.device)
         machine.record.add_launch("copy to the host")
-        work = machine.submit("a copy to the host", device, [source.hidden], [])
+        work = machine.submit("a copy to the host", device, [source.cpu_tensor], [])
         if non_blocking:
-            if into is None:
+            if destination is None:
                 return machine.copy_to_host(value, device, work)
-            machine.copy_into_host(into, value, device, work)
-            return into
+            machine.copy_into_host(destination, value, device, work)
+            return destination
         self._wait_for_stream(device, f"copy of {tuple(source.shape)} to the host")
-        if into is not None:
-            into.copy_(value)
-        return value if into is None else into
+        return value if destination is None else destination.copy_(value)
 
-    def _pin(self, func: Any, tensor: Tensor) -> Any:
-        if func in _IS_PINNED:
-            return self._is_pinned(tensor)
+    def _pin(self, tensor: Tensor) -> Tensor:
+        if not _is_on_cpu(tensor):
+            raise RuntimeError(f"cannot pin {tensor!r}: only dense CPU tensors can be pinned")
         pinned = tensor.clone()
         self._pinned.add(pinned.untyped_storage())
         return pinned
 
     # Checks and waits
 
-    def _check_devices(self, func: Any, tensors: list[Tensor], device: int) -> None:
+    def _check_devices(
+        self, func: Any, args: tuple[Any, ...], tensors: list[Tensor], device: int
+    ) -> None:
+        """Raise RuntimeError for tensors on other devices, as CUDA does.
+
+        Single numbers and indices may be on the CPU.
+        """
         expected = torch.device(DEVICE_TYPE, device)
+        indices = args[1] if func in _INDEXING else []
         wrong = {
             str(tensor.device)
             for tensor in tensors
-            if tensor.device != expected and not (tensor.dim() == 0 and _is_on_host(tensor))
+            if tensor.device != expected
+            and not (
+                _is_on_cpu(tensor)
+                and (tensor.dim() == 0 or any(tensor is index for index in indices))
+            )
         }
         if wrong:
             raise RuntimeError(
@@ -273,11 +286,12 @@ class SimulatedMode(TorchDispatchMode):
         device = self._index(simulated[0].device)
         if func in _NEED_VALUES:
             self._wait_for_stream(device, str(func))
-        if func is _aten.where.self and any(_is_on_host(value) for value in args[1:]):
+        if func is _aten.where.self and any(_is_on_cpu(value) for value in args[1:]):
             self._wait_for_stream(device, "where() with a number, which is copied to the device")
-        if func in _INDEXING and any(
-            index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
-        ):
+        indices = [index for index in args[1] if index is not None] if func in _INDEXING else []
+        if any(_is_on_cpu(index) for index in indices):
+            self._wait_for_stream(device, f"{func}, which copies its indices to the device")
+        elif any(index.dtype in (torch.bool, torch.uint8) for index in indices):
             self._wait_for_stream(device, f"{func} by a mask")
 
     def _wait_for_stream(self, device: int, cause: str) -> None:
@@ -296,7 +310,7 @@ class SimulatedMode(TorchDispatchMode):
         return value
 
 
-# Arguments of operations, in tuples, lists and dicts. Torch's pytrees walk them more slowly.
+# Nested arguments of operations. These two functions are faster than torch's pytrees.
 
 
 def leaves(tree: Any) -> list[Any]:
@@ -315,7 +329,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
-    """Return nested tuples, lists and dicts with each value replaced by the function's result."""
+    """Apply a function to each value in nested tuples, lists and dicts."""
     if isinstance(tree, (tuple, list)):
         return type(tree)([map_leaves(function, value) for value in tree])
     if isinstance(tree, dict):
@@ -331,27 +345,29 @@ def _is_composite(func: Any) -> bool:
 
 
 def _unwrap(value: Any) -> Any:
-    return value.hidden if isinstance(value, SimulatedTensor) else value
+    return value.cpu_tensor if isinstance(value, SimulatedTensor) else value
 
 
-def _is_on_host(tensor: Tensor) -> bool:
+def _is_on_cpu(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
-def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[SimulatedTensor]:
-    """Return the tensors that an operation changes in place."""
+def _written_tensors(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[SimulatedTensor]:
+    """Return the tensors that an operation writes to in place."""
     arguments = (
-        args[place] if place < len(args) else kwargs.get(name)
-        for place, name in _changed_arguments(func)
+        args[index] if index < len(args) else kwargs.get(name)
+        for index, name in _written_arguments(func)
     )
     return [t for tree in arguments for t in leaves(tree) if isinstance(t, SimulatedTensor)]
 
 
 @cache
-def _changed_arguments(func: Any) -> list[tuple[int, str]]:
-    """Return the place and name of each argument that an operation changes, by its schema."""
+def _written_arguments(func: Any) -> list[tuple[int, str]]:
+    """Return the index and name of each argument that an operation's schema marks as written."""
     return [
-        (place, argument.name)
-        for place, argument in enumerate(func._schema.arguments)
+        (index, argument.name)
+        for index, argument in enumerate(func._schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]

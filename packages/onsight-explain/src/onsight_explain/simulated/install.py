@@ -57,7 +57,7 @@ def simulated_cuda() -> Iterator[Machine]:
     """
     with simulated_device() as machine:
         _replace_cuda(getattr(torch, DEVICE_TYPE))
-        for memory in machine.memories:  # running out of it would mean nothing for a real GPU
+        for memory in machine.memories:  # the default limit is for small tests only
             memory.limit_bytes = _CUDA_MEMORY_BYTES
         with _CudaNames():
             yield machine
@@ -93,8 +93,10 @@ def _replace_accelerator(machine: Machine, module: DeviceModule) -> None:
             super().__init__(machine, device)
 
     any_torch.Event = GenericEvent
-    any_tensor: Any = torch.Tensor  # its own method accepts nothing but a torch.Stream
-    any_tensor.record_stream = lambda tensor, stream: machine.keep_for(tensor.hidden, stream.number)
+    any_tensor: Any = torch.Tensor  # torch's method accepts only a torch.Stream
+    any_tensor.record_stream = lambda tensor, stream: machine.keep_for(
+        tensor.cpu_tensor, stream.number
+    )
 
 
 def _replace_backward(machine: Machine) -> None:
@@ -109,16 +111,16 @@ def _replace_backward(machine: Machine) -> None:
     autograd._engine_run_backward = run_backward
 
 
-# In place of CUDA
+# Replacing CUDA
 
 
 class _CudaNames(TorchFunctionMode):
-    """While it is active, `cuda` names the simulated device wherever torch accepts a device."""
+    """Let `cuda` name the simulated device wherever torch accepts a device."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Call one of torch's functions."""
+        """Call a torch function with devices renamed."""
         if func is torch.device:
             return func(*args, **(kwargs or {}))
         if func == _get_device:
@@ -147,7 +149,7 @@ def _rename_to_cuda(device: torch.device) -> torch.device:
 def _tensor_cuda(
     tensor: Tensor, device: Any = None, non_blocking: bool = False, **options: Any
 ) -> Tensor:
-    """Replace Tensor.cuda."""
+    """Stand in for Tensor.cuda."""
     index = device if isinstance(device, int) else torch.device(device or "cuda").index
     return tensor.to(torch.device(DEVICE_TYPE, index or 0), non_blocking=non_blocking, **options)
 
@@ -157,7 +159,7 @@ def _replace_cuda(module: DeviceModule) -> None:
     cuda: Any = torch.cuda
     for name in _SHARED_WITH_CUDA:
         setattr(cuda, name, _accepting_cuda_names(getattr(module, name)))
-    answers: dict[str, Any] = {
+    results: dict[str, Any] = {
         "is_available": True,
         "is_initialized": True,
         "device_count": 1,
@@ -168,8 +170,8 @@ def _replace_cuda(module: DeviceModule) -> None:
         "max_memory_reserved": 0,
         "get_rng_state_all": [],
     }
-    for name, answer in answers.items():
-        setattr(cuda, name, partial(_return, answer))
+    for name, result in results.items():
+        setattr(cuda, name, partial(_return, result))
     for name in ("init", "manual_seed", "manual_seed_all", "reset_max_memory_allocated"):
         setattr(cuda, name, partial(_return, None))
     cuda.Stream, cuda.Event = module.Stream, lambda **options: module.Event()
@@ -196,19 +198,24 @@ def _accepting_cuda_names(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _skip_compiling(model: Any = None, **options: Any) -> Any:
-    """Replace torch.compile: return the model, or a decorator, that changes nothing."""
+    """Stand in for torch.compile: return the model, or a decorator, unchanged."""
     return (lambda function: function) if model is None else model
 
 
 def _load_in_this_process() -> None:
-    """Let loaders work in this process: in others, and in threads, the device does not exist."""
+    """Make every DataLoader load in this process, because the device exists in no other."""
     original = DataLoader.__init__
     signature = inspect.signature(original)
-    alone = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0}
+    without_workers = {
+        "num_workers": 0,
+        "prefetch_factor": None,
+        "persistent_workers": False,
+        "timeout": 0,
+    }
 
     def init_without_workers(*args: Any, **options: Any) -> None:
         bound = signature.bind(*args, **options)
-        bound.arguments |= alone | {"multiprocessing_context": None}
+        bound.arguments |= without_workers | {"multiprocessing_context": None}
         original(*bound.args, **bound.kwargs)
 
     loader_class: Any = DataLoader

@@ -49,14 +49,14 @@ class Wait:
 
 @dataclass
 class DeviceRecord:
-    """What happened on the devices."""
+    """The launches, waits and faults on all devices."""
 
     launches: Counter[str] = field(default_factory=Counter)  # number per operation
     waits: list[Wait] = field(default_factory=list)  # in order
-    faults: list[str] = field(default_factory=list)  # no test may leave these unread
+    faults: list[str] = field(default_factory=list)  # Machine.check raises if there are any
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         self.launches.clear()
         self.waits.clear()
         self.faults.clear()
@@ -72,7 +72,7 @@ class DeviceRecord:
 
 @dataclass
 class MemoryUses:
-    """The last uses of a piece of memory."""
+    """The last write to a piece of memory and the reads since."""
 
     allocated_on: int  # stream
     written: tuple[int, int] | None = None  # stream and work item of the last write
@@ -142,7 +142,7 @@ class _HostCopy:
 
 @dataclass(eq=False)
 class _PinnedRead:
-    """A copy from page-locked memory that may not be finished; until then it must not change."""
+    """A copy that may be unfinished, from page-locked memory that may not change until it is."""
 
     source: Tensor
     value: Tensor
@@ -167,9 +167,11 @@ class Machine:
         self.device_by_stream = {index: index for index in range(DEVICES)}
         self.current_streams = {index: index for index in range(DEVICES)}  # by device
         self.clocks: dict[int, Clock] = defaultdict(dict)  # by stream
-        self.host_clock: Clock = {}  # device work that the host knows to be done
+        self.host_clock: Clock = {}  # device work that the host has waited for
         self._host_waits = 0  # number of times the host has waited
-        self._host_waits_before: dict[int, int] = {}  # that number at each stream's last work
+        self._host_waits_before: dict[
+            int, int
+        ] = {}  # that number when each stream last received work
         self._error_in_backward: RuntimeError | None = None
         self.recording: Any = None  # the SimulatedGraph that captures work
         self.warns_of_waits = False
@@ -179,7 +181,7 @@ class Machine:
         self._stream_numbers: Iterator[int] = itertools.count(DEVICES)
 
     def reset(self) -> None:
-        """Forget the record and unfinished copies. Memory in use stays accounted for."""
+        """Clear the record and drop unfinished copies. Memory in use still counts."""
         self.record.clear()
         self._host_copies.clear()
         self._pinned_reads.clear()
@@ -192,7 +194,7 @@ class Machine:
         assert not faults, "; ".join(faults)
 
     def faults(self) -> list[str]:
-        """Check the page-locked copies that are not finished, and return all faults so far."""
+        """Check unfinished copies from page-locked memory, and return all faults so far."""
         for read in self._pinned_reads:
             self._check_pinned(read)
         return self.record.faults
@@ -225,7 +227,7 @@ class Machine:
         _merge(self.clocks[stream], clock)
 
     def host_waits(self, clock: Clock, cause: str) -> None:
-        """Let the host wait for the work in a clock; finish the host copies that this includes."""
+        """Let the host wait for the work in a clock, and finish the copies to the host in it."""
         self.refuse_while_recording(cause)
         if self.warns_of_waits and cause != "Event.synchronize":  # as torch.cuda does
             warnings.warn(f"called a synchronizing operation: {cause}", stacklevel=2)
@@ -285,19 +287,19 @@ class Machine:
         self._add_host_copy(target, value, device, work)
 
     def read_pinned(self, source: Tensor, device: int, work: int) -> None:
-        """Start a copy from page-locked memory, which must not change until the copy is done."""
+        """Start a copy from page-locked memory, which may not change until the copy is done."""
         stream = self.current_streams[device]
         self._pinned_reads.append(_PinnedRead(source, source.clone(), stream, work, user_line()))
 
     def raise_error_in_backward(self) -> None:
-        """Raise an error that occurred within backward, at its end."""
+        """Raise the first error of a backward pass, after its end."""
         error, self._error_in_backward = self._error_in_backward, None
         if error:
             raise error
 
     # Memory
 
-    def hold(self, tensor: Tensor, device: int) -> None:
+    def track_memory(self, tensor: Tensor, device: int) -> None:
         """Account for a tensor's memory until it is freed. Raises torch.OutOfMemoryError."""
         storage = tensor.untyped_storage()
         if storage in self._uses:
@@ -339,7 +341,7 @@ class Machine:
             )
 
     def _fail(self, error: RuntimeError) -> None:
-        """Raise an error. Within backward, keep it: torch's engine does not survive one there."""
+        """Raise an error; within backward, only save it, because torch's engine would crash."""
         if torch._C._current_graph_task_id() == -1:
             raise error
         self._error_in_backward = self._error_in_backward or error
@@ -377,5 +379,5 @@ def _make_race_error(name: str, stream: int, other: int, is_write: bool) -> Race
     verb = "writes" if is_write else "reads"
     return RaceError(
         f"{name} on stream {stream} {verb} memory that stream {other} may not be done with: wait "
-        f"for an event of it ({user_line()})"
+        f"for an event of that stream ({user_line()})"
     )

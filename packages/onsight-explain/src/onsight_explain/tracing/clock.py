@@ -1,4 +1,4 @@
-"""Attributes all of a thread's time to phases, so that the phases add up to the elapsed time."""
+"""Assign all of a thread's time to phases, so that the phases add up to the elapsed time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ class PhaseClock:
         self._stack = ["other"]
         self._thread = get_ident()
         self.since = perf_counter()  # when the current phase began
-        self.paused_seconds = 0.0  # in total
+        self.paused_seconds = 0.0  # sum of all pauses
         self._before_pause: tuple[float, dict[str, float]] | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""Measures how long an accelerator spent in each phase, by events on its own timeline.
+"""Measure how long an accelerator spends in each phase, by events in its streams.
 
 The host may block in any phase, not only in the one that started the work, so the device's timings
 are used instead of its clock. An event is put into the accelerator's queue at every change of
@@ -15,7 +15,7 @@ from onsight_explain.devices import has_streams, module_of
 from onsight_explain.tracing.clock import PhaseClock
 
 _MARK_EVERY = 4  # steps, so that marking stays cheap
-_RARE_PHASE = "evaluation"  # too little of it falls into marked steps to estimate its share
+_RARE_PHASE = "evaluation"  # marked steps contain too little of it for an estimate
 
 
 class DeviceTime:

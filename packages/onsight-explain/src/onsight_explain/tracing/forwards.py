@@ -104,10 +104,12 @@ class ForwardWatch:
         self.loss: nn.Module | None = None
         self.batch: Tensor | None = None
         self._precision_checks = 0
-        self._fed = 0  # updates that a loader's batch is known to reach: its own and the next
+        self._fed = 0  # updates that a loader's batch is known to reach: this one and the next
         self._is_counted = False  # whether the images of this update are counted
         self._pending: tuple[int, Site | None] | None = None  # a backward may still follow
-        self._kinds: dict[int, tuple[nn.Module, str]] = {}  # by id, kept alive
+        self._kinds: dict[
+            int, tuple[nn.Module, str]
+        ] = {}  # by id, which the reference keeps unique
 
     def install(self, patches: Patches) -> None:
         """Start watching."""
@@ -128,7 +130,7 @@ class ForwardWatch:
         self._is_counted = False
 
     def settle(self, is_backward: bool = False) -> None:
-        """Decide whether a forward that looked like an evaluation was one: no backward followed."""
+        """Count a supposed evaluation as one, if no backward pass followed it."""
         if self._pending is None:
             return
         count, site = self._pending

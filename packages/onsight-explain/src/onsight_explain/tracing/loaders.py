@@ -35,7 +35,7 @@ class LoaderWatch:
         ] = {}  # loader and images loaded, by the loader's id
         self._evaluated = set[int]()  # loaders whose last batch was evaluated
         self._sources: list[Any] = []  # loaders of the batch trained on last
-        self._trained: dict[int, Any] = {}  # loaders trained from, by id, kept alive
+        self._trained: dict[int, Any] = {}  # training loaders by id, kept unique by the reference
         self._updates: Counter[int] = Counter()  # updates per loader, by id
         self._origins: dict[int, ObjectOrigin] = {}  # by id, also of batch samplers and datasets
 
@@ -71,13 +71,13 @@ class LoaderWatch:
         return count
 
     def note_update(self) -> None:
-        """Attribute an update to the loaders of the batch taken last."""
+        """Attribute an update to the loaders of the latest batch."""
         for loader in self._sources:
             self._trained[id(loader)] = loader
             self._updates[id(loader)] += 1
 
     def note_evaluation(self) -> None:
-        """Note that the last batch is evaluated; it may still be trained on afterwards."""
+        """Record that the latest batch is evaluated; training on it may still follow."""
         if self._current is None:
             return
         self._evaluated.add(id(self._current))
@@ -85,7 +85,7 @@ class LoaderWatch:
             self.evaluation = self._current
 
     def note_training(self) -> None:
-        """Note that a backward pass followed what looked like an evaluation."""
+        """Record that a backward pass followed a supposed evaluation."""
         self._evaluated.discard(id(self._current))
 
     def is_evaluation_batch(self) -> bool:

@@ -157,7 +157,7 @@ class SliceWatch:
 
 
 class StepCounter:
-    """Counts the work of what runs between `open` and `close`.
+    """Counts the work between `open` and `close`.
 
     Counting is slow, so never time a counted step.
     """
@@ -201,7 +201,7 @@ class StepWork:
 
 
 class _ByteCounter(TorchDispatchMode):
-    """Sums the sizes of what operations read and write; views read and write nothing."""
+    """Sums the bytes that operations read and write; views count as none."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Finds the lines of the user's files that led to a call."""
+"""Find the lines of the user's files that led to a call."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ class ObjectOrigin:
     """Where an object was created."""
 
     site: Site | None = None  # the user's line
-    maker: str = ""  # the package called from that line that created it; "" if the line itself did
+    maker: str = ""  # package that the line calls to create it; "" if the line itself does
 
 
 class Sites:
@@ -55,7 +55,7 @@ class Sites:
         return tuple(sites)
 
     def origin(self) -> ObjectOrigin:
-        """Return where the object is being created whose constructor calls this."""
+        """Return the origin of the object whose constructor calls this method."""
         maker = ""
         frame: FrameType | None = sys._getframe(1)
         for _ in range(_MAX_FRAMES):

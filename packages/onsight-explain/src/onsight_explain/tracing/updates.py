@@ -20,7 +20,7 @@ KEPT_LOSSES = 40  # losses of the first steps; enough to compare, few enough to 
 
 
 class UpdateWatch:
-    """Follows every optimizer; one that is called by another is part of the outer one's step."""
+    """Follows every optimizer. A step within another optimizer's step is part of that step."""
 
     def __init__(
         self,

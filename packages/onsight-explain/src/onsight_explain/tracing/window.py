@@ -81,7 +81,7 @@ class MeasurementWindow:
 
     @property
     def is_over(self) -> bool:
-        """Whether enough has been measured.
+        """Return whether enough has been measured.
 
         A window for epochs of a known size ends after the requested seconds, with the step that
         completes an epoch, or earlier if the epoch takes far too long. Any other window ends after

@@ -1,4 +1,4 @@
-"""What if work with the same result in every epoch were done once, and its result cached?"""
+"""What if results that are the same in every epoch were computed once and cached?"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -215,7 +215,7 @@ class _ItemCache:
 
     def __init__(self, hooks: Hooks, device: torch.device | None = None) -> None:
         self.hooks = hooks
-        self.device = device  # where stacked items are kept
+        self.device = device  # device to store stacked items on
         # By the identity of the dataset, which loaders can share.
         self._items: dict[int, KeptItems] = {}
         self._stacked: dict[int, GatheredItems | None] = {}
@@ -260,7 +260,7 @@ def _return_batch(batch: Any) -> Any:
 
 
 def _split_off_random(dataset: Any) -> Callable[[Any], Any] | None:
-    """Leave the random transforms, and those after the first of them, out of the items."""
+    """Remove the first random transform, and all transforms after it, from the items."""
     finish = leave_fixed(base_dataset(dataset))
     if finish is None:
         raise ValueError("the dataset has no list of transforms that can be split")

@@ -130,7 +130,7 @@ def exclude_compile_time(hooks: Hooks) -> None:
 
 
 def has_compiler() -> bool:
-    """Whether torch.compile finds what it needs for a GPU: Triton, and a C compiler."""
+    """Return whether Triton and a C compiler are installed, which torch.compile needs for a GPU."""
     return find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
 
 

@@ -17,12 +17,12 @@ from onsight_explain.text import percent
 from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
 _MIN_SHARE = 0.1  # fraction of the time; below it, larger batches are not tried
-_MIN_SHARE_INFERENCE_MODE = 0.2  # higher, because it saves little of each operation
+_MIN_SHARE_INFERENCE_MODE = 0.2  # higher, because inference_mode saves little per operation
 _BATCH_SIZE = 256
 
 
 class EvaluationBatch(WhatIf):
-    """Evaluate in batches of `value`, in every loader that does not shuffle. Same results."""
+    """Evaluate in batches of at least `value`, in every loader that is not for training."""
 
     value: int
     name = "evaluation_batch"
@@ -61,7 +61,7 @@ class EvaluationBatch(WhatIf):
 
 
 class NoGrad(WhatIf):
-    """Build no graph in any forward that no update follows."""
+    """Run the network under no_grad during evaluation."""
 
     name = "no_grad"
     group = "evaluation"
@@ -96,7 +96,7 @@ class NoGrad(WhatIf):
 
 
 class InferenceMode(WhatIf):
-    """Also skips the version counters of tensors. For evaluation that builds no graphs already."""
+    """Run evaluation under inference_mode, for scripts whose evaluation builds no graphs."""
 
     name = "inference_mode"
     group = "evaluation"
@@ -124,5 +124,5 @@ class InferenceMode(WhatIf):
 
 
 def evaluation_cause(trace: Trace) -> Cause:
-    """Return that evaluation takes long."""
+    """Return evaluation as the cause, with its share of the time."""
     return Cause("evaluation", f"{percent(trace.share('evaluation'))} of the time is evaluation")

@@ -1,4 +1,4 @@
-"""Run the fixed text of a script as if it were in the script's place."""
+"""Run the fixed text of a script under the original's name and in its folder."""
 
 import ast
 from pathlib import Path

@@ -134,25 +134,25 @@ class SmallerDecode(WhatIf):
 
 
 def loading_matters(trace: Trace) -> bool:
-    """Whether the script waits for its loader, or has workers."""
+    """Return whether the script waits for its loader, or has workers."""
     if trace.loader is None:
         return False
     return trace.share("data") >= _MIN_WAITING or trace.loader.workers > 0
 
 
 def can_replace_items(trace: Trace) -> bool:
-    """Whether loading matters and the dataset's items can be read by index."""
+    """Return whether loading matters and the dataset's items can be read by index."""
     return loading_matters(trace) and trace.loader is not None and trace.loader.has_items
 
 
 def has_too_many_workers(trace: Trace, cores: int) -> bool:
-    """Whether several workers and the compute threads together are more than the cores."""
+    """Return whether several workers and the compute threads together outnumber the cores."""
     workers = trace.loader.workers if trace.loader else 0
     return workers >= 2 and workers + trace.threads > cores
 
 
 def repeats_slow_work(trace: Trace) -> bool:
-    """Whether the run mostly waits for fixed transforms or disk reads, so caching would help."""
+    """Return whether fixed transforms or disk reads dominate, so that caching would help."""
     item = trace.item
     if item is None or trace.share("data") <= _DOMINANT_SHARE:
         return False

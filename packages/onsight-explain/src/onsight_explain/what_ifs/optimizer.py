@@ -22,7 +22,7 @@ _MIN_SHARE = 0.05  # fraction of the time in the optimizer or outside torch's ca
 
 
 class FusedOptimizer(WhatIf):
-    """Makes the same update in fewer operations."""
+    """Compute the same update in fewer operations."""
 
     name = "fused"
     group = "optimizer"
@@ -120,7 +120,7 @@ def _find_zeroing(tree: ast.Module) -> list[ast.Call | ast.Expr]:
 
 
 def _keeps_gradients(node: ast.AST) -> bool:
-    """Whether this is zero_grad(set_to_none=False)."""
+    """Return whether a call is zero_grad(set_to_none=False)."""
     match node:
         case ast.Call(func=ast.Attribute(attr="zero_grad"), keywords=keywords):
             return any(

@@ -41,15 +41,15 @@ class Cause:
 class WhatIf(ABC):
     """A change to try. A subclass is a kind of change; an instance has one value of it."""
 
-    value: Any  # plain, because it is sent as JSON to the process that runs the script
+    value: Any  # a JSON value, to be sent to the process that runs the script
     name: ClassVar[str]  # identifies the kind in that message
     group: ClassVar[str]  # only one what-if of a group is applied at a time
     # Lower numbers are applied first: loaders 10 to 49, the process 50 to 69, the network 70 to 89
     # (the first of them is the outermost), then the rest.
     order: ClassVar[int] = 90
-    keeps_batches: ClassVar[bool] = True  # whether steps train on the same images: losses compare
+    keeps_batches: ClassVar[bool] = True  # same images per step: losses can be compared
     rewrites_source: ClassVar[bool] = False  # whether it changes the script before it is compiled
-    # The phases that it can shorten, if not all. What-ifs for the longest phases are tried first.
+    # The phases that the change can shorten; empty for all. Longer phases are tried first.
     phases: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
@@ -60,7 +60,7 @@ class WhatIf(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """The change in a few words, for people."""
+        """A short description of the change."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -71,7 +71,7 @@ class WhatIf(ABC):
         """Make the change, in the process that runs the script, before it starts."""
 
     def took_effect(self, trace: Trace) -> bool:
-        """Whether a run with this change really had it: a framework may have overruled it."""
+        """Return whether the change took effect in a run: a framework may override it."""
         return True
 
     @abstractmethod
@@ -79,7 +79,7 @@ class WhatIf(ABC):
         """Return the fixes that make the same change in the script's text."""
 
     def applies_to_evaluation(self, loader: LoaderFacts) -> bool:
-        """Whether the loader of a long evaluation needs the same fixes."""
+        """Whether the fixes also apply to the loader of a long evaluation."""
         return False
 
     @abstractmethod
@@ -87,11 +87,11 @@ class WhatIf(ABC):
         """Return the reason why the script is slow, if this change gained most."""
 
     def max_saving(self, baseline: Baseline) -> float:
-        """Return how much it could save at most, as a share of the time."""
+        """Return an upper bound of the time that the change could save, as a share."""
         return baseline.trace.share(*self.phases) if self.phases else 1.0
 
     def removes_fault(self, baseline: Baseline) -> bool:
-        """Whether it removes a fault that was measured, and is tried before mere guesses."""
+        """Return whether the change removes a measured fault; such changes are tried first."""
         return False
 
     def explain_failure(self, output: str) -> str:
@@ -133,6 +133,6 @@ def in_order(what_ifs: Iterable[WhatIf]) -> list[WhatIf]:
 
 
 def _is_concrete(value: object) -> bool:
-    """Whether this is a subclass of WhatIf that can be instantiated."""
+    """Return whether an object is a subclass of WhatIf without abstract methods."""
     is_class = isinstance(value, type) and issubclass(value, WhatIf)
     return is_class and not getattr(value, "__abstractmethods__", None)
