@@ -21,13 +21,16 @@ from typing import Any
 import torch
 from harness import circumstances, table, write_section
 
+from onsight.choice import Choice
 from onsight.config import make_config
 from onsight.hardware.reproducible import reproducible
 from onsight.report.console import SilentReporter
 from onsight.step.optim import choose_learning_rate
-from onsight.training.open_data import find_data, open_data
+from onsight.training.job import Job
+from onsight.training.layout import choose_layout, find_data
+from onsight.training.open_data import open_data
 from onsight.tune.planning import choose_compute
-from onsight.tune.training_data import place
+from onsight.tune.training_data import place_data
 from onsight.tune.trial import Trial
 from onsight_explain.threads import usable_cores
 
@@ -64,9 +67,11 @@ class Case:
         config = make_config(fields)
         rate = choose_learning_rate(config).value
         self.config = config.model_copy(update={"learning_rate": rate})
-        source = find_data(data, self.config, SilentReporter())
-        opened = open_data(source, self.config, CPU, usable_cores(), SilentReporter())
-        self.data = place(opened.dataset, self.config, CPU, "memory")
+        threads = Choice(usable_cores(), "every core")
+        job = Job(SilentReporter(), Choice(CPU, "measured here"), threads)
+        source = find_data(data, self.config, job)
+        opened = open_data(choose_layout(source, self.config, None, job), None, job)
+        self.data = place_data(opened.dataset, self.config, CPU, "memory")
 
     def chosen(self) -> Way:
         """The options that the plan chooses, measured as before a run of a few minutes."""

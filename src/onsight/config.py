@@ -51,19 +51,6 @@ RETIRED_FIELDS = {
 }
 
 
-class Switch(BaseModel):
-    """How a run computes from some epoch and step on, both counted from 0."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    epoch: int
-    step: int
-    precision: str
-    threads: int
-    accumulate: int
-    fold: int = 0  # 0: the training of the final model
-
-
 class Config(BaseModel):
     """All settings of a run, saved as config.toml in the run folder."""
 
@@ -450,12 +437,6 @@ class Config(BaseModel):
         ge=0,
         le=1024,
         description="Threads per rank for compute and decoding. 0: all available cores.",
-    )
-
-    switches: Annotated[tuple[Switch, ...], Parameter(show=False, parse=False)] = Field(
-        (),
-        description="Recorded by a run that changed how it computes during training, so that it "
-        "can be repeated bit for bit.",
     )
 
     @property

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import torch
 
+from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
@@ -26,12 +27,13 @@ from onsight.hardware.devices import choose_device, describe_device
 from onsight.hardware.memory import keep_freed_memory
 from onsight.hardware.reproducible import KERNELS
 from onsight.report.console import Reporter
-from onsight.step.optim import choose_learning_rate
 from onsight.text import plural
-from onsight.training.open_data import find_data, open_data
+from onsight.training.job import Job
+from onsight.training.layout import choose_layout, find_data
+from onsight.training.open_data import open_data
 from onsight.tune.auto.choose_model import with_net_from_scratch
 from onsight.tune.plan import choose_precision, choose_threads
-from onsight.tune.training_data import choose_residency, place
+from onsight.tune.training_data import choose_residency, place_data
 from onsight.tune.trial import Trial
 from onsight_explain.devices import available_devices, is_out_of_memory
 from onsight_explain.paired_timing import RatioInterval, warn_if_busy
@@ -85,15 +87,16 @@ def compare_devices(
     reporter = reporter or Reporter()
     candidates = choose_candidates(devices, config)
     config = with_net_from_scratch(config)
-    config = config.model_copy(update={"learning_rate": choose_learning_rate(config).value})
     for device in dict.fromkeys(candidate.device for candidate in candidates):
         reporter.say(f"{device}: {describe_device(device)}; torch {torch.__version__}")
     warn_if_busy(reporter)
     threads = choose_threads(config.threads)
     keep_freed_memory()  # as a run does
     with KERNELS[config.kernels](threads.value):
-        source = find_data(data, config, reporter)
-        opened = open_data(source, config, candidates[0].device, threads.value, reporter)
+        first = Choice(candidates[0].device, "the first to compare")
+        job = Job(reporter, first, threads)
+        layout = choose_layout(find_data(data, config, job), config, None, job)
+        opened = open_data(layout, None, job)
         config, dataset = opened.config, opened.dataset
         sizes = _choose_sizes(batch_sizes, config, len(dataset.ids(TRAIN)), reporter)
         reporter.say(f"timing {config.model} at batch {', '.join(f'{size:,}' for size in sizes)}")
@@ -237,7 +240,7 @@ def _make_trial(candidate: DeviceCandidate, config: Config, dataset: Dataset) ->
     shared = device.type == "cpu" and config.residency == "auto"  # one map for all candidates
     requested = "map" if shared else config.residency
     residency = choose_residency(dataset.images, device, requested).value
-    data = place(dataset, config, device, residency)
+    data = place_data(dataset, config, device, residency)
     return Trial(config.model_copy(update=fields), data)
 
 

@@ -26,7 +26,10 @@ from onsight.hardware.memory import keep_freed_memory
 from onsight.hardware.reproducible import KERNELS
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter
-from onsight.training.prepare import prepare
+from onsight.training.job import Job, report_device
+from onsight.training.layout import choose_layout, find_data
+from onsight.training.open_data import open_data
+from onsight.training.place import PlannedRun, place, plan_run
 from onsight.tune.auto.choose_model import with_net_from_scratch
 from onsight.tune.plan import choose_threads
 from onsight.tune.training_data import TrainingData
@@ -134,10 +137,18 @@ def open_run(data: str, config: Config, reporter: Reporter) -> Iterator[OpenRun]
     # The phases inside a CUDA graph cannot be recorded.
     config = config.model_copy(update={"cuda_graph": "off"})
     with KERNELS[config.kernels](threads.value):
-        prepared = prepare(with_net_from_scratch(config), data, device, threads, reporter)
-        size = min(prepared.config.batch_size, len(prepared.dataset.ids(TRAIN)))
-        final = prepared.config.model_copy(update={"batch_size": size})
-        yield OpenRun(final, prepared.data, device.value)
+        job = Job(reporter, device, threads)
+        planned = plan_without_training(data, with_net_from_scratch(config), job)
+        size = min(planned.config.batch_size, len(planned.dataset.ids(TRAIN)))
+        final = planned.config.model_copy(update={"batch_size": size})
+        yield OpenRun(final, planned.data, device.value)
+
+
+def plan_without_training(data: str, config: Config, job: Job) -> PlannedRun:
+    """Go through the stages of a run up to its plan."""
+    report_device(job)
+    layout = choose_layout(find_data(data, config, job), config, None, job)
+    return plan_run(place(open_data(layout, None, job), None, job), job)
 
 
 def data_of_run(run: Path) -> str:

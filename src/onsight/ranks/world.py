@@ -57,6 +57,13 @@ class World:
         """Start summing a number over all ranks; call the returned function to wait for the sum."""
         return lambda: number
 
+    def agree_soon(self, asked: bool) -> bool:
+        """Return the first rank's answer as of the last `all_reduce_async`, on every rank alike."""
+        return asked
+
+    def forget_answer(self) -> None:
+        """Take the last answer as no, once every sum that was begun has been waited for."""
+
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """The sum over all ranks, in place, of a tensor on the CPU or on this rank's device."""
         return tensor
@@ -110,6 +117,7 @@ class Ranks(World):
     ) -> None:
         super().__init__()
         self.any_stop = False
+        self.asked = self.answer = False  # what the first rank asks, and what all have heard
         self.exchanges: Counter[str] = Counter()  # so far, by what is exchanged
         self.rank, self.size = rank_info.rank, rank_info.size
         self.local_rank, self.node = rank_info.local_rank, rank_info.node
@@ -147,18 +155,21 @@ class Ranks(World):
         return self.any_stop
 
     def all_reduce_async(self, number: float) -> Callable[[], float]:
-        """Start summing a number over all ranks in float64; a request to stop travels with it.
+        """Start summing a number over all ranks in float64.
 
-        The sum is under way while the caller does other work before waiting for it.
+        A request to stop travels with it, and what the first rank asks. The sum is under way while
+        the caller does other work before waiting for it.
         """
         self.count_sync()
-        mine = torch.tensor([number, float(bool(self.stop))], dtype=torch.float64)
+        mine = torch.tensor(
+            [number, float(bool(self.stop)), float(self.asked)], dtype=torch.float64
+        )
         under_way = dist.all_reduce(mine, async_op=True)
 
         def wait() -> float:
             under_way.wait()
-            value, stops = mine.tolist()
-            self.any_stop = stops > 0
+            value, stops, answer = mine.tolist()
+            self.any_stop, self.answer = stops > 0, answer > 0
             return float(value)
 
         return wait
@@ -168,6 +179,15 @@ class Ranks(World):
         self.count_sync()
         dist.all_reduce(tensor)
         return tensor
+
+    def agree_soon(self, asked: bool) -> bool:
+        """Return the first rank's answer as of the last `all_reduce_async`, on every rank alike."""
+        self.asked = asked and self.is_main
+        return self.answer
+
+    def forget_answer(self) -> None:
+        """Take the last answer as no, once every sum that was begun has been waited for."""
+        self.asked = self.answer = False
 
     def agree(self, value: float) -> float:
         """The first rank's value, on every rank."""
@@ -242,9 +262,10 @@ class Ranks(World):
     @contextmanager
     def watchdog_paused(self) -> Iterator[None]:
         """Do work that the others may have to wait for, without being taken for stuck."""
+        before = self.watchdog.paused
         self.watchdog.paused = True
         yield
-        self.watchdog.paused = False
+        self.watchdog.paused = before
 
     @contextmanager
     def joined(self) -> Iterator[None]:

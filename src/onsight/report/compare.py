@@ -21,7 +21,7 @@ from onsight.report.compare_result import DifferingSetting, Gap, RunComparison, 
 from onsight.text import joined, plural
 
 _SIGNIFICANT = 0.05  # corrected p-values of classes below this are significant
-_UNRELATED_SETTINGS = {"cache_folder", "log", "switches"}  # switches are in plan.json
+_UNRELATED_SETTINGS = {"cache_folder", "log"}
 _SPLIT_SETTINGS = ("validation_fraction", "test_fraction")
 
 RunPairs = list[tuple[int, int]]

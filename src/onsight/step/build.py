@@ -23,8 +23,8 @@ from onsight.step.fine_tuning import fine_tunes
 from onsight.step.graphed import GraphedStep, choose_together
 from onsight.step.losses import choose_class_weights, class_weights, make_loss
 from onsight.step.optim import make_optimizer
-from onsight.step.step import Compiled, Step
-from onsight.step.update import MovingAverage, Update
+from onsight.step.step import Compiled, Step, StepListener
+from onsight.step.update import FirstStepCheck, MovingAverage, Update
 
 
 def make_net(
@@ -65,15 +65,18 @@ def make_update(
     normalization: Normalization,
     device: torch.device,
     world: World | None = None,
+    listener: StepListener | None = None,
+    first_check: FirstStepCheck | None = None,
 ) -> Update:
     """What trains: the optimisation step with its augmentation and moving average."""
     return Update(
         config,
-        make_step(config, net, dataset, device, world or World()),
+        make_step(config, net, dataset, device, world or World(), listener),
         make_augmentation(config, dataset),
         normalization,
         len(dataset.classes),
         MovingAverage(net, config.ema, fine_tunes(config)) if config.ema else None,
+        first_check,
     )
 
 
@@ -83,6 +86,7 @@ def make_step(
     dataset: Dataset,
     device: torch.device,
     world: World,
+    listener: StepListener | None = None,
 ) -> Step:
     """The optimisation step with its loss and optimizer. Raises ConfigError."""
     weights = loss_weights(config, dataset)
@@ -106,6 +110,7 @@ def make_step(
         "accumulate": config.accumulate,
         "world": world,
         "replica": replica,
+        "listener": listener,
     }
     if config.compile == "on":
         full = _full_batch(config, dataset)

@@ -99,7 +99,7 @@ class GraphedStep(Step):
     """A step for full batches of one shape, several of them replayed at once.
 
     The first steps and those of other shapes are made one by one; so are all if the network cannot
-    be recorded, of which on_refused is told the reason. Once a loss is not finite, no step
+    be recorded, of which the listener hears. Once a loss is not finite, no step
     changes the weights, except in fp16, where the gradients' scale decides on each step alone.
 
     With several ranks, all replay the same steps or none does, and a loss that is not finite on one
@@ -217,7 +217,7 @@ class GraphedStep(Step):
     def _refuse(self, reason: str) -> None:
         if not self.refused:
             self.refused, self.recording = reason, None
-            self.on_refused(reason)
+            self.listener.graph_refused(reason)
 
     def _halve(self) -> None:
         super()._halve()

@@ -43,15 +43,23 @@ class Compiled:
         return self.whole if parts == 1 else self.part
 
 
+class StepListener:
+    """Hears when steps cannot be computed as planned; ignores it by default."""
+
+    def out_of_memory(self, parts: int) -> None:
+        """Batches are computed in so many parts from now on; raise to refuse that."""
+
+    def graph_refused(self, reason: str) -> None:
+        """Steps cannot be replayed as a graph."""
+
+
 class Step:
     """Makes one update from a batch of inputs (B, C, H, W) and targets.
 
     accumulate: parts that the batch is computed in; the update is that of the whole batch.
     replica: this rank's copy of the model when several ranks share each batch; compiled: the
-    model's faster forward pass, if any; on_halved: called with the new number of parts when memory
-    runs out, which it may refuse by raising.
-
-    on_refused, which may be set, is told why steps cannot be replayed as a graph.
+    model's faster forward pass, if any; listener: hears when memory runs out or a graph cannot be
+    recorded.
     """
 
     together = 1  # steps that are made at once
@@ -70,7 +78,7 @@ class Step:
         world: World | None = None,
         replica: Replica | None = None,
         compiled: Compiled | None = None,
-        on_halved: Callable[[int], None] = lambda parts: None,
+        listener: StepListener | None = None,
     ) -> None:
         self.model = model
         self.loss = loss
@@ -83,8 +91,7 @@ class Step:
         self.replica = replica
         self.compiled = compiled
         self.losses = DeferredLosses(device, self.world)
-        self.on_halved = on_halved
-        self.on_refused: Callable[[str], object] = lambda reason: None
+        self.listener = listener or StepListener()
         scales = precision == "fp16"  # fp16 gradients vanish without a scaled loss
         self.scaler = torch.amp.GradScaler(device.type, enabled=scales)
         # An accelerator would have to be waited for; a scaler leaves such updates out itself.
@@ -160,7 +167,7 @@ class Step:
         self.losses.drop_unfinished()
         self.optimizer.zero_grad(set_to_none=True)
         release_cached_memory(self.device)
-        self.on_halved(2 * self.accumulate)  # may refuse, and then nothing has changed
+        self.listener.out_of_memory(2 * self.accumulate)  # may refuse, and then nothing has changed
         self.accumulate *= 2
 
     def _parts(self, inputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -1,7 +1,8 @@
 """One training update from a batch as loaded; timing and training share it."""
 
 import copy
-from typing import NamedTuple
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,9 @@ from onsight.data.augmentation_ops import Numbers
 from onsight.data.loader import Batch, Chunk
 from onsight.data.normalization import Normalization
 from onsight.errors import ConfigError
+from onsight.models.head import set_training_mode
 from onsight.randomness import seed_generators
+from onsight.step.optim import Schedule, set_learning_rate
 from onsight.step.step import Step
 
 _TOO_FEW_FOR_BATCH_NORM = (
@@ -61,8 +64,25 @@ class _Ready(NamedTuple):
     numbers: Numbers
 
 
+class FirstStepCheck(Protocol):
+    """Looks at the first step that this process makes."""
+
+    def explaining(
+        self, step: Step, average: MovingAverage | None, batch: tuple[Tensor, Tensor]
+    ) -> AbstractContextManager[None]:
+        """Return a block to make the step in, which explains some of its errors."""
+
+    def check(
+        self, step: Step, average: MovingAverage | None, batch: tuple[Tensor, Tensor]
+    ) -> None:
+        """Check the inputs and targets of a step that was made, and what it has left behind."""
+
+
 class Update:
-    """Seeds, augments, steps and averages. done: updates made so far, for the average."""
+    """Seeds, augments, steps and averages. done: updates made so far, for the average.
+
+    first_check: looks at the first step of this process, if given.
+    """
 
     def __init__(
         self,
@@ -72,22 +92,48 @@ class Update:
         normalization: Normalization,
         classes: int,
         average: MovingAverage | None,
+        first_check: FirstStepCheck | None = None,
     ) -> None:
         self.seed = config.seed
+        self.schedule = Schedule.of(config)
+        self.keeps_statistics = config.norm_statistics == "frozen"
         self.step = step
         self.augmentation = augmentation
         self.normalization = normalization
         self.classes = classes
         self.average = average
+        self.first_check = first_check
         self.done = 0
         self.ready: _Ready | None = None
+
+    def set_learning_rate(self, position: int, total_steps: int) -> None:
+        """Set the learning rate of a step at a position of the schedule."""
+        factor = self.schedule.factor(position, total_steps)
+        set_learning_rate(self.step.optimizer, self.schedule.peak, factor)
+
+    def set_training_mode(self) -> None:
+        """Put the network into training mode, but for statistics that stay as they are."""
+        set_training_mode(self.step.model, self.keeps_statistics)
 
     def __call__(self, batch: Batch, epoch: int, step: int) -> list[float]:
         """Update the weights; returns the mean losses known by now, as `Step` does.
 
         Raises NonFiniteStepError, ConfigError.
         """
-        return self.make(*self.augmented(batch, epoch, step), batch.global_labels)
+        inputs, targets = self.augmented(batch, epoch, step)
+        if self.first_check:
+            return self._make_first(self.first_check, inputs, targets, batch.global_labels)
+        return self.make(inputs, targets, batch.global_labels)
+
+    def _make_first(
+        self, check: FirstStepCheck, inputs: Tensor, targets: Tensor, global_labels: Tensor
+    ) -> list[float]:
+        batch = (inputs, targets)
+        with check.explaining(self.step, self.average, batch):
+            losses = self.make(inputs, targets, global_labels)
+        self.first_check = None
+        check.check(self.step, self.average, batch)
+        return losses
 
     def augmented(self, batch: Batch, epoch: int, step: int) -> tuple[Tensor, Tensor]:
         """The inputs (B, C, H, W) and targets of a batch; seeds torch's generators too."""

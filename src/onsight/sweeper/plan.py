@@ -32,7 +32,7 @@ _CHANGES_SPLIT = {
     "test_fraction",
     "validation_fraction",
 }
-_DOES_NOT_CHANGE_MODEL = {"cache_folder", "log", "switches"}
+_DOES_NOT_CHANGE_MODEL = {"cache_folder", "log"}
 
 
 def read_space(tries: Sequence[str]) -> Space:

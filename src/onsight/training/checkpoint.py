@@ -4,7 +4,8 @@ Tensors are stored under `model.`, `average.`, `optimizer.N.` and `group.N.`; th
 learning rate and all random numbers are functions of the step, so they need no state.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from torch.optim import Optimizer
 from onsight.step.step import Step
 from onsight.step.update import MovingAverage
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
-from onsight.training.progress import check_progress
+from onsight.training.progress import Progress, check_progress
 
-VERSION = 2
+VERSION = 3
 
 
 class OtherCheckpoint(DamagedFile):
@@ -39,7 +40,17 @@ class Snapshot:
         write_tensors(path, self.tensors, self.facts)
 
 
-def snapshot(step: Step, average: MovingAverage | None, progress: dict[str, Any]) -> Snapshot:
+@dataclass(frozen=True)
+class SavedRun:
+    """What a checkpoint keeps besides tensors."""
+
+    data_key: str
+    elapsed_seconds: float  # of the run, or of this training of several
+    decisions: Mapping[str, Any]
+    progress: Progress
+
+
+def snapshot(step: Step, average: MovingAverage | None, saved: SavedRun) -> Snapshot:
     """Model, average, optimizer, scaler and progress as they are now."""
     tensors = _prefixed("model", dict(step.model.state_dict()))
     if average:
@@ -50,13 +61,16 @@ def snapshot(step: Step, average: MovingAverage | None, progress: dict[str, Any]
         "version": VERSION,
         "optimizer": optimizer_facts,
         "scaler": step.scaler.state_dict(),
-        "progress": progress,
+        "data_key": saved.data_key,
+        "elapsed_seconds": saved.elapsed_seconds,
+        "decisions": dict(saved.decisions),
+        "progress": asdict(saved.progress),
     }
     return Snapshot(tensors, facts)
 
 
-def load_checkpoint(path: Path, step: Step, average: MovingAverage | None) -> dict[str, Any]:
-    """Restore everything and return the progress. Raises DamagedFile; OtherCheckpoint if whole.
+def load_checkpoint(path: Path, step: Step, average: MovingAverage | None) -> SavedRun:
+    """Restore all tensors and return the rest. Raises DamagedFile; OtherCheckpoint if whole.
 
     A file that was altered and signed again may leave some of the state restored.
     """
@@ -72,15 +86,16 @@ def load_checkpoint(path: Path, step: Step, average: MovingAverage | None) -> di
 
 def _restore(
     step: Step, average: MovingAverage | None, tensors: dict[str, Tensor], facts: dict[str, Any]
-) -> dict[str, Any]:
+) -> SavedRun:
     step.model.load_state_dict(_under("model", tensors))
     if average:
         average.model.load_state_dict(_under("average", tensors))
     _restore_optimizer(step.optimizer, tensors, facts["optimizer"])
     step.scaler.load_state_dict(facts["scaler"])
-    progress: dict[str, Any] = facts["progress"]
-    check_progress({name: value for name, value in progress.items() if name != "data_key"})
-    return {"data_key": ""} | progress
+    progress, decisions = facts["progress"], facts["decisions"]
+    check_progress(progress)
+    elapsed = float(facts["elapsed_seconds"])
+    return SavedRun(str(facts["data_key"]), elapsed, dict(decisions), Progress(**progress))
 
 
 def snapshot_weights(model: nn.Module) -> Snapshot:

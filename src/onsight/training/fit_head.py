@@ -45,6 +45,7 @@ from onsight.report.console import Reporter
 from onsight.step.build import loss_weights
 from onsight.step.calibrate import DETECTOR_IMAGES
 from onsight.text import fixed_percent, plural
+from onsight.training.decisions import Decisions
 from onsight.tune.training_data import TrainingData
 
 _AGAIN = 1.5  # times as long as fitting on the training images, to be on the safe side
@@ -87,20 +88,23 @@ def fit_head(
     data: TrainingData,
     classifier: Classifier,
     reporter: Reporter,
+    decisions: Decisions | None = None,
     left_seconds: Callable[[], float] = lambda: math.inf,
     shared: SharedFeatures | None = None,
 ) -> FittedHead:
     """Compute features, choose and fit the head, and put it into the classifier's network.
 
-    left_seconds: the time left for it; as many images are used as there is time for. shared:
-    features that other trainings of the run have computed.
+    decisions: what is decided by the time left is kept here, or repeated; left_seconds: the time
+    left for it; as many images are used as there is time for. shared: features that other trainings
+    of the run have computed.
     """
     begun = time.perf_counter()
     shared = shared or SharedFeatures()
-    passes = _FeaturePasses(config, data, classifier, reporter, left_seconds, shared)
-    validation = passes.labelled(VALIDATION, [PLAIN], 0.2)
+    decisions = decisions or Decisions()
+    passes = _FeaturePasses(config, data, classifier, reporter, decisions, left_seconds, shared)
+    validation = passes.labelled("validation", VALIDATION, [PLAIN], 0.2)
     views = [PLAIN, MIRRORED] if config.flip else [PLAIN]
-    train = passes.labelled(TRAIN, views, 0.9)
+    train = passes.labelled("training", TRAIN, views, 0.9)
     classes = len(data.dataset.classes)
     weights = loss_weights(config, data.dataset)
     chosen = choose_head(train, validation, classes, weights)
@@ -108,7 +112,7 @@ def fit_head(
     head = chosen.settings.fit(train, classes, weights)
     if _may_have_hidden_layer(config, data, classifier.net):
         chosen, head = try_hidden_layer(
-            chosen, head, train, validation, classes, weights, config.seed, left_seconds
+            chosen, head, train, validation, classes, weights, config.seed, decisions, left_seconds
         )
     put_head(classifier.net, head)
     seconds = time.perf_counter() - begun
@@ -124,8 +128,12 @@ def fit_head(
         sentence += f"; then refit on all {len(every):,} training and validation images"
     reporter.say(sentence)
     fewer: list[LearningCurvePoint] = []
-    # Without a limit the seconds are nan, which is never more.
-    if config.freeze and not _CURVE * fitting_seconds > left_seconds():
+
+    def has_time_for_curve() -> bool:
+        # Without a limit the seconds are nan, which is never more.
+        return not _CURVE * fitting_seconds > left_seconds()
+
+    if config.freeze and decisions.decide("learning curve", has_time_for_curve):
         rounds = split_rounds(train, validation)
         fewer = measure_learning_curve(rounds, chosen.settings, classes, weights)
     seconds = time.perf_counter() - begun
@@ -157,25 +165,32 @@ class _FeaturePasses:
         data: TrainingData,
         classifier: Classifier,
         reporter: Reporter,
+        decisions: Decisions,
         left_seconds: Callable[[], float],
         shared: SharedFeatures,
     ) -> None:
         self.data, self.classifier, self.reporter = data, classifier, reporter
+        self.decisions = decisions
         self.left_seconds = left_seconds
         self.shared = shared
         self.store = FeatureStore(find_cache_folder(config.cache_folder))
         self.images = 0
         self.seconds = 0.0
 
-    def labelled(self, split: int, views: list[str], share_of_time: float) -> LabelledFeatures:
-        """The features of a split's images in these views, with their labels."""
+    def labelled(
+        self, name: str, split: int, views: list[str], share_of_time: float
+    ) -> LabelledFeatures:
+        """The features of a split's images in these views, with their labels.
+
+        name: by which the number of features is on record.
+        """
         dataset = self.data.dataset
         ids = dataset.ids(split)
         labels = torch.from_numpy(dataset.pack.index.labels)[ids].long()
         deadline = time.monotonic() + share_of_time * self.left_seconds()
         computed: list[Tensor] = []
         for view in views:
-            features = self._pass(ids, view, deadline)
+            features = self._pass(f"{view} {name} features", ids, view, deadline)
             if computed and len(features) < len(computed[0]):
                 break  # no time for all of another view: do without it
             computed.append(features)
@@ -194,16 +209,29 @@ class _FeaturePasses:
         judged_by_others = (dataset.splits == TEST).any() or dataset.folds.value > 1
         if not judged_by_others or len(train) < len(dataset.ids(TRAIN)):
             return None
-        validation = self.labelled(VALIDATION, views[: len(train.views)], 0.5)
+        validation = self.labelled("refit", VALIDATION, views[: len(train.views)], 0.5)
         is_complete = len(validation) == len(dataset.ids(VALIDATION)) > 0
         if not is_complete or len(validation.views) < len(train.views):
             return None
-        # Without a limit the seconds are nan, which is never more.
-        if _AGAIN * fitting_seconds > self.left_seconds():
-            return None
-        return train.joined(validation)
 
-    def _pass(self, ids: Tensor, view: str, deadline: float) -> Tensor:
+        def is_in_time() -> bool:
+            # Without a limit the seconds are nan, which is never more.
+            return not _AGAIN * fitting_seconds > self.left_seconds()
+
+        return train.joined(validation) if self.decisions.decide("refit", is_in_time) else None
+
+    def _pass(self, name: str, ids: Tensor, view: str, deadline: float) -> Tensor:
+        """The features of the first images: as many as on record, or as there is time for."""
+        computed: list[Tensor] = []
+
+        def compute() -> int:
+            computed.append(self._load(ids, view, deadline))
+            return len(computed[0])
+
+        count = self.decisions.decide(name, compute)
+        return computed[0] if computed else self._load(ids[:count], view, math.inf)
+
+    def _load(self, ids: Tensor, view: str, deadline: float) -> Tensor:
         dataset = self.data.dataset
         digests = torch.from_numpy(dataset.pack.digests)[ids]
         key = features_key(self.classifier, dataset.format, digests, view)
@@ -285,6 +313,7 @@ def try_hidden_layer(
     classes: int,
     class_weights: Tensor | None,
     seed: int,
+    decisions: Decisions,
     left_seconds: Callable[[], float],
 ) -> tuple[ChosenHead, LinearHead | HiddenHead]:
     """The choice and the head fitted on training images: the linear one, or a better one.
@@ -294,7 +323,7 @@ def try_hidden_layer(
     """
     has_enough = len(train) >= _FEWEST and len(validation) >= _FEWEST_JUDGED
     seconds = _FITS * hidden_fit_operations(train, classes) / _OPERATIONS_PER_SECOND
-    if not has_enough or seconds > left_seconds():
+    if not has_enough or not decisions.decide("hidden layer", lambda: seconds <= left_seconds()):
         return chosen, linear
     settings = HiddenSettings(seed)
     hidden = settings.fit(train, classes, class_weights)

@@ -1,4 +1,4 @@
-"""Folds: every image judged once, by one of several models that have not seen it."""
+"""Cross-validation: every image is evaluated once, by a model that was not trained on it."""
 
 import copy
 import time
@@ -11,23 +11,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from onsight.config import Switch
-from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.errors import DataError
 from onsight.evaluation.metrics import proportion_with_interval
 from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import FoldResult
+from onsight.ranks.world import World
 from onsight.report.console import Bar, Reporter
 from onsight.tensorfile import read_tensors, write_tensors
 from onsight.text import duration, fixed_percent, plural
-from onsight.training.judge import Judged, judge
+from onsight.training.evaluate import Evaluation, evaluate
+from onsight.training.fit import Sinks, Trained, fit
+from onsight.training.job import RunJob
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import Loggers, logging
-from onsight.training.prepare import PreparedRun
+from onsight.training.place import PlannedRun
 from onsight.training.run_folder import RunFolder
-from onsight.training.train_once import RunContext, Trained, train_once
-from onsight.tune.budget import Budget
-from onsight.tune.fit_size import evaluated_images
 from onsight.tune.training_data import data_key, make_normalization
 
 
@@ -53,88 +51,78 @@ class FoldReporter(Reporter):
             yield bar
 
 
-def judge_folds(
-    prepared: PreparedRun, context: RunContext, budget: Budget | None, resume: bool
-) -> Judged:
-    """Train a model for each fold, on the other folds, and judge the fold's images with it.
+def cross_validate(planned: PlannedRun, sinks: Sinks, job: RunJob) -> Evaluation:
+    """Train a model for each fold, on the other folds, and evaluate it on the fold's images.
 
-    What an interrupted run has judged is not repeated. Every rank returns the same. Raises
-    DataError if the images changed since then, Interrupted, NonFiniteLoss.
+    What an interrupted run has evaluated is not repeated. With a deadline, each fold and the model
+    that is kept get an equal part of the time. Every rank returns the same. Raises DataError if the
+    images changed since then, Interrupted, NonFiniteLoss.
     """
-    folds = prepared.dataset.folds.value
-    parts: list[Judged] = []
+    folds = planned.dataset.folds.value
+    parts: list[Evaluation] = []
     for fold in range(1, folds + 1):
         name = f"fold {fold} of {folds}"
-        mine, held_out = _context_of(context, fold, name), _held_out(prepared, fold)
-        part = _kept(held_out, mine)
+        held_out = _hold_out(planned, fold)
+        folder = job.folder.of_fold(fold)
+        part = _read_kept(held_out, folder, job.world)
         if part is None:
-            limit = budget and _limit(budget, held_out, folds + 2 - fold)
-            part = _judge_fold(fold, held_out, mine, limit, resume)
-        elif budget:
-            budget.resume(part.folds[0]["seconds"])
-        if context.world.is_main:
-            mine.folder.remove_checkpoints()
-        context.reporter.say(f"{name}: {_line(part.folds[0])}")
+            fold_job = _make_fold_job(job, fold, folder, name, 1 / (folds + 2 - fold))
+            part = _evaluate_fold(fold, held_out, sinks, fold_job)
+        else:
+            job.deadline.add_elapsed(part.folds[0]["seconds"])
+        if job.world.is_main:
+            folder.remove_checkpoints()
+        job.reporter.say(f"{name}: {_line(part.folds[0])}")
         parts.append(part)
-    return _pooled(parts)
+    return _pool(parts)
 
 
-def _context_of(context: RunContext, fold: int, name: str) -> RunContext:
-    def keep_switch(switch: Switch, reason: str) -> None:
-        context.keep_switch(switch.model_copy(update={"fold": fold}), reason)
-
+def _make_fold_job(job: RunJob, fold: int, folder: RunFolder, name: str, fraction: float) -> RunJob:
+    if job.world.is_main:
+        folder.make_checkpoints()
     return replace(
-        context,
-        folder=context.folder.of_fold(fold),
-        reporter=FoldReporter(context.reporter, name),
-        keep_switch=keep_switch,
+        job,
+        folder=folder,
+        reporter=FoldReporter(job.reporter, name),
+        deadline=job.deadline.part(fraction),
+        decisions=job.decisions.of_fold(fold, folder.path),
     )
 
 
-def _held_out(prepared: PreparedRun, fold: int) -> PreparedRun:
+def _hold_out(planned: PlannedRun, fold: int) -> PlannedRun:
     """The run with a fold as its test part, and nothing known of those images."""
-    data, dataset = prepared.data, prepared.dataset.holding_out_fold(fold)
-    config = prepared.config.model_copy(update={"keep_epochs": False})
+    data, dataset = planned.data, planned.dataset.holding_out_fold(fold)
+    config = planned.config.model_copy(update={"keep_epochs": False})
     data = replace(
         data,
         dataset=dataset,
         normalization=make_normalization(config, data.images, dataset),
         module=copy.deepcopy(data.module),
     )
-    prepared = replace(prepared, config=config, data=data)
-    return replace(prepared, data_key=data_key(dataset)).for_fold(fold)
+    return replace(planned, config=config, data=data, data_key=data_key(dataset))
 
 
-def _limit(budget: Budget, prepared: PreparedRun, trainings: int) -> Budget:
-    """A fold's share of the time left for this many trainings."""
-    training, validation, test = (
-        len(prepared.dataset.ids(one)) for one in (TRAIN, VALIDATION, TEST)
-    )
-    tested = evaluated_images(prepared.config, training, validation, test)
-    return budget.part(1 / trainings, tested, validation)
-
-
-def _judge_fold(
-    fold: int, prepared: PreparedRun, context: RunContext, budget: Budget | None, resume: bool
-) -> Judged:
-    if context.world.is_main:
-        context.folder.make_checkpoints()
-    with _fold_logging(prepared, context) as loggers:
-        trained = train_once(prepared, replace(context, loggers=loggers), budget, resume)
+def _evaluate_fold(fold: int, planned: PlannedRun, sinks: Sinks, job: RunJob) -> Evaluation:
+    job.begin_decisions(planned.data_key)
+    with _fold_logging(planned, sinks, job) as loggers:
+        trained = fit(planned, replace(sinks, loggers=loggers), job)
     begun = time.perf_counter()
-    judged = judge(trained.classifier, prepared.dataset, prepared.config.tta, context.world)
+    evaluation = evaluate(trained.classifier, planned.dataset, planned.config.tta, job.world)
     seconds = sum(trained.seconds.values()) + time.perf_counter() - begun
-    judged = replace(judged, folds=(_row(fold, judged.per_image, trained, seconds),))
-    if context.world.is_main:
-        _keep(judged, context.folder, prepared.data_key)
-    return judged
+    row = _row(fold, evaluation.per_image, trained, seconds)
+    evaluation = replace(evaluation, folds=(row,))
+    if job.world.is_main:
+        _keep(evaluation, job.folder, planned.data_key)
+    return evaluation
 
 
-def _fold_logging(prepared: PreparedRun, context: RunContext) -> AbstractContextManager[Loggers]:
+def _fold_logging(
+    planned: PlannedRun, sinks: Sinks, job: RunJob
+) -> AbstractContextManager[Loggers]:
     """Event files in the fold's folder; other loggers show the model that is kept alone."""
-    names = [name for name in prepared.config.loggers if name == "tensorboard"]
-    run = LoggedRun(context.folder.path, context.provenance["data"], prepared.config.model_dump())
-    return logging(names if context.world.is_main else [], run, context.reporter)
+    names = [name for name in planned.config.loggers if name == "tensorboard"]
+    run = LoggedRun(job.folder.path, sinks.provenance["data"], planned.config.model_dump())
+    return logging(names if job.world.is_main else [], run, job.reporter)
 
 
 def _row(fold: int, per_image: PredictionTable, trained: Trained, seconds: float) -> FoldResult:
@@ -158,28 +146,28 @@ def _line(row: FoldResult) -> str:
     )
 
 
-def _keep(judged: Judged, folder: RunFolder, key: str) -> None:
+def _keep(evaluation: Evaluation, folder: RunFolder, key: str) -> None:
     """Save what a fold's model predicted, from which an interrupted run continues."""
-    tensors = _tensors("one", judged.per_image)
-    if judged.views:
-        tensors |= _tensors("views", judged.views)
-    facts = {"data_key": key, "split": judged.split, "row": judged.folds[0]}
-    write_tensors(folder.judged, tensors, facts)
+    tensors = _tensors("one", evaluation.per_image)
+    if evaluation.views:
+        tensors |= _tensors("views", evaluation.views)
+    facts = {"data_key": key, "split": evaluation.split, "row": evaluation.folds[0]}
+    write_tensors(folder.evaluation, tensors, facts)
 
 
-def _kept(prepared: PreparedRun, context: RunContext) -> Judged | None:
+def _read_kept(planned: PlannedRun, folder: RunFolder, world: World) -> Evaluation | None:
     """What an interrupted run has kept of this fold, if it came so far."""
-    path = context.folder.judged
-    if context.world.broadcast("fold", lambda: str(path.exists())) == "False":
+    path = folder.evaluation
+    if world.broadcast("fold", lambda: str(path.exists())) == "False":
         return None
     tensors, facts = read_tensors(path)
-    if facts["data_key"] != prepared.data_key:
+    if facts["data_key"] != planned.data_key:
         raise DataError(
-            f"the images changed since the run in {context.folder.to_resume} began; "
+            f"the images changed since the run in {folder.to_resume} began; "
             "start a new run, or restore the original images"
         )
     views = _per_image("views", tensors) if "views.ids" in tensors else None
-    return Judged(_per_image("one", tensors), views, facts["split"], (facts["row"],))
+    return Evaluation(_per_image("one", tensors), views, facts["split"], (facts["row"],))
 
 
 def _tensors(name: str, per_image: PredictionTable) -> dict[str, Tensor]:
@@ -193,10 +181,10 @@ def _per_image(name: str, tensors: dict[str, Tensor]) -> PredictionTable:
     return PredictionTable(**columns)
 
 
-def _pooled(parts: Sequence[Judged]) -> Judged:
+def _pool(parts: Sequence[Evaluation]) -> Evaluation:
     """All folds' predictions together, in the order of the images."""
     views = [part.views for part in parts if part.views]
-    return Judged(
+    return Evaluation(
         _in_order([part.per_image for part in parts]),
         _in_order(views) if views else None,
         "folds",

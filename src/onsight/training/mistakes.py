@@ -1,4 +1,4 @@
-"""The training images that a run's worst mistakes look most like, found if that is quick."""
+"""What the report shows of the worst mistakes, if it is quick: similar images and heat maps."""
 
 import time
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.data.loader import Loader
+from onsight.deadline import Deadline
 from onsight.errors import ConfigError, ModelError
 from onsight.evaluation.predictions import PredictionTable
 from onsight.features.feature_pass import (
@@ -25,7 +26,6 @@ from onsight.features.neighbours import find_nearest
 from onsight.heatmaps.heat import heat_maps, require_captum
 from onsight.models.classifier import Classifier
 from onsight.report.gallery import Lookalikes, MistakesHeat, worst_mistakes
-from onsight.tune.budget import Budget
 from onsight_explain.devices import is_out_of_memory
 
 _EACH = 3
@@ -38,19 +38,23 @@ def find_lookalikes(
     dataset: Dataset,
     classifier: Classifier,
     per_image: PredictionTable,
-    budget: Budget | None = None,
+    deadline: Deadline,
+    image_seconds: float,
 ) -> Lookalikes:
     """The three nearest training images of each of the worst mistakes.
 
     All training images are compared if their features are in the cache, otherwise 2,000 or as
     many as there is time for: a second, or what is left of a budget if that is less.
+
+    image_seconds: what evaluating an image takes; 0 if that is unknown.
     """
     mistakes = torch.from_numpy(per_image.ids[worst_mistakes(per_image)])
     images = dataset.ids(TRAIN)
     if len(mistakes) == 0 or len(images) == 0:
         return _none(images, "")
     try:
-        return _search(config, dataset, classifier, mistakes, images, budget)
+        end = time.monotonic() + min(_SEARCH_SECONDS, deadline.remaining())
+        return _search(config, dataset, classifier, mistakes, images, end, image_seconds)
     except ModelError:
         return _none(images, "the network does not end in a linear layer")
 
@@ -61,12 +65,9 @@ def _search(
     classifier: Classifier,
     mistakes: Tensor,
     images: Tensor,
-    budget: Budget | None,
+    deadline: float,
+    each: float,
 ) -> Lookalikes:
-    deadline = time.monotonic() + (
-        budget.spare_seconds(_SEARCH_SECONDS) if budget else _SEARCH_SECONDS
-    )
-    each = budget.image_seconds if budget else 0.0
     features = _kept_features(config, dataset, classifier, images)
     queries = _features(dataset, classifier, mistakes, deadline, each)
     others = ~torch.isin(images, mistakes)  # folds judge training images
@@ -122,18 +123,22 @@ def find_heat(
     dataset: Dataset,
     classifier: Classifier,
     per_image: PredictionTable,
-    budget: Budget | None = None,
+    deadline: Deadline,
+    image_seconds: float,
 ) -> MistakesHeat:
     """The heat of the worst mistakes, of as many as there is time for.
 
     That is three seconds, or what is left of a budget if that is less.
+
+    image_seconds: what evaluating an image takes; 0 if that is unknown.
     """
     heats = [np.zeros((0, *dataset.images.shape[:2]), np.float32)]
     reason = ""
     if len(worst_mistakes(per_image)) == 0:
         return MistakesHeat(heats[0])
+    end = time.monotonic() + min(_HEAT_SECONDS, deadline.remaining())
     try:
-        for heat in _timely_heat(dataset, classifier, per_image, budget):
+        for heat in _timely_heat(dataset, classifier, per_image, end, image_seconds):
             heats.append(heat)
     except (ConfigError, ModelError, _OutOfTime) as error:
         reason = str(error)
@@ -145,11 +150,14 @@ def find_heat(
 
 
 def _timely_heat(
-    dataset: Dataset, classifier: Classifier, per_image: PredictionTable, budget: Budget | None
+    dataset: Dataset,
+    classifier: Classifier,
+    per_image: PredictionTable,
+    deadline: float,
+    image_seconds: float,
 ) -> Iterator[NDArray[np.float32]]:
     """Heat of a few mistakes at a time, (b, H, W). Raises what `heat_maps` raises, _OutOfTime."""
-    deadline = time.monotonic() + (budget.spare_seconds(_HEAT_SECONDS) if budget else _HEAT_SECONDS)
-    needed = _EVALUATIONS * _AT_ONCE * (budget.image_seconds if budget else 0.0)
+    needed = _EVALUATIONS * _AT_ONCE * image_seconds
     require_captum()
     places = worst_mistakes(per_image)
     ids, predicted = (torch.from_numpy(of[places]) for of in (per_image.ids, per_image.predicted))

@@ -1,146 +1,132 @@
-"""Gets DATA ready for a run: finds it, chooses the size, decodes or reopens it, and reports."""
+"""Decodes the images of a run or reopens their pack, splits them, and looks for copies."""
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.cache import find_cache_folder
-from onsight.data.dataset import (
-    USUAL_SIZE,
-    Dataset,
-    choose_size,
-    count_reasons,
-    open_dataset,
-    summarise_splits,
-)
+from onsight.data.dataset import Dataset, count_reasons, open_dataset, summarise_splits
 from onsight.data.duplicates.near import connected_groups, sample_near_duplicates
 from onsight.data.index import TEST, TRAIN, VALIDATION
-from onsight.data.sources.find import ReadOptions, find_source, name_data
-from onsight.data.sources.source import Source, count_held_out, is_memory_name
+from onsight.data.packing import NO_TIME
+from onsight.data.sources.find import name_data
+from onsight.data.sources.source import count_held_out, is_memory_name
 from onsight.data.split import group_identical
-from onsight.models.catalog import preferred_size
-from onsight.ranks.world import World
 from onsight.report.console import Reporter
 from onsight.text import plural
+from onsight.training.job import Job
+from onsight.training.layout import Layout
 from onsight.tune.budget import Budget
-from onsight.tune.fit_size import Undecoded, fit_to_budget
 from onsight.tune.folds import choose_most_folds
-from onsight.tune.pace import Pace
-from onsight.tune.training_data import choose_streaming
-
-_Size = Choice[tuple[int, int]]
+from onsight.tune.training_data import data_key
 
 
 @dataclass(frozen=True)
 class OpenedData:
-    """The opened dataset, and what was decided about it.
+    """The decoded images with their split.
 
-    found: what DATA was recognised as; config: with what was decided; image_size: (height, width)
-    of the model's input in pixels; split: how it is drawn; pace: measured before decoding if there
-    is a budget.
+    Args:
+        dataset: The images.
+        config: The settings, with all that is decided by now.
+        key: A digest of the images, their labels and their split.
+        choices: The reasons so far, by config field.
+        layout: What was decided before.
     """
 
-    found: str
-    config: Config
-    image_size: _Size
     dataset: Dataset
-    split: Choice[str]
-    pace: Pace | None = None
+    config: Config
+    key: str
+    choices: Mapping[str, Choice[Any]]
+    layout: Layout
 
 
-def find_data(data: str | Source, config: Config, reporter: Reporter) -> Source:
-    """Find out what DATA is, and report it. Raises DataError."""
-    cache_folder = find_cache_folder(config.cache_folder)
-    source = find_source(data, ReadOptions.from_config(config.model_dump()), cache_folder)
-    reporter.say(f"data: {source.description}")
-    return source
+def open_data(layout: Layout, module: nn.Module | None, job: Job) -> OpenedData:
+    """Decode the images or reopen their pack, and split them. Raises DataError, ConfigError.
 
-
-def open_data(
-    source: Source,
-    config: Config,
-    device: torch.device,
-    threads: int,
-    reporter: Reporter,
-    before_decoding: Callable[[Config], None] = lambda config: None,
-    *,
-    budget: Budget | None = None,
-    world: World | None = None,
-    module: nn.Module | None = None,
-    decoding_share: float = math.inf,
-) -> OpenedData:
-    """Choose the image size, and decode or reopen the images.
-
-    before_decoding is called with the config as decided by then; module: the user's own network,
-    if any; decoding_share: of the time left in the budget, after which training images that are
-    not decoded are left out. Raises DataError, ConfigError; BudgetTooSmall before anything is
-    decoded.
+    Args:
+        layout: What to decode.
+        module: The user's own network, if any.
+        job: Where this happens.
     """
-    cache = find_cache_folder(config.cache_folder)
-    preferred = preferred_size(config.model, config.weights)
-    image_size = choose_size(source, config.size, preferred)
-    pace = None
-    if budget:
-        is_open = not (config.size or preferred) and image_size.value == USUAL_SIZE
-        is_limited = decoding_share < math.inf
-        undecoded = Undecoded(source, config, device, threads, cache, module, is_limited)
-        image_size, pace = fit_to_budget(budget, undecoded, image_size, is_open, world or World())
-    reporter.choice("image_size", image_size)
-    config = _settle_streaming(source, config, image_size.value, cache, reporter)
-    before_decoding(config)
-    with reporter.bar("decode", len(source.index)) as bar:
-        dataset = open_dataset(
-            source,
-            config,
-            image_size.value,
-            cache,
-            threads,
-            bar.advance,
-            lambda pack: choose_most_folds(pack, config, device, budget, module),
-            _deadline(budget, source, pace, decoding_share),
-        )
-    near = "together" if dataset.units.includes_near_duplicates else "apart"
-    config = config.model_copy(
-        update={"folds": str(dataset.folds.value), "split_near_duplicates": near}
+    with job.timed("decode"), job.world.local_first("images"):
+        dataset = _decode(layout, module, job)
+    config = layout.config.model_copy(
+        update={
+            "folds": str(dataset.folds.value),
+            "split_near_duplicates": (
+                "together" if dataset.units.includes_near_duplicates else "apart"
+            ),
+            "train_images": _count_drawn(layout, dataset, job.reporter),
+        }
     )
-    _report(dataset, reporter)
     split = dataset.units.how
-    if not budget and (world is None or world.rank == 0):
-        seen = glance_at(dataset)
-        split = with_alikeness(split, seen, dataset)
-        hint = copies_hint(seen, dataset, name_data(source))
-        if hint:
-            reporter.warn(hint)
-    return OpenedData(source.description, config, image_size, dataset, split, pace)
+    if not job.budget and job.world.is_main:
+        split = _glance(dataset, name_data(layout.source), split, job.reporter)
+    job.reporter.choice("split", split)
+    job.reporter.choice("folds", dataset.folds)
+    key = data_key(dataset)
+    job.world.check_equal("images", key)
+    job.world.check_equal("free disk space (set --residency to decide)", config.residency)
+    choices = {
+        **layout.choices,
+        "packed_size": dataset.packed_size,
+        "split": split,
+        "folds": dataset.folds,
+    }
+    return OpenedData(dataset, config, key, choices, layout)
 
 
-def _deadline(budget: Budget | None, source: Source, pace: Pace | None, share: float) -> float:
+def _decode(layout: Layout, module: nn.Module | None, job: Job) -> Dataset:
+    config = layout.config
+    with job.reporter.bar("decode", len(layout.source.index)) as bar:
+        dataset = open_dataset(
+            layout.source,
+            config,
+            layout.image_size,
+            find_cache_folder(config.cache_folder),
+            job.threads.value,
+            bar.advance,
+            lambda pack: choose_most_folds(pack, config, job.device.value, job.budget, module),
+            _decoding_deadline(layout, job.budget),
+        )
+    _report(dataset, job.reporter)
+    return dataset
+
+
+def _decoding_deadline(layout: Layout, budget: Budget | None) -> float:
     """When to stop decoding training images, on the monotonic clock; held-out ones come first."""
-    if budget is None or pace is None or share == math.inf:
+    if budget is None or layout.pace is None or layout.decoding_fraction == math.inf:
         return math.inf
     budget.peek()
-    held_out = count_held_out(source) * pace.decode_seconds
-    return time.monotonic() + held_out + share * (budget.left_seconds - held_out)
+    held_out = count_held_out(layout.source) * layout.pace.decode_seconds
+    return time.monotonic() + held_out + layout.decoding_fraction * (budget.left_seconds - held_out)
 
 
-def _settle_streaming(
-    source: Source, config: Config, size: tuple[int, int], cache: Path | None, reporter: Reporter
-) -> Config:
-    """The config, with its residency set to stream if the images are streamed."""
-    streaming = choose_streaming(config, source, size, cache)
-    if streaming.value and config.residency == "auto":
-        reporter.say(f"images are streamed: {streaming.reason}")
-        return config.model_copy(update={"residency": "stream"})
-    return config
+def _count_drawn(layout: Layout, dataset: Dataset, reporter: Reporter) -> int:
+    """How many training images to draw when the run is repeated: those there was time for."""
+    missed = sum(problem.reason == NO_TIME for problem in dataset.problems)
+    if not missed:
+        return layout.config.train_images
+    count = layout.config.train_images - missed
+    reporter.warn(f"budget: decoding took longer than expected: {count:,} training images")
+    return count
+
+
+def _glance(dataset: Dataset, data: str, split: Choice[str], reporter: Reporter) -> Choice[str]:
+    """Warn of copies among the images; return how the split is drawn and what they mean for it."""
+    seen = glance_at(dataset)
+    hint = copies_hint(seen, dataset, data)
+    if hint:
+        reporter.warn(hint)
+    return with_alikeness(split, seen, dataset)
 
 
 def _report(dataset: Dataset, reporter: Reporter) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from onsight.data.loader import Batch
 from onsight.errors import PlacementError
 from onsight.files import write_json
 from onsight.report.console import Reporter
-from onsight.step.update import Update
+from onsight.step.step import Step
+from onsight.step.update import MovingAverage
 from onsight.training.run_folder import RunFolder
 from onsight_explain.devices import is_out_of_memory
 from onsight_explain.placement.placement import Placement, placement
@@ -28,45 +28,32 @@ _OF_DEVICES = ("device", "weight type")  # torch's errors about two devices have
 class PlacementCheck:
     """Checks where every rank has what a step needs, once: at the first update of this process."""
 
-    def __init__(self, update: Update, folder: RunFolder, reporter: Reporter) -> None:
-        self.update = update
+    def __init__(self, folder: RunFolder, reporter: Reporter) -> None:
         self.folder = folder
         self.reporter = reporter
-        self.is_done = False
 
-    def first_update(self, batch: Batch, epoch: int, step: int) -> list[float]:
-        """Make the update, then report and save where everything was on every rank.
-
-        Raises PlacementError, on every rank alike, also if the update failed because of it.
-        """
-        inputs, targets = self.update.augmented(batch, epoch, step)
+    @contextmanager
+    def explaining(
+        self, step: Step, average: MovingAverage | None, batch: tuple[Tensor, Tensor]
+    ) -> Iterator[None]:
+        """Raise PlacementError if the step fails because a tensor is on the wrong device."""
         try:
-            losses = self.update.make(inputs, targets, batch.global_labels)
+            yield
         except RuntimeError as error:
-            _explain(error, self._look(inputs, targets))
+            _explain(error, _look(step, average, batch))
             raise
-        self.is_done = True
-        self._check(inputs, targets)
-        return losses
 
-    def _check(self, inputs: Tensor, targets: Tensor) -> None:
-        world = self.update.step.world
-        mine = {"rank": world.rank, **self._look(inputs, targets).facts()}
+    def check(
+        self, step: Step, average: MovingAverage | None, batch: tuple[Tensor, Tensor]
+    ) -> None:
+        """Report and save where everything was on every rank. Raises PlacementError on all."""
+        world = step.world
+        mine = {"rank": world.rank, **_look(step, average, batch).facts()}
         entries = [json.loads(line) for line in world.gather("placement", json.dumps(mine))]
         if world.is_main:
             with world.watchdog_paused():
                 write_json(self.folder.path / PLACEMENT, entries)
         self._report(entries)
-
-    def _look(self, inputs: Tensor, targets: Tensor) -> Placement:
-        step, average = self.update.step, self.update.average
-        return placement(
-            model=step.model,
-            loss=step.loss,
-            optimizer=step.optimizer,
-            metrics=average and {"average": average.model},
-            batch={"inputs": inputs, "targets": targets},
-        )
 
     def _report(self, entries: list[dict[str, Any]]) -> None:
         for entry in entries:
@@ -83,6 +70,17 @@ class PlacementCheck:
         others = [entry["device"] for entry in entries if entry is not odd]
         alike = f"; the other ranks on {', '.join(others)}" if others else ""
         report(f"placement: {odd['verdict']}{alike}")
+
+
+def _look(step: Step, average: MovingAverage | None, batch: tuple[Tensor, Tensor]) -> Placement:
+    inputs, targets = batch
+    return placement(
+        model=step.model,
+        loss=step.loss,
+        optimizer=step.optimizer,
+        metrics=average and {"average": average.model},
+        batch={"inputs": inputs, "targets": targets},
+    )
 
 
 @contextmanager

@@ -18,37 +18,45 @@ from onsight.training.loggers.loggers import Loggers
 
 @dataclass
 class Progress:
-    """epoch and step, from 0, are those of the next step; the second group of fields is about the
-    current epoch, the third about the whole run.
+    """How far training has come, and what it has cost; every checkpoint keeps it."""
 
-    best_blend: how far the best weights lie on the way from the start's to those of that epoch.
-    Lines are mean losses, reported at intervals: step, loss, seconds of training so far.
-    """
+    epoch: int = 0  # of the next step, from 0
+    step: int = 0  # of that epoch
 
-    epoch: int = 0
-    step: int = 0
-
+    # the current epoch
     epoch_images: int = 0
-    epoch_loss: float = 0.0
-    read_images: int = 0
+    epoch_loss: float = 0.0  # sum over images
+    read_images: int = 0  # whose loss is known
     epoch_seconds: float = 0.0
-    epoch_wait_seconds: float = 0.0
+    epoch_wait_seconds: float = 0.0  # for data
     epoch_lines: list[LossLine] = field(default_factory=list)
-    line_loss: float = 0.0
+    line_loss: float = 0.0  # sum over the steps since the last line
 
+    # the current segment
+    segments_done: int = 0
+    steps_in_segment: int = 0
+
+    # the whole run
+    steps_done: int = 0
+    steps_at_evaluation: int = -1  # steps_done when the images held out were last evaluated
+    schedule_fraction: float = 0.0  # of the learning rate schedule, that is behind us
+    accumulate: int = 0  # parts of a batch since memory ran out; 0 if it never did
     images: int = 0
     training_seconds: float = 0.0
     wait_seconds: float = 0.0
     validation_seconds: float = 0.0
+    last_evaluation_seconds: float = 0.0
     best_epoch: int = 0
     best_accuracy: float = -1.0
     best_loss: float = 0.0
-    best_blend: float = 1.0
+    best_blend: float = 1.0  # from the start's weights (0) to those of the best epoch (1)
     rows: list[EpochRow] = field(default_factory=list)
 
     def count(self, images: int) -> None:
         """Count a step."""
         self.step += 1
+        self.steps_done += 1
+        self.steps_in_segment += 1
         self.epoch_images += images
 
     def add_loss(self, loss: float, images: int) -> None:
@@ -69,6 +77,12 @@ class Progress:
         self.epoch_lines.append(line)
         self.line_loss = 0.0
         return line
+
+    def add_row(self, row: EpochRow) -> None:
+        """Keep the row of an epoch, in place of an earlier one of the same epoch."""
+        if self.rows and self.rows[-1]["epoch"] == row["epoch"]:
+            self.rows.pop()
+        self.rows.append(row)
 
     def close_epoch(self) -> None:
         """Add the epoch's sums to the run's and begin the next epoch."""
@@ -107,9 +121,7 @@ def epoch_row(
         "data_wait_share": now.epoch_wait_seconds / now.epoch_seconds,
         "lines": now.epoch_lines,
     }
-    for name, per_image in judged.items():
-        facts |= split_facts(name, per_image)
-    row = cast(EpochRow, facts)
+    row = add_evaluations(cast(EpochRow, facts), judged)
     if row["validation_loss"] is not None and not math.isfinite(row["validation_loss"]):
         raise NonFiniteLoss(
             f"the validation loss is {row['validation_loss']} after epoch {now.epoch + 1}; "
@@ -117,6 +129,14 @@ def epoch_row(
             f"{checkpoints}"
         )
     return row
+
+
+def add_evaluations(row: EpochRow, tables: Mapping[str, PredictionTable]) -> EpochRow:
+    """Return the row with the results of the splits that were evaluated."""
+    facts: dict[str, Any] = {**row}
+    for name, table in tables.items():
+        facts |= split_facts(name, table)
+    return cast(EpochRow, facts)
 
 
 def split_facts(name: str, per_image: PredictionTable) -> dict[str, Any]:
@@ -147,9 +167,9 @@ def epoch_line(row: Mapping[str, Any], epochs: int) -> str:
 
 
 class Record:
-    """Writes each epoch's row, and loss lines as they come; a resumed run appends to its rows.
+    """Writes the rows of all epochs so far, and tells loggers of each and of loss lines.
 
-    rows: those of the earlier epochs; steps: how many steps were made before.
+    rows: those of the run, which grow; steps: how many steps were made before.
     """
 
     def __init__(self, folder: Path, rows: list[EpochRow], steps: int, loggers: Loggers) -> None:
@@ -160,8 +180,7 @@ class Record:
         loggers.begin(len(rows), steps)
 
     def add(self, row: EpochRow) -> None:
-        """Keep an epoch's row."""
-        self.rows.append(row)
+        """Write the rows, the last of which is new."""
         self._save()
         self.loggers.log_epoch(row)
 

@@ -50,9 +50,9 @@ class RunFolder:
         return self.run or self.path
 
     @property
-    def judged(self) -> Path:
-        """The path of a fold's predictions, which are kept until all folds are judged."""
-        return self.path / "judged.safetensors"
+    def evaluation(self) -> Path:
+        """The path of a fold's predictions, kept for a run that is resumed."""
+        return self.path / "evaluation.safetensors"
 
     def remove_checkpoints(self) -> None:
         """Remove the checkpoints, which a finished fold no longer needs."""

@@ -22,83 +22,91 @@ from onsight.models.out_of_distribution import is_out_of_distribution
 from onsight.ranks.world import World
 from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
 from onsight.report.run_files import write_predictions
-from onsight.training.judge import Judged
+from onsight.training.evaluate import Evaluation
+from onsight.training.fit import Trained
+from onsight.training.job import RunJob
 from onsight.training.mistakes import find_heat, find_lookalikes
 from onsight.training.model_file import make_model_file
-from onsight.training.run_folder import RunFolder
-from onsight.training.train_once import Trained
-from onsight.tune.budget import Budget
+from onsight.training.place import PlannedRun
 from onsight_explain.python_process import seconds_since_start
 
 
-def finish(
-    config: Config,
-    dataset: Dataset,
+def save_run(
     trained: Trained,
-    judged: Judged,
-    folder: RunFolder,
-    *,
-    phases: dict[str, float],
+    evaluation: Evaluation,
+    planned: PlannedRun,
     provenance: dict[str, Any],
-    world: World,
-    budget: Budget | None = None,
+    job: RunJob,
 ) -> Results | None:
     """Write every result of a run, on the first rank: the model, the tables and the report.
 
-    budget: of the whole run, of which what is left may be used.
+    Of the time left, what is not needed for that is used for similar images and heat maps.
     """
-    if not world.is_main:
+    job.world.does("writing the results")
+    if not job.world.is_main:
         return None
+    config, dataset = planned.config, planned.dataset
+    results = _compute_results(trained, evaluation, planned)
+    file = make_model_file(config, dataset, trained.classifier, results, provenance)
+    save_model(job.folder.model_file, file)
+    _add_circumstances(results, config, trained, provenance, job.world)
+    job.deadline.release("saving")
+    image_seconds = planned.estimates.image_seconds
+    with job.timed("similar images"):
+        lookalikes = find_lookalikes(
+            config, dataset, trained.classifier, evaluation.per_image, job.deadline, image_seconds
+        )
+    with job.timed("heat maps"):
+        heat = find_heat(
+            dataset, trained.classifier, evaluation.per_image, job.deadline, image_seconds
+        )
+    return _write_out(results, evaluation.per_image, lookalikes, heat, dataset, job)
 
-    z = Z_95 * (fold_interval_ratio(len(judged.folds)) if judged.folds else 1.0)
-    views: TtaResult = tta_results(judged.views, config.tta, z) if judged.views else {}
+
+def _compute_results(trained: Trained, evaluation: Evaluation, planned: PlannedRun) -> Results:
+    dataset, folds = planned.dataset, evaluation.folds
+    z = Z_95 * (fold_interval_ratio(len(folds)) if folds else 1.0)
+    views: TtaResult = {}
+    if evaluation.views:
+        views = tta_results(evaluation.views, planned.config.tta, z)
     results: Results = {
-        **compute_metrics(judged.per_image, dataset.classes, z),
-        "split": judged.split,
+        **compute_metrics(evaluation.per_image, dataset.classes, z),
+        "split": evaluation.split,
         "temperature": trained.temperature.value,
         "temperature_reason": trained.temperature.reason,
-        "out_of_distribution": _check_out_of_distribution(trained.classifier, judged, dataset),
+        "out_of_distribution": _check_out_of_distribution(trained.classifier, evaluation, dataset),
         **views,
     }
-    if judged.folds:
-        results |= {"folds": len(judged.folds), "fold_results": list(judged.folds)}
+    if folds:
+        results |= {"folds": len(folds), "fold_results": list(folds)}
     if results["out_of_distribution"] is None:
         results["out_of_distribution_reason"] = trained.out_of_distribution.reason
     if trained.fitted:
         results["fitted"] = trained.fitted
     curve = fit_learning_curve(
-        [TrainingSize(n, right / judged, judged) for n, right, judged in trained.fewer]
+        [TrainingSize(n, right / images, images) for n, right, images in trained.fewer]
     )
     if curve:
         results["learning_curve"] = curve
     _add_counts(results, dataset)
-    file = make_model_file(config, dataset, trained.classifier, results, provenance)
-    save_model(folder.model_file, file)
-    _add_circumstances(results, config, trained, provenance, world)
-    begun = time.perf_counter()
-    lookalikes = find_lookalikes(config, dataset, trained.classifier, judged.per_image, budget)
-    phases["similar images"] = time.perf_counter() - begun
-    begun = time.perf_counter()
-    heat = find_heat(dataset, trained.classifier, judged.per_image, budget)
-    phases["heat maps"] = time.perf_counter() - begun
-    return _write_out(results, judged.per_image, lookalikes, heat, dataset, folder, phases)
+    return results
 
 
 def _check_out_of_distribution(
-    classifier: Classifier, judged: Judged, dataset: Dataset
+    classifier: Classifier, evaluation: Evaluation, dataset: Dataset
 ) -> OutOfDistributionResult | None:
     """How many of the images that did not set the threshold are flagged.
 
     With folds, the threshold that the classifier keeps is set on all images.
     """
-    stored, scores = classifier.out_of_distribution, judged.per_image.out_of_distribution
+    stored, scores = classifier.out_of_distribution, evaluation.per_image.out_of_distribution
     if stored is None:
         return None
     flagged = np.zeros(0, np.bool_)
-    if judged.folds and np.isfinite(scores).all():
-        stored, flagged = pool_folds(stored, scores, dataset.fold[judged.per_image.ids])
+    if evaluation.folds and np.isfinite(scores).all():
+        stored, flagged = pool_folds(stored, scores, dataset.fold[evaluation.per_image.ids])
         classifier.out_of_distribution = stored
-    elif judged.split == SPLIT_NAMES[TEST]:
+    elif evaluation.split == SPLIT_NAMES[TEST]:
         flagged = is_out_of_distribution(scores, stored)
     return detector_results(stored, flagged)
 
@@ -144,12 +152,12 @@ def _write_out(
     lookalikes: Lookalikes,
     heat: MistakesHeat,
     dataset: Dataset,
-    folder: RunFolder,
-    phases: dict[str, float],
+    job: RunJob,
 ) -> Results:
     """Write tables, images and report; the seconds of the report are added to the results."""
     from onsight.report.page import write_report  # matplotlib: half a second, not at start
 
+    folder, phases = job.folder, job.phases
     begun = time.perf_counter()
     folds = dataset.fold if dataset.folds.value > 1 else None
     write_predictions(folder.path / "predictions.csv", per_image, dataset.pack, folds)

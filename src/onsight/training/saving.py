@@ -1,5 +1,6 @@
-"""Saves of a run: when the last one was, what is kept beside it, and which one to go on from."""
+"""Checkpoints of a run: written beside the step, copied elsewhere, and where to go on from."""
 
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -7,14 +8,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from onsight.errors import ConfigError, OutputError
+from torch import nn
+
+from onsight.deadline import Deadline
+from onsight.errors import ConfigError, DataError, OutputError
 from onsight.files import is_unfinished, keep_previous, move_into_place, private_name
 from onsight.ranks.world import World
-from onsight.report.console import Reporter
-from onsight.step.step import Step
-from onsight.step.update import MovingAverage
+from onsight.step.update import Update
 from onsight.tensorfile import DamagedFile
-from onsight.training.checkpoint import OtherCheckpoint, Snapshot, load_checkpoint
+from onsight.training.checkpoint import (
+    OtherCheckpoint,
+    SavedRun,
+    Snapshot,
+    load_checkpoint,
+    snapshot,
+    snapshot_weights,
+)
+from onsight.training.decisions import Decisions
+from onsight.training.progress import Progress
 from onsight.training.run_folder import CONFIG, RunFolder
 
 
@@ -99,54 +110,104 @@ class CheckpointWriter:
                 self.trouble.append(f"{path.name} was not copied to {self.mirror.url}: {error}")
 
 
-class Saves:
+class Checkpoints:
     """Lets the first rank write a run's checkpoints and best weights beside the step.
 
     A file waits only for those before it. Trouble with copies elsewhere is warned of.
+
+    Args:
+        folder: Where files are written.
+        writer: Writes them.
+        world: The ranks.
+        warn: Shows a warning.
+        data_key: A digest of the images, by which a resumed run knows that they are the same.
+        decisions: Kept in every checkpoint.
+        deadline: Its seconds so far are kept in every checkpoint.
+        every_steps: Steps of an epoch between two checkpoints; 0 for none.
+        every_seconds: Seconds between two checkpoints in a long epoch.
     """
 
     def __init__(
-        self, folder: RunFolder, writer: CheckpointWriter, world: World, reporter: Reporter
+        self,
+        folder: RunFolder,
+        writer: CheckpointWriter,
+        world: World,
+        warn: Callable[[str], None],
+        data_key: str,
+        decisions: Decisions,
+        deadline: Deadline,
+        *,
+        every_steps: int = 0,
+        every_seconds: float = math.inf,
     ) -> None:
         self.folder = folder
         self.writer = writer
         self.world = world
-        self.reporter = reporter
+        self.warn = warn
+        self.data_key = data_key
+        self.decisions = decisions
+        self.deadline = deadline
+        self.every_steps = every_steps
+        self.every_seconds = every_seconds
         self.saved_at = time.monotonic()
         self.last_is_whole = False  # so it is kept when the next is written
 
-    def load(self, step: Step, average: MovingAverage | None) -> dict[str, Any]:
-        """The progress of the last checkpoint or, if that is damaged, of the one before it."""
+    def load(self, update: Update) -> Progress | None:
+        """Restore the last checkpoint or, if that is damaged, the one before it.
+
+        Returns None if there is none. Raises DataError if the images changed since then.
+        """
+        self.world.check_equal("checkpoint", str(self.folder.last_checkpoint.exists()))
+        if not self.folder.last_checkpoint.exists():
+            return None  # stopped before its first checkpoint: start from the beginning
+        saved = self._load(update)
+        if saved.data_key != self.data_key:
+            raise DataError(
+                f"the images changed since the run in {self.folder.to_resume} began; "
+                "start a new run, or restore the original images"
+            )
+        self.decisions.update(saved.decisions)
+        self.deadline.add_elapsed(saved.elapsed_seconds)
+        return saved.progress
+
+    def _load(self, update: Update) -> SavedRun:
         last, former = self.folder.last_checkpoint, self.folder.former_checkpoint
         try:
-            facts = load_checkpoint(last, step, average)
+            saved = load_checkpoint(last, update.step, update.average)
         except OtherCheckpoint:
             raise
         except DamagedFile as error:
             try:
-                facts = load_checkpoint(former, step, average)
+                saved = load_checkpoint(former, update.step, update.average)
             except DamagedFile:
                 raise error from None
-            self.reporter.warn(f"{error}; the run goes on from the checkpoint before it, {former}")
+            self.warn(f"{error}; the run goes on from the checkpoint before it, {former}")
         else:
             self.last_is_whole = True
-        return facts
+        return saved
 
-    @property
-    def seconds_ago(self) -> float:
-        """Since the last checkpoint."""
-        return time.monotonic() - self.saved_at
+    def is_due(self, step: int) -> bool:
+        """Return whether to save after this step of an epoch."""
+        if self.every_steps and step % self.every_steps == 0:
+            return True
+        return time.monotonic() - self.saved_at >= self.every_seconds
 
-    def save(self, take: Callable[[], Snapshot]) -> None:
+    def save(self, update: Update, progress: Progress) -> None:
         """Begin to write a checkpoint; the whole one that it replaces is kept."""
         self.saved_at = time.monotonic()
         former = self.folder.former_checkpoint if self.last_is_whole else None
+
+        def take() -> Snapshot:
+            elapsed = self.deadline.elapsed()
+            saved = SavedRun(self.data_key, elapsed, self.decisions.values, progress)
+            return snapshot(update.step, update.average, saved)
+
         self._write(self.folder.last_checkpoint, take, former)
         self.last_is_whole = True
 
-    def save_best(self, take: Callable[[], Snapshot]) -> None:
+    def save_best(self, net: nn.Module) -> None:
         """Begin to write the weights that validated best."""
-        self._write(self.folder.best_weights, take)
+        self._write(self.folder.best_weights, lambda: snapshot_weights(net))
 
     def wait(self) -> None:
         """Wait until everything is written."""
@@ -169,7 +230,7 @@ class Saves:
 
     def _warn(self) -> None:
         while self.writer.trouble:
-            self.reporter.warn(self.writer.trouble.pop(0))
+            self.warn(self.writer.trouble.pop(0))
 
 
 # An object appears when it is whole. Elsewhere a file shows while it is written: it gets a name of

@@ -1,321 +1,224 @@
-"""The trainer: decides when to step, evaluate, save and stop."""
+"""The trainer runs segments: it steps, evaluates, saves and stops where its parts say so."""
 
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from onsight.config import Config, Switch
 from onsight.data.loader import Batch, Loader
-from onsight.errors import DataError, Interrupted, NonFiniteLoss
+from onsight.errors import Interrupted, NonFiniteLoss
 from onsight.evaluation.predictions import PredictionTable, evaluate_batches
 from onsight.evaluation.results import EpochRow
 from onsight.models.classifier import Classifier
-from onsight.models.head import set_training_mode
 from onsight.ranks.ddp import gather_per_image
-from onsight.report.console import Reporter
 from onsight.step.deferred_losses import NonFiniteStepError
-from onsight.step.optim import learning_rate_factor, set_learning_rate
 from onsight.step.update import Update
-from onsight.text import fixed_percent, percent
-from onsight.training.checkpoint import snapshot, snapshot_weights
 from onsight.training.finite_check import FiniteCheck
-from onsight.training.interpolation import SHARES, Blends
-from onsight.training.loggers.loggers import Loggers
-from onsight.training.placement_check import PlacementCheck
-from onsight.training.progress import Progress, Record, epoch_line, epoch_row, split_facts
-from onsight.training.run_folder import RunFolder
-from onsight.training.saving import CheckpointWriter, Saves
-from onsight.training.timely import evaluate_in_time, shortened
-from onsight.tune.budget import Budget
+from onsight.training.listener import Listener, accumulate_name
+from onsight.training.pacers import Pacer, Segment
+from onsight.training.progress import Progress, add_evaluations, epoch_row, split_facts
+from onsight.training.saving import Checkpoints
+
+
+@dataclass(frozen=True)
+class TrainerData:
+    """Training batches, and images of other splits to evaluate as training goes on."""
+
+    loader: Loader
+    watched: Mapping[str, Loader]
+    seed: int  # of the order of the batches
+    name_images: Callable[[Batch], str]  # for messages
 
 
 class Trainer:
-    """Runs the epochs of a run, from its start or from its last checkpoint."""
+    """Trains one network from where its progress says it is.
+
+    Args:
+        update: Makes one step of training from a batch.
+        classifier: The network as it is evaluated: with averaged weights, if there are any.
+        data: Where batches come from.
+        pacer: Says how far to train and when to evaluate.
+        checkpoints: Where training is saved, and where it goes on from.
+        listener: Hears of every step and epoch.
+    """
 
     def __init__(
         self,
-        config: Config,
         update: Update,
         classifier: Classifier,
-        loader: Loader,
-        watched: dict[str, Loader],
-        *,
-        name_images: Callable[[Batch], str],
-        keep_epoch: Callable[[int, EpochRow], None],
-        keep_switch: Callable[[Switch, str], None],
-        folder: RunFolder,
-        loggers: Loggers,
-        data_key: str,
-        reporter: Reporter,
-        budget: Budget | None = None,
-        writer: CheckpointWriter | None = None,
+        data: TrainerData,
+        pacer: Pacer,
+        checkpoints: Checkpoints,
+        listener: Listener,
     ) -> None:
-        # what it works with
-        self.config = config
         self.update = update
-        self.step = update.step
         self.classifier = classifier
-        self.loader = loader
-        self.watched = watched
-        # where it reports and saves
+        self.data = data
+        self.pacer = pacer
+        self.checkpoints = checkpoints
+        self.listener = listener
         self.world = update.step.world
-        self.keep_epoch = keep_epoch
-        self.keep_switch = keep_switch
-        self.folder = folder
-        self.loggers = loggers
-        self.data_key = data_key
-        self.reporter = reporter
-        self.budget = budget
-        self.placement = PlacementCheck(update, folder, reporter)
-        self.blends = Blends(folder.start_weights)
-        self.writer = writer or CheckpointWriter()
-        self.saves = Saves(folder, self.writer, self.world, reporter)
-        # how far it has come
         self.progress = Progress()
-        self.finite = FiniteCheck(self.step, loader, config.seed, name_images, folder.checkpoints)
-        self.pending_images: deque[int] = deque()  # of the steps whose loss is not yet known
-        self.record: Record | None = None
-        self.switches = deque(config.switches)  # those still to come
-        self.step.on_halved = self._on_halved
-        self.step.on_refused = self._on_refused
+        self.finite = FiniteCheck(
+            update.step, data.loader, data.seed, data.name_images, checkpoints.folder.checkpoints
+        )
+        self._pending_images: deque[int] = deque()  # of the steps whose loss is not yet known
+        self._planned_parts: dict[str, int] = {}  # by step, as memory ran out in a run repeated
+        self._is_over = False
 
-    def resume(self) -> None:
-        """Continue from the folder's last checkpoint. Raises DataError if the data changed."""
-        self.world.check_equal("checkpoint", str(self.folder.last_checkpoint.exists()))
-        if not self.folder.last_checkpoint.exists():
-            return  # stopped before its first checkpoint: start from the beginning
-        facts = self.saves.load(self.step, self.update.average)
-        if facts.pop("data_key") != self.data_key:
-            raise DataError(
-                f"the images changed since the run in {self.folder.to_resume} began; "
-                "start a new run, or restore the original images"
-            )
-        self.progress = now = Progress(**facts)
-        self.update.done = self._steps_done
-        if self.budget:
-            self.budget.resume(now.training_seconds + now.validation_seconds + now.epoch_seconds)
-        self.reporter.say(f"resumed: epoch {now.epoch + 1}, after {now.step} of its steps")
-
-    def _settle_into_budget(self, budget: Budget) -> None:
-        """Keep the time that saving will take at the end; validate on no more than fits."""
-        self.watched = {name: shortened(loader, budget) for name, loader in self.watched.items()}
-        budget.look()
-        before = budget.now
-        self._save()
-        self.saves.wait()
-        budget.look()
-        budget.saved(budget.now - before)
+    def resume(self) -> bool:
+        """Continue from the last checkpoint; return whether there is one. Raises DataError."""
+        progress = self.checkpoints.load(self.update)
+        if progress is None:
+            return False
+        self.progress = progress
+        self.update.done = progress.steps_done
+        self.update.step.accumulate = progress.accumulate or self.update.step.accumulate
+        return True
 
     def run(self, start: EpochRow | None = None) -> Progress:
         """Train to the end. Raises Interrupted after a checkpoint, or NonFiniteLoss.
 
-        start: how good the network is before the first step, which training must improve on.
+        Args:
+            start: How good the network is before the first step, which training must improve on.
         """
-        with self.writer:
-            return self._run(start)
-
-    def _run(self, start: EpochRow | None) -> Progress:
-        if self.world.is_main:
-            done = self._steps_done
-            self.record = Record(self.folder.path, self.progress.rows, done, self.loggers)
-        if self.budget:
-            self._settle_into_budget(self.budget)
+        now = self.progress
+        self._planned_parts = self.checkpoints.decisions.named("accumulate")
+        self.listener.training_started(now)
         if start:
-            self._begin_from(start)
-        while not (self._is_over or self._out_of_patience()):
-            self._train_epoch()
-            self._end_epoch()
-        self._try_blends()
-        if not (start or self.progress.best_epoch or self.progress.best_accuracy >= 0):
-            self.reporter.warn("there was no time for a single step: the model has not learned")
+            now.add_row(start)
+            self.listener.epoch_finished(start)
+            self._keep_best(start)
+        batches = self._batches()  # stays open: a segment may end within an epoch
+        try:
+            while segment := self.pacer.next_segment(now):
+                self._train(segment, batches)
+                self._end_segment(segment)
+            if now.step:
+                self._end_epoch(0)
+                self._save()
+        finally:
+            self.listener.closed()
+        self._is_over = True
+        if not (start or now.best_epoch or now.best_accuracy >= 0):
+            self.listener.nothing_trained()
             self._save_best()
-        self.saves.wait()
+        return now
+
+    def finish(self) -> None:
+        """Wait until everything is saved. Raises Interrupted if a signal has come meanwhile."""
+        self.checkpoints.wait()
         self.world.all_reduce_async(0.0)()  # tells all ranks of a request since the last step
         self._stop_if_asked()
-        self.saves.drop_former()
-        return self.progress
+        self.checkpoints.drop_former()
 
-    def _begin_from(self, start: EpochRow) -> None:
-        if self.record:
-            self.record.add(start)
-        self._keep_best(start)
-        if self.world.is_main:
-            self.blends.keep_start(self.classifier.net)
-        if self.budget:
-            self.budget.keep_validations(len(SHARES))
-
-    def _try_blends(self) -> None:
-        """Keep a network between the first and the last if it validates better than both."""
-        now = self.progress
-        self.world.broadcast("first weights", str)  # the first rank has written them by now
-        if not self.blends.are_open or now.epoch == 0 or now.best_accuracy < 0:
-            return
-        if self.budget and not self.budget.give_back_validations():
-            return
+    def evaluate(self, split: str, images: int) -> PredictionTable:
+        """Return the predictions for the first images of a split, numbered by digest."""
+        loader = self.data.watched[split]
+        loader = replace(loader, ids=loader.ids[:images])
+        what = f"validating after epoch {self.progress.epoch + 1}"
         begun = time.perf_counter()
-        loader = self.watched["validation"]
-        for part in self.blends.of(self.classifier.net):
-            per_image = self._evaluate(loader, self.classifier)
-            in_time = len(per_image) == len(loader.ids)
-            if in_time and self._keep_best(split_facts("validation", per_image)):
-                now.best_blend = part
-        now.validation_seconds += time.perf_counter() - begun
-        if now.best_blend < 1:
-            self.reporter.say(
-                f"blend: {percent(now.best_blend)} of the way from the head's network to the last "
-                f"epoch's validates best, {fixed_percent(now.best_accuracy)}"
-            )
+        batches = self.world.follow(loader.in_order(), what)
+        part = evaluate_batches(self._classify, batches)
+        table = gather_per_image(part, loader.ids, self.world)
+        self.progress.validation_seconds += time.perf_counter() - begun
+        return table
 
-    @property
-    def _is_over(self) -> bool:
-        if self.budget:
-            self.budget.look()
-            return self.budget.is_over()
-        return self.progress.epoch >= self.config.epochs
+    def keep_if_better(self, table: PredictionTable) -> bool:
+        """Save the classifier's weights if they validate better than the best so far."""
+        return self._keep_best(split_facts("validation", table))
 
-    def _train_epoch(self) -> None:
-        set_training_mode(self.step.model, self.config.norm_statistics == "frozen")
+    def _train(self, segment: Segment, batches: Iterator[Batch]) -> None:
+        """Make the steps of a segment, or fewer if the pacer says so."""
+        if segment.steps:
+            self.listener.segment_started(len(self.data.loader.ids))
+        self.update.set_training_mode()
         now = self.progress
-        title = f"epoch {now.epoch + 1}" + ("" if self.budget else f"/{self.config.epochs}")
-        with self.reporter.bar(title, len(self.loader.ids)) as bar:
-            bar.done = now.epoch_images
-            asked = time.perf_counter()
-            for batch in self.loader.epoch(self.config.seed, now.epoch, now.step):
-                now.epoch_wait_seconds += time.perf_counter() - asked
-                self._train_step(batch)
-                now.count(len(batch.global_labels))
-                bar.advance(len(batch.global_labels), self._facts)
-                self._tell_line()
-                self._save_if_due()
-                ended = time.perf_counter()
-                now.epoch_seconds += ended - asked
-                asked = ended
-                if self.budget and self._is_late(self.budget):
-                    break
-            self._flush()  # work still queued on an accelerator belongs to this epoch
-            now.epoch_seconds += time.perf_counter() - asked
+        begun = time.perf_counter()
+        for k in range(segment.steps):
+            if self.world.agree_soon(self.pacer.must_stop()):
+                self.pacer.end_early(now)
+                break
+            batch = next(batches)
+            now.epoch_wait_seconds += time.perf_counter() - begun
+            self._step(batch, segment.position + k, segment.total_steps)
+            now.count(len(batch.global_labels))
+            now.schedule_fraction = (segment.position + k + 1) / segment.total_steps
+            self.listener.step_finished(len(batch.global_labels))
+            if self.listener.wants_line(now.step):
+                self._flush()
+                self.listener.line()
+            self._save_if_due()
+            ended = time.perf_counter()
+            now.epoch_seconds += ended - begun
+            begun = ended
+        self._flush()  # work still queued on an accelerator belongs to this segment
+        now.epoch_seconds += time.perf_counter() - begun
+        self.world.forget_answer()
 
-    def _is_late(self, budget: Budget) -> bool:
-        """Whether another step, after those that an accelerator still computes, would not fit."""
-        budget.step_done()
-        return budget.is_over(1 + self.step.losses.lag)
-
-    def _train_step(self, batch: Batch) -> None:
-        now, config = self.progress, self.config
-        while self.switches and (self.switches[0].epoch, self.switches[0].step) <= (
-            now.epoch,
-            now.step,
-        ):
-            self._switch(self.switches.popleft())
-        set_learning_rate(self.step.optimizer, config.learning_rate, self._rate_factor())
-        self.pending_images.append(len(batch.global_labels))
+    def _step(self, batch: Batch, position: int, total_steps: int) -> None:
+        now = self.progress
+        if self._planned_parts:
+            parts = self._planned_parts.get(accumulate_name(now.epoch, now.step), now.accumulate)
+            self.update.step.accumulate = parts or self.update.step.accumulate
+            now.accumulate = parts
+        self.update.set_learning_rate(position, total_steps)
+        self._pending_images.append(len(batch.global_labels))
         self.world.does(f"in epoch {now.epoch + 1}, step {now.step + 1}")
-        update = self.update if self.placement.is_done else self.placement.first_update
         try:
-            self._read(update(batch, now.epoch, now.step))
+            self._read(self.update(batch, now.epoch, now.step))
         except NonFiniteStepError as error:
             raise NonFiniteLoss(self.finite.explain(error, now.epoch, now.step)) from error
 
-    def _switch(self, switch: Switch) -> None:
-        torch.set_num_threads(switch.threads)
-        self.step.precision = self.classifier.precision = switch.precision
-        self.step.accumulate = switch.accumulate
-
-    def _on_halved(self, parts: int) -> None:
-        """Memory ran out: report and record that batches are computed in more parts from now on."""
-        now = self.progress
-        self.reporter.warn(
-            f"out of memory: each batch is now computed in {parts} parts, with the same update "
-            "(but batch norm sees one part at a time); use --accumulate to start that way"
-        )
-        switch = Switch(
-            epoch=now.epoch,
-            step=now.step,
-            precision=self.step.precision,
-            threads=torch.get_num_threads(),
-            accumulate=parts,
-        )
-        self.keep_switch(switch, "memory ran out with fewer parts")
-
-    def _on_refused(self, reason: str) -> None:
-        self.reporter.warn(f"steps are not replayed as a CUDA graph: {reason}")
+    def _batches(self) -> Iterator[Batch]:
+        while True:
+            yield from self.data.loader.epoch(
+                self.data.seed, self.progress.epoch, self.progress.step
+            )
 
     def _read(self, losses: list[float]) -> None:
         for loss in losses:
-            self.progress.add_loss(loss, self.pending_images.popleft())
+            self.progress.add_loss(loss, self._pending_images.popleft())
 
     def _flush(self) -> None:
         """Wait until every loss is known. Raises NonFiniteLoss."""
-        try:
-            self._read(self.step.flush())
-        except NonFiniteStepError as error:
-            raise NonFiniteLoss(
-                self.finite.explain(error, self.progress.epoch, self.progress.step - 1)
-            ) from error
-
-    @property
-    def _steps_done(self) -> int:
-        return self.progress.epoch * self.loader.steps + self.progress.step
-
-    def _rate_factor(self) -> float:
-        if self.budget:
-            steps = 1_000_000  # fine enough to follow the clock
-            warmup = round(steps * self.config.warmup_epochs / self.config.epochs)
-            return learning_rate_factor(
-                self.config.schedule, int(self.budget.share * steps), steps, warmup
-            )
-        steps = self.config.epochs * self.loader.steps
-        warmup = round(self.config.warmup_epochs * self.loader.steps)
-        return learning_rate_factor(self.config.schedule, self._steps_done, steps, warmup)
-
-    def _tell_line(self) -> None:
-        """Every log_every_steps steps, report the mean loss since the last such line."""
-        steps = self.config.log_every_steps
-        if steps and self.progress.step % steps == 0:
-            self._flush()
-            line = self.progress.close_line(steps)
-            if self.record:
-                self.record.add_line(line, self._steps_done)
-            self.reporter.say(
-                f"[{self.progress.epoch + 1}, {line['step']:5d}] loss: {line['loss']:.3f}, "
-                f"{line['seconds']:.1f} s"
-            )
-
-    def _end_epoch(self) -> None:
-        """Evaluate; save the row, the best weights and a checkpoint."""
         now = self.progress
-        begun = time.perf_counter()
-        judged = {
-            name: self._evaluate(loader, self._judge) for name, loader in self.watched.items()
-        }
-        now.validation_seconds += time.perf_counter() - begun
-        rate = self.step.optimizer.param_groups[0]["lr"]
-        row = epoch_row(now, judged, rate, self.folder.checkpoints)
-        now.close_epoch()
-        if self.record:
-            self.record.add(row)
-            self.keep_epoch(now.epoch, row)
+        try:
+            self._read(self.update.step.flush())
+        except NonFiniteStepError as error:
+            raise NonFiniteLoss(self.finite.explain(error, now.epoch, now.step - 1)) from error
+
+    def _end_segment(self, segment: Segment) -> None:
+        now = self.progress
+        ends_epoch = now.step == self.data.loader.steps or segment.evaluate > 0
+        if ends_epoch:
+            self._end_epoch(segment.evaluate)
+        now.segments_done += 1
+        now.steps_in_segment = 0
+        if ends_epoch:
+            self._save()
+
+    def _end_epoch(self, images: int) -> None:
+        """Evaluate so many images of each watched split; keep the row and the best weights."""
+        now = self.progress
+        before = now.validation_seconds
+        tables = {name: self.evaluate(name, images) for name in self.data.watched}
+        if images:
+            now.last_evaluation_seconds = now.validation_seconds - before
+            now.steps_at_evaluation = now.steps_done
+        if now.step:
+            rate = self.update.step.optimizer.param_groups[0]["lr"]
+            row = epoch_row(now, tables, rate, self.checkpoints.folder.checkpoints)
+            now.close_epoch()
+        else:  # the last epoch ended without an evaluation, as more seemed to follow
+            row = add_evaluations(now.rows[-1], tables)
+        now.add_row(row)
+        self.listener.epoch_finished(row)
         self._keep_best(row)
-        self._save()
-        self.reporter.say(epoch_line(row, 0 if self.budget else self.config.epochs))
-
-    def _evaluate(self, loader: Loader, forward: Callable[[Tensor], Tensor]) -> PredictionTable:
-        if self.budget:
-            return evaluate_in_time(forward, loader, self.budget, self.world)
-        what = f"validating after epoch {self.progress.epoch + 1}"
-        batches = self.world.follow(loader.in_order(), what)
-        return gather_per_image(evaluate_batches(forward, batches), loader.ids, self.world)
-
-    def _judge(self, images: Tensor) -> Tensor:
-        """The logits of a batch after an epoch; a request to stop is obeyed before the next."""
-        self._stop_if_asked()
-        return self.classifier(images)
 
     def _keep_best(self, row: Mapping[str, Any]) -> bool:
         """Save the weights unless earlier ones validated better; always without validation.
@@ -336,48 +239,35 @@ class Trainer:
 
     def _save_best(self) -> None:
         self.finite.refuse_spoiled_weights(self.progress)
-        self.saves.save_best(lambda: snapshot_weights(self.classifier.net))
-
-    def _out_of_patience(self) -> bool:
-        patience = self.config.patience_epochs
-        return bool(patience) and self.progress.epoch - self.progress.best_epoch >= patience
+        self.checkpoints.save_best(self.classifier.net)
 
     def _save_if_due(self) -> None:
         """Save when asked to stop, and now and then in a long epoch."""
         self._stop_if_asked()
-        steps, config = self.progress.step, self.config
-        is_due = config.checkpoint_steps and steps % config.checkpoint_steps == 0
-        if is_due or self.saves.seconds_ago >= config.checkpoint_seconds:
+        if self.checkpoints.is_due(self.progress.step):
             self._save()
+
+    def _classify(self, images: Tensor) -> Tensor:
+        """Return the logits of a batch; a request to stop is obeyed before the next."""
+        self._stop_if_asked()
+        return self.classifier(images)
 
     def _stop_if_asked(self) -> None:
         """Save and raise Interrupted if a signal has asked for it."""
         if self.world.stopping:
             self._save()
-            self.saves.wait()
-            now, number = self.progress, self.world.stop.signal_number or signal.SIGTERM
-            place = f"in epoch {now.epoch + 1} after {now.step} of {self.loader.steps} steps"
-            if not self.budget and self._is_over:
-                place = "after the last epoch, before the results"
+            self.checkpoints.wait()
+            now, steps = self.progress, self.data.loader.steps
+            where = f"in epoch {now.epoch + 1} after {now.step} of {steps} steps"
+            if self._is_over:
+                where = "after the last epoch, before the results"
             raise Interrupted(
-                f"stopped {place}; a checkpoint was written: continue with --out "
-                f"{self.folder.to_resume} --resume",
-                number,
+                f"stopped {where}; a checkpoint was written: continue with --out "
+                f"{self.checkpoints.folder.to_resume} --resume",
+                self.world.stop.signal_number or signal.SIGTERM,
             )
 
     def _save(self) -> None:
         self._flush()  # weights that a bad loss has spoiled must not replace good ones
         self.finite.refuse_spoiled_weights(self.progress)
-        facts = {**asdict(self.progress), "data_key": self.data_key}
-        self.saves.save(lambda: snapshot(self.step, self.update.average, facts))
-
-    def _facts(self) -> dict[str, float]:
-        """What the progress bar shows."""
-        now = self.progress
-        facts = {
-            "loss": now.mean_loss,
-            "waiting for data": now.epoch_wait_seconds / max(1e-9, now.epoch_seconds),
-        }
-        if now.best_accuracy >= 0:
-            facts["best accuracy"] = now.best_accuracy
-        return facts
+        self.checkpoints.save(self.update, self.progress)

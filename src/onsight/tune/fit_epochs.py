@@ -1,4 +1,4 @@
-"""How many epochs fit into a time budget: measured when training is about to begin."""
+"""How many epochs and images to evaluate fit into a time budget, timed just before training."""
 
 import json
 import math
@@ -14,10 +14,12 @@ from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
+from onsight.deadline import Deadline
 from onsight.evaluation.predictions import evaluate_batches, evaluation_batch_size
 from onsight.models.classifier import Classifier
 from onsight.ranks.world import World
 from onsight.report.console import Reporter
+from onsight.step.calibrate import DETECTOR_IMAGES, TEMPERATURE_IMAGES
 from onsight.step.timing import Timing, time_growing
 from onsight.tune.budget import Budget
 from onsight.tune.compute import eager_options
@@ -29,7 +31,17 @@ from onsight.tune.trial import Trial
 SLOWER = 1.1  # than in its trial may evaluation be, minutes later on a shared machine
 
 _LEAST_SECONDS = 0.4  # for each: two images alone tell nothing about a batch
+_MIN_VALIDATED = 8
+_VALIDATION_FRACTION = 0.1  # of the time for training, at most, for one validation
 _TIMING_SHARE = 0.3  # of the seconds for trials, for training steps and for evaluation
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Seconds of a training step and of evaluating an image, as timed before training."""
+
+    step_seconds: float = 0.0
+    image_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,28 +78,40 @@ def time_run(
     return RunTiming(agreed[0], train, judge)
 
 
-def reserve(budget: Budget, config: Config, dataset: Dataset, timing: RunTiming) -> None:
-    """Keep the time that evaluating after training will take."""
-    validation, test = (len(dataset.ids(split)) for split in (VALIDATION, TEST))
-    budget.reserve(
-        evaluated_images(config, len(dataset.ids(TRAIN)), validation, test),
-        validation,
-        SLOWER * timing.judge.per_image,
-    )
+def reserve_evaluation(
+    deadline: Deadline, config: Config, dataset: Dataset, image_seconds: float
+) -> int:
+    """Set aside the time to evaluate the model after training.
+
+    Returns how many validation images to evaluate at a time: as many as take a tenth of the time
+    for training, and none if those are too few to tell anything. The same time is set aside once
+    more for the temperature, and twice more at most for the out-of-distribution detector.
+    """
+    training, validation, test = (len(dataset.ids(part)) for part in (TRAIN, VALIDATION, TEST))
+    tested = evaluated_images(config, training, validation, test)
+    deadline.reserve("temperature", 0.0)
+    deadline.reserve("detector", 0.0)
+    deadline.reserve("evaluation", tested * image_seconds)
+    images = 0 if config.freeze else validation  # a fitted head comes with its validation
+    most_seconds = _VALIDATION_FRACTION * max(0.0, deadline.remaining())
+    if images * image_seconds > most_seconds:
+        images = int(most_seconds / image_seconds)
+        images = images if images >= _MIN_VALIDATED else 0
+    deadline.reserve("temperature", min(TEMPERATURE_IMAGES, images) * image_seconds)
+    deadline.reserve("detector", 2 * min(DETECTOR_IMAGES, images) * image_seconds)
+    return images
 
 
 def fit_epochs(
-    budget: Budget, config: Config, dataset: Dataset, step_seconds: float, reporter: Reporter
+    budget: Budget, config: Config, dataset: Dataset, estimates: Estimates, reporter: Reporter
 ) -> Config:
-    """Start the clock of training; report how many epochs fit and return the config with them.
-
-    step_seconds: of a full batch, as it will be computed.
-    """
-    budget.begin(step_seconds)
+    """Report how many epochs fit into a budget and return the config with them."""
+    budget.look()
+    images = reserve_evaluation(budget.deadline, config, dataset, estimates.image_seconds)
     training, validation = (len(dataset.ids(split)) for split in (TRAIN, VALIDATION))
     batch = min(config.batch_size, training)
-    epoch_seconds = training / batch * step_seconds + budget.validated * budget.image_seconds
-    left = max(0.0, budget.left_seconds)
+    epoch_seconds = training / batch * estimates.step_seconds + images * estimates.image_seconds
+    left = max(0.0, budget.left_seconds - images * estimates.image_seconds)
     folds = dataset.folds.value
     if folds > 1:
         epoch_seconds *= folds + 1
@@ -96,13 +120,14 @@ def fit_epochs(
     reporter.say(
         f"budget: {budget.seconds:.0f} s, of which {budget.now:.0f} are spent and "
         f"{left:.0f} are left for training: about {epochs:.1f} epochs{each} at "
-        f"{batch / step_seconds:,.0f} images/s; with twice the time about {epochs + more:.1f}"
+        f"{batch / estimates.step_seconds:,.0f} images/s; with twice the time about "
+        f"{epochs + more:.1f}"
     )
-    if validation and not budget.validated:
+    if validation and not images:
         reporter.say("budget: no time for validation: the last weights will be the model")
-    elif budget.validated < validation:
+    elif images < validation:
         reporter.say(
-            f"budget: validation on {budget.validated:,} of its {validation:,} images, as many "
+            f"budget: validation on {images:,} of its {validation:,} images, as many "
             "as there is time for"
         )
     return config.model_copy(update={"epochs": max(1, round(epochs))})

@@ -1,6 +1,7 @@
 """The plan of a run: each choice with its reason, printed and kept in plan.json."""
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,40 +60,36 @@ def with_tf32_named(plan: ComputePlan, device: torch.device) -> ComputePlan:
     return replace(plan, precision=replace(precision, reason=reason))
 
 
+_ORDER = (  # of plan.json and of the report
+    *("device", "model", "learning_rate", "batch_size", "image_size", "packed_size", "split"),
+    *("images", "ranks", "class_weights", "folds"),
+    *(choice.name for choice in fields(ComputePlan)),
+)
+
+
 @dataclass(frozen=True)
 class Plan:
-    """Every choice of a run. image_size, packed_size: (height, width) in pixels.
+    """Every choice of a run with its reason.
 
-    images: where batches come from; fine_tuning: what else is decided if weights are given, by
-    config field; switches: what changed during training, and when; unrepeatable: operations that
-    gave other bits each time, if any.
+    choices: by config field, or another name of what was chosen; measured: every set of compute
+    options that was timed or refused; unrepeatable: operations that gave other bits each time.
     """
 
-    device: Choice[torch.device]
-    model: Choice[str]
-    learning_rate: Choice[float]
-    batch_size: Choice[int]
-    image_size: Choice[tuple[int, int]]
-    packed_size: Choice[tuple[int, int]]
-    split: Choice[str]
-    images: Choice[str]
-    ranks: Choice[int]
-    class_weights: Choice[str]
-    folds: Choice[int]
-    compute: ComputePlan
-    fine_tuning: dict[str, Choice[Any]] = field(default_factory=dict)
-    switches: list[Choice[dict[str, Any]]] = field(default_factory=list)
+    choices: Mapping[str, Choice[Any]]
+    measured: Choice[list[dict[str, Any]]]
     unrepeatable: Choice[list[str]] | None = None
 
     def facts(self) -> dict[str, Any]:
-        """All choices as plain values, with those of `compute` among the others."""
-        facts = asdict(self)
-        facts |= facts.pop("compute") | facts.pop("fine_tuning")
-        facts["device"]["value"] = str(self.device.value)
-        if not self.switches:
-            del facts["switches"]
-        if not self.unrepeatable:
-            del facts["unrepeatable"]
+        """All choices as plain values."""
+        every = {**self.choices, "measured": self.measured}
+        if self.unrepeatable:
+            every["unrepeatable"] = self.unrepeatable
+        names = [
+            *(name for name in _ORDER if name in every),
+            *(n for n in every if n not in _ORDER),
+        ]
+        facts = {name: asdict(every[name]) for name in names}
+        facts["device"]["value"] = str(self.choices["device"].value)
         return facts
 
     def save(self, path: Path) -> None:

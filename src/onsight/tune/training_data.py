@@ -45,7 +45,7 @@ class TrainingData:
         return make_net(config, self.dataset, self.device, copy.deepcopy(self.module))
 
 
-def place(
+def place_data(
     dataset: Dataset,
     config: Config,
     device: torch.device,

@@ -10,10 +10,9 @@ from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.data.loader import Batch, Loader
 from onsight.errors import NonFiniteLoss
-from onsight.models.head import set_training_mode
 from onsight.step.build import make_update
 from onsight.step.deferred_losses import NonFiniteStepError
-from onsight.step.optim import learning_rate_factor, set_learning_rate
+from onsight.step.step import StepListener
 from onsight.step.timing import measure_seconds
 from onsight.tune.training_data import TrainingData
 
@@ -30,10 +29,10 @@ class Trial:
         self.data = data
         self.ids = data.dataset.ids(TRAIN)
         net = data.new_network(config)
-        set_training_mode(net, config.norm_statistics == "frozen")
-        self.update = make_update(config, net, data.dataset, data.normalization, data.device)
+        parts = (config, net, data.dataset, data.normalization, data.device)
+        self.update = make_update(*parts, listener=_RefusesParts())
+        self.update.set_training_mode()
         self.step = self.update.step
-        self.step.on_halved = _refuse
         self.losses: list[float] = []
 
     def at(self, batch_size: int) -> Callable[[int], float]:
@@ -60,15 +59,10 @@ class Trial:
         full = len(self.ids) // batch_size * batch_size
         ids, mixes = self.ids[:full], self.update.augmentation.mixes
         loader = Loader(self.data.images, ids, batch_size, self.data.device, with_next=mixes)
-        set_learning_rate(self.step.optimizer, self.config.learning_rate, self._first_rate(loader))
+        self.update.set_learning_rate(0, self.config.epochs * loader.steps)
         for epoch in count():
             for step, batch in enumerate(loader.epoch(self.config.seed, epoch)):
                 yield epoch, step, batch
-
-    def _first_rate(self, loader: Loader) -> float:
-        config = self.config
-        warmup = round(config.warmup_epochs * loader.steps)
-        return learning_rate_factor(config.schedule, 0, config.epochs * loader.steps, warmup)
 
     def _train_step(self, epoch: int, step: int, batch: Batch) -> None:
         with self._finite():
@@ -84,5 +78,8 @@ class Trial:
             ) from error
 
 
-def _refuse(parts: int) -> None:
-    raise torch.OutOfMemoryError("out of memory: the batch would have to be computed in parts")
+class _RefusesParts(StepListener):
+    """Lets a trial fail where a run would compute batches in more parts."""
+
+    def out_of_memory(self, parts: int) -> None:
+        raise torch.OutOfMemoryError("out of memory: the batch would have to be computed in parts")

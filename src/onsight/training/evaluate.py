@@ -1,4 +1,4 @@
-"""Judges a trained network on the held-out images, over all ranks."""
+"""Evaluates a trained network on the held-out images, over all ranks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from onsight.ranks.world import World
 
 
 @dataclass(frozen=True)
-class Judged:
+class Evaluation:
     """The predictions for every held-out image, and how they came about.
 
     views: predictions by means over several views, if asked for; split: the name of the split;
@@ -28,8 +28,8 @@ class Judged:
     folds: tuple[FoldResult, ...] = ()
 
 
-def judge(classifier: Classifier, dataset: Dataset, tta: str, world: World) -> Judged:
-    """What the classifier predicts for the test part, or else the validation part.
+def evaluate(classifier: Classifier, dataset: Dataset, tta: str, world: World) -> Evaluation:
+    """Return what the classifier predicts for the test part, or else the validation part.
 
     Every rank gets the same.
     """
@@ -40,7 +40,7 @@ def judge(classifier: Classifier, dataset: Dataset, tta: str, world: World) -> J
     loader = Loader(dataset.images, ids, at_once, device, *ranks)
 
     def batches() -> Iterator[Batch]:
-        return world.follow(loader.in_order(), f"judging the {SPLIT_NAMES[split]} images")
+        return world.follow(loader.in_order(), f"evaluating the {SPLIT_NAMES[split]} images")
 
     mine = evaluate_with_scores(classifier, batches())
     per_image = gather_per_image(mine, ids, world)
@@ -48,4 +48,4 @@ def judge(classifier: Classifier, dataset: Dataset, tta: str, world: World) -> J
     if tta != "none":
         mine = evaluate_batches(TtaForward(classifier, tta), batches())
         views = gather_per_image(mine, ids, world)
-    return Judged(per_image, views, SPLIT_NAMES[split])
+    return Evaluation(per_image, views, SPLIT_NAMES[split])

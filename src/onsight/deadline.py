@@ -1,0 +1,83 @@
+"""When a run must have ended, and the time set aside for what follows training."""
+
+import math
+from collections.abc import Callable
+
+
+class Deadline:
+    """The moment by which a run must have ended; infinitely far away without a budget.
+
+    Args:
+        seconds: The budget.
+        elapsed: Returns the seconds since the run began.
+        keeps_running: Whether the clock ran on while an interrupted run was down.
+    """
+
+    def __init__(
+        self,
+        seconds: float = math.inf,
+        elapsed: Callable[[], float] = lambda: 0.0,
+        keeps_running: bool = False,
+    ) -> None:
+        self.seconds = seconds
+        self._elapsed = elapsed
+        self._keeps_running = keeps_running
+        self._earlier_seconds = 0.0  # of the run that is resumed
+        self._reserved: dict[str, float] = {}
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a budget."""
+        return self.seconds < math.inf
+
+    def elapsed(self) -> float:
+        """Return the seconds used so far, with those of the run that is resumed."""
+        return self._earlier_seconds + self._elapsed()
+
+    def remaining(self) -> float:
+        """Return the seconds left for training, negative once there are none."""
+        return self.seconds - self.reserved() - self.elapsed()
+
+    def reserved(self) -> float:
+        """Return the seconds set aside for what follows training."""
+        return sum(self._reserved.values())
+
+    def reserve(self, purpose: str, seconds: float) -> None:
+        """Set time aside, in place of what was set aside for this purpose before."""
+        self._reserved[purpose] = seconds
+
+    def release(self, purpose: str) -> float:
+        """Give back the time set aside for a purpose, whose turn has come; return the seconds."""
+        return self._reserved.pop(purpose, 0.0)
+
+    def add_elapsed(self, seconds: float) -> None:
+        """Count the seconds that the interrupted run had used."""
+        if not self._keeps_running:
+            self._earlier_seconds += seconds
+
+    def part(self, fraction: float) -> "DeadlinePart":
+        """Return the deadline of one of several trainings: a fraction of what is left, from now on.
+
+        What is set aside after all trainings stays so.
+        """
+        return DeadlinePart(fraction * self.remaining(), self)
+
+
+class DeadlinePart(Deadline):
+    """The deadline of one of a run's trainings, whose time begins now."""
+
+    def __init__(self, seconds: float, whole: Deadline) -> None:
+        begun = whole.elapsed()
+        super().__init__(seconds, lambda: whole.elapsed() - begun)
+        self._whole = whole
+
+    def add_elapsed(self, seconds: float) -> None:
+        """Count the seconds that the interrupted run had used for this training."""
+        self._whole.add_elapsed(seconds)
+
+
+def read_budget(text: str) -> float:
+    """Return the seconds of a budget such as 90s, 5m or 2h; infinity for none."""
+    if not text:
+        return math.inf
+    return float(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]]

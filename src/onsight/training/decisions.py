@@ -1,0 +1,129 @@
+"""The decisions of a run that depend on time or memory, on record so that they can be repeated."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from onsight.files import disk_errors
+from onsight.ranks.world import World
+
+DECISIONS = "decisions.jsonl"
+_HEADER = "run"  # the name of the line that says what the others belong to
+
+Value = TypeVar("Value")  # what JSON can express
+
+
+class Decisions:
+    """Decisions by name, one JSON line each, written before they are carried out.
+
+    A decision on record is repeated. Any other is made by the first rank, for all. Lines are not
+    fsynced: what a power failure loses is also lost from the weights, and checkpoints keep a copy.
+
+    Args:
+        folder: Of the run, which holds the record; None keeps none.
+        world: The ranks of the run.
+        is_timed: Whether the run has a deadline; without one only what memory decided is kept.
+        repeated_run: The folder of a run whose decisions are to be repeated.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        world: World | None = None,
+        *,
+        is_timed: bool = False,
+        repeated_run: Path | None = None,
+    ) -> None:
+        self.folder = folder
+        self.world = world or World()
+        self.is_timed = is_timed
+        self.repeated_run = repeated_run
+        self.header: Mapping[str, Any] | None = None
+        self.values = self._read(folder) if folder else {}
+
+    def of_fold(self, fold: int, folder: Path) -> "Decisions":
+        """Return the decisions of one of the trainings of a cross-validation."""
+        repeated = self.repeated_run / "folds" / str(fold) if self.repeated_run else None
+        return Decisions(folder, self.world, is_timed=self.is_timed, repeated_run=repeated)
+
+    def begin(self, header: Mapping[str, Any]) -> list[str]:
+        """Take over the decisions of the run to repeat, if they were made for the same.
+
+        Args:
+            header: What decisions depend on, such as the images.
+
+        Returns:
+            The names in the header that differ; then nothing is repeated.
+        """
+        self.header = header
+        if self.repeated_run:
+            recorded = self._read(self.repeated_run)
+            before = recorded.get(_HEADER, header)
+            odd = [name for name, value in header.items() if before.get(name) != value]
+            if odd:
+                self.repeated_run = None
+                return odd
+            self.update(recorded)
+        return []
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    def decide(self, name: str, make: Callable[[], Value]) -> Value:
+        """Return the decision on record, or make and record it; the same on every rank."""
+        if name in self.values:
+            value: Value = self.values[name]
+            return value
+        if not self.is_timed:
+            return make()
+        value = json.loads(self.world.broadcast(name, lambda: json.dumps(make())))
+        self.record(name, value)
+        return value
+
+    def record(self, name: str, value: Any) -> None:
+        """Record a decision, in place of an earlier one of this name."""
+        if self.header and _HEADER not in self.values and name != _HEADER:
+            self.record(_HEADER, dict(self.header))
+        self.values[name] = value
+        if self.folder and self.world.is_main:
+            path = self.folder / DECISIONS
+            with disk_errors(path), path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"decision": name, "value": value}) + "\n")
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        """Add decisions that another copy of the record has; its values win."""
+        for name, value in values.items():
+            if name not in self.values or self.values[name] != value:
+                self.record(name, value)
+
+    def named(self, start: str) -> dict[str, Any]:
+        """Return the decisions whose names start like this."""
+        return {name: value for name, value in self.values.items() if name.startswith(start)}
+
+    def _read(self, folder: Path) -> dict[str, Any]:
+        """Return the decisions that the first rank reads, on every rank."""
+        text = self.world.broadcast("decisions", lambda: json.dumps(read_decisions(folder)))
+        values: dict[str, Any] = json.loads(text)
+        return values
+
+
+def read_decisions(run: Path) -> dict[str, Any]:
+    """Read the record of a run: the last line of each name counts, one cut short is ignored."""
+    values: dict[str, Any] = {}
+    path = run / DECISIONS
+    if not path.is_file():
+        return values
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            fields = json.loads(line)
+            values[fields["decision"]] = fields["value"]
+        except (ValueError, LookupError, TypeError):
+            continue
+    return values
+
+
+def is_complete(decisions: Mapping[str, Any]) -> bool:
+    """Return whether training came to its end, if it was divided into segments."""
+    segments = [value for name, value in decisions.items() if name.startswith("segment ")]
+    return not segments or None in segments

@@ -1,0 +1,372 @@
+"""Trains one network on the split of a planned run, from its start or its last checkpoint."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from onsight.choice import Choice
+from onsight.config import Config
+from onsight.data.index import TEST, TRAIN, VALIDATION
+from onsight.data.loader import Loader
+from onsight.deadline import Deadline
+from onsight.evaluation.predictions import evaluation_batch_size
+from onsight.evaluation.results import EpochRow
+from onsight.features.choose_head import LearningCurvePoint
+from onsight.features.feature_pass import SharedFeatures
+from onsight.models.catalog import expected_input
+from onsight.models.classifier import Classifier
+from onsight.models.file import save_model
+from onsight.models.out_of_distribution import OutOfDistributionDetector
+from onsight.models.weights import LoadedWeights
+from onsight.ranks.signals import stop_on_signals
+from onsight.report.console import Reporter
+from onsight.step.build import make_net, make_update
+from onsight.step.calibrate import (
+    DETECTOR_IMAGES,
+    TEMPERATURE_IMAGES,
+    calibrate,
+    fit_out_of_distribution_detector,
+    recalibrate_norms,
+    set_out_of_distribution,
+    set_temperature,
+)
+from onsight.step.fine_tuning import HEAD_SHARE
+from onsight.text import fixed_percent, joined, percent
+from onsight.training.checkpoint import load_weights
+from onsight.training.fit_head import FittedHead, fit_head, fits_head, put_head
+from onsight.training.interpolation import SHARES, Interpolation
+from onsight.training.job import RunJob
+from onsight.training.listener import RunListener
+from onsight.training.loggers.loggers import Loggers
+from onsight.training.model_file import make_model_file
+from onsight.training.pacers import DeadlinePacer, EpochPacer, Pacer, RecordedPacer
+from onsight.training.place import PlannedRun
+from onsight.training.placement_check import PlacementCheck, naming_misplaced
+from onsight.training.progress import Progress, Record
+from onsight.training.saving import Checkpoints, CheckpointWriter, Mirror
+from onsight.training.trainer import Trainer, TrainerData
+from onsight.tune.fit_epochs import reserve_evaluation
+
+_SAVES_AT_THE_END = 5  # in sizes of a first checkpoint: weights twice, an optimizer's state thrice
+_MAX_INTERPOLATION_FRACTION = 0.1  # of the time left, for evaluating interpolated weights
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A network with the weights that were chosen, and how its training went.
+
+    Args:
+        classifier: The network.
+        progress: How far training came.
+        temperature: The classifier's, with its reason.
+        out_of_distribution: Its detector, with the reason.
+        seconds: By phase.
+        fitted: Images a frozen network's head was fitted on, if validation images are among them.
+        fewer: What that head achieved with fewer images, if known.
+    """
+
+    classifier: Classifier
+    progress: Progress
+    temperature: Choice[float]
+    out_of_distribution: Choice[OutOfDistributionDetector | None]
+    seconds: dict[str, float]
+    fitted: int = 0
+    fewer: tuple[LearningCurvePoint, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """Where the figures of a training go besides its run folder.
+
+    Args:
+        loggers: Hear of every epoch.
+        provenance: What model files say about their origin.
+        features: Those that the trainings of a run share.
+    """
+
+    loggers: Loggers
+    provenance: dict[str, Any]
+    features: SharedFeatures = field(default_factory=SharedFeatures)
+
+
+def fit(planned: PlannedRun, sinks: Sinks, job: RunJob) -> Trained:
+    """Train a new network, or the user's own, and give it the weights of its best epoch.
+
+    Every rank returns the same. Raises Interrupted after a checkpoint, NonFiniteLoss.
+    """
+    config, data = planned.config, planned.data
+    announce = _announcing_weights(config, data.dataset.input_shape[1:], job.reporter)
+    net = make_net(config, data.dataset, data.device, data.module, announce)
+    head = None
+    resumes = job.resume and job.folder.last_checkpoint.exists()
+    if fits_head(config, net) and not resumes:
+        head = _fit_head(planned, net, sinks, job)
+        if config.freeze:
+            return _without_training(planned, net, head, sinks, job)
+    with stop_on_signals(job.world.stop):
+        trainer, progress = _train(planned, net, head, sinks, job)
+    classifier = trainer.classifier
+    job.world.broadcast("best weights", str)  # the first rank has written them by now
+    load_weights(job.folder.best_weights, classifier.net)
+    seconds = {"training": progress.training_seconds, "validation": progress.validation_seconds}
+    if config.recalibrate_norm and not config.freeze:  # a frozen backbone keeps its own
+        begun = time.perf_counter()
+        with job.world.watchdog_paused():  # every rank computes the same, in its own time
+            recalibrate_norms(classifier, data.dataset.images, data.dataset.ids(TRAIN))
+        seconds["recalibration"] = time.perf_counter() - begun
+    return _calibrate(classifier, progress, seconds, planned, job)
+
+
+def _train(
+    planned: PlannedRun, net: nn.Module, head: FittedHead | None, sinks: Sinks, job: RunJob
+) -> tuple[Trainer, Progress]:
+    """Train all layers until the pacer says that it is enough."""
+    config, deadline = planned.config, job.deadline
+    images = job.decisions.decide(
+        "validation images",
+        lambda: reserve_evaluation(
+            deadline, config, planned.dataset, planned.estimates.image_seconds
+        ),
+    )
+    interpolation = Interpolation(job.folder.start_weights)
+    with CheckpointWriter(_make_mirror(config, job)) as writer:
+        with naming_misplaced(lambda: planned.data.new_network(config)):
+            trainer = _make_trainer(planned, net, images, writer, sinks, job)
+        if job.resume and trainer.resume():
+            now = trainer.progress
+            job.reporter.say(f"resumed: epoch {now.epoch + 1}, after {now.step} of its steps")
+        if deadline.is_set:
+            deadline.reserve("saving", _SAVES_AT_THE_END * _time_saving(trainer))
+        if head and job.world.is_main:
+            interpolation.keep_start(net)
+        seconds = len(SHARES) * images * planned.estimates.image_seconds
+        is_worth = seconds <= _MAX_INTERPOLATION_FRACTION * deadline.remaining()
+        if (head or interpolation.is_open) and is_worth:
+            deadline.reserve("interpolation", seconds)
+        trainer.run(head.row if head else None)
+        job.world.broadcast("first weights", str)  # the first rank has written them by now
+        if interpolation.is_open and trainer.progress.epoch and trainer.progress.best_accuracy >= 0:
+            count = job.decisions.decide(
+                "interpolations", lambda: _count_interpolations(trainer, is_worth, deadline)
+            )
+            _interpolate(trainer, interpolation, SHARES[:count], images, job.reporter)
+        trainer.finish()
+    return trainer, trainer.progress
+
+
+def _time_saving(trainer: Trainer) -> float:
+    """Write a checkpoint; return the seconds that takes."""
+    begun = time.perf_counter()
+    trainer.checkpoints.save(trainer.update, trainer.progress)
+    trainer.checkpoints.wait()
+    return time.perf_counter() - begun
+
+
+def _count_interpolations(trainer: Trainer, is_worth: bool, deadline: Deadline) -> int:
+    """How many interpolated networks there is time to evaluate."""
+    deadline.release("interpolation")
+    each = max(trainer.progress.last_evaluation_seconds, 1e-9)
+    fitting = min(len(SHARES), deadline.remaining() / each)
+    return max(0, int(fitting)) if is_worth else 0
+
+
+def _interpolate(
+    trainer: Trainer,
+    interpolation: Interpolation,
+    shares: Sequence[float],
+    images: int,
+    reporter: Reporter,
+) -> None:
+    """Keep weights between the first and the last if they validate better than both."""
+    progress = trainer.progress
+    for share in interpolation.steps(trainer.classifier.net, shares):
+        if trainer.keep_if_better(trainer.evaluate("validation", images)):
+            progress.best_blend = share
+    if progress.best_blend < 1:
+        reporter.say(
+            f"blend: {percent(progress.best_blend)} of the way from the head's network to the last "
+            f"epoch's validates best, {fixed_percent(progress.best_accuracy)}"
+        )
+
+
+def _make_trainer(
+    planned: PlannedRun,
+    net: nn.Module,
+    images: int,
+    writer: CheckpointWriter,
+    sinks: Sinks,
+    job: RunJob,
+) -> Trainer:
+    config, data, world = planned.config, planned.data, job.world
+    dataset, device = data.dataset, data.device
+
+    def keep_epoch(epoch: int, row: EpochRow) -> None:
+        if config.keep_epochs:
+            facts = {"epoch": row}
+            file = make_model_file(config, dataset, classifier, facts, sinks.provenance)
+            save_model(job.folder.epoch_file(epoch), file)
+
+    def make_loader(split: int, batch_size: int, with_next: bool = False) -> Loader:
+        ids, ranks = dataset.ids(split), (world.rank, world.size)
+        return Loader(data.images, ids, batch_size, device, *ranks, with_next)
+
+    listener = RunListener(
+        job.reporter,
+        job.folder.path if world.is_main else None,
+        sinks.loggers,
+        job.decisions,
+        config.epochs if _trains_by_epochs(job) else 0,
+        config.log_every_steps,
+        keep_epoch,
+    )
+    update = make_update(
+        config,
+        net,
+        dataset,
+        data.normalization,
+        device,
+        world,
+        listener,
+        PlacementCheck(job.folder, job.reporter),
+    )
+    evaluated = update.average.model if update.average else net
+    classifier = Classifier(evaluated, data.normalization, config.precision, device)
+    at_once = evaluation_batch_size(device, dataset.format.model_size)
+    watched = {"validation": VALIDATION, **({"test": TEST} if config.test_each_epoch else {})}
+    trainer_data = TrainerData(
+        make_loader(TRAIN, config.batch_size, update.augmentation.mixes),
+        {name: make_loader(split, at_once) for name, split in watched.items()},
+        config.seed,
+        lambda batch: joined([dataset.pack.index.locators[i] for i in batch.ids.tolist()]),
+    )
+    checkpoints = Checkpoints(
+        job.folder,
+        writer,
+        world,
+        job.reporter.warn,
+        planned.data_key,
+        job.decisions,
+        job.deadline,
+        every_steps=config.checkpoint_steps,
+        every_seconds=config.checkpoint_seconds,
+    )
+    pacer = _make_pacer(planned, trainer_data, images, update.step.losses.lag, job)
+    return Trainer(update, classifier, trainer_data, pacer, checkpoints, listener)
+
+
+def _make_pacer(
+    planned: PlannedRun, data: TrainerData, images: int, lag: int, job: RunJob
+) -> Pacer:
+    """By epochs, or until the deadline; segments on record are repeated first."""
+    config, estimates = planned.config, planned.estimates
+    steps, patience = data.loader.steps, config.patience_epochs
+    if _trains_by_epochs(job):
+        most = max(len(loader.ids) for loader in data.watched.values())
+        return EpochPacer(config.epochs, steps, most, patience)
+    seconds = len(data.watched) * images * estimates.image_seconds
+    args = (job.deadline, steps, estimates.step_seconds, images, seconds, lag, patience)
+    return RecordedPacer(DeadlinePacer(*args), job.decisions)
+
+
+def _trains_by_epochs(job: RunJob) -> bool:
+    """Whether nothing but epochs says how long to train: neither a deadline nor a record."""
+    return not (job.deadline.is_set or job.decisions.named("segment"))
+
+
+def _make_mirror(config: Config, job: RunJob) -> Mirror | None:
+    if config.checkpoints and job.world.is_main:
+        return Mirror(config.checkpoints, job.folder)
+    return None
+
+
+def _announcing_weights(
+    config: Config, size: tuple[int, int], reporter: Reporter
+) -> Callable[[LoadedWeights], None]:
+    """Return a function that reports loaded weights, for images of this (height, width)."""
+
+    def announce(loaded: LoadedWeights) -> None:
+        reporter.say(loaded.sentence)
+        expected = expected_input(config.model, config.weights)
+        differences = expected.differences(size, config.fit) if expected else ""
+        if differences:
+            reporter.say(differences)
+
+    return announce
+
+
+def _fit_head(planned: PlannedRun, net: nn.Module, sinks: Sinks, job: RunJob) -> FittedHead:
+    """Fit the head in a part of the time, or in all of it if nothing else is trained."""
+    config, data = planned.config, planned.data
+    fraction = 1.0 if config.freeze else HEAD_SHARE
+    reserve_evaluation(job.deadline, config, planned.dataset, planned.estimates.image_seconds)
+    classifier = Classifier(net, data.normalization, config.precision, data.device)
+    job.world.does("fitting the head")
+    with job.world.watchdog_paused():  # every rank computes the same, in its own time
+        return fit_head(
+            config,
+            data,
+            classifier,
+            job.reporter,
+            job.decisions,
+            lambda: fraction * job.deadline.remaining(),
+            sinks.features,
+        )
+
+
+def _without_training(
+    planned: PlannedRun, net: nn.Module, head: FittedHead, sinks: Sinks, job: RunJob
+) -> Trained:
+    """A frozen backbone with its fitted head is already the trained network."""
+    data = planned.data
+    classifier = Classifier(net, data.normalization, planned.config.precision, data.device)
+    progress = Progress(images=head.images, training_seconds=head.seconds)
+    if job.world.is_main:
+        record = Record(job.folder.path, progress.rows, 0, sinks.loggers)
+        progress.add_row(head.row)
+        record.add(head.row)
+    # The temperature is that of the head which has not learned from validation images.
+    temperature = set_temperature(classifier, head.logits, head.labels, job.world)
+    detector = set_out_of_distribution(classifier, head.seen, head.features, job.world)
+    if head.kept:
+        put_head(classifier.net, head.kept)
+    seconds = {"training": head.seconds}
+    return Trained(
+        classifier, progress, temperature, detector, seconds, head.kept_images, head.fewer
+    )
+
+
+def _calibrate(
+    classifier: Classifier,
+    progress: Progress,
+    seconds: dict[str, float],
+    planned: PlannedRun,
+    job: RunJob,
+) -> Trained:
+    """Fit the temperature and the out-of-distribution detector, on as many images as fit."""
+    begun = time.perf_counter()
+    dataset, image_seconds = planned.dataset, planned.estimates.image_seconds
+
+    def count_in_time(reserved_for: str, most: int, passes: int) -> int:
+        """As many as were reserved for, or fewer if images have become slower since then."""
+        reserved_seconds = job.deadline.release(reserved_for)
+        if not image_seconds:
+            return most
+        left_seconds = min(reserved_seconds, job.deadline.remaining())
+        return max(0, min(most, int(left_seconds / (passes * image_seconds))))
+
+    validation, training = dataset.ids(VALIDATION), dataset.ids(TRAIN)
+    count = job.decisions.decide(
+        "temperature images", lambda: count_in_time("temperature", TEMPERATURE_IMAGES, 1)
+    )
+    temperature = calibrate(classifier, dataset.images, validation[:count], job.world)
+    count = job.decisions.decide(
+        "detector images", lambda: count_in_time("detector", DETECTOR_IMAGES, 2)
+    )
+    detector = fit_out_of_distribution_detector(
+        classifier, dataset.images, training[:count], validation[:count], job.world
+    )
+    seconds["calibration"] = time.perf_counter() - begun
+    return Trained(classifier, progress, temperature, detector, seconds)

@@ -1,0 +1,170 @@
+"""Where a run happens and how much time is left: ranks, run folder, console, clock and record."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from onsight.choice import Choice
+from onsight.config import Config
+from onsight.config_files import save_config
+from onsight.data.sources.find import name_data, resolve_data
+from onsight.data.sources.source import Source
+from onsight.deadline import Deadline, read_budget
+from onsight.files import refuse_inside_data
+from onsight.hardware.devices import describe_device
+from onsight.hardware.memory import keep_freed_memory
+from onsight.hardware.reproducible import KERNELS, reporting_nondeterministic
+from onsight.ranks.world import World, join
+from onsight.report.console import Reporter, SilentReporter
+from onsight.training.decisions import Decisions
+from onsight.training.request import Request
+from onsight.training.run_folder import (
+    CONFIG,
+    RunFolder,
+    claim_folder,
+    keep_job,
+    next_run_folder,
+    share_folder,
+)
+from onsight.tune.budget import Budget
+from onsight.tune.plan import choose_threads
+from onsight_explain.python_process import seconds_since_start
+
+
+@dataclass(frozen=True)
+class Job:
+    """Where work happens and how much time is left for it, but not what is computed."""
+
+    reporter: Reporter
+    device: Choice[torch.device]
+    threads: Choice[int]  # per rank, for decoding and for computing on the CPU
+    world: World = field(default_factory=World)
+    deadline: Deadline = field(default_factory=Deadline)
+    decisions: Decisions = field(default_factory=Decisions)
+    spending: Budget | None = None  # what choosing and fitting may use of the time
+    phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
+
+    @property
+    def budget(self) -> Budget | None:
+        """What choosing and fitting may use of the time; None if that is not limited."""
+        return self.spending if self.deadline.is_set else None
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the seconds of the block to a phase."""
+        begun = time.perf_counter()
+        yield
+        self.phases[phase] = self.phases.get(phase, 0.0) + time.perf_counter() - begun
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunJob(Job):
+    """The job of a run, which has a folder."""
+
+    folder: RunFolder
+    resume: bool = False
+    budget_seconds: float  # which do not count while another run's decisions are repeated
+    unrepeatable: list[str] = field(default_factory=list)  # operations without such a kernel
+
+    def save_config(self, config: Config) -> None:
+        """Save the config, from which a run that is killed can be resumed."""
+        if self.world.is_main:
+            save_config(config, self.folder.path / CONFIG)
+
+    def begin_decisions(self, data_key: str) -> None:
+        """Repeat the decisions of another run if they were made for the same images."""
+        device = self.device.value.type
+        odd = self.decisions.begin(
+            {"images": data_key, "ranks": self.world.size, "kind of device": device}
+        )
+        if odd:
+            warn_not_repeated(self.reporter, f"the {' and '.join(odd)} differ")
+            self.deadline.seconds = self.budget_seconds
+            self.decisions.is_timed = self.deadline.is_set
+
+
+@contextmanager
+def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
+    """Join the other ranks and claim the run folder; yields the job, and DATA as resolved.
+
+    Raises OutputError if the folder is in use, RankLost if ranks are missing.
+    """
+    config, rank_info = request.config, request.rank_info
+    data = resolve_data(request.data)
+    default_name = data if isinstance(data, str) else data.kind
+    threads = choose_threads(config.threads, rank_info.local_size if rank_info else 1)
+    device = Choice(request.devices.value[0], request.devices.reason)
+    keep_freed_memory()
+    budget_seconds = read_budget(config.budget)
+    with KERNELS[config.kernels](threads.value):
+        world = join(rank_info, device.value, config.cuda_graph == "on", request.store)
+        with world.joined():
+            chosen = world.broadcast(
+                "folder", lambda: str(request.out or next_run_folder(default_name))
+            )
+            refuse_inside_data(Path(chosen), name_data(data), "../runs/first")
+            reporter = request.reporter if world.is_main else SilentReporter()
+            with (
+                reporting_nondeterministic(reporter.warn) as unrepeatable,
+                _claimed(Path(chosen), request.resume, world) as folder,
+            ):
+                if request.not_repeated:
+                    warn_not_repeated(reporter, request.not_repeated)
+                is_limited = budget_seconds < math.inf
+                repeats = request.repeated_run is not None
+                deadline = Deadline(
+                    math.inf if repeats else budget_seconds, request.elapsed, request.restarted
+                )
+                job = RunJob(
+                    reporter,
+                    device,
+                    threads,
+                    world,
+                    deadline,
+                    Decisions(
+                        folder.path,
+                        world,
+                        is_timed=deadline.is_set,
+                        repeated_run=request.repeated_run,
+                    ),
+                    Budget(deadline, world.agree if is_limited else float),
+                    {"start": seconds_since_start()},
+                    folder=folder,
+                    resume=request.resume,
+                    budget_seconds=budget_seconds,
+                    unrepeatable=unrepeatable,
+                )
+                report_device(job)
+                yield job, data
+
+
+def report_device(job: Job) -> None:
+    """Report where the work happens."""
+    job.reporter.say(f"{describe_device(job.device.value)}; torch {torch.__version__}")
+    job.reporter.choice("device", job.device)
+
+
+def warn_not_repeated(reporter: Reporter, reason: str) -> None:
+    """Warn that a run goes its own way, though its settings are those of another."""
+    reporter.warn(
+        f"the decisions of the run that the settings come from are not repeated: {reason}"
+    )
+
+
+@contextmanager
+def _claimed(path: Path, resume: bool, world: World) -> Iterator[RunFolder]:
+    folder = None
+    if world.is_main:
+        folder = claim_folder(path, resume)
+        keep_job(path)
+    world.broadcast("claim", str)
+    folder = folder or share_folder(path)
+    try:
+        yield folder
+    finally:
+        folder.release()

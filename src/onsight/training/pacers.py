@@ -1,0 +1,227 @@
+"""Pacers decide how far training goes before the next decision.
+
+The trainer reads no clock to decide anything. It asks its pacer for a segment, trains it, evaluates
+if the segment says so, and asks again.
+"""
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from onsight.deadline import Deadline
+from onsight.training.decisions import Decisions
+from onsight.training.progress import Progress
+
+_MIN_SEGMENT_STEPS = 16
+_MIN_SEGMENT_SECONDS = 0.25
+_REPLAN_FRACTION = 1 / 8  # of the remaining steps, after which the estimate is corrected
+_MAX_VALIDATION_FRACTION = 0.1  # of the time since the last one, for validation after an epoch
+_STEP_MARGIN = 1.3  # a step may take this much longer than estimated
+_WARM_UP_STEPS = 3  # of a process: they compile, choose kernels and fill caches, and are not timed
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of training between two decisions.
+
+    Step k of the segment uses the learning rate schedule at `(position + k) / total_steps`. A
+    segment without steps only evaluates.
+    """
+
+    steps: int
+    position: int
+    total_steps: int
+    evaluate: int  # images of each watched split to evaluate afterwards; 0 for none
+
+
+class Pacer(Protocol):
+    """Decides how far to train next."""
+
+    def next_segment(self, progress: Progress) -> Segment | None:
+        """Return what is left of the current segment, or the next one; None when finished."""
+
+    def must_stop(self) -> bool:
+        """Return whether to end the current segment before its next step."""
+
+    def end_early(self, progress: Progress) -> None:
+        """Note that the current segment ended after the steps made."""
+
+
+@dataclass(frozen=True)
+class EpochPacer:
+    """Trains for a number of epochs, one segment each, or until patience runs out."""
+
+    epochs: int
+    steps_per_epoch: int
+    evaluate: int  # images of each watched split after an epoch
+    patience: int = 0  # epochs without improvement; 0 never stops early
+
+    def next_segment(self, progress: Progress) -> Segment | None:
+        """Return the rest of the epoch."""
+        if progress.epoch >= self.epochs or is_out_of_patience(progress, self.patience):
+            return None
+        position = progress.epoch * self.steps_per_epoch + progress.step
+        total_steps = self.epochs * self.steps_per_epoch
+        return Segment(self.steps_per_epoch - progress.step, position, total_steps, self.evaluate)
+
+    def must_stop(self) -> bool:
+        """Return False: epochs do not end early."""
+        return False
+
+    def end_early(self, progress: Progress) -> None:
+        """Never happens."""
+
+
+class DeadlinePacer:
+    """Trains until a deadline, with a learning rate schedule that ends there.
+
+    The duration of every segment corrects the estimate of how many steps still fit, and the rest of
+    the schedule is stretched over them.
+
+    Args:
+        deadline: When training and its last validation must have ended.
+        steps_per_epoch: Validation follows an epoch as long as it takes a tenth of the time.
+        step_seconds: What a step takes, as timed before training.
+        evaluate: Images of each watched split to evaluate at a time.
+        evaluation_seconds: What that takes; every evaluation corrects it.
+        lag: Steps by which an accelerator runs behind the program.
+        patience: Epochs without improvement; 0 never stops early.
+    """
+
+    def __init__(
+        self,
+        deadline: Deadline,
+        steps_per_epoch: int,
+        step_seconds: float,
+        evaluate: int,
+        evaluation_seconds: float,
+        lag: int = 0,
+        patience: int = 0,
+    ) -> None:
+        self._deadline = deadline
+        self._steps_per_epoch = steps_per_epoch
+        self._step_seconds = max(step_seconds, 1e-6)
+        self._evaluate = evaluate
+        self._evaluation_seconds = evaluation_seconds
+        self._lag = lag
+        self._patience = patience
+        self._warm_up_left = _WARM_UP_STEPS
+        self._next_step = 0  # of the run, when the pacer is asked whether to make it
+        self._timed_from = (0, 0.0)  # step and second from which this segment is timed
+        self._validated_seconds = 0.0  # when this segment began
+
+    def next_segment(self, progress: Progress) -> Segment | None:
+        """Return the next stretch, as long as the estimate is to be trusted."""
+        self._correct_estimate(progress)
+        remaining_steps = 0 if self._is_late() else self._remaining_steps()
+        if remaining_steps < 1 or is_out_of_patience(progress, self._patience):
+            is_evaluated = progress.steps_at_evaluation == progress.steps_done
+            return None if is_evaluated or not self._evaluate else Segment(0, 0, 1, self._evaluate)
+        position, total_steps = _stretch(progress.schedule_fraction, remaining_steps)
+        steps = self._segment_steps(remaining_steps, progress)
+        evaluate = self._evaluate if self._is_evaluated_after(steps, progress) else 0
+        self._next_step = progress.steps_done
+        self._timed_from = (progress.steps_done, self._deadline.elapsed())
+        self._validated_seconds = progress.validation_seconds
+        return Segment(steps, position, total_steps, evaluate)
+
+    def must_stop(self) -> bool:
+        """Return whether the next step and the last evaluation would end too late."""
+        if self._warm_up_left:
+            self._warm_up_left -= 1
+            self._timed_from = (self._next_step + 1, math.inf)
+        elif self._timed_from[1] == math.inf:
+            self._timed_from = (self._next_step, self._deadline.elapsed())
+        self._next_step += 1
+        return self._is_late()
+
+    def end_early(self, progress: Progress) -> None:
+        """Nothing: the next segment begins from the steps made."""
+
+    def _is_late(self) -> bool:
+        next_steps = (_STEP_MARGIN + self._lag) * self._step_seconds
+        return self._deadline.remaining() <= next_steps + self._evaluation_seconds
+
+    def _correct_estimate(self, progress: Progress) -> None:
+        self._evaluation_seconds = progress.last_evaluation_seconds or self._evaluation_seconds
+        first_step, begun = self._timed_from
+        steps = progress.steps_done - first_step
+        if self._next_step and steps > 0 and begun < math.inf:
+            evaluating = progress.validation_seconds - self._validated_seconds
+            seconds = self._deadline.elapsed() - begun - evaluating
+            self._step_seconds = (self._step_seconds + seconds / steps) / 2
+
+    def _remaining_steps(self) -> int:
+        """Estimate how many steps fit before the last evaluation, with those after epochs."""
+        seconds = self._deadline.remaining() - self._evaluation_seconds
+        per_step = self._evaluation_seconds / self._steps_per_epoch
+        per_step = min(per_step, _MAX_VALIDATION_FRACTION * self._step_seconds)
+        return int(seconds / (self._step_seconds + per_step))
+
+    def _segment_steps(self, remaining_steps: int, progress: Progress) -> int:
+        shortest = max(_MIN_SEGMENT_STEPS, int(_MIN_SEGMENT_SECONDS / self._step_seconds))
+        to_epoch_end = self._steps_per_epoch - progress.step
+        replanned = max(shortest, int(remaining_steps * _REPLAN_FRACTION))
+        return min(remaining_steps, to_epoch_end, replanned)
+
+    def _is_evaluated_after(self, steps: int, progress: Progress) -> bool:
+        if progress.step + steps < self._steps_per_epoch:
+            return False
+        unevaluated = progress.steps_done + steps - progress.steps_at_evaluation
+        cost = self._evaluation_seconds
+        return cost <= _MAX_VALIDATION_FRACTION * (cost + unevaluated * self._step_seconds)
+
+
+class RecordedPacer:
+    """Repeats the segments on record, then records the answers of another pacer.
+
+    A recorded segment has the length that it really had, so it never ends early.
+    """
+
+    def __init__(self, pacer: Pacer, decisions: Decisions) -> None:
+        self._pacer = pacer
+        self._decisions = decisions
+        self._is_recorded = False  # whether the current segment is repeated
+
+    def next_segment(self, progress: Progress) -> Segment | None:
+        """Return what is left of the current segment, or the next one."""
+
+        def ask() -> dict[str, Any] | None:
+            segment = self._pacer.next_segment(progress)
+            return asdict(segment) if segment else None
+
+        name = _name(progress.segments_done)
+        self._is_recorded = name in self._decisions
+        recorded = self._decisions.decide(name, ask)
+        if recorded is None:
+            return None
+        segment, done = Segment(**recorded), progress.steps_in_segment
+        return replace(segment, steps=segment.steps - done, position=segment.position + done)
+
+    def must_stop(self) -> bool:
+        """Return whether to end the current segment before its next step."""
+        return not self._is_recorded and self._pacer.must_stop()
+
+    def end_early(self, progress: Progress) -> None:
+        """Record that the current segment ended after the steps made."""
+        name = _name(progress.segments_done)
+        value = self._decisions.values[name] | {"steps": progress.steps_in_segment}
+        self._decisions.record(name, value)
+
+
+def is_out_of_patience(progress: Progress, patience: int) -> bool:
+    """Return whether validation has not improved for so many epochs; never for 0."""
+    return 0 < patience <= progress.epoch - progress.best_epoch
+
+
+def _name(segment: int) -> str:
+    return f"segment {segment}"
+
+
+def _stretch(fraction: float, remaining_steps: int) -> tuple[int, int]:
+    """Spread the rest of the schedule over the remaining steps; return its position and total.
+
+    The fraction that is behind us stays the same, so that the learning rate never jumps.
+    """
+    total_steps = max(remaining_steps, round(remaining_steps / max(1 - fraction, 1e-6)))
+    return total_steps - remaining_steps, total_steps

@@ -1,0 +1,225 @@
+"""What a run is asked to do: settings, devices and run folder, before any work."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed import Store
+
+from onsight.choice import Choice
+from onsight.config import (
+    OVERRIDABLE_ON_RESUME,
+    Config,
+    fields_for_resume,
+    make_config,
+    refuse_code_from_files,
+)
+from onsight.config_files import config_layers, read_config_file
+from onsight.data.sources.memory import InMemory
+from onsight.errors import ConfigError, OutputError
+from onsight.files import user_path
+from onsight.hardware.devices import choose_devices, choose_rank_device
+from onsight.ranks.meeting import RankInfo, first_says, meet, rank_from_env
+from onsight.report.console import Reporter
+from onsight.training.decisions import is_complete, read_decisions
+from onsight.training.loggers.loggers import check_installed
+from onsight.training.run_folder import CONFIG, has_begun, run_of_job
+from onsight.training.saving import refuse_taken, restore
+from onsight.tune.compute import why_not_graphed
+
+Data = str | Path | InMemory
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a run is asked to do.
+
+    Args:
+        data: DATA, as given.
+        config: The settings, some of which may be left open.
+        module: The user's own network, if it was given as an object.
+        out: The run folder, if it was named.
+        devices: One for each rank to launch, or that of this rank.
+        elapsed: Returns the seconds since the run began.
+        resume: Whether to go on with the run in `out`.
+        restarted: Whether the clock of a budget ran on while the run was down.
+        rank_info: Which rank this process is, if a launcher started several.
+        store: Where the ranks meet.
+        repeated_run: The folder of a run whose decisions are repeated.
+        not_repeated: Why those of the run that the config comes from are not.
+        arguments: What was given, for ranks in other processes.
+        reporter: The console.
+    """
+
+    data: Data
+    config: Config
+    module: nn.Module | None
+    out: Path | None
+    devices: Choice[list[torch.device]]
+    elapsed: Callable[[], float]
+    resume: bool
+    restarted: bool
+    rank_info: RankInfo | None
+    store: Store | None
+    repeated_run: Path | None
+    not_repeated: str
+    arguments: Mapping[str, Any]
+    reporter: Reporter
+
+
+def read_request(
+    data: Data,
+    fields: dict[str, Any],
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    recipe: str | None = None,
+    config_file: str | Path | None = None,
+    reporter: Reporter | None = None,
+    spent: Callable[[], float] | None = None,
+    restarted: bool = False,
+) -> Request:
+    """Find out what is asked for, on every rank. Raises UserError for what the user can fix.
+
+    Args: as of `train`; fields: settings by the name of their config field.
+    """
+    called = time.monotonic()
+    module = fields.get("model")
+    if isinstance(module, nn.Module):
+        fields["model"] = f"{type(module).__module__}:{type(module).__qualname__}"
+    else:
+        module = None
+    rank_info = rank_from_env()
+    store = meet(rank_info) if rank_info else None
+    path = user_path(out) if out else None
+    begun = _find_begun(path, restarted, rank_info, store)
+    if begun and not resume:
+        path, resume, recipe, config_file = begun, True, None, None
+        fields = fields_for_resume(fields)
+    if resume and path:
+        _bring_back(path, fields.get("checkpoints"), rank_info, store)
+    config = _resolve_config(path if resume else None, recipe, config_file, fields)
+    if config.checkpoints and not resume and (rank_info is None or rank_info.rank == 0):
+        refuse_taken(config.checkpoints)
+    check_installed(config.loggers)
+    devices = _choose_devices(rank_info, config)
+    _refuse_impossible(config, devices.value, rank_info.size if rank_info else len(devices.value))
+    repeated_run, not_repeated = None, ""
+    if config_file and not resume:
+        repeated_run, not_repeated = _find_repeated(Path(config_file), config, fields)
+    return Request(
+        data=data,
+        config=config,
+        module=module,
+        out=path,
+        devices=devices,
+        elapsed=spent or (lambda: time.monotonic() - called),
+        resume=resume,
+        restarted=restarted,
+        rank_info=rank_info,
+        store=store,
+        repeated_run=repeated_run,
+        not_repeated=not_repeated,
+        arguments={"recipe": recipe, "config_file": config_file and str(config_file), **fields},
+        reporter=reporter or Reporter(),
+    )
+
+
+def _choose_devices(rank_info: RankInfo | None, config: Config) -> Choice[list[torch.device]]:
+    """Return the device of this rank, or those of the ranks to launch."""
+    if rank_info is None:
+        return choose_devices(config.device, config.ranks)
+    own = choose_rank_device(config.device, rank_info.local_rank, rank_info.local_size)
+    return Choice([own.value], own.reason)
+
+
+def _refuse_impossible(config: Config, devices: list[torch.device], ranks: int) -> None:
+    """Raise ConfigError for settings that cannot be combined here."""
+    if config.compile == config.cuda_graph == "on" and ranks > 1:
+        raise ConfigError(
+            f"--compile on and --cuda-graph on cannot be combined with --ranks {ranks}: leave out "
+            "one of the three"
+        )
+    if config.cuda_graph == "on" and (reason := why_not_graphed(config, devices[0])):
+        raise ConfigError(f"--cuda-graph on is not possible here: {reason}")
+
+
+def _find_repeated(
+    config_file: Path, config: Config, fields: Mapping[str, Any]
+) -> tuple[Path | None, str]:
+    """Return the folder of the run whose decisions can be repeated, or why there is none.
+
+    Both are empty if no decision of that run is on record.
+    """
+    decisions = read_decisions(config_file.parent)
+    if not decisions or config_file.name != CONFIG:
+        return None, ""
+    saved = make_config(read_config_file(config_file))
+    names = set(type(config).model_fields) - OVERRIDABLE_ON_RESUME
+    changed = sorted(name for name in names if getattr(config, name) != getattr(saved, name))
+    if "budget" in fields:
+        return None, "a budget is given"
+    if changed:
+        return None, f"{', '.join(changed)} changed"
+    if not is_complete(decisions):
+        return None, "that run did not finish"
+    return config_file.parent, ""
+
+
+def _find_begun(
+    path: Path | None, restarted: bool, rank_info: RankInfo | None, store: Store | None
+) -> Path | None:
+    """Return the folder of the run that this job has begun, if any. All ranks agree."""
+
+    def look() -> str:
+        if restarted:
+            return str(path) if path and has_begun(path) else ""
+        return str(run_of_job(path) or "")
+
+    found = first_says(store, rank_info, "begun", look) if rank_info and store else look()
+    return Path(found) if found else None
+
+
+def _bring_back(
+    path: Path, url: str | None, rank_info: RankInfo | None, store: Store | None
+) -> None:
+    """Fetch the checkpoints of a run whose folder is lost, once for all ranks."""
+
+    def bring() -> str:
+        return str(bool(url) and not has_begun(path) and restore(str(url), path))
+
+    if rank_info and store:
+        first_says(store, rank_info, "brought back", bring)
+    else:
+        bring()
+
+
+def _resolve_config(
+    resumed: Path | None,
+    recipe: str | None,
+    config_file: str | Path | None,
+    fields: dict[str, Any],
+) -> Config:
+    """Flags override the file, then the recipe, then the defaults; a resumed run keeps its own."""
+    layers = config_layers(recipe, config_file, fields)
+    asked = make_config(*layers)
+    if resumed is None:
+        return refuse_code_from_files(asked, fields)
+    if not (resumed / CONFIG).exists():
+        raise OutputError(f"nothing to resume: {resumed} is not a run folder")
+    saved = make_config(read_config_file(resumed / CONFIG))
+    named = {name for layer in layers for name in layer} - OVERRIDABLE_ON_RESUME
+    if "stream" in (asked.residency, saved.residency):  # crops from a pack differ in bits
+        named |= {name for layer in layers for name in layer if name == "residency"}
+    changed = sorted(n for n in named if getattr(asked, n) != getattr(saved, n))
+    if changed:
+        raise ConfigError(
+            f"a resumed run keeps its settings, but {', '.join(changed)} would change; "
+            "leave that out, or start a new run"
+        )
+    free = {name: getattr(asked, name) for layer in layers for name in layer if name not in named}
+    return refuse_code_from_files(make_config(saved.model_dump(), free), fields)
