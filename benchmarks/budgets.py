@@ -59,22 +59,22 @@ def measure(data: str, model: str, seconds: int, runs: int, folder: Path) -> lis
     return found
 
 
-def row(found: list[Facts]) -> list[str]:
+def row(runs: list[Facts]) -> list[str]:
     """A line of the table: the runs of one model with one budget."""
-    seconds, ends = found[0]["budget_seconds"], [one["process_seconds"] for one in found]
+    seconds, ends = runs[0]["budget_seconds"], [run["process_seconds"] for run in runs]
     allowed = max(2.0, 0.03 * seconds)
-    kept = [one["process_seconds"] for one in found if one["exit_code"] == 0]
-    late = sum(one > seconds for one in kept)
-    good = sum(0 <= seconds - one <= allowed for one in kept)
-    refused = sum(one["exit_code"] == 2 for one in found)
-    models = sum(one["exit_code"] == 0 and one["model_file"] for one in found)
-    accuracies = [one["accuracy"] for one in found if one["accuracy"] is not None]
+    kept = [run["process_seconds"] for run in runs if run["exit_code"] == 0]
+    late = sum(seconds_used > seconds for seconds_used in kept)
+    good = sum(0 <= seconds - seconds_used <= allowed for seconds_used in kept)
+    refused = sum(run["exit_code"] == 2 for run in runs)
+    models = sum(run["exit_code"] == 0 and run["model_file"] for run in runs)
+    accuracies = [run["accuracy"] for run in runs if run["accuracy"] is not None]
     spread = f" ({min(ends):.1f} to {max(ends):.1f})" if len(ends) > 1 else ""
     return [
-        found[0]["model"],
+        runs[0]["model"],
         f"{seconds} s",
         f"{statistics.median(ends):.1f}{spread}",
-        f"{good} of {len(found)} up to {allowed:.0f} s early, {late} late, {refused} refused",
+        f"{good} of {len(runs)} up to {allowed:.0f} s early, {late} late, {refused} refused",
         f"{models}",
         f"{100 * statistics.median(accuracies):.1f}%" if accuracies else "–",
     ]
@@ -103,8 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     header = ["model", "budget", "seconds, process start to end", "in time", "models", "accuracy"]
     lines = [f"## Time budgets on {Path(options.data).name}, beside {beside}", "", circumstances()]
     name = f"budgets on {Path(options.data).name} beside {beside}"
-    write_section(name, [*lines, "", *table(header, [row(found) for found in measured])])
-    print(json.dumps([one for found in measured for one in found]))
+    write_section(name, [*lines, "", *table(header, [row(runs) for runs in measured])])
+    print(json.dumps([run for runs in measured for run in runs]))
 
 
 if __name__ == "__main__":

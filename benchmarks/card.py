@@ -100,12 +100,16 @@ def trained(
     """Losses and weights after some steps of 64 images."""
     update, batches = make(model, device, 64, min(IMAGES, 2048), **fields)
     losses = train(update, batches, STEPS) + update.step.flush()
-    return losses, [one.detach().cpu() for one in update.step.model.parameters()], update
+    return (
+        losses,
+        [parameter.detach().cpu() for parameter in update.step.model.parameters()],
+        update,
+    )
 
 
-def apart(one: list[torch.Tensor], other: list[torch.Tensor]) -> str:
+def apart(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> str:
     """How far two lists of weights are apart, at most."""
-    furthest = max(float((a - b).abs().max()) for a, b in zip(one, other, strict=True))
+    furthest = max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
     return "the same bits" if furthest == 0 else f"at most {furthest:.1e} apart"
 
 
@@ -129,7 +133,7 @@ def again(model: str, device: torch.device) -> str:
 
 
 def beside_the_cpu(model: str, device: torch.device) -> str:
-    ours, theirs = (trained(model, one)[0] for one in (device, CPU))
+    ours, theirs = (trained(model, place)[0] for place in (device, CPU))
     off = max(abs(a - b) / b for a, b in zip(ours, theirs, strict=True))
     return f"losses of {STEPS} steps within {off:.1e}"
 
@@ -208,10 +212,10 @@ def steps(
     rows = []
     for model in models:
         for size in sizes:
-            one, replayed = (rate(model, device, size, graph, seconds) for graph in ("off", "on"))
+            eager, replayed = (rate(model, device, size, graph, seconds) for graph in ("off", "on"))
             limit = bare_rate(model, device, size, seconds)
-            ratios = [f"{replayed / one:.2f}", f"{replayed / limit:.2f}" if limit else ""]
-            rows.append([model, f"{size:,}", *(f"{x:,.0f}" for x in (one, replayed, limit))])
+            ratios = [f"{replayed / eager:.2f}", f"{replayed / limit:.2f}" if limit else ""]
+            rows.append([model, f"{size:,}", *(f"{x:,.0f}" for x in (eager, replayed, limit))])
             rows[-1] += ratios
     header = ["model", "batch", "one by one", "as a graph", "bare replay"]
     return table([*header, "graph / one by one", "graph / bare"], rows)
@@ -221,12 +225,12 @@ def beside_the_cores(device: torch.device, sizes: Sequence[int], seconds: float)
     """Why is my GPU slower than my CPU? A row for each batch size of LeNet."""
     rows = []
     for size in sizes:
-        on_cpu, one, replayed = (
+        on_cpu, eager, replayed = (
             rate("lenet", where, size, graph, seconds)
             for where, graph in ((CPU, "off"), (device, "off"), (device, "on"))
         )
-        figures = [f"{found:,.0f}" for found in (on_cpu, one, replayed)]
-        rows.append([f"{size:,}", *figures, f"{one / on_cpu:.1f}", f"{replayed / on_cpu:.1f}"])
+        figures = [f"{found:,.0f}" for found in (on_cpu, eager, replayed)]
+        rows.append([f"{size:,}", *figures, f"{eager / on_cpu:.1f}", f"{replayed / on_cpu:.1f}"])
     header = ["batch", "CPU", "card, one by one", "card, as a graph", "one by one / CPU"]
     return table([*header, "graph / CPU"], rows)
 
@@ -245,7 +249,7 @@ def phases(model: str, device: torch.device, seconds: float) -> list[str]:
         train(STEPS)
     kernels = sum(row.self_device_time_total for row in profile.key_averages()) / 1000 / STEPS
     judged = effective_phases(record.phases, record.device_phases)
-    own = sorted(judged.items(), key=lambda one: -one[1])
+    own = sorted(judged.items(), key=lambda item: -item[1])
     words = [f"{name} {1000 * spent / record.steps:.3f}" for name, spent in own if spent > 0]
     return [model, f"{1000 * record.step_seconds:.3f}", ", ".join(words), f"{kernels:.3f}"]
 

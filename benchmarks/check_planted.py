@@ -88,7 +88,7 @@ def plant(folder: Path, count: int, target: Path, seed: int) -> dict[str, str]:
 def score(audit: Audit, planted: dict[str, str]) -> tuple[Counter[str], list[str]]:
     """How many planted copies of each kind are named, in whichever pair, and all other pairs."""
     named, others = set(), []
-    for finding in (one for kind in COPIES for one in audit.of(kind)):
+    for finding in (finding for kind in COPIES for finding in audit.of(kind)):
         stems = [Path(item.path).stem for item in finding.items]
         copies = {stem.removesuffix("-copy") for stem in stems if stem.endswith("-copy")}
         named |= copies

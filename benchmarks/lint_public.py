@@ -29,15 +29,15 @@ COLUMNS = ("sample", "repo", "file", "line", "rule", "verdict", "reason")
 def read_all(folder: Path, scripts: Path) -> None:
     """Print the findings in all scripts as CSV, and what could not be read to stderr."""
     rows, seconds, unread = set(), [], []
-    for one in csv.DictReader(scripts.open(encoding="utf-8")):
-        home = folder / one["repo"].replace("/", "+")
+    for script in csv.DictReader(scripts.open(encoding="utf-8")):
+        home = folder / script["repo"].replace("/", "+")
         begin = time.process_time()
         try:
-            for found in read_script(home / one["path"]):
+            for found in read_script(home / script["path"]):
                 rows.add(
                     (
-                        one["sample"],
-                        one["repo"],
+                        script["sample"],
+                        script["repo"],
                         str(found.file.relative_to(home)),
                         found.line,
                         found.rule,

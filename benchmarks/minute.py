@@ -53,7 +53,7 @@ def measure(
 
     def run(name: str, budget: float) -> float:
         words = settings_of(data.name, budget, name)
-        number = sum((one["contender"], one["budget"]) == (name, budget) for one in lines)
+        number = sum((line["contender"], line["budget"]) == (name, budget) for line in lines)
         outcome = run_contender(name, data, budget, words, seed=number)
         line = {"data": data.name, "budget": budget, "contender": name, "round": number}
         line |= {"settings": words, "circumstances": where, "accuracy": outcome.accuracy}
@@ -75,7 +75,7 @@ def rows_of(lines: list[Facts]) -> list[list[str]]:
     rows = []
     for budget in sorted({line["budget"] for line in lines}):
         runs = {
-            name: [one for one in lines if one["budget"] == budget and one["contender"] == name]
+            name: [line for line in lines if line["budget"] == budget and line["contender"] == name]
             for name in NAMES
         }
         rows += [row(budget, name, runs) for name in NAMES if runs[name]]

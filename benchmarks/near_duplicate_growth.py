@@ -97,13 +97,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(found[-1], file=sys.stderr)
     rows = [
         [
-            f"{one['count']:,}",
-            f"{one['seconds']:.1f}",
-            f"{1e3 * one['seconds'] / one['count']:.2f}",
-            f"{one['more_bytes'] / 1e6:,.0f} MB",
-            f"{one['found']:,}",
+            f"{row['count']:,}",
+            f"{row['seconds']:.1f}",
+            f"{1e3 * row['seconds'] / row['count']:.2f}",
+            f"{row['more_bytes'] / 1e6:,.0f} MB",
+            f"{row['found']:,}",
         ]
-        for one in found
+        for row in found
     ]
     header = ["images", "seconds", "ms for each", "memory above the images", "pairs found"]
     lines = ["## Near-duplicates: growth", "", circumstances(), "", *table(header, rows)]

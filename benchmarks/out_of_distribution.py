@@ -163,11 +163,11 @@ def observe(
         )
     predictor = onsight.load(folder)
     seen, held_out, test = parts
-    number = {str(one): place for place, one in enumerate(predictor.classes)}
+    number = {str(label): place for place, label in enumerate(predictor.classes)}
     return Case(
         name,
         outputs(predictor, cache / f"{name}.bank.pt", seen[:2000]),
-        torch.tensor([number[str(one)] for one in labels[:2000]]),
+        torch.tensor([number[str(label)] for label in labels[:2000]]),
         outputs(predictor, cache / f"{name}.held.pt", held_out),
         outputs(predictor, cache / f"{name}.test.pt", test),
         {
@@ -185,7 +185,7 @@ def outputs(predictor: onsight.Predictor, kept: Path, images: Sequence[Any]) -> 
     parts = []
     with ThreadPoolExecutor(2) as pool:
         for first in range(0, len(images), 64):
-            some = pool.map(lambda one: read_image(one, predictor.format), images[first:][:64])
+            some = pool.map(lambda image: read_image(image, predictor.format), images[first:][:64])
             batch = torch.from_numpy(np.stack(list(some)))
             logits, features = logits_and_features(predictor.classifier, batch)
             parts.append((logits.clone() * predictor.classifier.temperature, features.clone()))
@@ -203,7 +203,7 @@ def scores(case: Case) -> dict[str, Score]:
 
     def mahalanobis(_: Tensor, features: Tensor) -> Tensor:
         means = class_means(seen, case)
-        return torch.stack([distance(features - one, within) for one in means], 1).amin(1)
+        return torch.stack([distance(features - center, within) for center in means], 1).amin(1)
 
     def nearest(count: int, which: int) -> Score:
         return lambda _, features: -nth(F.normalize(features, dim=1) @ rows[:count].T, which)
@@ -235,14 +235,14 @@ def nth(similarities: Tensor, which: int) -> Tensor:
 
 
 def class_means(seen: Tensor, case: Case) -> Tensor:
-    return torch.stack([seen[case.labels == one].mean(0) for one in case.labels.unique()])
+    return torch.stack([seen[case.labels == label].mean(0) for label in case.labels.unique()])
 
 
 def covariances(seen: Tensor, case: Case) -> tuple[Tensor, Tensor]:
     """The inverses within classes and of all, (D, D), each with a little of the identity."""
     places = torch.searchsorted(case.labels.unique(), case.labels)
     offsets = seen - class_means(seen, case)[places], seen - seen.mean(0)
-    within, whole = (inverse(one.double()) for one in offsets)
+    within, whole = (inverse(offset.double()) for offset in offsets)
     return within, whole
 
 
@@ -281,11 +281,11 @@ def auroc_table(cases: list[Case]) -> list[str]:
     rows = []
     for name in fitted[cases[0].name]:
         found = [auroc(fitted[case.name][name], case, kind) for case, kind in columns]
-        cells = [f"{one:.3f}" for one in found]
+        cells = [f"{area:.3f}" for area in found]
         if name == CHOSEN:
             cells = [
-                f"**{one:.3f}** ± {error(one, len(case.test[0]), len(case.strange[kind][0])):.3f}"
-                for one, (case, kind) in zip(found, columns, strict=True)
+                f"**{area:.3f}** ± {error(area, len(case.test[0]), len(case.strange[kind][0])):.3f}"
+                for area, (case, kind) in zip(found, columns, strict=True)
             ]
         rows.append([name, *cells, f"{mean(found):.3f}", f"{min(found):.3f}"])
     counts = [f"{len(case.test[0]):,} + {len(case.strange[kind][0]):,}" for case, kind in columns]
@@ -300,8 +300,10 @@ def auroc(tried: Score, case: Case, kind: str) -> float:
 
 def error(auc: float, usual: int, strange: int) -> float:
     """Half the width of the 95% interval: Hanley and McNeil, Radiology 143 (1982)."""
-    one, two = auc / (2 - auc), 2 * auc * auc / (1 + auc)
-    variance = auc * (1 - auc) + (strange - 1) * (one - auc * auc) + (usual - 1) * (two - auc * auc)
+    first, second = auc / (2 - auc), 2 * auc * auc / (1 + auc)
+    variance = (
+        auc * (1 - auc) + (strange - 1) * (first - auc * auc) + (usual - 1) * (second - auc * auc)
+    )
     return Z_95 * math.sqrt(max(0.0, variance) / (usual * strange))
 
 

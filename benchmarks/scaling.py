@@ -77,8 +77,8 @@ def exchange(lines: Lines, ranks: int) -> Exchange:
 def calibrated(lines: Lines, batch: int) -> Work:
     """A rank's work, from runs of one rank alone."""
     ones = [row["1"] for row in lines["ranks"] if row["batch"] == batch]
-    seconds = batch / middle(one["images_per_second"] for one in ones)
-    return Work(batch, seconds, middle(one["deviation"] for one in ones))
+    seconds = batch / middle(run["images_per_second"] for run in ones)
+    return Work(batch, seconds, middle(run["deviation"] for run in ones))
 
 
 def check_ranks(lines: Lines) -> list[list[str]]:
@@ -115,7 +115,7 @@ def check_kill(lines: Lines) -> list[list[str]]:
         forecast = seen.seconds - job.steps * step
         numbers = (row["restart_seconds"], lost, forecast)
         rows.append(
-            [f"{repeated}", *(f"{one:.1f}" for one in numbers), f"{forecast / lost - 1:+.1%}"]
+            [f"{repeated}", *(f"{number:.1f}" for number in numbers), f"{forecast / lost - 1:+.1%}"]
         )
     return rows
 
@@ -169,8 +169,8 @@ def gpu_job(lines: Lines, gpus: int, speed: float, mtbf: float) -> Job:
 def mean_hours(job: Job, mtbf: float, draws: int = 20) -> tuple[float, float]:
     """Hours that the job takes, and ranks lost in it: means over several draws."""
     seen = [run_job(job, exponential(mtbf, seed)) for seed in range(draws)]
-    hours = statistics.mean(one.seconds for one in seen) / HOUR
-    return hours, statistics.mean(one.losses for one in seen)
+    hours = statistics.mean(job_run.seconds for job_run in seen) / HOUR
+    return hours, statistics.mean(job_run.losses for job_run in seen)
 
 
 def plan_rows(lines: Lines, sizes: Sequence[int]) -> list[dict[str, float]]:

@@ -128,8 +128,8 @@ class Barrier:
             self._waiting.append(then)
             if len(self._waiting) == self.size:
                 waiting, self._waiting = self._waiting, []
-                for one in waiting:
-                    self.events.after(seconds, one)
+                for action in waiting:
+                    self.events.after(seconds, action)
 
         return begin
 

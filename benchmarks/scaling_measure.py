@@ -75,8 +75,8 @@ def checkpoint() -> dict[str, float]:
     from onsight.tensorfile import write_tensors
 
     tensors = {f"layer-{number}": torch.randn(2_500_000) for number in range(20)}
-    nbytes = sum(one.nbytes for one in tensors.values())
-    copy = median_seconds(lambda: [one.to("cpu", copy=True) for one in tensors.values()], 5)
+    nbytes = sum(tensor.nbytes for tensor in tensors.values())
+    copy = median_seconds(lambda: [tensor.to("cpu", copy=True) for tensor in tensors.values()], 5)
     with tempfile.TemporaryDirectory(dir=".") as folder:
         place = Path(folder) / "checkpoint.safetensors"
         write = median_seconds(lambda: write_tensors(place, tensors, {}), 5)
@@ -196,7 +196,9 @@ def train(
             raise SystemExit(done.stderr)
         metrics = Path(folder, "run/metrics.jsonl").read_text()
         rows = [json.loads(line) for line in metrics.splitlines()]
-        times = [one for (one,) in struct.iter_unpack("d", Path(folder, "rank-0").read_bytes())]
+        times = [
+            moment for (moment,) in struct.iter_unpack("d", Path(folder, "rank-0").read_bytes())
+        ]
         killed = float(Path(folder, "killed").read_text()) if kill_at else 0.0
     print(f"  {ranks} ranks: {[round(row['images_per_second']) for row in rows]}", file=sys.stderr)
     return begun, times, killed, rows
@@ -227,7 +229,7 @@ def kill(data: str) -> dict[str, object]:
     run = partial(train, data, 2, 256, KILL_STEPS, KILL_EPOCHS, *words)
     _, whole, _, _ = run()
     _, broken, killed, _ = run(kill_at=KILLED_AT)
-    back = min(one for one in broken if one > killed + 0.5)
+    back = min(moment for moment in broken if moment > killed + 0.5)
     return {
         "undisturbed_seconds": whole[-1] - whole[0],
         "killed_seconds": broken[-1] - broken[0],

@@ -96,7 +96,8 @@ def make_photos(folder: Path, images: int, each: int) -> None:
     for start in range(0, images, each):
         numbers = range(start, min(start + each, images))
         samples = [
-            (f"{one:07d}.jpg", make_jpeg(one, (SIDE, SIDE)), b"c%d" % (one % 10)) for one in numbers
+            (f"{number:07d}.jpg", make_jpeg(number, (SIDE, SIDE)), b"c%d" % (number % 10))
+            for number in numbers
         ]
         write_tar(folder / f"part-{start // each:04d}.tar", samples)
 
@@ -224,13 +225,13 @@ def measure_epochs(places: dict[str, tuple[str, str]], work: Path, rounds: int) 
 
 def show(what: str, found: Epochs, images: int, each: int) -> None:
     speeds, worked = (
-        {kind: [one[fact] for one in all_of_it] for kind, all_of_it in found.items()}
+        {kind: [epoch[fact] for epoch in all_of_it] for kind, all_of_it in found.items()}
         for fact in ("images_per_second", "worked")
     )
     rows = []
     for kind in found:
         work = [there / here for there, here in zip(worked[kind], worked["local"], strict=True)]
-        ratios = [one / here for one, here in zip(speeds[kind], speeds["local"], strict=True)]
+        ratios = [speed / here for speed, here in zip(speeds[kind], speeds["local"], strict=True)]
         rows.append(
             [
                 NAMES[kind],
@@ -240,7 +241,7 @@ def show(what: str, found: Epochs, images: int, each: int) -> None:
                 f"{statistics.median(work):.2f} ({min(work):.2f} to {max(work):.2f})",
             ]
         )
-    digests = {one["digest"] for all_of_it in found.values() for one in all_of_it}
+    digests = {epoch["digest"] for all_of_it in found.values() for epoch in all_of_it}
     same = "the same bits in each" if len(digests) == 1 else f"{len(digests)} DIFFERENT EPOCHS"
     title = "An epoch from shards" if what == "store" else "An epoch from larger shards"
     lines = [

@@ -37,8 +37,8 @@ def judged(out: str, err: str) -> tuple[int, str]:
     except (ValueError, KeyError):
         last = (err.strip().splitlines() or ["it said nothing"])[-1]
         return NOT_ASKED, f"error: not audited: pip-audit got no answer ({last}). {_AGAIN}"
-    skipped = [one for one in packages if "skip_reason" in one]
-    weak = [_line(one, vuln) for one in packages for vuln in one.get("vulns", ())]
+    skipped = [package for package in packages if "skip_reason" in package]
+    weak = [_line(package, vuln) for package in packages for vuln in package.get("vulns", ())]
     asked = len(packages) - len(skipped)
     counts = f"{asked} of {len(packages)} locked packages were asked about"
     if weak:

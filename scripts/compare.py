@@ -57,7 +57,7 @@ def main() -> int:
     parser.add_argument("--prove", action="store_true", help="plant changes; each must be reported")
     parser.add_argument("--reworded", action="store_true", help="compare only numbers of sentences")
     options = parser.parse_args()
-    names = [one.name for one in SCENARIOS if options.full or one.is_quick]
+    names = [scenario.name for scenario in SCENARIOS if options.full or scenario.is_quick]
     if options.prove:
         names = sorted({change.scenario for change in PLANTED_CHANGES})
     names = options.only or names
@@ -136,7 +136,7 @@ def cache_key(commit: str, inputs: Path) -> str:
     for path in sorted(PARTS.glob("*.py")):
         if path.name != "planted_changes.py":
             digest.update(path.read_bytes())
-    for line in sorted(f"{one.name} {one.version}" for one in distributions()):
+    for line in sorted(f"{package.name} {package.version}" for package in distributions()):
         digest.update(line.encode())
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         digest.update("".join(line for line in file if "MHz" not in line).encode())

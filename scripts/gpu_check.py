@@ -313,9 +313,9 @@ def requirements() -> list[str]:
     """What Onsight needs to run, and what its tests do."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     of_tests = [
-        one
-        for one in project["dependency-groups"]["dev"]
-        if name_of(one) in ("pytest", "pytest-timeout")
+        requirement
+        for requirement in project["dependency-groups"]["dev"]
+        if name_of(requirement) in ("pytest", "pytest-timeout")
     ]
     return [*project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["dependencies"], *of_tests]
 
@@ -326,7 +326,7 @@ def name_of(requirement: str) -> str:
 
 def missing_requirements() -> list[str]:
     """The requirements that this Python lacks, or has in a version that does not fit."""
-    return [one for one in requirements() if not is_met(one)]
+    return [requirement for requirement in requirements() if not is_met(requirement)]
 
 
 def is_met(requirement: str) -> bool:

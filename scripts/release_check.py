@@ -99,8 +99,12 @@ def differing(first: Path, second: Path) -> list[str]:
     """What differs between two builds of a wheel."""
     if first.read_bytes() == second.read_bytes():
         return []
-    one, other = read_wheel(first), read_wheel(second)
-    names = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
+    first_files, second_files = read_wheel(first), read_wheel(second)
+    names = sorted(
+        name
+        for name in {*first_files, *second_files}
+        if first_files.get(name) != second_files.get(name)
+    )
     return [f"two builds differ in {', '.join(names) or 'the times or order of their files'}"]
 
 

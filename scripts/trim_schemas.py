@@ -33,7 +33,7 @@ def main() -> None:
         path = Path(sys.argv[1]) / SOURCES[kind].rpartition("/")[2]
         definition = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)["spec"]
         assert (definition["group"], definition["names"]["kind"]) == (group, kind)
-        (full,) = [one for one in definition["versions"] if one["name"] == version]
+        (full,) = [entry for entry in definition["versions"] if entry["name"] == version]
         schema = full["schema"]["openAPIV3Schema"]["properties"]["spec"]
         schemas[kind] = {
             "source": SOURCES[kind],
@@ -61,7 +61,7 @@ def trimmed(schema: dict[str, Any], values: list[Any]) -> dict[str, Any]:
             if name in used or name in required
         }
     elif "items" in schema:
-        kept["items"] = trimmed(schema["items"], [one for value in values for one in value])
+        kept["items"] = trimmed(schema["items"], [item for value in values for item in value])
     elif "additionalProperties" in schema:
         kept["additionalProperties"] = trimmed(schema["additionalProperties"], [])
     return kept

@@ -22,7 +22,7 @@ def png(*chunks: tuple[bytes, bytes]) -> bytes:
             struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
         )
 
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*one) for one in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*parts) for parts in chunks)
 
 
 def header(side: int) -> tuple[bytes, bytes]:

@@ -83,7 +83,7 @@ def wait_for_steps(
             return float(rows[0][0])
         for machine in machines:
             assert machine.process.poll() is None, machine.watched.text
-        assert time.monotonic() < limit, "\n".join(one.watched.text for one in machines)
+        assert time.monotonic() < limit, "\n".join(machine.watched.text for machine in machines)
         time.sleep(0.2)
 
 

@@ -151,9 +151,9 @@ def test_a_thousand_mixed_batches(tmp_path: Path) -> None:
             assert rows.pop(place)["problem"]
             for value, row in zip(values, rows, strict=True):
                 expected = solo[value]["predictions"][0]["probabilities"]
-                for one, other in zip(row["probabilities"], expected, strict=True):
-                    assert one["class"] == other["class"]
-                    assert abs(one["probability"] - other["probability"]) <= 1e-6
+                for entry, alone in zip(row["probabilities"], expected, strict=True):
+                    assert entry["class"] == alone["class"]
+                    assert abs(entry["probability"] - alone["probability"]) <= 1e-6
 
 
 def test_two_hundred_slow_clients_are_cut_off_in_time(tmp_path: Path) -> None:

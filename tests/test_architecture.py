@@ -47,7 +47,7 @@ def test_the_layers_drawn_are_the_layers_enforced(package):
 def test_the_places_that_are_named_exist(page):
     named = re.findall(r"`([\w./<>-]+)`", (ROOT / page).read_text(encoding="utf-8"))
     invented = re.compile(r"<|NAME|FAULT")
-    places = [one for one in named if "/" in one and not invented.search(one)]
+    places = [name for name in named if "/" in name and not invented.search(name)]
     missing = []
     for place in places:
         inner = [PACKAGE / "training", *ROOT.glob("packages/*"), *ROOT.glob("packages/*/tests")]

@@ -23,7 +23,7 @@ def project(name):
 
 
 def names(requirements):
-    return {Requirement(one).name for one in requirements}
+    return {Requirement(requirement).name for requirement in requirements}
 
 
 def test_all_have_one_version_and_the_licence():
@@ -63,7 +63,10 @@ def dependencies(monkeypatch):
     def dependencies(root):
         metadata = {"version": "1.2"}
         update(SimpleNamespace(root=str(root), config=config), metadata)
-        return {one.name: one for one in map(Requirement, metadata["dependencies"])}
+        return {
+            requirement.name: requirement
+            for requirement in map(Requirement, metadata["dependencies"])
+        }
 
     return dependencies
 

@@ -23,9 +23,13 @@ def _name(requirement: str) -> str:
 
 def test_its_dependencies_are_those_of_the_whole_but_for_what_it_leaves_out():
     whole, small = _project("."), _project("packages/onsight-run")
-    kept = {one for one in small["dependencies"] if _name(one) != "onnxruntime"}
+    kept = {
+        requirement for requirement in small["dependencies"] if _name(requirement) != "onnxruntime"
+    }
     assert kept <= set(whole["dependencies"])
-    left_out = {_name(one) for one in whole["dependencies"]} - {_name(one) for one in kept}
+    left_out = {_name(requirement) for requirement in whole["dependencies"]} - {
+        _name(requirement) for requirement in kept
+    }
     assert left_out - {"tensorboard"} == _LEFT_OUT - {"onsight_lint", "onsight_explain.explain"}
     assert small["version"] == whole["version"]
     for extra, needs in small["optional-dependencies"].items():

@@ -36,9 +36,9 @@ def wanted():
     dependencies = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["dependencies"]
     extras = project["project"]["optional-dependencies"]
     (all_of_them,) = map(Requirement, extras["all"])
-    chosen = [one for extra in all_of_them.extras for one in extras[extra]]
+    chosen = [requirement for extra in all_of_them.extras for requirement in extras[extra]]
     dev = project["dependency-groups"]["dev"]
-    return [Requirement(one) for one in [*dependencies, *chosen, *dev]]
+    return [Requirement(requirement) for requirement in [*dependencies, *chosen, *dev]]
 
 
 def locked():

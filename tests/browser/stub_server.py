@@ -167,12 +167,12 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, png(heat), {"Content-Type": "image/png"})
         elif url.path == "/similar":
             image = base64.b64encode(png(np.full((28, 28), 90, np.uint8))).decode()
-            one = {
+            match = {
                 "label": "coat",
                 "similarity": 0.93,
                 "image": f"data:image/png;base64,{image}",
             }
-            self._send(200, {"similar": [one] * 5}, {})
+            self._send(200, {"similar": [match] * 5}, {})
         else:
             self._predict(query, body)
 

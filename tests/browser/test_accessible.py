@@ -11,9 +11,9 @@ axe_playwright = pytest.importorskip(
 def faults(page: sync_api.Page) -> list[str]:
     found = axe_playwright.Axe().run(page).response["violations"]
     return [
-        f"{one['impact']}: {one['id']}: {node['html'][:200]}"
-        for one in found
-        for node in one["nodes"]
+        f"{violation['impact']}: {violation['id']}: {node['html'][:200]}"
+        for violation in found
+        for node in violation["nodes"]
     ]
 
 

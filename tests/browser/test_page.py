@@ -116,10 +116,10 @@ def test_a_file_too_large_is_not_sent(new_page, stub, image) -> None:
 
 
 def test_images_too_large_together_are_sent_one_by_one(new_page, stub, image) -> None:
-    one, other = image("a.png"), image("b.png", seed=1)
-    stub.max_bytes = one.stat().st_size + 2000
+    first, second = image("a.png"), image("b.png", seed=1)
+    stub.max_bytes = first.stat().st_size + 2000
     page = new_page(stub.address)
-    page.set_input_files("#files", [one, other])
+    page.set_input_files("#files", [first, second])
     expect(page.locator(".chart tbody")).to_have_count(2)
     expect(page.locator(".waiting")).to_have_count(0)
     assert stub.batches == [1, 1]

@@ -21,7 +21,7 @@ class Result:
     def __init__(self, function, given):
         self.error = self.value = None
         try:
-            self.value = function(*(get(one) for one in given))
+            self.value = function(*(get(argument) for argument in given))
         except Exception as error:
             self.error = error
 
@@ -53,9 +53,9 @@ def make_fake_ray(nodes=({"CPU": 1.0},), size=1):
         ModuleType(name) for name in ("ray", "ray.data", "ray.train", "ray.train.collective")
     )
 
-    def remote(one):
+    def remote(target):
         def begin(*given):
-            return Handle(one(*given)) if isinstance(one, type) else Result(one, given)
+            return Handle(target(*given)) if isinstance(target, type) else Result(target, given)
 
         made = SimpleNamespace(remote=begin)
         made.options = lambda **options: made
@@ -67,7 +67,7 @@ def make_fake_ray(nodes=({"CPU": 1.0},), size=1):
     ray.shutdown = lambda: ray.calls.append(("shutdown", {}))
     ray.nodes = lambda: [{"Alive": True, "Resources": node} for node in nodes]
     ray.get_runtime_context = lambda: SimpleNamespace(get_node_id=lambda: "node")
-    ray.remote, ray.get, ray.put = remote, get, lambda one: one
+    ray.remote, ray.get, ray.put = remote, get, lambda value: value
     ray.wait = lambda results, timeout: (results, [])
     ray.exceptions = SimpleNamespace(RayError=RayError)
     ray.data, ray.train = data, train

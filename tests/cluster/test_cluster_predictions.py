@@ -56,9 +56,9 @@ def test_predictions_survive_the_journey():
         Prediction("c", "y", 0.75, None, sure[::-1], None, None, features + 1),
     ]
     back = list(from_table("abc", to_table([0, 1, 2], found, True)))
-    for one, other in zip(found, back, strict=True):
-        for name in vars(one):
-            assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    for sent, received in zip(found, back, strict=True):
+        for name in vars(sent):
+            assert np.array_equal(getattr(sent, name), getattr(received, name)), name
     (plain, *_) = from_table("abc", to_table([0, 1, 2], found, False))
     assert plain.probabilities is None
     assert np.array_equal(plain.features, features)

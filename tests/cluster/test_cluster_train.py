@@ -50,7 +50,7 @@ def test_a_run_on_a_cluster_is_the_run_of_one_machine(on_fake, shared_bars, tmp_
         reporter=SilentReporter(),
         **fields,
     )
-    expected, found = (load_file(one / "model.safetensors") for one in (here.path, out))
+    expected, found = (load_file(folder / "model.safetensors") for folder in (here.path, out))
     assert all((found[name] == weights).all() for name, weights in expected.items())
     assert on_fake.calls[-1][0] == "shutdown"
 

@@ -217,7 +217,7 @@ def _turns(pixels: Pixels) -> Iterator[tuple[int, Pixels]]:
         lambda: flipped[::-1, ::-1],
         lambda: flipped[::-1],
     ]
-    yield from ((number, one()) for number, one in enumerate(seen, 1))
+    yield from ((number, make()) for number, make in enumerate(seen, 1))
 
 
 def _animations() -> Iterator[Odd]:

@@ -66,20 +66,20 @@ def test_every_image_comes_back_with_its_label(tmp_path, threads, cached):
 def test_order_is_that_of_the_digests_whatever_the_order_of_the_source(tmp_path):
     images = grey(50)
     labels = [str(number % 3) for number in range(50)]
-    one = open_job(make_source(images, labels), AUTO, None)
-    other = open_job(make_source(images[::-1], labels[::-1]), AUTO, None)
-    assert np.array_equal(one.digests, other.digests)
-    assert np.array_equal(one.pixels[one.rows], other.pixels[other.rows])
-    assert np.array_equal(one.index.labels, other.index.labels)
-    assert sorted(map(bytes, one.digests)) == [bytes(digest) for digest in one.digests]
+    job = open_job(make_source(images, labels), AUTO, None)
+    reversed_job = open_job(make_source(images[::-1], labels[::-1]), AUTO, None)
+    assert np.array_equal(job.digests, reversed_job.digests)
+    assert np.array_equal(job.pixels[job.rows], reversed_job.pixels[reversed_job.rows])
+    assert np.array_equal(job.index.labels, reversed_job.index.labels)
+    assert sorted(map(bytes, job.digests)) == [bytes(digest) for digest in job.digests]
 
 
 def test_the_same_image_in_two_classes_has_one_order_too():
     images = grey(3) * 2
     labels = ["x", "y", "x", "y", "x", "y"]
-    one = open_job(make_source(images, labels), AUTO, None)
-    other = open_job(make_source(images[::-1], labels[::-1]), AUTO, None)
-    assert one.index.labels.tolist() == other.index.labels.tolist() == [0, 1] * 3
+    job = open_job(make_source(images, labels), AUTO, None)
+    reversed_job = open_job(make_source(images[::-1], labels[::-1]), AUTO, None)
+    assert job.index.labels.tolist() == reversed_job.index.labels.tolist() == [0, 1] * 3
 
 
 def test_digest_depends_on_content_not_container():
@@ -279,7 +279,9 @@ def test_after_the_deadline_only_the_first_are_decoded_and_the_others_listed(tmp
     assert [problem.path for problem in pack.problems] == [
         f"p{number}" for number in range(70, 300)
     ]
-    assert {(one.stage, one.reason) for one in pack.problems} == {("draw", "no time to decode it")}
+    assert {(problem.stage, problem.reason) for problem in pack.problems} == {
+        ("draw", "no time to decode it")
+    }
     assert not open_job(source, AUTO, tmp_path).was_cached  # what is kept is whole
 
 

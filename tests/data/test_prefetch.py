@@ -92,7 +92,7 @@ def batches(accelerator, count):
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
 def test_all_come_once_in_order(accelerator, count):
-    got = [int(one) for (one,) in prefetch(batches(accelerator, count), GPU)]
+    got = [int(item) for (item,) in prefetch(batches(accelerator, count), GPU)]
     assert got == list(range(count))
 
 
@@ -170,8 +170,8 @@ def test_the_loader_prefetches_only_for_accelerators_and_what_is_not_there_yet(m
     assert not asked
     sent = list(Loader(images, torch.arange(20), 6, GPU).epoch(1, 1))
     assert asked == [GPU]
-    for one, other in zip(plain, sent, strict=True):
-        assert all(map(torch.equal, one[:4], other[:4]))
+    for batch, sent_batch in zip(plain, sent, strict=True):
+        assert all(map(torch.equal, batch[:4], sent_batch[:4]))
     monkeypatch.setattr(loader_module, "has_streams", lambda device: True)
     there = torch.device("meta")  # stands in for a GPU on which the images are
     list(Loader(images.to(there), torch.arange(20), 6, there).in_order())

@@ -59,13 +59,13 @@ def sides(dataset) -> dict[str, set[int]]:
 
 def test_without_groups_patients_are_divided(tmp_path):
     found = sides(dataset_of(images(tmp_path / "data")))
-    assert sum(len(one) > 1 for one in found.values()) > 10
+    assert sum(len(splits) > 1 for splits in found.values()) > 10
 
 
 @pytest.mark.parametrize("pattern", [r"p[0-9]+", r"/p([0-9]+)-"])
 def test_no_group_is_divided(tmp_path, pattern):
     dataset = dataset_of(images(tmp_path / "data"), group_by=pattern, folds="1")
-    assert {len(one) for one in sides(dataset).values()} == {1}
+    assert {len(splits) for splits in sides(dataset).values()} == {1}
     assert {TRAIN, VALIDATION, TEST} <= set(dataset.splits.tolist())
     assert "40 groups" in dataset.units.how.reason
 
@@ -73,7 +73,7 @@ def test_no_group_is_divided(tmp_path, pattern):
 def test_a_column_of_groups_does_the_same(tmp_path):
     data = manifest(tmp_path / "data", "group", lambda number: f"patient {number // 5}")
     dataset = dataset_of(data, folds="1")
-    assert {len(one) for one in sides(dataset).values()} == {1}
+    assert {len(splits) for splits in sides(dataset).values()} == {1}
 
 
 def test_no_group_is_divided_by_folds(tmp_path):
@@ -81,8 +81,8 @@ def test_no_group_is_divided_by_folds(tmp_path):
     folds: dict[str, set[int]] = {}
     for locator, fold in zip(dataset.pack.index.locators, dataset.fold.tolist(), strict=True):
         folds.setdefault(Path(locator).stem.partition("-")[0], set()).add(fold)
-    assert {len(one) for one in folds.values()} == {1}
-    assert {next(iter(one)) for one in folds.values()} == {1, 2, 3, 4}
+    assert {len(numbers) for numbers in folds.values()} == {1}
+    assert {next(iter(numbers)) for numbers in folds.values()} == {1, 2, 3, 4}
 
 
 def test_more_images_of_a_group_do_not_move_it(tmp_path):
@@ -118,7 +118,7 @@ def test_the_latest_are_tested(tmp_path):
     days = {}
     for locator, split in zip(dataset.pack.index.locators, dataset.splits.tolist(), strict=True):
         days.setdefault(int(Path(locator).stem.partition("-")[2]) // 10, set()).add(split)
-    assert {len(one) for one in days.values()} == {1}
+    assert {len(splits) for splits in days.values()} == {1}
     assert [next(iter(days[day])) for day in range(20)] == [TRAIN] * 16 + [VALIDATION] * 2 + [
         TEST
     ] * 2
@@ -168,7 +168,7 @@ def divided(dataset) -> int:
     found: dict[str, set[int]] = {}
     for locator, split in zip(dataset.pack.index.locators, dataset.splits.tolist(), strict=True):
         found.setdefault(Path(locator).stem[1:], set()).add(split)
-    return sum(len(one) > 1 for one in found.values())
+    return sum(len(splits) > 1 for splits in found.values())
 
 
 def test_near_duplicates_stay_together_if_asked_or_if_they_are_known(tmp_path):

@@ -97,8 +97,10 @@ def test_the_split_is_that_of_packed_images(photos):
 
 def test_without_crops_an_epoch_is_bit_equal_to_the_packs(photos):
     epochs = [
-        list(Loader(opened(photos, residency=one).images, torch.arange(31), 8, CPU).epoch(1, 2))
-        for one in ("stream", "map")
+        list(
+            Loader(opened(photos, residency=residency).images, torch.arange(31), 8, CPU).epoch(1, 2)
+        )
+        for residency in ("stream", "map")
     ]
     for streamed, packed in zip(*epochs, strict=True):
         assert all(map(torch.equal, streamed[:4], packed[:4]))
@@ -216,7 +218,7 @@ def test_an_epoch_goes_on_from_a_step_and_shares_make_the_batch(photos):
 
 
 def stream_threads():
-    return [one for one in threading.enumerate() if one.name.startswith("stream")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("stream")]
 
 
 def test_stopping_early_leaves_no_thread_and_few_images_read_ahead(photos):

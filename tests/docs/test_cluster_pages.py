@@ -81,8 +81,8 @@ def faults(value, schema, place="spec"):
     if isinstance(value, list):
         return found + [
             fault
-            for number, one in enumerate(value)
-            for fault in faults(one, schema["items"], f"{place}[{number}]")
+            for number, item in enumerate(value)
+            for fault in faults(item, schema["items"], f"{place}[{number}]")
         ]
     if not isinstance(value, dict):
         return found
@@ -123,7 +123,9 @@ def test_all_kinds_are_there():
     ],
 )
 def test_a_planted_fault_is_found(change, fault):
-    (manifest,) = [copy.deepcopy(one) for one in manifests() if one["kind"] == "RayJob"]
+    (manifest,) = [
+        copy.deepcopy(manifest) for manifest in manifests() if manifest["kind"] == "RayJob"
+    ]
     change(manifest["spec"])
     (found,) = faults(manifest["spec"], SCHEMAS["RayJob"]["spec"])
     assert fault in found
@@ -239,7 +241,7 @@ def on_ray(monkeypatch):
 
 def test_the_service_of_the_page_is_one_that_the_deployment_takes(on_ray, tmp_path):
     module, told = on_ray
-    (service,) = [one for one in manifests() if one["kind"] == "RayService"]
+    (service,) = [manifest for manifest in manifests() if manifest["kind"] == "RayService"]
     inner = yaml.safe_load(service["spec"]["serveConfigV2"])
     (application,) = inner["applications"]
     assert application["import_path"] == "onsight.serve.on_ray:app"

@@ -54,7 +54,7 @@ def test_the_command_proves_the_file_on_the_runs_own_test_images(copied, trained
     assert facts["accuracy"] == facts["accuracy_in_torch"] == trained.results["accuracy"]
     assert facts["largest_difference"] <= 1e-5
     assert facts["bytes"] == Path(facts["out"]).stat().st_size
-    assert {one.name for one in (copied / "export").iterdir()} == {
+    assert {path.name for path in (copied / "export").iterdir()} == {
         "model.onnx",
         "model.onnx.proof.json",
     }

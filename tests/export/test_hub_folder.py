@@ -86,7 +86,7 @@ def test_timm_gives_onsights_logits(tmp_path, model, size, channels, temperature
     card = ModelCard.load(tmp_path / "hub" / "README.md")
     assert card.data.library_name == "timm"
     assert "timm.create_model" in card.text
-    assert {one.name for one in (tmp_path / "hub").iterdir()} == {
+    assert {path.name for path in (tmp_path / "hub").iterdir()} == {
         "README.md",
         "config.json",
         "model.safetensors",
@@ -108,7 +108,7 @@ def test_what_timm_cannot_load_is_for_onsight_alone(tmp_path, model, units, caps
     assert "timm cannot load this folder" in card.text
     assert "timm.create_model" not in card.text
     images = torch.randint(0, 256, (2, 32, 32, 3), dtype=torch.uint8)
-    logits = [onsight.load(one, device="cpu").classifier(images) for one in (path, folder)]
+    logits = [onsight.load(source, device="cpu").classifier(images) for source in (path, folder)]
     assert torch.equal(*logits)
 
 

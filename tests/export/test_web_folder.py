@@ -27,8 +27,8 @@ def test_the_page_finds_everything_beside_it(onnx_file, runtime, tmp_path):
     write_web_folder(onnx_file, folder, tmp_path)
     page = (folder / "index.html").read_text()
     loaded = re.findall(r'(?:src|href)="([^"]+)"', page)
-    assert set(loaded) | {"index.html"} == {one.name for one in folder.iterdir()}
-    assert not [one for one in folder.iterdir() if re.search(r"https?://", one.read_text())]
+    assert set(loaded) | {"index.html"} == {path.name for path in folder.iterdir()}
+    assert not [path for path in folder.iterdir() if re.search(r"https?://", path.read_text())]
     model = json.loads((folder / "model.js").read_text().partition(" = ")[2].rstrip(";\n"))
     assert base64.b64decode(model["network"]) == onnx_file.read_bytes()
     assert model["facts"]["classes"] == list(load_onnx(onnx_file).classes)

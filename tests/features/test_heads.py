@@ -120,9 +120,9 @@ def test_noise_is_penalised_more_than_a_signal():
 def test_all_views_are_fitted_and_the_plain_one_is_judged():
     features, labels = clouds(150)
     views = LabelledFeatures(torch.stack([features, features + 100]), labels)
-    one = HeadSettings(0.01).fit(labelled(features, labels), CLASSES)
+    plain = HeadSettings(0.01).fit(labelled(features, labels), CLASSES)
     both = HeadSettings(0.01).fit(views, CLASSES)
-    assert not torch.allclose(one.weight, both.weight, atol=1e-3)
+    assert not torch.allclose(plain.weight, both.weight, atol=1e-3)
     chosen = choose_head(views, labelled(*clouds(120, seed=1)), CLASSES)
     assert chosen.right > 60
 

@@ -175,7 +175,9 @@ def test_precision_follows_the_device(two_gpus):
 
 def test_precision_is_that_of_the_given_gpu_among_several_generations(two_gpus, monkeypatch):
     generations = [(9, 0), (7, 5)]
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda one: generations[one.index])
+    monkeypatch.setattr(
+        torch.cuda, "get_device_capability", lambda device: generations[device.index]
+    )
     assert choose_precision("auto", torch.device("cuda:0")).value == "bf16"
     assert choose_precision("auto", torch.device("cuda:1")).value == "fp32"
 
@@ -192,7 +194,7 @@ def test_precision_is_that_of_the_given_gpu_among_several_generations(two_gpus, 
 )
 def test_fp32_says_where_it_is_rounded(monkeypatch, device, precision, convolutions, is_named):
     generations = [(9, 0), (7, 5)]
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda one: generations[one.index])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda gpu: generations[gpu.index])
     assert torch.backends.cudnn.conv.fp32_precision == "tf32"  # torch's default
     settings = types.SimpleNamespace(fp32_precision=convolutions)
     monkeypatch.setattr(plan_module, "_CUDNN", types.SimpleNamespace(conv=settings))

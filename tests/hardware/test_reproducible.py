@@ -86,7 +86,7 @@ def test_each_operation_is_told_once_in_every_run_and_other_warnings_are_shown()
                 warnings.warn("something else", stacklevel=1)
         assert found == ["put_"]
         assert told == ["put_ has no deterministic kernel here: bits may differ next time"]
-        assert [str(one.message) for one in shown] == ["something else"]
+        assert [str(warning.message) for warning in shown] == ["something else"]
 
 
 @pytest.mark.parametrize(

@@ -175,9 +175,11 @@ def state_of(net):
     tensors = [*net.named_parameters(), *net.named_buffers()]
     return {
         "values": [(name, tensor.detach().clone()) for name, tensor in tensors],
-        "grads": [(one.requires_grad, one.grad) for one in net.parameters()],
-        "modes": [one.training for one in net.modules()],
-        "hooks": [(len(one._forward_hooks), len(one._forward_pre_hooks)) for one in net.modules()],
+        "grads": [(parameter.requires_grad, parameter.grad) for parameter in net.parameters()],
+        "modes": [module.training for module in net.modules()],
+        "hooks": [
+            (len(module._forward_hooks), len(module._forward_pre_hooks)) for module in net.modules()
+        ],
     }
 
 

@@ -48,7 +48,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_its_results_stay_in_order(room,
     loader = Loader(images, torch.arange(35), 16, CPU)
     classifier = make_classifier(room)
     found, expected = (
-        evaluate_batches(one, loader.in_order()) for one in (classifier, make_classifier(35))
+        evaluate_batches(model, loader.in_order()) for model in (classifier, make_classifier(35))
     )
     assert found.ids.tolist() == list(range(35))
     assert found.predicted.tolist() == expected.predicted.tolist()

@@ -138,7 +138,9 @@ def test_it_learns_and_every_parameter_takes_part():
         loss.backward()
         optimizer.step()
     assert loss.item() < 0.05
-    assert [name for name, one in net.named_parameters() if torch.equal(one, start[name])] == []
+    assert [
+        name for name, parameter in net.named_parameters() if torch.equal(parameter, start[name])
+    ] == []
 
 
 def test_same_seed_same_weights():

@@ -24,7 +24,7 @@ def test_the_patterns_are_those_of_the_cosine_transform():
     largest = np.abs(frequencies).max(axis=(1, 2))
     # Each pattern is one frequency, and each frequency occurs once.
     assert np.allclose((frequencies**2).sum(axis=(1, 2)), largest**2)
-    assert len({int(one) for one in np.abs(frequencies).reshape(16, -1).argmax(axis=1)}) == 16
+    assert len({int(index) for index in np.abs(frequencies).reshape(16, -1).argmax(axis=1)}) == 16
 
 
 @pytest.mark.parametrize(("channels", "side", "count"), [(1, 3, 8), (3, 3, 8), (3, 4, 16)])

@@ -178,7 +178,7 @@ def test_an_altered_file_is_refused(tmp_path, field, value):
     save_model(path, model_file("my.nets:Tiny", tiny()))
     tensors, facts = read_tensors(path)
     write_tensors(
-        path, {name: one.clone() for name, one in tensors.items()}, facts | {field: value}
+        path, {name: tensor.clone() for name, tensor in tensors.items()}, facts | {field: value}
     )
     with pytest.raises(ModelError, match="not a complete Onsight model file"):
         load_model_file(path)
@@ -189,7 +189,7 @@ def test_other_keys_of_images_are_refused(tmp_path, seen):
     path = tmp_path / "model.safetensors"
     save_model(path, model_file("my.nets:Tiny", tiny()))
     tensors, facts = read_tensors(path)
-    tensors = {name: one.clone() for name, one in tensors.items()}
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     write_tensors(path, tensors | {"onsight.seen": seen}, facts)
     with pytest.raises(ModelError, match="onsight.seen must be int64"):
         load_model_file(path)
@@ -228,7 +228,7 @@ def test_weights_that_do_not_fit_are_named(module, message):
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     with pytest.raises(ModelError, match=f"do not fit 'my.nets:Tiny': .*{message}"):
         build_model(file, module)
-    assert all(torch.equal(before[name], one) for name, one in module.state_dict().items())
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
 
 
 def test_image_keys_are_the_first_half_of_the_digests():

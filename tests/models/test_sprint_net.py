@@ -76,7 +76,9 @@ def test_it_learns_and_only_the_patterns_stay():
         optimizer.step()
     assert loss.item() < 0.05
     now = net.state_dict()
-    assert [name for name, one in now.items() if torch.equal(one, start[name])] == ["patterns"]
+    assert [name for name, tensor in now.items() if torch.equal(tensor, start[name])] == [
+        "patterns"
+    ]
 
 
 def test_the_patterns_belong_to_the_model_file_and_nothing_is_computed_backwards_for_them():

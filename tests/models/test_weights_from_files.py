@@ -90,7 +90,7 @@ def test_a_head_for_other_classes_starts_at_zero(net, tmp_path):
 
 
 def test_tensors_without_a_place_and_a_missing_head_are_said(net, tmp_path):
-    tensors = {name: one for name, one in net.state_dict().items() if name != "head.bias"}
+    tensors = {name: tensor for name, tensor in net.state_dict().items() if name != "head.bias"}
     torch.save({**tensors, "teacher.weight": torch.ones(3)}, tmp_path / "w.pth")
     filled, loaded = started(tmp_path / "w.pth")
     assert_same(filled, tensors, but="head.")

@@ -65,7 +65,7 @@ def test_predictions_leave_nothing_behind(undisturbed, shared_bars):
     for start in range(0, total, 20):
         rows_of_batch = list(predictor.predictions(contents))
         assert len(rows_of_batch) == 20
-        assert sum(one.problem is not None for one in rows_of_batch) == 2
+        assert sum(row.problem is not None for row in rows_of_batch) == 2
         if start % 200 == 0:
             rows.append(taken())
     assert np.shape(rows)[1] == 3

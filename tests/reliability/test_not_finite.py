@@ -52,7 +52,7 @@ def plant(place, value, at, told):
         return None
 
     def update(self):
-        before = [one.clone() for one in self.model.parameters()]
+        before = [parameter.clone() for parameter in self.model.parameters()]
         try:
             real_update(self)
         finally:
@@ -92,7 +92,7 @@ def check_ended(ended, out, told):
     assert not (out / "model.safetensors").exists()
     for path in out.rglob("*.safetensors"):
         tensors, facts = read_tensors(path)
-        assert all(one.isfinite().all() for one in tensors.values()), path
+        assert all(tensor.isfinite().all() for tensor in tensors.values()), path
         if path.name == "last.safetensors":
             now = facts["progress"]
             assert (

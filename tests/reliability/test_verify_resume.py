@@ -60,13 +60,13 @@ def test_a_difference_is_named_and_both_runs_are_kept(
 
     real = verify.compare_folders
 
-    def planted(one, other):
+    def planted(folder, other):
         path = other / "model.safetensors"
         tensors, facts = read_tensors(path)
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         next(iter(tensors.values())).view(-1)[0] += 1
         write_tensors(path, tensors, facts)
-        return real(one, other)
+        return real(folder, other)
 
     monkeypatch.setattr(verify, "compare_folders", planted)
     code, said = ask(capsys, shared_bars, "--kills", 1)

@@ -59,13 +59,13 @@ def answers(predictor):
     """Everything that a predictor says of the images, bit for bit."""
     return [
         (
-            one.predicted,
-            one.probability,
-            one.probabilities.tobytes(),
-            one.out_of_distribution,
-            one.score,
+            prediction.predicted,
+            prediction.probability,
+            prediction.probabilities.tobytes(),
+            prediction.out_of_distribution,
+            prediction.score,
         )
-        for one in predictor.predictions(IMAGES)
+        for prediction in predictor.predictions(IMAGES)
     ]
 
 

@@ -30,7 +30,7 @@ def test_every_form_of_an_image_gives_the_same_answer(server):
         assert (status, row["name"], row["problem"]) == (200, "a.png", None)
         want = expected(content)
         assert row["predicted"] == StubRunner.classes[want.argmax()]
-        shares = {one["class"]: one["probability"] for one in row["probabilities"]}
+        shares = {entry["class"]: entry["probability"] for entry in row["probabilities"]}
         assert [shares[name] for name in StubRunner.classes] == pytest.approx(want, abs=1e-6)
         for kind in ("image/png", "application/octet-stream", "image/x-unheard-of"):
             raw = server.ask("POST", "/predict", content, content_type=kind)[2]
@@ -53,7 +53,7 @@ def test_the_answers_equal_those_of_a_run_in_python(trained, bars):
         rows = served.predict(*(path.read_bytes() for path in paths))[1]
         card = served.ask("GET", "/model")[2]
     for row, shares in zip(rows, want, strict=True):
-        found = {one["class"]: one["probability"] for one in row["probabilities"]}
+        found = {entry["class"]: entry["probability"] for entry in row["probabilities"]}
         assert [found["across"], found["down"]] == pytest.approx(shares, abs=1e-6)
     assert card["name"] == trained.path.name
     assert (card["accuracy"], card["images"]) == (
@@ -162,7 +162,7 @@ def test_the_log_is_json_and_names_no_file(model, capfd):
         served.ask("GET", "/secret")
     lines = capfd.readouterr().err.splitlines()
     events = [json.loads(line) for line in lines]
-    assert [one["status"] for one in events if one["event"] == "request"] == [200, 404]
+    assert [event["status"] for event in events if event["event"] == "request"] == [200, 404]
     assert not any("secret" in line for line in lines)
 
 
@@ -213,10 +213,10 @@ def test_the_training_images_that_look_most_alike_are_found(trained, bars):
         assert status == 200
         found = answer["similar"]
         assert len(found) == 3
-        assert [one["similarity"] for one in found] == sorted(
-            (one["similarity"] for one in found), reverse=True
+        assert [match["similarity"] for match in found] == sorted(
+            (match["similarity"] for match in found), reverse=True
         )
-        assert {one["label"] for one in found} <= {"across", "down"}
+        assert {match["label"] for match in found} <= {"across", "down"}
         content = base64.b64decode(found[0]["image"].partition("base64,")[2])
         assert Image.open(io.BytesIO(content)).size == (12, 12)
         if found[0]["similarity"] > 0.9999:  # it was itself trained on

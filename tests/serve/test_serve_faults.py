@@ -42,8 +42,10 @@ def test_a_hostile_image_among_others_changes_nothing_for_them(server):
         assert (rows.pop(place)["problem"] is None) == is_usable
         for value, row in zip(values, rows, strict=True):
             assert row["predicted"] == solo[value]["predicted"]
-            for one, other in zip(row["probabilities"], solo[value]["probabilities"], strict=True):
-                assert one["probability"] == pytest.approx(other["probability"], abs=1e-6)
+            for entry, alone in zip(
+                row["probabilities"], solo[value]["probabilities"], strict=True
+            ):
+                assert entry["probability"] == pytest.approx(alone["probability"], abs=1e-6)
         assert server.predict(bad)[0] == (200 if is_usable else 422)
     assert server.batcher.is_alive
 

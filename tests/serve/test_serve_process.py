@@ -86,10 +86,10 @@ def test_a_stop_under_load_loses_nothing_that_was_accepted(process, round_):
     assert set(statuses) <= {200, 503, None}
     lines = started.stderr.read().splitlines()
     logged = [json.loads(line) for line in lines]
-    accepted = [one["status"] for one in logged if one["event"] == "request"]
+    accepted = [event["status"] for event in logged if event["event"] == "request"]
     assert accepted.count(200) == statuses.count(200)
     assert set(accepted) <= {200, 503}
-    assert "request failed" not in {one["event"] for one in logged}  # one that was broken off
+    assert "request failed" not in {event["event"] for event in logged}  # one that was broken off
 
 
 def test_ctrl_c_ends_quietly(process):

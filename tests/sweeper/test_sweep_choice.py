@@ -31,8 +31,8 @@ def test_the_winners_test_accuracy_is_not_flattered_but_its_validation_accuracy_
         choose_winner([swept(str(n), *pair) for n, pair in enumerate(zip(*both, strict=True))])
         for both in right.tolist()
     ]
-    validated = np.mean([one.validation_accuracy for one in winners])
-    tested = np.mean([one.accuracy for one in winners])
+    validated = np.mean([winner.validation_accuracy for winner in winners])
+    tested = np.mean([winner.accuracy for winner in winners])
     spread = np.sqrt(0.8 * 0.2 / 500)
     best_of_six = 0.8 + 1.267 * spread  # the mean of the largest of 6 normal numbers
     assert validated == pytest.approx(best_of_six, abs=0.002)

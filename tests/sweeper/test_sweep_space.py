@@ -14,7 +14,7 @@ def test_every_combination_once_with_the_fields_own_types():
         "flip": [True, False],
     }
     tried = list(combinations(space))
-    assert len(tried) == len({tuple(one.items()) for one in tried}) == 8
+    assert len(tried) == len({tuple(combination.items()) for combination in tried}) == 8
     assert tried[1] == {"learning_rate": 0.001, "model": "lenet", "flip": False}
 
 

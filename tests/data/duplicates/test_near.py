@@ -71,8 +71,8 @@ def pack_of(folder: Path, images: dict[str, Image.Image]) -> Pack:
 def found_in(pack: Pack) -> dict[tuple[str, ...], str]:
     names = [Path(locator).stem for locator in pack.index.locators]
     return {
-        tuple(sorted((names[one.first], names[one.second]))): one.kind
-        for one in find_near_duplicates(pack)
+        tuple(sorted((names[pair.first], names[pair.second]))): pair.kind
+        for pair in find_near_duplicates(pack)
     }
 
 
@@ -83,7 +83,7 @@ def test_a_copy_is_found_and_nothing_else(tmp_path, how):
     copies = {f"{seed:02d}-copy": change(scene(seed)) for seed in range(8)}
     found = found_in(pack_of(tmp_path / "data", scenes | copies))
     assert set(found) == {(f"{seed:02d}", f"{seed:02d}-copy") for seed in range(8)}
-    assert {one.partition(" ")[0] for one in found.values()} == {kind}
+    assert {description.partition(" ")[0] for description in found.values()} == {kind}
 
 
 def test_one_changed_object_is_another_image(tmp_path):

@@ -63,7 +63,9 @@ def test_the_model_file_alone_is_enough(run):
     whole = read_card_subject(run)
     alone = read_card_subject(run / "model.safetensors")
     assert alone.name == whole.name == "pets"
-    assert limitations(alone) == [one for one in limitations(whole) if "were held out" not in one]
+    assert limitations(alone) == [
+        text for text in limitations(whole) if "were held out" not in text
+    ]
     assert ModelCard(card_text(alone)).data.eval_results == (
         ModelCard(card_text(whole)).data.eval_results
     )
@@ -79,7 +81,7 @@ def test_places_on_the_disk_are_not_told(run, shared_bars):
 def test_energy_is_arithmetic_and_says_that_it_was_not_measured(run):
     subject = read_card_subject(run)
     subject.results["seconds"] = 7200.0
-    (said,) = [one for one in training_facts(subject) if "Energy" in one]
+    (said,) = [fact for fact in training_facts(subject) if "Energy" in fact]
     assert "were not measured" in said
     assert "For every 100 W that the machine drew, this run used 200 Wh." in said
 

@@ -120,9 +120,9 @@ def test_facts_are_json_with_every_n_and_interval(tmp_path):
 
 def test_what_is_left_out_and_different_splits_are_said(tmp_path):
     rows = [said(number, "cat", "cat") for number in range(10)]
-    one = plant_run(tmp_path / "one", rows, test_fraction=0.2)
-    two = plant_run(tmp_path / "two", rows[:4], seen=[row.digest for row in rows[4:9]])
-    notes = onsight.compare(one, two).notes
+    first = plant_run(tmp_path / "one", rows, test_fraction=0.2)
+    second = plant_run(tmp_path / "two", rows[:4], seen=[row.digest for row in rows[4:9]])
+    notes = onsight.compare(first, second).notes
     assert notes == (
         "of the 10 held-out images of one, 6 are not compared: 5 used by another run for training "
         "or selection and 1 not held out by every run",
@@ -132,16 +132,18 @@ def test_what_is_left_out_and_different_splits_are_said(tmp_path):
 
 def test_validation_results_are_said_to_be_flattered(tmp_path):
     rows = [said(1, "cat", "cat")]
-    one = plant_run(tmp_path / "one", rows)
-    two = plant_run(tmp_path / "two", rows, split="validation")
-    assert onsight.compare(one, two).notes == (
+    first = plant_run(tmp_path / "one", rows)
+    second = plant_run(tmp_path / "two", rows, split="validation")
+    assert onsight.compare(first, second).notes == (
         "the images of two also chose which epoch to keep, so its accuracy is optimistic",
     )
 
 
 def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path):
     folders = [plant_run(tmp_path / name / "run", [said(1, "cat", "cat")]) for name in "ab"]
-    assert [run.name for run in onsight.compare(*folders).runs] == [str(one) for one in folders]
+    assert [run.name for run in onsight.compare(*folders).runs] == [
+        str(folder) for folder in folders
+    ]
 
 
 def test_errors_say_what_to_do(tmp_path):
@@ -175,17 +177,17 @@ def test_errors_say_what_to_do(tmp_path):
     "text", ["", "path,label\na,cat\n", "path,label,predicted,probability\na,cat,cow,0.5\n"]
 )
 def test_a_damaged_table_is_refused(tmp_path, text):
-    one, two = plant_counts(tmp_path, 3, 1, 1, 1)
-    (two / "predictions.csv").write_text(text)
+    first, second = plant_counts(tmp_path, 3, 1, 1, 1)
+    (second / "predictions.csv").write_text(text)
     with pytest.raises(OutputError, match=r"predictions\.csv is damaged|no images"):
-        onsight.compare(one, two)
+        onsight.compare(first, second)
 
 
 def test_a_damaged_model_file_is_refused(tmp_path):
-    one, two = plant_counts(tmp_path, 3, 1, 1, 1)
-    (two / "model.safetensors").write_bytes(b"damaged")
+    first, second = plant_counts(tmp_path, 3, 1, 1, 1)
+    (second / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(ModelError, match="damaged"):
-        onsight.compare(one, two)
+        onsight.compare(first, second)
 
 
 def test_the_command_prints_and_writes_a_page(tmp_path, capsys, monkeypatch):
@@ -226,8 +228,10 @@ def test_a_folder_and_its_zip_give_the_same_images(trained, shared_bars, tmp_pat
     assert {"data", "seed", "epochs"} <= changed
     page = found.save_page(tmp_path / "page.html").read_text(encoding="utf-8")
     differing = sum(
-        int(np.sum(one.predicted[rows] != two.predicted[others]))
-        for (one, rows), (two, others) in [zip(found.held_out, found.pairing.rows, strict=True)]
+        int(np.sum(first.predicted[rows] != second.predicted[others]))
+        for (first, rows), (second, others) in [
+            zip(found.held_out, found.pairing.rows, strict=True)
+        ]
     )
     assert page.count('<img src="data:image/png') == min(differing, 60)
 

@@ -24,8 +24,8 @@ def without_digests(*rows):
 def test_images_are_found_again_under_other_paths_and_in_another_order(tmp_path):
     rows = [said(number, "cat", "cat") for number in range(6)]
     moved = [row._replace(path=f"C:/{row.path}") for row in reversed(rows)]
-    one, two = plant_run(tmp_path / "one", rows), plant_run(tmp_path / "two", moved)
-    (first, second), left_out = paired(one, two)
+    run, other_run = plant_run(tmp_path / "one", rows), plant_run(tmp_path / "two", moved)
+    (first, second), left_out = paired(run, other_run)
     assert first == [row.path for row in rows]
     assert second == [f"C:/{row.path}" for row in rows]
     assert left_out == (LeftOut(0, 0, 0),) * 2
@@ -39,17 +39,17 @@ def test_images_are_left_out_for_the_reason_that_holds(tmp_path):
         said(5, "dog", "cat"),
     )
     other_label = relabelled._replace(label="dog")
-    one = plant_run(tmp_path / "one", [*common, trained, relabelled, absent])
-    two = plant_run(tmp_path / "two", [*common, other_label], seen=[trained.digest])
-    (first, second), left_out = paired(one, two)
+    run = plant_run(tmp_path / "one", [*common, trained, relabelled, absent])
+    other_run = plant_run(tmp_path / "two", [*common, other_label], seen=[trained.digest])
+    (first, second), left_out = paired(run, other_run)
     assert first == second == [row.path for row in common]
     assert left_out == (LeftOut(seen=1, relabelled=1, absent=1), LeftOut(0, 1, 0))
 
 
 def test_equal_images_are_paired_one_to_one(tmp_path):
     copies = [said(1, "cat", "cat")._replace(path=path) for path in "abc"]
-    one, two = plant_run(tmp_path / "one", copies), plant_run(tmp_path / "two", copies[:2])
-    (first, second), left_out = paired(one, two)
+    run, other_run = plant_run(tmp_path / "one", copies), plant_run(tmp_path / "two", copies[:2])
+    (first, second), left_out = paired(run, other_run)
     assert (first, second) == (["a", "b"], ["a", "b"])
     assert left_out == (LeftOut(0, 0, 1), LeftOut(0, 0, 0))
 
@@ -65,18 +65,18 @@ def test_only_what_every_run_held_out_is_common(tmp_path):
 
 def test_an_older_run_is_paired_by_path(tmp_path):
     rows = [said(number, "cat", "cat") for number in range(4)]
-    one = plant_run(tmp_path / "one", without_digests(*rows[:3]))
-    two = plant_run(tmp_path / "two", rows[1:])
-    (first, second), left_out = paired(one, two)
+    run = plant_run(tmp_path / "one", without_digests(*rows[:3]))
+    other_run = plant_run(tmp_path / "two", rows[1:])
+    (first, second), left_out = paired(run, other_run)
     assert first == second == ["cat/1.png", "cat/2.png"]
     assert left_out == (LeftOut(0, 0, 1), LeftOut(0, 0, 1))
 
 
 def test_a_image_paired_by_path_that_the_other_was_trained_on_is_left_out(tmp_path):
     rows = [said(number, "cat", "cat") for number in range(3)]
-    one = plant_run(tmp_path / "one", without_digests(*rows), seen=[rows[0].digest])
-    two = plant_run(tmp_path / "two", rows)
-    (first, _), left_out = paired(one, two)
+    run = plant_run(tmp_path / "one", without_digests(*rows), seen=[rows[0].digest])
+    other_run = plant_run(tmp_path / "two", rows)
+    (first, _), left_out = paired(run, other_run)
     assert first == ["cat/1.png", "cat/2.png"]
     assert left_out[1] == LeftOut(seen=1, relabelled=0, absent=0)
 
@@ -87,9 +87,9 @@ def test_a_image_paired_by_path_that_the_other_was_trained_on_is_left_out(tmp_pa
 def test_another_decoding_is_paired_by_path_only_on_the_same_data(tmp_path, size, data, common):
     rows = [said(number, "cat", "cat") for number in range(2)]
     others = [row._replace(digest=digest_of(number + 50)) for number, row in enumerate(rows)]
-    one = plant_run(tmp_path / "one", rows, data="pets")
-    two = plant_run(tmp_path / "two", others, data=data, size=size)
-    (first, _), _ = paired(one, two)
+    run = plant_run(tmp_path / "one", rows, data="pets")
+    other_run = plant_run(tmp_path / "two", others, data=data, size=size)
+    (first, _), _ = paired(run, other_run)
     assert len(first) == common
 
 
