@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from onsight.errors import OutputError
-from onsight.report.page import PlanRow, plan_rows, write_report
+from onsight.report.page import PlanRow, plan_rows, read_accumulated, write_report
 from onsight.report.run_files import drop_damaged
 from onsight.text import percent
 
@@ -581,11 +581,24 @@ def test_measured_ways_are_rows_of_their_own():
     assert plan_rows(unmeasured) == [PlanRow("measured", [], "so short a run")]
 
 
-def test_a_switch_during_training_is_a_row_with_its_reason():
-    switch = {"value": {"epoch": 2, "accumulate": 2}, "reason": "memory ran out", "figure": None}
-    plan = {"ranks": {"value": 1, "reason": "one process"}, "switches": [switch]}
-    rows = [
-        PlanRow("ranks", 1, "one process"),
-        PlanRow("switch", "epoch 2, accumulate 2", "memory ran out"),
+def test_memory_that_ran_out_in_training_is_a_row_of_the_plan(tmp_path):
+    run = make_run(tmp_path)
+    lines = [
+        '{"decision": "run", "value": {"images": "1f"}}',
+        '{"decision": "accumulate from epoch 2, step 0", "value": 2}',
+        '{"decision": "segment 0", "value": {"steps": 5}}',
+        '[1, 2]',
+        '{"value": 3}',
+        '{"decision": "accumulate from epoch 2, step 0", "value": 4}',
+        '{"decision": "accumulate from epoch 3, st',
     ]
-    assert plan_rows(plan) == rows
+    (run / "decisions.jsonl").write_text("\n".join(lines))
+    accumulated = read_accumulated(run / "decisions.jsonl")
+    reason = "memory ran out in training: from epoch 2, step 0"
+    assert plan_rows({"ranks": {"value": 1, "reason": "one process"}}, accumulated) == [
+        PlanRow("ranks", 1, "one process"),
+        PlanRow("accumulate", 4, reason),
+    ]
+    assert reason in said(read(run)[1])
+    (run / "decisions.jsonl").unlink()
+    assert "memory ran out" not in said(read(run)[1])

@@ -122,21 +122,21 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
             **settings,
         )
 
-    plain_step = Trainer._train_step
+    plain_step = Trainer._step
     done = []
 
-    def stop_in_the_middle(self, batch):
-        plain_step(self, batch)
+    def stop_in_the_middle(self, batch, *place):
+        plain_step(self, batch, *place)
         done.append(batch)
         if len(done) == 8:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with machine_off() as machine:
         train(tmp_path / "whole")
-        monkeypatch.setattr(Trainer, "_train_step", stop_in_the_middle)
+        monkeypatch.setattr(Trainer, "_step", stop_in_the_middle)
         with pytest.raises(Interrupted):
             train(tmp_path / "stopped")
-        monkeypatch.setattr(Trainer, "_train_step", plain_step)
+        monkeypatch.setattr(Trainer, "_step", plain_step)
         train(tmp_path / "stopped", resume=True)
         machine.check()
     whole, stopped = (

@@ -144,7 +144,7 @@ def train_with(also, **settings):
     random.seed(0)
     update, loader = make(count=COUNT, module=Linear(also).to(DEVICE), **settings)
     said = []
-    update.step.on_refused = said.append
+    update.step.listener.graph_refused = said.append
     return train(update, loader), update, said
 
 

@@ -184,7 +184,7 @@ def test_what_another_rank_cannot_record_is_trained_step_by_step(machine, world,
     alone = train(*of_one(), mirrored=False)
     update, loader = of_ranks(world, cuda_graph="on")
     said = []
-    update.step.on_refused = said.append
+    update.step.listener.graph_refused = said.append
     world.refuses_after = agreements
     assert_same(alone, train(update, loader, mirrored=True))
     assert said == ["another rank cannot record its steps"]

@@ -8,12 +8,13 @@ import torch
 
 import onsight
 from onsight.data.cache import find_cache_folder
+from onsight.deadline import Deadline
 from onsight.features.choose_head import LearningCurvePoint
 from onsight.features.heads import HeadSettings
 from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import fit_head, train_once
+from onsight.training import fit, fit_head
 
 QUICK = {
     "model": "test_resnet",
@@ -155,13 +156,13 @@ def fits(monkeypatch):
 def test_the_kept_head_learns_from_validation_images_once_they_have_judged(
     bars, tmp_path, fits, monkeypatch
 ):
-    calibrated, real = [], train_once.set_temperature
+    calibrated, real = [], fit.set_temperature
 
     def set_temperature(classifier, logits, *rest):
         calibrated.append(logits)
         return real(classifier, logits, *rest)
 
-    monkeypatch.setattr(train_once, "set_temperature", set_temperature)
+    monkeypatch.setattr(fit, "set_temperature", set_temperature)
     run = onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
     (alone, judged), (every, kept) = fits
     (row,) = rows_of(run)
@@ -203,9 +204,7 @@ def test_the_models_of_folds_learn_from_validation_images_too(bars, tmp_path, fi
 def test_a_head_is_not_fitted_again_without_the_time(
     bars, tmp_path, fits, monkeypatch, seconds, heads
 ):
-    monkeypatch.setattr(
-        train_once, "_left_seconds", lambda config, budget: lambda: 100.0 - seconds * len(fits)
-    )
+    monkeypatch.setattr(Deadline, "remaining", lambda self: 100.0 - seconds * len(fits))
     onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
     assert len(fits) == heads
 

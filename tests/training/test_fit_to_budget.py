@@ -8,11 +8,12 @@ from slow import Clock
 from onsight.config import make_config
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.sources.find import find_source
+from onsight.deadline import Deadline
 from onsight.report.console import SilentReporter
 from onsight.step.timing import Timing
 from onsight.tune.batch_size import UNLIMITED, Allowed, fit_batch
 from onsight.tune.budget import Budget
-from onsight.tune.fit_epochs import SLOWER, RunTiming, fit_epochs, reserve
+from onsight.tune.fit_epochs import SLOWER, Estimates, fit_epochs, reserve_evaluation
 from onsight.tune.fit_size import (
     Undecoded,
     Workload,
@@ -49,7 +50,7 @@ def test_the_least_budget_is_the_sum_of_its_parts():
 def test_a_refusal_names_the_least_budget_and_a_size_that_fits():
     clock = Clock(4.0)
     config = make_config({"budget": "22s", "model": "resnet18"})
-    budget = Budget(22.0, clock)  # closing takes 3.6 s, so the sum is 31.8 s
+    budget = Budget(Deadline(22.0, clock))  # closing takes 3.6 s, so the sum is 31.8 s
     assert not is_enough(budget, SLOW, WORK)
     # At 64x64 steps and evaluation take 8% of 13.2 s: 19.7 s in all; at 96x96 it is 21.0 s,
     # which is too close to 22 s.
@@ -57,8 +58,8 @@ def test_a_refusal_names_the_least_budget_and_a_size_that_fits():
         "--budget 22s is too short for resnet18 at 224x224 on 5,000 images: at least "
         "about 35 s here; give that, or --image-size 64"
     )
-    assert is_enough(Budget(32.0, clock), SLOW, WORK)
-    assert str(too_small(Budget(12.0, clock), config, SLOW, WORK)).endswith("here; give that")
+    assert is_enough(Budget(Deadline(32.0, clock)), SLOW, WORK)
+    assert str(too_small(Budget(Deadline(12.0, clock)), config, SLOW, WORK)).endswith("here; give that")
 
 
 def test_every_view_and_a_recalibration_count_as_evaluated():
@@ -122,11 +123,11 @@ def test_epochs_count_their_training_and_their_validation(bars):
     training, validation, test = (
         len(prepared.dataset.ids(split)) for split in (TRAIN, VALIDATION, TEST)
     )
-    budget = Budget(60, Clock(2.0))
-    timing = RunTiming(0.1, Timing({16: 0.16}), Timing({8: 0.4}))
-    reserve(budget, config, prepared.dataset, timing)
-    fitted = fit_epochs(budget, config, prepared.dataset, 0.16, SilentReporter())
+    budget = Budget(Deadline(60, Clock(2.0)))
     judged = SLOWER * 0.05
+    assert reserve_evaluation(budget.deadline, config, prepared.dataset, judged) == validation
+    estimates = Estimates(0.16, judged)
+    fitted = fit_epochs(budget, config, prepared.dataset, estimates, SilentReporter())
     left = 60 - 2 - 1.8 - judged * (validation + validation + test)  # calibration is one more
     assert validation > 5
     assert fitted.epochs == round(left / (0.01 * training + judged * validation))

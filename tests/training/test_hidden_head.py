@@ -17,6 +17,7 @@ from onsight.models import head as heads
 from onsight.models.file import build_model, load_model_file, save_model
 from onsight.report.console import SilentReporter
 from onsight.training import fit_head as hidden_head
+from onsight.training.decisions import Decisions
 from onsight.training.fit_head import is_clearly_better, try_hidden_layer
 
 
@@ -33,7 +34,7 @@ def tried(count, judged, is_curved, seconds=1e9):
     train, validation = task(count, 0, is_curved), task(judged, 1, is_curved)
     chosen = choose_head(train, validation, 2)
     usual = chosen.settings.fit(train, 2)
-    return try_hidden_layer(chosen, usual, train, validation, 2, None, 0, lambda: seconds)
+    return try_hidden_layer(chosen, usual, train, validation, 2, None, 0, Decisions(), lambda: seconds)
 
 
 def test_a_hidden_layer_is_kept_where_no_plane_separates_the_classes():

@@ -1,6 +1,7 @@
 """Lookalikes of mistakes. Oracle: scikit-learn's cosine distances of the same features."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 from torch import nn
 
 from onsight.data.index import TEST, TRAIN
+from onsight.deadline import Deadline
 from onsight.evaluation.predictions import PredictionTable
 from onsight.features.feature_pass import FeatureStore, features_key, logits_and_features
 from onsight.models.classifier import Classifier
@@ -18,7 +20,6 @@ from onsight.report.gallery import MistakesHeat, save_gallery
 from onsight.step.build import make_net
 from onsight.training import mistakes as lookalikes
 from onsight.training.mistakes import find_lookalikes
-from onsight.tune.budget import Budget
 
 
 @pytest.fixture
@@ -40,6 +41,11 @@ def all_wrong(dataset, split=TEST):
     return PredictionTable(ids, labels, 1 - labels, losses, losses, no_top5, losses, losses)
 
 
+def search(config, data, classifier, wrong):
+    """Without a limit on the time but that of every search."""
+    return find_lookalikes(config, data.dataset, classifier, wrong, Deadline(), 0.0)
+
+
 def features_of(classifier, data, ids):
     return logits_and_features(classifier, data.images.gather(torch.as_tensor(ids)).images)[
         1
@@ -57,7 +63,7 @@ def expected(classifier, data, queries, among):
 def test_the_nearest_training_images_are_found(prepared):
     config, data = prepared
     classifier, wrong = classifier_of(config, data), all_wrong(data.dataset)
-    found = find_lookalikes(config, data.dataset, classifier, wrong)
+    found = search(config, data, classifier, wrong)
     train = data.dataset.ids(TRAIN).numpy()
     images, similarities = expected(classifier, data, wrong.ids[::-1].copy(), train)
     assert np.array_equal(found.images, images[:40])
@@ -70,9 +76,7 @@ def test_of_many_training_images_a_sample_is_searched(prepared, monkeypatch):
     monkeypatch.setattr(lookalikes, "_FEWEST", 20)
     config, data = prepared
     train = data.dataset.ids(TRAIN).numpy()
-    found = find_lookalikes(
-        config, data.dataset, classifier_of(config, data), all_wrong(data.dataset)
-    )
+    found = search(config, data, classifier_of(config, data), all_wrong(data.dataset))
     assert (found.searched, found.of) == (20, len(train))
     assert set(found.images.ravel()) <= set(train[:20])
 
@@ -87,7 +91,7 @@ def test_features_in_the_cache_are_all_searched(prepared, monkeypatch, tmp_path)
     features = torch.from_numpy(features_of(classifier, data, train))
     FeatureStore(tmp_path).get(key, lambda: features, len(train))
     wrong = all_wrong(data.dataset)
-    found = find_lookalikes(config, data.dataset, classifier, wrong)
+    found = search(config, data, classifier, wrong)
     assert found.searched == len(train)
     images, _ = expected(classifier, data, wrong.ids[::-1].copy(), train.numpy())
     assert np.array_equal(found.images, images[:40])
@@ -97,28 +101,29 @@ def test_no_mistake_is_its_own_lookalike(prepared):
     """Folds judge training images."""
     config, data = prepared
     wrong = all_wrong(data.dataset, TRAIN)
-    found = find_lookalikes(config, data.dataset, classifier_of(config, data), wrong)
+    found = search(config, data, classifier_of(config, data), wrong)
     assert found.of == len(wrong) - 40
     assert not set(found.images.ravel()) & set(wrong.ids[-40:])
 
 
-def budget_of(seconds_left, image_seconds):
-    budget = Budget(seconds_left + 1.5, lambda: 0.0)  # 1.5 s are kept for closing
-    budget.reserve(24, 0, image_seconds)
-    return budget
-
-
 @pytest.mark.parametrize(
-    ("most_seconds", "budget"),
-    [(-1.0, None), (1e9, budget_of(-0.1, 1e-6)), (1e9, budget_of(90.0, 90 / 23))],
+    ("most_seconds", "left_seconds", "image_seconds"),
+    [(-1.0, math.inf, 0.0), (1e9, -0.1, 1e-6), (1e9, 90.0, 90 / 23)],
 )
 def test_without_time_nothing_is_searched_and_that_is_said(
-    prepared, monkeypatch, most_seconds, budget
+    prepared, monkeypatch, most_seconds, left_seconds, image_seconds
 ):
     monkeypatch.setattr(lookalikes, "_SEARCH_SECONDS", most_seconds)
     config, data = prepared
     wrong = all_wrong(data.dataset)
-    found = find_lookalikes(config, data.dataset, classifier_of(config, data), wrong, budget)
+    found = find_lookalikes(
+        config,
+        data.dataset,
+        classifier_of(config, data),
+        wrong,
+        Deadline(left_seconds),
+        image_seconds,
+    )
     assert (len(found.images), found.searched) == (0, 0)
     assert "no time" in found.reason
 
@@ -127,7 +132,7 @@ def test_a_network_without_a_head_has_no_lookalikes(prepared):
     config, data = prepared
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     classifier = classifier_of(config, data, net)
-    found = find_lookalikes(config, data.dataset, classifier, all_wrong(data.dataset))
+    found = search(config, data, classifier, all_wrong(data.dataset))
     assert found.searched == 0
     assert "does not end in a linear layer" in found.reason
 
@@ -135,7 +140,7 @@ def test_a_network_without_a_head_has_no_lookalikes(prepared):
 def test_the_gallery_keeps_them_side_by_side(prepared, tmp_path):
     config, data = prepared
     wrong, pack = all_wrong(data.dataset), data.dataset.pack
-    found = find_lookalikes(config, data.dataset, classifier_of(config, data), wrong)
+    found = search(config, data, classifier_of(config, data), wrong)
     no_heat = MistakesHeat(np.zeros((0, 12, 12), np.float32))
     save_gallery(tmp_path, wrong, pack, found, no_heat)
     gallery = json.loads((tmp_path / "gallery.json").read_text())

@@ -1,6 +1,7 @@
 """Heat of mistakes at the end of a run. Oracle: the heat of the same images, computed alone."""
 
 import json
+import math
 import sys
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from prepared import CPU, make_prepared
 from torch import nn
 
 from onsight.data.index import TEST
+from onsight.deadline import Deadline
 from onsight.evaluation.predictions import PredictionTable
 from onsight.heatmaps.heat import heat_maps
 from onsight.heatmaps.overlay import enlarge, overlay
@@ -20,7 +22,6 @@ from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
 from onsight.step.build import make_net
 from onsight.training import mistakes as mistakes_heat
 from onsight.training.mistakes import find_heat
-from onsight.tune.budget import Budget
 
 pytest.importorskip("captum")
 
@@ -42,10 +43,15 @@ def all_wrong(dataset):
     return PredictionTable(ids, labels, 1 - labels, losses, losses, none, losses, untold)
 
 
+def heat_of(data, classifier, wrong):
+    """Without a limit on the time but that of every run."""
+    return find_heat(data.dataset, classifier, wrong, Deadline(), 0.0)
+
+
 def test_it_is_that_of_the_predicted_class_and_the_worst_comes_first(prepared):
     data, classifier = prepared
     wrong = all_wrong(data.dataset)
-    found = find_heat(data.dataset, classifier, wrong)
+    found = heat_of(data, classifier, wrong)
     images = data.images.gather(torch.from_numpy(wrong.ids[::-1].copy())).images
     expected = heat_maps(classifier, images, torch.from_numpy(wrong.predicted[::-1].copy()))
     assert found.reason == ""
@@ -53,20 +59,17 @@ def test_it_is_that_of_the_predicted_class_and_the_worst_comes_first(prepared):
     assert np.allclose(found.heats, expected[:40], atol=1e-5)
 
 
-def budget_of(seconds_left, image_seconds):
-    budget = Budget(seconds_left + 1.5, lambda: 0.0)  # 1.5 s are kept for closing
-    budget.reserve(24, 0, image_seconds)
-    return budget
-
-
 @pytest.mark.parametrize(
-    ("most_seconds", "budget"),
-    [(-1.0, None), (1e9, budget_of(-0.1, 1e-6)), (1e9, budget_of(90.0, 1.0))],
+    ("most_seconds", "left_seconds", "image_seconds"),
+    [(-1.0, math.inf, 0.0), (1e9, -0.1, 1e-6), (1e9, 90.0, 1.0)],
 )
-def test_without_time_there_is_none_and_that_is_said(prepared, monkeypatch, most_seconds, budget):
+def test_without_time_there_is_none_and_that_is_said(
+    prepared, monkeypatch, most_seconds, left_seconds, image_seconds
+):
     monkeypatch.setattr(mistakes_heat, "_HEAT_SECONDS", most_seconds)
     data, classifier = prepared
-    found = find_heat(data.dataset, classifier, all_wrong(data.dataset), budget)
+    wrong = all_wrong(data.dataset)
+    found = find_heat(data.dataset, classifier, wrong, Deadline(left_seconds), image_seconds)
     assert len(found.heats) == 0
     assert "no time" in found.reason
 
@@ -75,7 +78,7 @@ def test_a_net_without_maps_has_none_and_that_is_said(prepared):
     data, _ = prepared
     net = nn.Sequential(nn.Flatten(), nn.Linear(144, 2))
     classifier = Classifier(net, data.normalization, "fp32", CPU)
-    found = find_heat(data.dataset, classifier, all_wrong(data.dataset))
+    found = heat_of(data, classifier, all_wrong(data.dataset))
     assert len(found.heats) == 0
     assert "has no convolution" in found.reason
 
@@ -83,7 +86,7 @@ def test_a_net_without_maps_has_none_and_that_is_said(prepared):
 def test_without_captum_there_is_none_and_that_is_said(prepared, monkeypatch):
     monkeypatch.setitem(sys.modules, "captum", None)
     data, classifier = prepared
-    found = find_heat(data.dataset, classifier, all_wrong(data.dataset))
+    found = heat_of(data, classifier, all_wrong(data.dataset))
     assert len(found.heats) == 0
     assert "onsight[heatmaps]" in found.reason
 
@@ -92,14 +95,14 @@ def test_without_mistakes_nothing_is_missing(prepared):
     data, classifier = prepared
     wrong = all_wrong(data.dataset)
     right = replace(wrong, predicted=wrong.labels)
-    assert find_heat(data.dataset, classifier, right).reason == ""
+    assert heat_of(data, classifier, right).reason == ""
 
 
 def test_the_gallery_keeps_it_drawn_over_the_image(prepared, tmp_path):
     data, classifier = prepared
     wrong, pack = all_wrong(data.dataset), data.dataset.pack
     nothing = Lookalikes(np.zeros((0, 3), np.int64), np.zeros((0, 3), np.float32), 0, 0)
-    heat = find_heat(data.dataset, classifier, wrong).heats[:2]
+    heat = heat_of(data, classifier, wrong).heats[:2]
     save_gallery(tmp_path, wrong, pack, nothing, MistakesHeat(heat, "too slow"))
     gallery = json.loads((tmp_path / "gallery.json").read_text())
     assert gallery["heat"] == {"drawn": 2, "of": len(gallery["wrong"]), "reason": "too slow"}

@@ -212,11 +212,7 @@ def test_a_problem_on_one_rank_is_raised_on_every_rank(tmp_path):
         )
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         step = SimpleNamespace(model=net, loss=None, optimizer=optimizer, world=shared)
-        ready = torch.ones(1, 2), torch.zeros(1)
-        update = SimpleNamespace(
-            step=step, average=None, augmented=lambda *_, ready=ready: ready, make=lambda *_: []
-        )
-        check = PlacementCheck(update, SimpleNamespace(path=tmp_path), SilentReporter())
+        check = PlacementCheck(SimpleNamespace(path=tmp_path), SilentReporter())
         with pytest.raises(PlacementError, match=r"^rank 1: b is on cpu, but\. Write: model = "):
-            check.first_update(SimpleNamespace(global_labels=None), 0, 0)
+            check.check(step, None, (torch.ones(1, 2), torch.zeros(1)))
     assert entries_of(tmp_path) == entries

@@ -15,7 +15,7 @@ from onsight.ranks import world
 from onsight.report.console import SilentReporter
 from onsight.step.step import Step
 from onsight.tensorfile import read_tensors
-from onsight.training import judge
+from onsight.training import evaluate
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import Loggers
 from onsight.training.progress import Record
@@ -153,14 +153,18 @@ def test_a_line_is_the_mean_of_its_steps(recorded, step_losses):
 
 def test_a_killed_run_leaves_no_point_that_is_recorded_again_on_resuming(tmp_path):
     rows = [{"epoch": epoch, "train_loss": float(epoch)} for epoch in (1, 2, 3)]
-    first, begun = record_in(tmp_path, [], 0)
+    kept = []
+    first, begun = record_in(tmp_path, kept, 0)
     for row in rows:
+        kept.append(row)
         first.add(row)
         first.add_line({"loss": -1.0, "seconds": 1.0}, 5 * row["epoch"])
     begun.close(finished=False)
-    again, begun = record_in(tmp_path, rows[:1], 5)  # its last checkpoint was after the first epoch
+    kept = rows[:1]
+    again, begun = record_in(tmp_path, kept, 5)  # its last checkpoint was after the first epoch
     again.add_line({"loss": 2.0, "seconds": 2.0}, 10)
-    again.add({"epoch": 2, "train_loss": 20.0})
+    kept.append({"epoch": 2, "train_loss": 20.0})
+    again.add(kept[-1])
     begun.close(finished=True)
     scalars = scalars_of(tmp_path / "tensorboard")
     assert scalars["loss/train"] == [(1, 1.0), (2, 20.0)]
@@ -199,7 +203,7 @@ def test_testing_each_epoch_influences_no_choice(bars, tmp_path):
 def test_counts_do_not_depend_on_the_batch_size_of_the_evaluation(
     bars, tmp_path, monkeypatch, batch
 ):
-    monkeypatch.setattr(judge, "evaluation_batch_size", lambda *_: batch)
+    monkeypatch.setattr(evaluate, "evaluation_batch_size", lambda *_: batch)
     run = train(bars, tmp_path / "run", epochs=1)
     results = run.results
     truth = [row["images"] for row in results["classes"]]

@@ -10,7 +10,7 @@ from torch import nn
 from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.losses import make_loss
 from onsight.step.optim import make_optimizer
-from onsight.step.step import Step
+from onsight.step.step import Step, StepListener
 from onsight.step.update import MovingAverage
 
 CPU = torch.device("cpu")
@@ -117,10 +117,11 @@ def test_refusing_more_parts_leaves_the_step_as_it_was():
                 raise torch.OutOfMemoryError("out of memory")
             return super().forward(inputs.flatten(1))
 
-    def refuse(parts):
-        raise torch.OutOfMemoryError(f"{parts} parts are not wanted")
+    class Refusing(StepListener):
+        def out_of_memory(self, parts):
+            raise torch.OutOfMemoryError(f"{parts} parts are not wanted")
 
-    step = make_step(Small(12, 3), on_halved=refuse)
+    step = make_step(Small(12, 3), listener=Refusing())
     with pytest.raises(torch.OutOfMemoryError, match="2 parts are not wanted"):
         step(*make_batches(1, size=8)[0])
     assert step.accumulate == 1

@@ -29,6 +29,7 @@ from onsight.report.run_files import (
     read_csv,
     read_epochs,
     read_json,
+    read_json_lines,
     read_toml_text,
 )
 from onsight.report.sentences import accuracy_sentences, is_imbalanced, pair_sentence
@@ -69,6 +70,7 @@ def _read_run(run: Path) -> dict[str, Any]:
         **{name: read_json(run / name) for name in json_files},
         "export": [read_json(path) for path in sorted(run.glob("export/*.proof.json"))],
         "metrics.jsonl": read_epochs(run / "metrics.jsonl"),
+        "decisions.jsonl": read_accumulated(run / "decisions.jsonl"),
         "problems.csv": read_csv(run / "problems.csv"),
         "config.toml": read_toml_text(run / "config.toml"),
         "the previous run": compare_with_previous_run(run),
@@ -96,7 +98,7 @@ def _page_variables(run: Path, contents: Mapping[str, Any]) -> dict[str, object]
         "calibration": measured.calibration(results),
         "previous": contents["the previous run"],
         "phases": measured.phase_times(results),
-        "plan": plan_rows(contents["plan.json"]),
+        "plan": plan_rows(contents["plan.json"], contents["decisions.jsonl"]),
         "placement": _placements(contents["placement.json"]),
         "environment": list(_flatten(contents["environment.json"] or {})),
         "exports": _exports(contents["export"]),
@@ -118,15 +120,19 @@ class PlanRow:
     reason: str | None
 
 
-def plan_rows(plan: Mapping[str, Any] | None) -> list[PlanRow]:
-    """Return Onsight's choices and reasons, then every way to compute a step that it timed."""
-    entries = dict(plan or {})
-    switches = _dicts(entries.pop("switches", []))
-    rows = {name: _choice_row(name, value) for name, value in entries.items()}
+def plan_rows(
+    plan: Mapping[str, Any] | None, accumulated: Mapping[str, Any] | None = None
+) -> list[PlanRow]:
+    """Return Onsight's choices and reasons, then every way to compute a step that it timed.
+
+    accumulated: what was decided when memory ran out in training, by name.
+    """
+    rows = {name: _choice_row(name, value) for name, value in (plan or {}).items()}
     timed = _dicts(rows["measured"].value) if "measured" in rows else []
     if timed:
         del rows["measured"]
-    return [*rows.values(), *map(_timed_row, timed), *map(_switch_row, switches)]
+    memory = [_accumulate_row(name, parts) for name, parts in (accumulated or {}).items()]
+    return [*rows.values(), *map(_timed_row, timed), *memory]
 
 
 def _choice_row(name: str, value: Any) -> PlanRow:
@@ -149,11 +155,22 @@ def _timed_row(candidate: Row) -> PlanRow:
     return PlanRow("measured", text, f"{plain_value(candidate.get('images_per_second'))} images/s")
 
 
-def _switch_row(switch: Row) -> PlanRow:
-    """Describe what changed during training: from which epoch and step, from 0, and why."""
-    value = switch.get("value")
-    facts = [f"{name} {fact}" for name, fact in value.items()] if isinstance(value, dict) else []
-    return PlanRow("switch", ", ".join(facts), switch.get("reason"))
+def _accumulate_row(name: str, parts: Any) -> PlanRow:
+    """Describe a decision to compute batches in more parts during training."""
+    return PlanRow("accumulate", parts, f"memory ran out in training: {name.partition(' ')[2]}")
+
+
+def read_accumulated(path: Path) -> dict[str, Any]:
+    """Read from decisions.jsonl in how many parts batches were computed once memory ran out.
+
+    Returns the parts by the decision's name, which says from which epoch and step, from 0. The last
+    line of a name counts; one that was cut short is ignored.
+    """
+    parts: dict[str, Any] = {}
+    for line in read_json_lines(path) or []:
+        if isinstance(line, dict) and str(line["decision"]).startswith("accumulate "):
+            parts[line["decision"]] = line["value"]
+    return parts
 
 
 def _placements(ranks: Any) -> list[Row]:

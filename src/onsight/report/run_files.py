@@ -4,7 +4,8 @@ import csv
 import io
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,6 +86,11 @@ def read_epochs(path: Path) -> list[EpochRow] | None:
     )
 
 
+def read_json_lines(path: Path) -> list[Any] | None:
+    """Read one JSON value per line, ignoring lines that are none."""
+    return _read(path, lambda text: [*_parse_json_lines(text)])
+
+
 def read_csv(path: Path) -> list[Row] | None:
     """Read a CSV file as dicts keyed by its header."""
     return _read(path, _parse_csv, newline="")
@@ -128,6 +134,12 @@ def _read(path: Path, parse: Callable[[str], Parsed], newline: str | None = None
 
 def _parse_json(text: str) -> Any:
     return json.loads(text, object_hook=LenientDict)
+
+
+def _parse_json_lines(text: str) -> Iterator[Any]:
+    for line in text.splitlines():
+        with suppress(ValueError):
+            yield _parse_json(line)
 
 
 def _parse_csv(text: str) -> list[Row]:

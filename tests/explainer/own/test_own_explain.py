@@ -23,6 +23,7 @@ from onsight.explainer.step_record import record_step
 from onsight.hardware.reproducible import reproducible
 from onsight.report.console import SilentReporter
 from onsight.step.update import MovingAverage
+from onsight.training.job import Job
 from onsight.training.run import train
 from onsight.tune.trial import Trial
 
@@ -92,7 +93,8 @@ def test_slow_parts_are_found_in_their_phase(bars, monkeypatch, planted, phase):
 def prepared(data, config):
     """The run as `explain` prepares it."""
     device, threads = explain_run.choose_device("cpu"), explain_run.choose_threads(1)
-    return explain_run.prepare(config, str(data), device, threads, SilentReporter())
+    job = Job(SilentReporter(), device, threads)
+    return explain_run.plan_without_training(str(data), config, job)
 
 
 def test_recording_does_not_change_the_training(bars):

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from prepared import make_job
 
 import onsight
 from onsight.config import make_config
+from onsight.deadline import Deadline
 from onsight.errors import BudgetTooSmall
 from onsight.models.timm_nets import offline_models
 from onsight.report.console import SilentReporter
-from onsight.training import prepare
-from onsight.training.open_data import find_data
+from onsight.training import layout
+from onsight.training.layout import find_data
 from onsight.tune.auto import candidates, choose_model
 from onsight.tune.auto.backbone_pace import least_forward_seconds
 from onsight.tune.budget import Budget
@@ -33,7 +35,7 @@ def with_weights(monkeypatch):
 
 def choose(data, **fields):
     config = make_config({"threads": 1, **fields})
-    source = find_data(str(data), config, SilentReporter())
+    source = find_data(str(data), config, make_job())
     return choose_model.choose_model(config, source, CPU, 1, SilentReporter(), None)
 
 
@@ -136,15 +138,15 @@ def test_a_trial_that_fails_is_said_and_does_not_end_the_run(textures, with_weig
 def test_what_there_is_no_time_for_after_all_gives_way_to_the_net_from_scratch(
     textures, with_weights, monkeypatch, tmp_path
 ):
-    real, refused = prepare.open_data, []
+    real, refused = layout._choose_size, []
 
-    def open_data(source, config, *rest, **more):
+    def choose_size(source, config, *rest):
         if config.model != "sprint":
             refused.append(config.model)
             raise BudgetTooSmall("--budget 60s is too short for it")
-        return real(source, config, *rest, **more)
+        return real(source, config, *rest)
 
-    monkeypatch.setattr(prepare, "open_data", open_data)
+    monkeypatch.setattr(layout, "_choose_size", choose_size)
     run = onsight.train(textures, out=tmp_path / "run", epochs=1, threads=1, **QUIET)
     assert refused == ["tf_efficientnet_lite0"]
     model = json.loads((run.path / "plan.json").read_text())["model"]
@@ -168,8 +170,8 @@ def test_nothing_is_tried_where_no_backbone_could_judge_what_is_held_out(
 ):
     monkeypatch.setattr(choose_model, "least_forward_seconds", lambda threads: each)
     config = make_config({"threads": 1, "budget": "10s"})
-    source = find_data(str(textures), config, SilentReporter())
-    budget = Budget(10.0, lambda: 0.0)
+    source = find_data(str(textures), config, make_job())
+    budget = Budget(Deadline(10.0))
     choice, _ = choose_model.choose_model(config, source, CPU, 1, SilentReporter(), budget)
     reason = "not tried: the 10 images held out take about 20 of the"
     assert choice.reason.startswith(reason) != is_tried
@@ -190,8 +192,8 @@ def test_nothing_is_tried_where_decoding_leaves_no_time(
         shutil.copytree(textures, tmp_path / "parts" / part)
     monkeypatch.setattr(choose_model, "decoding_seconds", lambda *given: seconds)
     config = make_config({"threads": 1, "budget": "60s"})
-    source = find_data(str(tmp_path / "parts"), config, SilentReporter())
-    budget = Budget(60.0, lambda: 5.0)
+    source = find_data(str(tmp_path / "parts"), config, make_job())
+    budget = Budget(Deadline(60.0, lambda: 5.0))
     choice, _ = choose_model.choose_model(config, source, CPU, 1, SilentReporter(), budget)
     assert ("tried: the 53 images held out" not in choice.reason) == is_tried
     assert is_tried or choice.value == "sprint"

@@ -11,6 +11,7 @@ from torch import nn
 import onsight
 from onsight.data.index import VALIDATION
 from onsight.data.loader import Loader
+from onsight.deadline import Deadline
 from onsight.errors import Interrupted
 from onsight.evaluation.predictions import evaluate_batches
 from onsight.models.classifier import Classifier
@@ -18,9 +19,11 @@ from onsight.models.file import load_model_file
 from onsight.ranks import world
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import run_session, trainer
-from onsight.training.interpolation import SHARES, Blends, blend
-from onsight.tune.budget import Budget
+from onsight.training import run as running
+from onsight.training import trainer
+from onsight.training.decisions import read_decisions
+from onsight.training.interpolation import SHARES, Interpolation, interpolate
+from onsight.tune.fit_epochs import Estimates
 
 QUICK = {"model": "test_resnet", "image_size": 16, "threads": 1, "reporter": SilentReporter()}
 
@@ -32,11 +35,11 @@ def make_net(seed):
     return net
 
 
-def test_a_blend_is_the_weighted_mean_of_all_weights():
+def test_interpolated_weights_are_the_weighted_mean_of_all_weights():
     start, end = make_net(0).state_dict(), make_net(1).state_dict()
     end["1.num_batches_tracked"] += 5
     for share in (0.0, *SHARES, 1.0):
-        found = blend(start, end, share)
+        found = interpolate(start, end, share)
         for name in ("0.weight", "1.running_var", "3.bias"):
             mean = (1 - share) * start[name].double() + share * end[name].double()
             torch.testing.assert_close(found[name].double(), mean, rtol=0, atol=1e-7)
@@ -46,18 +49,18 @@ def test_a_blend_is_the_weighted_mean_of_all_weights():
 def test_the_ends_of_the_line_are_exact():
     start, end = make_net(0).state_dict(), make_net(1).state_dict()
     for share, exact in ((0.0, start), (1.0, end)):
-        found = blend(start, end, share)
+        found = interpolate(start, end, share)
         assert all(torch.equal(found[n], exact[n]) for n in exact if "num" not in n)
 
 
 def test_a_network_gets_its_own_weights_back(tmp_path):
-    blends = Blends(tmp_path / "start.safetensors")
-    assert not blends.are_open
-    blends.keep_start(make_net(0))
+    interpolation = Interpolation(tmp_path / "start.safetensors")
+    assert not interpolation.is_open
+    interpolation.keep_start(make_net(0))
     net = make_net(1)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     seen = []
-    for share in blends.of(net):
+    for share in interpolation.steps(net, SHARES):
         seen.append(share)
         assert not torch.equal(net[0].weight, before["0.weight"])
     assert tuple(seen) == SHARES
@@ -74,13 +77,13 @@ def judged_again(net, data, tensors):
 
 
 def test_a_run_keeps_the_candidate_that_validates_best(bars, tmp_path, monkeypatch, backbone):
-    prepared, real = [], run_session.train_once
+    planned, real = [], running.fit
 
-    def train_once(one, *rest):
-        prepared.append(one)
+    def fit(one, *rest):
+        planned.append(one)
         return real(one, *rest)
 
-    monkeypatch.setattr(run_session, "train_once", train_once)
+    monkeypatch.setattr(running, "fit", fit)
     kept = set()
     for rate in (1e-4, 0.03):
         run = onsight.train(
@@ -98,10 +101,10 @@ def test_a_run_keeps_the_candidate_that_validates_best(bars, tmp_path, monkeypat
             for name in ("start", "last", "best")
         )
         end = {name: last[f"average.{name}"] for name in start}
-        net = prepared[-1].data.new_network(prepared[-1].config)
-        candidates = {share: blend(start, end, share) for share in (0.0, *SHARES, 1.0)}
+        net = planned[-1].data.new_network(planned[-1].config)
+        candidates = {share: interpolate(start, end, share) for share in (0.0, *SHARES, 1.0)}
         judged = {
-            share: judged_again(net, prepared[-1].data, one) for share, one in candidates.items()
+            share: judged_again(net, planned[-1].data, one) for share, one in candidates.items()
         }
         winner = max(judged, key=lambda share: judged[share])
         for name in end:
@@ -139,11 +142,11 @@ def judge_in_order(patch, losses):
 @pytest.mark.parametrize(
     "best", [pytest.param(0, marks=pytest.mark.soak), 1, pytest.param(2, marks=pytest.mark.soak)]
 )
-def test_a_blend_that_validates_best_is_the_model_even_after_a_stop(
+def test_interpolated_weights_that_validate_best_are_the_model_even_after_a_stop(
     bars, tmp_path, monkeypatch, backbone, best
 ):
     fields = {"weights": str(backbone.model), "epochs": 1, "learning_rate": 1e-3, **QUICK}
-    losses = [-1, -2, -2, -2]  # of the epoch, then of the blends; no head does better
+    losses = [-1, -2, -2, -2]  # of the epoch, then of the interpolations; no head does better
     losses[1 + best] = -3
     with monkeypatch.context() as patch:
         judge_in_order(patch, losses)
@@ -159,22 +162,49 @@ def test_a_blend_that_validates_best_is_the_model_even_after_a_stop(
     checkpoints = whole.path / "checkpoints"
     start, _ = read_tensors(checkpoints / "start.safetensors")
     last, _ = read_tensors(checkpoints / "last.safetensors")
-    expected = blend(start, {name: last[f"average.{name}"] for name in start}, SHARES[best])
+    end = {name: last[f"average.{name}"] for name in start}
+    expected = interpolate(start, end, SHARES[best])
     for path in (whole.path, tmp_path / "stopped"):
         found = load_model_file(path).weights
         assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_time_for_blends_is_kept_only_if_it_is_little():
-    clock = [0.0]
-    budget = Budget(101.5, lambda: clock[0])
-    budget.reserve(tested=0, validation=10, image_seconds=0.1)
-    budget.begin(0.0)
-    before = budget.left_seconds
-    budget.keep_validations(3)
-    assert budget.left_seconds == pytest.approx(before - 3)
-    assert budget.give_back_validations()
-    assert budget.left_seconds == pytest.approx(before)
-    budget.keep_validations(100)
-    assert budget.left_seconds == pytest.approx(before)
-    assert not budget.give_back_validations()
+@pytest.mark.parametrize(("image_seconds", "count"), [(0.01, 3), (0.4, 0)])
+def test_time_for_interpolations_is_kept_only_if_it_is_little(
+    bars, tmp_path, monkeypatch, backbone, image_seconds, count
+):
+    seconds, kept, given_back = [0.0], [], []
+
+    def tick():
+        seconds[0] += 0.5
+        return seconds[0]
+
+    fit, reserve, release = running.fit, Deadline.reserve, Deadline.release
+
+    def fit_as_if_timed(planned, *rest):
+        return fit(replace(planned, estimates=Estimates(0.01, image_seconds)), *rest)
+
+    def note_reserved(self, purpose, seconds):
+        if purpose == "interpolation":
+            kept.append(seconds)
+        reserve(self, purpose, seconds)
+
+    def note_released(self, purpose):
+        seconds = release(self, purpose)
+        if purpose == "interpolation":
+            given_back.append(seconds)
+        return seconds
+
+    monkeypatch.setattr(running, "fit", fit_as_if_timed)
+    monkeypatch.setattr(Deadline, "reserve", note_reserved)
+    monkeypatch.setattr(Deadline, "release", note_released)
+    out = tmp_path / "run"
+    onsight.train(
+        bars, out=out, weights=str(backbone.model), budget="100s", spent=tick, batch_size=16, **QUICK
+    )
+    decisions = read_decisions(out)
+    images = decisions["validation images"]
+    assert images > 5
+    assert decisions["interpolations"] == count
+    assert kept == ([pytest.approx(3 * images * image_seconds)] if count else [])
+    assert given_back == (kept or [0.0])
