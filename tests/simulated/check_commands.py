@@ -122,7 +122,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
             **settings,
         )
 
-    plain_step = Trainer._step
+    plain_step = Trainer._train_step
     done = []
 
     def stop_in_the_middle(self, batch, *place):
@@ -133,10 +133,10 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
 
     with machine_off() as machine:
         train(tmp_path / "whole")
-        monkeypatch.setattr(Trainer, "_step", stop_in_the_middle)
+        monkeypatch.setattr(Trainer, "_train_step", stop_in_the_middle)
         with pytest.raises(Interrupted):
             train(tmp_path / "stopped")
-        monkeypatch.setattr(Trainer, "_step", plain_step)
+        monkeypatch.setattr(Trainer, "_train_step", plain_step)
         train(tmp_path / "stopped", resume=True)
         machine.check()
     whole, stopped = (

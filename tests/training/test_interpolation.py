@@ -169,14 +169,14 @@ def test_interpolated_weights_that_validate_best_are_the_model_even_after_a_stop
         assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize(("image_seconds", "count"), [(0.01, 3), (0.4, 0)])
+@pytest.mark.parametrize(("image_seconds", "count"), [(0.02, 3), (0.15, 0)])
 def test_time_for_interpolations_is_kept_only_if_it_is_little(
     bars, tmp_path, monkeypatch, backbone, image_seconds, count
 ):
     seconds, kept, given_back = [0.0], [], []
 
     def tick():
-        seconds[0] += 0.5
+        seconds[0] += 0.05
         return seconds[0]
 
     fit, reserve, release = running.fit, Deadline.reserve, Deadline.release
@@ -200,7 +200,7 @@ def test_time_for_interpolations_is_kept_only_if_it_is_little(
     monkeypatch.setattr(Deadline, "release", note_released)
     out = tmp_path / "run"
     onsight.train(
-        bars, out=out, weights=str(backbone.model), budget="100s", spent=tick, batch_size=16, **QUICK
+        bars, out=out, weights=str(backbone.model), budget="20s", spent=tick, batch_size=16, **QUICK
     )
     decisions = read_decisions(out)
     images = decisions["validation images"]

@@ -2,6 +2,8 @@
 
 import gc
 import json
+import os
+import signal
 import tomllib
 import types
 import weakref
@@ -9,14 +11,15 @@ from itertools import groupby
 
 import pytest
 import torch
-from prepared import make_prepared
+from prepared import make_job, make_prepared
 
-from onsight.config import Switch, make_config
-from onsight.errors import DiskError, NonFiniteLoss
+from onsight.config import make_config
+from onsight.errors import DiskError, Interrupted, NonFiniteLoss
 from onsight.models.classic import LeNet
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import prepare, run_session, trainer
+from onsight.training import place
+from onsight.training import run as running
 from onsight.training.run import train
 from onsight.tune import planning, probe
 from onsight.tune.compute import default_options, open_stages
@@ -365,74 +368,98 @@ def test_the_peak_memory_that_is_reported_is_not_that_of_measuring(bars, tmp_pat
         monkeypatch.setattr(owner, name, noted)
 
     noting(probe.Probe, "measure", "measured")
-    noting(run_session, "reset_peak_device_memory", "reset")
-    noting(run_session, "train_once", "trained")
+    noting(running, "reset_peak_device_memory", "reset")
+    noting(running, "fit", "trained")
     monkeypatch.setattr(planning, "_WORTH_SECONDS", 0.0)
     train(bars, out=tmp_path / "run", reporter=SilentReporter(), epochs=1, **FIELDS)
     assert happened == ["measured", "reset", "trained"]
 
 
 class Room(torch.nn.Module):
-    """A network in float64 with memory to train on only this many images at once."""
+    """A network in float64 with memory to train on only this many images at once.
 
-    def __init__(self, images):
+    first: calls in training before memory is so short; interrupt: calls before a signal comes.
+    """
+
+    def __init__(self, images, first=0, interrupt=0):
         super().__init__()
         torch.manual_seed(0)
         self.net = LeNet((1, 32, 32), 2).double()
-        self.images = images
+        self.images, self.first, self.interrupt = images, first, interrupt
+        self.calls = 0
 
     def forward(self, inputs):
-        if torch.is_grad_enabled() and len(inputs) > self.images:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+        if torch.is_grad_enabled():
+            self.calls += 1
+            if self.calls == self.interrupt:
+                os.kill(os.getpid(), signal.SIGTERM)
+            if self.calls > self.first and len(inputs) > self.images:
+                raise torch.OutOfMemoryError("CUDA out of memory")
         return self.net(inputs.double())
 
 
+def best_weights(run):
+    return read_tensors(run / "checkpoints" / "best.safetensors")[0]
+
+
+def decisions_of(run):
+    """The name and the value of each line."""
+    lines = map(json.loads, (run / "decisions.jsonl").read_text().splitlines())
+    return {line["decision"]: line["value"] for line in lines}
+
+
+def repeated(bars, out, run):
+    """The best weights of a run with the settings of another and enough memory."""
+    config_file = run / "config.toml"
+    reporter = SilentReporter()
+    train(bars, out=out, reporter=reporter, config_file=config_file, model=Room(100))
+    return best_weights(out)
+
+
+IN_MEMORY = FIELDS | {"epochs": 2, "optimizer": "sgd", "validation_fraction": 0.0}
+
+
 def test_training_that_runs_out_of_memory_continues_with_smaller_parts(bars, tmp_path, capsys):
-    fields = FIELDS | {"epochs": 2, "optimizer": "sgd", "validation_fraction": 0.0}
     plain, run = (
-        train(bars, out=tmp_path / str(n), reporter=Reporter(), **fields | {"model": Room(n)})
+        train(bars, out=tmp_path / str(n), reporter=Reporter(), **IN_MEMORY | {"model": Room(n)})
         for n in (100, 8)
     )
     assert "out of memory: each batch is now computed in 2 parts" in capsys.readouterr().err
-    assert (
-        json.loads((run.path / "plan.json").read_text())["switches"][0]["value"]["accumulate"] == 2
-    )
-    assert tomllib.loads((run.path / "config.toml").read_text())["switches"][0]["accumulate"] == 2
-    one, other = (
-        read_tensors(r.path / "checkpoints" / "best.safetensors")[0] for r in (plain, run)
-    )
+    assert decisions_of(run.path)["accumulate from epoch 0, step 0"] == 2
+    assert not (plain.path / "decisions.jsonl").exists()
+    one, other = best_weights(plain.path), best_weights(run.path)
     assert all(torch.allclose(one[name], other[name], rtol=1e-10, atol=1e-10) for name in one)
     assert not all(torch.equal(one[name], other[name]) for name in one)
-
-    again = train(
-        bars,
-        out=tmp_path / "again",
-        reporter=SilentReporter(),
-        config_file=run.path / "config.toml",
-        model=Room(100),
-    )
-    repeated = read_tensors(again.path / "checkpoints" / "best.safetensors")[0]
-    assert all(torch.equal(repeated[name], other[name]) for name in other)
+    again = repeated(bars, tmp_path / "again", run.path)
+    assert all(torch.equal(again[name], other[name]) for name in other)
 
 
-def test_a_switch_in_the_middle_of_an_epoch_is_made_at_its_step(bars, tmp_path, monkeypatch):
-    made = []
-    real = trainer.Trainer._switch
-
-    def noted(self, switch):
-        made.append((self.progress.epoch, self.progress.step))
-        real(self, switch)
-
-    monkeypatch.setattr(trainer.Trainer, "_switch", noted)
-    switches = [
-        Switch(epoch=0, step=3, precision="fp32", threads=1, accumulate=2).model_dump(),
-        Switch(epoch=1, step=0, precision="bf16", threads=1, accumulate=1).model_dump(),
-    ]
-    fields = FIELDS | {"epochs": 2, "plan": "default", "switches": switches}
+def test_memory_that_runs_out_in_the_middle_of_an_epoch_does_so_again_at_its_step(bars, tmp_path):
+    fields = IN_MEMORY | {"model": Room(8, first=3), "plan": "default"}
     run = train(bars, out=tmp_path / "run", reporter=SilentReporter(), **fields)
-    assert made == [(0, 3), (1, 0)]
-    planned = json.loads((run.path / "plan.json").read_text())["switches"]
-    assert [one["value"] for one in planned] == switches  # a repeated or resumed run keeps them
+    name = "accumulate from epoch 0, step 3"
+    assert decisions_of(run.path)[name] == 2
+    other = best_weights(run.path)
+    again = repeated(bars, tmp_path / "again", run.path)
+    assert all(torch.equal(again[tensor], other[tensor]) for tensor in other)
+    assert decisions_of(tmp_path / "again")[name] == 2
+
+
+def test_a_resumed_run_still_computes_in_smaller_parts(bars, tmp_path):
+    def run(name, net, **fields):
+        fields["model"] = net
+        return train(bars, out=tmp_path / name, reporter=SilentReporter(), **fields)
+
+    fields = IN_MEMORY | {"plan": "default"}
+    whole = run("whole", Room(8, first=3), **fields)
+    with pytest.raises(Interrupted):  # in the second step that is computed in two parts
+        run("stopped", Room(8, first=3, interrupt=8), **fields)
+    run("stopped", Room(100), resume=True)
+    one, other = best_weights(whole.path), best_weights(tmp_path / "stopped")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert decisions_of(tmp_path / "stopped") == decisions_of(whole.path)
+    again = repeated(bars, tmp_path / "again", tmp_path / "stopped")
+    assert all(torch.equal(one[name], again[name]) for name in one)
 
 
 def test_which_options_are_tried(monkeypatch):
@@ -463,8 +490,8 @@ def test_which_options_are_tried(monkeypatch):
 def test_auto_does_not_compile_for_several_ranks(bars, timed):
     timed(lambda options: 0.01)
     config, data = make_prepared(bars, **FIELDS)
-    ranks = types.SimpleNamespace(size=2)
-    plan = prepare._choose_compute(config, data, 1, SilentReporter(), ranks, 1e6)
+    job = make_job(world=types.SimpleNamespace(size=2))
+    plan = place._choose_compute(config, data, job, 1e6)
     assert (plan.compile.value, plan.measured.value) == ("off", [])
 
 

@@ -1,10 +1,12 @@
 """The end of a run: the metrics, the model file, the tables and the report."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
@@ -45,6 +47,8 @@ def save_run(
     job.world.does("writing the results")
     if not job.world.is_main:
         return None
+    if job.unrepeatable:
+        _note_unrepeatable(planned, job)
     config, dataset = planned.config, planned.dataset
     results = _compute_results(trained, evaluation, planned)
     file = make_model_file(config, dataset, trained.classifier, results, provenance)
@@ -61,6 +65,13 @@ def save_run(
             dataset, trained.classifier, evaluation.per_image, job.deadline, image_seconds
         )
     return _write_out(results, evaluation.per_image, lookalikes, heat, dataset, job)
+
+
+def _note_unrepeatable(planned: PlannedRun, job: RunJob) -> None:
+    """Add to plan.json why a repetition may differ in bits."""
+    reason = "torch has no deterministic kernel for it on this device"
+    plan = replace(planned.plan, unrepeatable=Choice(job.unrepeatable, reason))
+    plan.save(job.folder.path / "plan.json")
 
 
 def _compute_results(trained: Trained, evaluation: Evaluation, planned: PlannedRun) -> Results:
