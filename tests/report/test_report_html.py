@@ -587,7 +587,7 @@ def test_memory_that_ran_out_in_training_is_a_row_of_the_plan(tmp_path):
         '{"decision": "run", "value": {"images": "1f"}}',
         '{"decision": "accumulate from epoch 2, step 0", "value": 2}',
         '{"decision": "segment 0", "value": {"steps": 5}}',
-        '[1, 2]',
+        "[1, 2]",
         '{"value": 3}',
         '{"decision": "accumulate from epoch 2, step 0", "value": 4}',
         '{"decision": "accumulate from epoch 3, st',

@@ -59,7 +59,9 @@ def test_a_refusal_names_the_least_budget_and_a_size_that_fits():
         "about 35 s here; give that, or --image-size 64"
     )
     assert is_enough(Budget(Deadline(32.0, clock)), SLOW, WORK)
-    assert str(too_small(Budget(Deadline(12.0, clock)), config, SLOW, WORK)).endswith("here; give that")
+    assert str(too_small(Budget(Deadline(12.0, clock)), config, SLOW, WORK)).endswith(
+        "here; give that"
+    )
 
 
 def test_every_view_and_a_recalibration_count_as_evaluated():

@@ -34,7 +34,9 @@ def tried(count, judged, is_curved, seconds=1e9):
     train, validation = task(count, 0, is_curved), task(judged, 1, is_curved)
     chosen = choose_head(train, validation, 2)
     usual = chosen.settings.fit(train, 2)
-    return try_hidden_layer(chosen, usual, train, validation, 2, None, 0, Decisions(), lambda: seconds)
+    return try_hidden_layer(
+        chosen, usual, train, validation, 2, None, 0, Decisions(), lambda: seconds
+    )
 
 
 def test_a_hidden_layer_is_kept_where_no_plane_separates_the_classes():
