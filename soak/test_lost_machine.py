@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1] / "tests"
-sys.path[:0] = [str(TESTS), str(TESTS / "training")]
+sys.path[:0] = [str(TESTS), str(TESTS / "testing")]
 
 import struck  # noqa: E402
 from launched import Launched  # noqa: E402

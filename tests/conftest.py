@@ -15,8 +15,11 @@ from matplotlib.figure import Figure
 import onsight
 from bars import make_bars
 from onsight.data import split
+from onsight.report import page
 from onsight.report.console import SilentReporter
 from onsight.tune.auto import candidates
+
+TESTS = Path(__file__).parent
 
 torch.set_num_threads(1)  # tiny nets gain nothing from two, and a busy machine takes its toll
 
@@ -70,6 +73,21 @@ def rendered_figures(monkeypatch):
     monkeypatch.setattr(Figure, "savefig", RENDER)
 
 
+@pytest.fixture(autouse=True)
+def blank_report(request, monkeypatch):
+    """Leave the report of a run blank where tests train much: most of a small run's time.
+
+    Fixtures of a wider scope, such as `trained`, write the real one.
+    """
+    if request.path.relative_to(TESTS).parts[0] in {"ranks", "step", "training", "tune"}:
+
+        def write_report(run):
+            (run / "report.html").touch()
+            return run / "report.html"
+
+        monkeypatch.setattr(page, "write_report", write_report)
+
+
 @pytest.fixture(scope="session")
 def cache_folders(tmp_path_factory):
     """Paths of caches that nobody has used; mktemp would look through all folders for each."""
@@ -113,3 +131,10 @@ def train_once(build_once) -> Callable[..., onsight.Run]:
 def trained(shared_bars, train_once) -> onsight.Run:
     """A run of three epochs on the bars, with what it wrote; nobody changes it."""
     return train_once("trained", shared_bars, epochs=3, batch_size=16, threads=1)
+
+
+@pytest.fixture(scope="session")
+def backbone(shared_bars, train_once) -> onsight.Run:
+    """A run of a network from timm that has learned something."""
+    settings = {"model": "test_resnet", "image_size": 16, "threads": 1, "precision": "fp32"}
+    return train_once("backbone", shared_bars, epochs=2, batch_size=16, **settings)

@@ -4,12 +4,11 @@ import csv
 import json
 import re
 import signal
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
+from launched import SMALL, Launched, listening_beyond_loopback, users_module, write_module
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 import onsight
@@ -18,9 +17,6 @@ from onsight.errors import OnsightError, RankLost
 from onsight.ranks import launch
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-
-sys.path.insert(0, str(Path(__file__).parent))
-from launched import SMALL, Launched, listening_beyond_loopback, users_module, write_module
 
 ALONE = {
     "model": "lenet",

@@ -9,7 +9,6 @@ import pytest
 import onsight
 from onsight.report.console import SilentReporter
 
-sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "data" / "shards"))
 from faulty_server import serving
 from launched import SMALL, Launched, users_module

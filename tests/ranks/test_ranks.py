@@ -4,15 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+import ranked
 
 from onsight.ranks.world import World, join
-
-sys.path.insert(0, str(Path(__file__).parent))
-import ranked
 
 
 @pytest.fixture(scope="module")
