@@ -79,8 +79,8 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/training/trainer.py",
-        "self._stop_if_asked()\n        self.saves.drop_former()",
-        "self.saves.drop_former()",
+        "self._stop_if_asked()\n        self.checkpoints.drop_former()",
+        "self.checkpoints.drop_former()",
         "tests/training/test_late_stop.py",
     ),
     Bug(
@@ -142,20 +142,20 @@ RELIABILITY = [
     Bug("onsight/training/trainer.py", "if self.world.stopping:", "if False:", _SIGNALS),
     Bug(
         "onsight/training/trainer.py",
-        "self.progress = now = Progress(**facts)",
-        "self.progress = now = Progress()",
+        "self.progress = progress\n",
+        "self.progress = Progress()\n",
         _KILLS,
     ),
     Bug(
-        "onsight/training/trainer.py",
-        "self.saves.seconds_ago >= config.checkpoint_seconds",
+        "onsight/training/saving.py",
+        "time.monotonic() - self.saved_at >= self.every_seconds",
         "False",
         _KILLS,
     ),
     Bug(
-        "onsight/training/trainer.py",
-        'if facts.pop("data_key") != self.data_key:',
-        'if facts.pop("data_key") is None:',
+        "onsight/training/saving.py",
+        "if saved.data_key != self.data_key:",
+        "if not saved.data_key:",
         _AROUND,
     ),
     Bug(
@@ -166,8 +166,8 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/training/trainer.py",
-        "self.finite.refuse_spoiled_weights(self.progress)\n        self.saves.save_best",
-        "self.saves.save_best",
+        "self.finite.refuse_spoiled_weights(self.progress)\n        self.checkpoints.save_best",
+        "self.checkpoints.save_best",
         f"{_RUN} -k spoiled",
     ),
     Bug("onsight/step/step.py", "if self.guards_gradients:", "if False:", _NOT_FINITE),
