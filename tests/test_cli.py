@@ -70,9 +70,6 @@ def test_help_needs_no_torch_and_no_other_heavy_library():
 def test_every_field_has_a_flag_and_every_flag_its_sentence(capsys):
     _, out, _ = run_command(capsys, "train", "--help")
     for name, field in Config.model_fields.items():
-        if name == "switches":  # which a run writes, and nobody types
-            assert "--switches" not in out
-            continue
         assert f"--{name.replace('_', '-')}" in out
         assert field.description
         assert field.description.endswith(".")
