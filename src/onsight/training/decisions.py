@@ -1,6 +1,7 @@
 """The decisions of a run that depend on time or memory, on record so that they can be repeated."""
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,9 +88,7 @@ class Decisions:
             self.record(_HEADER, dict(self.header))
         self.values[name] = value
         if self.folder and self.world.is_main:
-            path = self.folder / DECISIONS
-            with disk_errors(path), path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"decision": name, "value": value}) + "\n")
+            _append_line(self.folder / DECISIONS, json.dumps({"decision": name, "value": value}))
 
     def update(self, values: Mapping[str, Any]) -> None:
         """Add decisions that another copy of the record has; its values win."""
@@ -121,6 +120,15 @@ def read_decisions(run: Path) -> dict[str, Any]:
         except (ValueError, LookupError, TypeError):
             continue
     return values
+
+
+def _append_line(path: Path, line: str) -> None:
+    """Append a line, on its own even if the one before it was cut short by a full disk."""
+    with disk_errors(path), path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            line = line if file.read() == b"\n" else f"\n{line}"
+        file.write(f"{line}\n".encode())
 
 
 def is_complete(decisions: Mapping[str, Any]) -> bool:
