@@ -25,13 +25,13 @@ def note_steps(told, stop_at=0):
     """Write the images of each step in their order; ask for a stop in the given one."""
     real, made = Trainer._train_step, 0
 
-    def noted(self, batch):
+    def noted(self, batch, *schedule):
         nonlocal made
         made += 1
         with open(told, "a", encoding="utf-8") as file:
             file.write(json.dumps([self.progress.epoch, self.progress.step, *batch.ids.tolist()]))
             file.write("\n")
-        real(self, batch)
+        real(self, batch, *schedule)
         if made == stop_at:
             os.kill(os.getpid(), signal.SIGTERM)
 

@@ -28,9 +28,9 @@ def note_epochs(told):
 
     real = Trainer._end_epoch
 
-    def noted(self):
-        real(self)
-        self.saves.wait()  # else a checkpoint may just be written
+    def noted(self, images):
+        real(self, images)
+        self.checkpoints.wait()  # else a checkpoint may just be written
         with open(told, "a", encoding="utf-8") as file:
             file.write(json.dumps(taken()) + "\n")
 

@@ -24,17 +24,17 @@ def plant(place, value, at, told):
     real_train, real_make, real_update = Trainer._train_step, Step._make_gradients, Step._update
     made = 0
 
-    def train_step(self, batch):
+    def train_step(self, batch, *schedule):
         nonlocal made
         made += 1
         if made == at:
             where = [
                 self.progress.epoch + 1,
                 self.progress.step + 1,
-                self.finite.name_images(batch),
+                self.data.name_images(batch),
             ]
             told.write_text(json.dumps(where))
-        real_train(self, batch)
+        real_train(self, batch, *schedule)
 
     def make_gradients(self, inputs, targets, global_labels):
         if made != at:

@@ -10,12 +10,13 @@ from onsight.training.trainer import Trainer
 
 
 def main():
-    data, folder = sys.argv[1:]
+    data, folder, *config_files = sys.argv[1:]
+    Path(folder).mkdir(exist_ok=True)
     passed = [0.0]
     trainers = []
 
     def spent():  # a tick per look; the clocks of the other ranks run away
-        passed[0] += 0.5
+        passed[0] += 0.1
         return passed[0] * (1 + 7 * trainers[0].world.rank if trainers else 1)
 
     real = Trainer.run
@@ -26,19 +27,14 @@ def main():
 
     Trainer.run = run
     fields = {"model": "lenet", "image_size": "16", "batch_size": 16, "threads": 1, "folds": 1}
-    onsight.train(
-        data,
-        out=Path(folder) / "run",
-        budget="60s",
-        spent=spent,
-        reporter=SilentReporter(),
-        **fields,
-    )
+    fields = {"config_file": config_files[0]} if config_files else {**fields, "budget": "60s"}
+    out = Path(folder) / "run"
+    onsight.train(data, out=out, spent=spent, reporter=SilentReporter(), **fields)
     (trainer,) = trainers
     facts = {
         "images": trainer.progress.images,
         "best_epoch": trainer.progress.best_epoch,
-        "rate": trainer.step.optimizer.param_groups[0]["lr"],
+        "rate": trainer.update.step.optimizer.param_groups[0]["lr"],
         "best_accuracy": trainer.progress.best_accuracy,
         "clock": passed[0],
     }

@@ -72,11 +72,11 @@ def train(self, start=None):
     return progress
 
 
-def end_epoch(self):
+def end_epoch(self, images):
     now.update(epoch=self.progress.epoch, place="evaluating")
     if RANK > 0:  # the few images are all on the first rank; the others wait for it
         strike("evaluating", now["epoch"], 0)
-    real_end_epoch(self)
+    real_end_epoch(self, images)
 
 
 def write(self, path):

@@ -1,40 +1,63 @@
-"""Oracles: a fake clock for the budget, made-up paces for what fits into it."""
+"""Oracles: a fake clock for the budget, arithmetic, and the first of two runs for the second."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
+import onsight
 from onsight.config import make_config
-from onsight.errors import ConfigError
-from onsight.report.console import SilentReporter
-from onsight.training import run_session
-from onsight.training.run import train
-from onsight.tune.budget import Budget, read_budget
+from onsight.data.index import TEST, TRAIN, VALIDATION
+from onsight.deadline import Deadline
+from onsight.errors import ConfigError, Interrupted
+from onsight.report.console import Reporter, SilentReporter
+from onsight.tensorfile import read_tensors
+from onsight.training import trainer
+from onsight.training.decisions import read_decisions
+from onsight.tune.budget import Budget
+from onsight.tune.fit_epochs import reserve_evaluation
+
+LENET = {"model": "lenet", "image_size": "16", "batch_size": 16, "threads": 1}
 
 
 class Clock:
-    """Seconds spent, set by the test."""
+    """Seconds spent, set by the test; each look takes `tick` seconds."""
 
-    def __init__(self, now=2.0):
+    def __init__(self, now=2.0, tick=0.0):
         self.now = now
+        self.tick = tick
 
     def __call__(self):
+        self.now += self.tick
         return self.now
 
 
-def share_at(budget, clock, now):
-    clock.now = now
-    budget.look()
-    return budget.share
+class Images:
+    """A dataset of so many images in each part."""
+
+    def __init__(self, training, validation, test):
+        self.counts = {TRAIN: training, VALIDATION: validation, TEST: test}
+
+    def ids(self, split):
+        return range(self.counts[split])
 
 
-def test_budgets_are_read_with_their_units():
-    assert [read_budget(text) for text in ("90s", "1.5m", "2h", "")] == [90, 90, 7200, 0]
+def train(data, out, **fields):
+    return onsight.train(data, out=out, reporter=SilentReporter(), **fields)
+
+
+def assert_same_model(run, other):
+    tensors, others = (read_tensors(path / "model.safetensors")[0] for path in (run, other))
+    assert tensors.keys() == others.keys()
+    assert all(torch.equal(tensors[name], others[name]) for name in tensors)
+    tables = [(path / "predictions.csv").read_text() for path in (run, other)]
+    assert tables[0] == tables[1]
 
 
 @pytest.mark.parametrize("bad", ["90", "5 m", "-3s", "h", "1d"])
@@ -43,85 +66,13 @@ def test_a_budget_without_a_unit_is_refused(bad):
         make_config({"budget": bad})
 
 
-def test_training_gets_the_time_that_evaluating_and_closing_leave():
-    clock = Clock(2.0)
-    budget = Budget(60, clock)
-    clock.now = 10.0
-    budget.reserve(tested=900, validation=100, image_seconds=0.004)
-    budget.begin(0.0)
-    # 900 images are tested, and 100 validated, once more used to fit the temperature, and again
-    # with 100 of training to tell unlike ones.
-    assert budget.left_seconds == pytest.approx(60 - 1.8 - 5.2 - 10)
-    assert budget.share == 0
-    assert share_at(budget, clock, 10 + 43.0 / 2) == pytest.approx(0.5)
-    assert not budget.is_over()
-    assert share_at(budget, clock, 53.01) == pytest.approx(1)
-    assert budget.is_over()
-
-
 def test_closing_takes_a_little_less_than_starting():
-    assert Budget(60, Clock(10.0)).left_seconds == pytest.approx(60 - 9 - 10)
-
-
-def test_a_first_checkpoint_tells_how_long_saving_takes_at_the_end():
-    budget = Budget(60, Clock(1.0))
-    budget.saved(0.4)
-    assert budget.left_seconds == pytest.approx(60 - 1.5 - 2.0 - 1)
-
-
-def test_measured_evaluation_moves_the_end_but_never_turns_time_back():
-    clock = Clock(0.0)
-    budget = Budget(101.5, clock)
-    budget.reserve(1000, 0, 0.02)
-    budget.begin(0.0)
-    assert share_at(budget, clock, 40.0) == pytest.approx(0.5)
-    budget.judged(500, 5.0)
-    assert budget.left_seconds == pytest.approx(50)
-    assert budget.share == pytest.approx(0.5)
-    assert share_at(budget, clock, 46.0) == pytest.approx(46 / 90)
-
-
-def test_a_step_that_would_end_too_late_is_not_begun():
-    clock = Clock(0.0)
-    budget = Budget(61.5, clock)
-    budget.begin(step_seconds=20.0)
-    for end, over in ((20.0, False), (40.0, False), (55.0, True)):
-        clock.now = end
-        budget.step_done()
-        assert budget.is_over() == over  # another 20 s, the longer of the last two
-    assert not budget.is_over(0)
-
-
-def test_validation_takes_at_most_a_tenth_of_the_time():
-    budget = Budget(101.5, Clock(0.0))
-    budget.reserve(tested=100, validation=1000, image_seconds=0.2)
-    assert budget.validated == int(0.1 * (100 - 20) / 0.2) == 40
-    # 8 s for the temperature, and twice 8 s for what tells unlike images
-    assert budget.validation_seconds == pytest.approx(100 - 20 - 8 - 16)
-    assert budget.left_seconds == pytest.approx(100 - 20 - 8 - 16 - 8)
-    budget.reserve(tested=100, validation=10, image_seconds=0.2)
-    assert budget.validated == 10
-
-
-def test_the_temperature_is_fitted_on_what_there_is_still_time_for():
-    clock = Clock(0.0)
-    budget = Budget(101.5, clock)
-    budget.reserve(tested=100, validation=40, image_seconds=0.2)  # 20 s and four times 8 s
-    for now, images in ((56.0, 40), (57.1, 34), (63.9, 0), (90.0, 0)):
-        clock.now = now
-        assert budget.images_to_calibrate() == images
-    for now, images in ((64.0, 40), (65.1, 37), (79.9, 0), (90.0, 0)):
-        clock.now = now
-        assert budget.images_to_compare() == images
-    budget.reserve(tested=100, validation=1000, image_seconds=1.0)
-    assert budget.images_to_calibrate() == budget.validated == 0
-    budget.reserve(tested=0, validation=5000, image_seconds=1e-5)
-    assert (budget.validated, budget.images_to_calibrate()) == (5000, 4096)
+    assert Budget(Deadline(60, Clock(10.0))).left_seconds == pytest.approx(60 - 9 - 10)
 
 
 def test_trials_take_a_tenth_of_the_budget_in_all():
     clock = Clock(1.0)
-    budget = Budget(60, clock)
+    budget = Budget(Deadline(60, clock))
     with budget.trying():
         clock.now += 2
     clock.now += 5
@@ -130,84 +81,183 @@ def test_trials_take_a_tenth_of_the_budget_in_all():
     assert budget.trial_seconds == pytest.approx(6 - 3)
 
 
-def test_every_rank_decides_by_the_clock_of_the_first():
-    clocks = Clock(2.0), Clock(30.0)
+def test_every_rank_reads_the_clock_of_the_first():
     readings = []
-    first = Budget(60, clocks[0], lambda value: readings.append(value) or value)
-    second = Budget(60, clocks[1], lambda value: readings.pop(0))
-    for budget in (first, second):
-        budget.reserve(100, 0, 0.1)
-        budget.begin(1.0)
-    for now in (10.0, 20.0, 47.6, 48.0):
-        clocks[0].now = now
-        for budget in (first, second):
-            budget.step_done()
-        assert (first.share, first.is_over()) == (second.share, second.is_over())
-    assert first.is_over()
+    first = Budget(Deadline(60, Clock(2.0)), lambda value: readings.append(value) or value)
+    second = Budget(Deadline(60, Clock(30.0)), lambda value: readings.pop(0))
+    assert first.left_seconds == second.left_seconds
+    first.look(), second.look()
+    assert first.now == second.now == 2.0
 
 
-def test_a_resumed_run_continues_with_the_time_left():
-    clock = Clock(1.0)
-    budget = Budget(60, clock)
-    budget.begin(0.0)
-    budget.resume(20.0)
-    assert budget.left_seconds == pytest.approx(60 - 1.5 - 21)
-    assert budget.share == pytest.approx(20 / (20 + 37.5))
+def test_time_is_set_aside_for_evaluating_and_calibrating():
+    deadline = Deadline(60, Clock(10.0))
+    config = make_config({"recalibrate_norm": False})
+    assert reserve_evaluation(deadline, config, Images(500, 100, 900), 0.004) == 100
+    # 900 images are tested; 100 fit the temperature, and 200 set the threshold of the detector.
+    assert deadline.remaining() == pytest.approx(60 - 10 - (900 + 100 + 200) * 0.004)
+
+
+@pytest.mark.parametrize(
+    ("validation", "image_seconds", "images"),
+    [(1000, 0.2, int(0.1 * (100 - 20) / 0.2)), (10, 0.2, 10), (1000, 0.995, 0)],
+)
+def test_validation_takes_at_most_a_tenth_of_the_time(validation, image_seconds, images):
+    deadline = Deadline(100, Clock(0.0))
+    config = make_config({"recalibrate_norm": False})
+    data = Images(500, validation, 100)
+    assert reserve_evaluation(deadline, config, data, image_seconds) == images
 
 
 @pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
-def test_a_run_ends_with_its_budget_and_a_low_learning_rate(bars, tmp_path, monkeypatch, schedule):
-    clock = Clock(1.0)
-
-    def ticking():
-        clock.now += 0.02
-        return clock.now
-
-    monkeypatch.setattr(run_session, "Budget", lambda seconds, *rest: Budget(seconds, ticking))
-    fields = {"model": "lenet", "batch_size": 16, "learning_rate": 0.01, "threads": 1}
+def test_a_run_ends_with_its_budget_and_a_low_learning_rate(bars, tmp_path, schedule):
+    clock = Clock(1.0, tick=0.01)
     path = tmp_path / "run"
-    run = train(bars, out=path, reporter=SilentReporter(), budget="8s", schedule=schedule, **fields)
+    fields = {**LENET, "learning_rate": 0.01, "schedule": schedule}
+    run = train(bars, path, budget="8s", spent=clock, **fields)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) > 2
     assert rows[-1]["learning_rate"] < 0.01 * 0.02
     assert max(row["learning_rate"] for row in rows) > 0.005
-    assert clock.now == pytest.approx(8 - 1.5, abs=0.2)  # closing the run makes no tick here
+    assert 0.9 * (8 - 1.5) < clock.now <= 8
     assert run.results["accuracy"] is not None
     assert tomllib.loads((path / "config.toml").read_text())["budget"] == "8s"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"folds": 1}, {"folds": 2}, {"folds": 1, "ema": 0.9, "test_each_epoch": True}],
+    ids=["once", "folds", "average"],
+)
+def test_a_budgeted_run_is_repeated_bit_for_bit(bars, tmp_path, fields):
+    fields = {**LENET, **fields}
+    first = train(bars, tmp_path / "first", budget="9s", spent=Clock(1.0, tick=0.02), **fields)
+    assert first.results["epochs"] > 1
+    slower = Clock(1.0, tick=3.0)  # by which the budget would be over at once
+    config_file = first.path / "config.toml"
+    again = train(bars, tmp_path / "again", config_file=config_file, spent=slower)
+    assert_same_model(first.path, again.path)
+    third = train(bars, tmp_path / "third", config_file=again.path / "config.toml", spent=slower)
+    assert_same_model(first.path, third.path)
+
+
+def test_a_budgeted_head_is_repeated_bit_for_bit(bars, tmp_path, backbone):
+    fields = {"model": "test_resnet", "weights": str(backbone.model), "freeze": True}
+    fields |= {"image_size": 16, "threads": 1, "folds": 1, "cache_folder": "none"}
+    first = train(bars, tmp_path / "first", budget="30s", spent=Clock(1.0, tick=0.1), **fields)
+    decided = read_decisions(first.path)
+    assert decided["plain training features"] > 0
+    again = train(bars, tmp_path / "again", config_file=first.path / "config.toml")
+    assert_same_model(first.path, again.path)
+    fewer = tmp_path / "fewer"
+    shutil.copytree(first.path, fewer)
+    with (fewer / "decisions.jsonl").open("a") as file:
+        for view in ("plain", "mirrored"):
+            line = {"decision": f"{view} training features", "value": 32}
+            file.write(json.dumps(line) + "\n")
+    other = train(bars, tmp_path / "other", config_file=fewer / "config.toml")
+    assert not read_tensors(other.model)[0]["fc.weight"].equal(
+        read_tensors(first.model)[0]["fc.weight"]
+    )
+
+
+class StopAfter:
+    """Stops a run as a signal does, after so many steps."""
+
+    def __init__(self, monkeypatch, steps):
+        self.left = steps
+        self.real = trainer.Trainer._train_step
+        monkeypatch.setattr(trainer.Trainer, "_train_step", lambda *args: self.step(*args))
+
+    def step(self, training, *args):
+        self.real(training, *args)
+        self.left -= 1
+        if self.left == 0:
+            training.world.stop.signal_number = 15
+
+
+@pytest.mark.parametrize("steps", [1, 7, 16, 17, 40])
+def test_a_stopped_budgeted_run_resumes_to_what_its_record_repeats(
+    bars, tmp_path, monkeypatch, steps
+):
+    with monkeypatch.context() as patched:
+        StopAfter(patched, steps)
+        with pytest.raises(Interrupted):
+            train(
+                bars,
+                tmp_path / "run",
+                budget="9s",
+                spent=Clock(1.0, tick=0.02),
+                folds=1,
+                **LENET,
+            )
+    resumed = train(bars, tmp_path / "run", resume=True, spent=Clock(1.0, tick=0.02))
+    assert resumed.results["images"] > 0
+    config_file = resumed.path / "config.toml"
+    again = train(bars, tmp_path / "again", config_file=config_file)
+    assert_same_model(resumed.path, again.path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"learning_rate": 0.5}, "learning_rate changed"),
+        ({"budget": "7s"}, "a budget is given"),
+    ],
+)
+def test_a_run_that_asks_for_something_else_says_why_it_repeats_nothing(
+    bars, tmp_path, capsys, changes, reason
+):
+    first = train(
+        bars, tmp_path / "first", budget="6s", spent=Clock(1.0, tick=0.05), folds=1, **LENET
+    )
+    onsight.train(
+        bars,
+        out=tmp_path / "again",
+        config_file=first.path / "config.toml",
+        spent=Clock(1.0, tick=0.05),
+        reporter=Reporter(),
+        **changes,
+    )
+    assert f"are not repeated: {reason}" in capsys.readouterr().err
+
+
+def test_decisions_are_not_repeated_on_other_images(bars, tmp_path, capsys):
+    first = train(
+        bars, tmp_path / "first", budget="6s", spent=Clock(1.0, tick=0.05), folds=1, **LENET
+    )
+    next((bars / "down").glob("*.png")).unlink()
+    clock = Clock(1.0, tick=0.05)
+    onsight.train(
+        bars,
+        out=tmp_path / "again",
+        config_file=first.path / "config.toml",
+        spent=clock,
+        reporter=Reporter(),
+    )
+    assert "are not repeated: the images differ" in capsys.readouterr().err
+    assert 3 < clock.now <= 6  # which the budget of the settings limits
 
 
 @pytest.mark.soak
 def test_ranks_with_different_clocks_make_the_same_steps(bars, tmp_path):
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = Path(__file__).with_name("budgeted.py")
-    command = [sys.executable, *launcher, script, bars, tmp_path]
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
-    assert done.returncode == 0, done.stderr
-    first, second = (json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2))
+
+    def run(folder, *config):
+        command = [sys.executable, *launcher, script, bars, tmp_path / folder, *config]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
+        assert done.returncode == 0, done.stderr
+        return [
+            json.loads((tmp_path / folder / f"rank-{rank}.json").read_text()) for rank in range(2)
+        ]
+
+    first, second = run("first")
     assert 50 < first.pop("clock") <= 60
     second.pop("clock")
     assert first == second
     assert first["images"] > 96
-    assert (tmp_path / "run" / "model.safetensors").exists()
-
-
-def test_an_evaluation_of_a_moment_does_not_make_others_seem_slow():
-    budget = Budget(60.0, lambda: 0.0)
-    budget.reserve(tested=10_000, validation=10, image_seconds=1e-4)
-    before = budget.left_seconds
-    budget.judged(10, 0.02)
-    assert budget.left_seconds == before
-    budget.judged(10, 2.0)
-    assert budget.left_seconds < before - 1000
-    budget.judged(10, 0.001)
-    assert budget.left_seconds == pytest.approx(before)
-
-
-def test_the_clock_of_a_run_that_is_started_again_has_run_on():
-    budget = Budget(60.0, lambda: 20.0, runs_on=True)
-    budget.resume(12.0)  # they are among the 20
-    assert budget.now == 20.0
-    part = budget.part(0.5, 0, 0)
-    part.resume(5.0)
-    assert budget.now == 20.0
+    assert (tmp_path / "first" / "run" / "model.safetensors").exists()
+    run("again", tmp_path / "first" / "run" / "config.toml")
+    assert_same_model(tmp_path / "first" / "run", tmp_path / "again" / "run")

@@ -19,7 +19,6 @@ from onsight.ranks import world
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import folds as folding
-from onsight.tune.budget import Budget
 
 SMALL = {"model": "lenet", "image_size": "16", "batch_size": 16, "threads": 1, "epochs": 2}
 FOLDS = {**SMALL, "folds": 3}
@@ -43,15 +42,15 @@ def assert_equal(tensors, others):
 
 
 def note_trainings(patch):
-    """The list in which the prepared run of every fold that is trained will be noted."""
+    """The list in which the planned run of each fold that is trained will be noted."""
     noted = []
-    real = folding.train_once
+    real = folding.fit
 
-    def train_once(prepared, *rest):
-        noted.append(prepared)
-        return real(prepared, *rest)
+    def fit(planned, *rest):
+        noted.append(planned)
+        return real(planned, *rest)
 
-    patch.setattr(folding, "train_once", train_once)
+    patch.setattr(folding, "fit", fit)
     return noted
 
 
@@ -118,15 +117,15 @@ def test_no_copy_of_a_judged_image_is_trained_on(bars, tmp_path, monkeypatch):
     seen = note_trainings(monkeypatch)
     run = train(bars, tmp_path / "run", **FOLDS | {"epochs": 1})
     assert run.results["images"] == 180
-    for prepared in seen:
-        splits = prepared.dataset.splits
-        names = [digest.tobytes() for digest in prepared.dataset.pack.digests]
+    for planned in seen:
+        splits = planned.dataset.splits
+        names = [digest.tobytes() for digest in planned.dataset.pack.digests]
         judged = {name for name, split in zip(names, splits, strict=True) if split == TEST}
         learned = {name for name, split in zip(names, splits, strict=True) if split != TEST}
         assert not judged & learned
         assert len(judged) == 40
-        assert prepared.data.normalization.mean != seen[0].data.normalization.mean or (
-            prepared is seen[0]
+        assert planned.data.normalization.mean != seen[0].data.normalization.mean or (
+            planned is seen[0]
         )
 
 
@@ -153,7 +152,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(
         patch.setattr(world, "StopRequest", lambda: StopAfter(stop_at))
         with pytest.raises(Interrupted, match=f"--out {out} --resume"):
             train(shared_bars, out, **FOLDS)
-    finished = len(list(out.glob("folds/*/judged.safetensors")))
+    finished = len(list(out.glob("folds/*/evaluation.safetensors")))
     trained = note_trainings(monkeypatch)
     again = train(shared_bars, out, resume=True)
     assert len(trained) == 3 - finished
@@ -187,18 +186,17 @@ def test_a_network_in_memory_is_trained_once_and_on_all_images(bars, tmp_path):
     assert run.results["images"] == 120
 
 
-def test_several_views_and_a_folds_own_switches(bars, tmp_path):
-    switches = [
-        {"epoch": 1, "step": 0, "precision": "bf16", "threads": 1, "accumulate": 1, "fold": 2}
-    ]
+def test_a_fold_repeats_its_own_decisions(bars, tmp_path):
     fields = FOLDS | {"tta": "flip"}
     plain = train(bars, tmp_path / "plain", **fields)
     assert plain.results["tta_images"] == 120
-    switched = train(bars, tmp_path / "switched", **fields, switches=switches)
-    assert_equal(weights(plain), weights(switched))
-    mine, theirs = predictions(switched), predictions(plain)
-    changed = {row["fold"] for row, other in zip(mine, theirs, strict=True) if row != other}
-    assert changed == {"2"}
+    decision = {"decision": "accumulate from epoch 0, step 2", "value": 3}
+    (plain.path / "decisions.jsonl").write_text(json.dumps({"decision": "none", "value": 0}))
+    (plain.path / "folds" / "2" / "decisions.jsonl").write_text(json.dumps(decision))
+    halved = train(bars, tmp_path / "halved", config_file=plain.path / "config.toml")
+    assert_equal(weights(plain), weights(halved))
+    rows = zip(predictions(halved), predictions(plain), strict=True)
+    assert {row["fold"] for row, other in rows if row != other} == {"2"}
 
 
 def test_folds_are_refused_before_anything_is_trained(bars, tmp_path):
@@ -207,37 +205,6 @@ def test_folds_are_refused_before_anything_is_trained(bars, tmp_path):
     with pytest.raises(ConfigError, match="'down' has 4: use --folds 4"):
         train(bars, tmp_path / "run", **SMALL, folds=5)
     assert not (tmp_path / "run").exists()
-
-
-class Clock:
-    now = 10.0
-
-    def __call__(self):
-        return self.now
-
-
-def test_each_training_gets_an_equal_share_of_a_budget():
-    clock = Clock()
-    budget = Budget(79, clock)  # 10 s are spent and 9 s are kept for closing
-    budget.reserve(tested=0, validation=0, image_seconds=0.1)
-    first = budget.part(1 / 3, tested=20, validation=0)
-    assert first.left_seconds == pytest.approx(20 - 2)
-    assert first.share == 0
-    clock.now += 18
-    first.look()
-    assert first.share == pytest.approx(1)
-    clock.now += 2
-    assert budget.part(1 / 2, 0, 0).left_seconds == pytest.approx(20)
-
-
-def test_what_an_interrupted_fold_used_is_missing_from_the_budget():
-    clock = Clock()
-    budget = Budget(79, clock)
-    first = budget.part(1 / 3, 0, 0)
-    first.resume(5.0)
-    assert first.left_seconds == pytest.approx(15)
-    assert first.share == pytest.approx(0.25)
-    assert budget.left_seconds == pytest.approx(55)
 
 
 def test_results_are_plain_json(folded):

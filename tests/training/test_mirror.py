@@ -47,8 +47,8 @@ def stop_after(monkeypatch, epochs):
     """Stop a run as a signal does, once it has come so far."""
     real = trainer.Trainer._end_epoch
 
-    def end_epoch(self):
-        real(self)
+    def end_epoch(self, images):
+        real(self, images)
         if self.progress.epoch == epochs:
             self.world.stop.signal_number = 15
 

@@ -225,8 +225,8 @@ def test_a_streamed_run_resumes_as_if_never_stopped(streamed, photos, tmp_path, 
     lost = sorted((data / "light").glob("*.jpg"))
     end_epoch = Trainer._end_epoch
 
-    def lose_all(trainer):
-        end_epoch(trainer)
+    def lose_all(trainer, images):
+        end_epoch(trainer, images)
         for path in lost:
             path.rename(path.with_suffix(".away"))
 

@@ -145,7 +145,7 @@ class Trainer:
                 break
             batch = next(batches)
             now.epoch_wait_seconds += time.perf_counter() - begun
-            self._step(batch, segment.position + k, segment.total_steps)
+            self._train_step(batch, segment.position + k, segment.total_steps)
             now.count(len(batch.global_labels))
             now.schedule_fraction = (segment.position + k + 1) / segment.total_steps
             self.listener.step_finished(len(batch.global_labels))
@@ -160,7 +160,7 @@ class Trainer:
         now.epoch_seconds += time.perf_counter() - begun
         self.world.forget_answer()
 
-    def _step(self, batch: Batch, position: int, total_steps: int) -> None:
+    def _train_step(self, batch: Batch, position: int, total_steps: int) -> None:
         now = self.progress
         if self._planned_parts:
             parts = self._planned_parts.get(accumulate_name(now.epoch, now.step), now.accumulate)
