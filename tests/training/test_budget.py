@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -261,3 +262,31 @@ def test_ranks_with_different_clocks_make_the_same_steps(bars, tmp_path):
     assert (tmp_path / "first" / "run" / "model.safetensors").exists()
     run("again", tmp_path / "first" / "run" / "config.toml")
     assert_same_model(tmp_path / "first" / "run", tmp_path / "again" / "run")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("moment", range(1, 21))
+def test_a_run_killed_at_any_moment_resumes_to_what_its_record_repeats(bars, tmp_path, moment):
+    out, fields = tmp_path / "run", "--model lenet --image-size 16 --batch-size 16 --threads 1"
+    command = [sys.executable, "-m", "onsight", "train"]
+    start = [*command, str(bars), *fields.split(), "--budget", "12s", "--out", str(out)]
+    running = subprocess.Popen(start, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    for _ in range(200):
+        if (out / "decisions.jsonl").exists():
+            break
+        time.sleep(0.05)
+    time.sleep(moment * 0.3)
+    running.kill()
+    running.communicate()
+    subprocess.run([*command, str(bars), "--out", str(out), "--resume"], check=True)
+    again = [
+        *command,
+        str(bars),
+        "--config",
+        str(out / "config.toml"),
+        "--out",
+        str(tmp_path / "b"),
+    ]
+    done = subprocess.run(again, check=True, capture_output=True, text=True)
+    assert "not repeated" not in done.stderr
+    assert_same_model(out, tmp_path / "b")

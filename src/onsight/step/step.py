@@ -216,9 +216,10 @@ class Step:
     def _check_gradients(self) -> None:
         groups = self.optimizer.param_groups
         found = [one.grad for group in groups for one in group["params"] if one.grad is not None]
-        if not found or torch.stack([one.sum() for one in found]).isfinite().all():
-            return  # far faster than to look at each value
-        if not all(one.to_dense().isfinite().all() for one in found):  # not only a sum too large
+        # A sum for each is far faster than to look at each value; it may also be only too large.
+        if all(math.isfinite(gradient.sum().item()) for gradient in found):
+            return
+        if not all(gradient.to_dense().isfinite().all() for gradient in found):
             raise NonFiniteGradients
 
 
