@@ -202,7 +202,8 @@ class Config(BaseModel):
         "",
         pattern=r"^$|^[0-9]+(\.[0-9]+)?[smh]$",
         description="Time for the whole run instead of a number of epochs: 90s, 5m, 2h. Includes "
-        "evaluation and the report; image size and learning rate schedule are chosen to fit.",
+        "evaluation and the report; image size and learning rate schedule are chosen to fit. "
+        "--config RUN/config.toml repeats such a run bit for bit.",
     )
     batch_size: Annotated[int, _TRAINING, AFFECTS_STEP_TIME] = Field(
         128,

@@ -130,13 +130,16 @@ def test_a_run_ends_with_its_budget_and_a_low_learning_rate(bars, tmp_path, sche
     [{"folds": 1}, {"folds": 2}, {"folds": 1, "ema": 0.9, "test_each_epoch": True}],
     ids=["once", "folds", "average"],
 )
-def test_a_budgeted_run_is_repeated_bit_for_bit(bars, tmp_path, fields):
+def test_a_budgeted_run_is_repeated_bit_for_bit(bars, tmp_path, capsys, fields):
     fields = {**LENET, **fields}
     first = train(bars, tmp_path / "first", budget="9s", spent=Clock(1.0, tick=0.02), **fields)
     assert first.results["epochs"] > 1
     slower = Clock(1.0, tick=3.0)  # by which the budget would be over at once
     config_file = first.path / "config.toml"
-    again = train(bars, tmp_path / "again", config_file=config_file, spent=slower)
+    again = onsight.train(
+        bars, out=tmp_path / "again", config_file=config_file, spent=slower, reporter=Reporter()
+    )
+    assert f"decisions: repeated from {first.path}" in capsys.readouterr().err
     assert_same_model(first.path, again.path)
     third = train(bars, tmp_path / "third", config_file=again.path / "config.toml", spent=slower)
     assert_same_model(first.path, third.path)

@@ -51,6 +51,7 @@ from onsight.training.trainer import Trainer, TrainerData
 from onsight.tune.fit_epochs import reserve_evaluation
 
 _SAVES_AT_THE_END = 5  # in sizes of a first checkpoint: weights twice, an optimizer's state thrice
+_ROUNDING = 1e-6  # of an image, lost when seconds were made from images
 _MAX_INTERPOLATION_FRACTION = 0.1  # of the time left, for evaluating interpolated weights
 
 
@@ -78,13 +79,13 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Sinks:
-    """Where the figures of a training go besides its run folder.
+class Shared:
+    """What the trainings of a run have in common besides the run folder.
 
     Args:
         loggers: Hear of every epoch.
         provenance: What model files say about their origin.
-        features: Those that the trainings of a run share.
+        features: Those that one training has computed and another can use.
     """
 
     loggers: Loggers
@@ -92,7 +93,7 @@ class Sinks:
     features: SharedFeatures = field(default_factory=SharedFeatures)
 
 
-def fit(planned: PlannedRun, sinks: Sinks, job: RunJob) -> Trained:
+def fit(planned: PlannedRun, shared: Shared, job: RunJob) -> Trained:
     """Train a new network, or the user's own, and give it the weights of its best epoch.
 
     Every rank returns the same. Raises Interrupted after a checkpoint, NonFiniteLoss.
@@ -103,11 +104,11 @@ def fit(planned: PlannedRun, sinks: Sinks, job: RunJob) -> Trained:
     head = None
     resumes = job.resume and job.folder.last_checkpoint.exists()
     if fits_head(config, net) and not resumes:
-        head = _fit_head(planned, net, sinks, job)
+        head = _fit_head(planned, net, shared, job)
         if config.freeze:
-            return _without_training(planned, net, head, sinks, job)
+            return _without_training(planned, net, head, shared, job)
     with stop_on_signals(job.world.stop):
-        trainer, progress = _train(planned, net, head, sinks, job)
+        trainer, progress = _train(planned, net, head, shared, job)
     classifier = trainer.classifier
     job.world.broadcast("best weights", str)  # the first rank has written them by now
     load_weights(job.folder.best_weights, classifier.net)
@@ -121,20 +122,16 @@ def fit(planned: PlannedRun, sinks: Sinks, job: RunJob) -> Trained:
 
 
 def _train(
-    planned: PlannedRun, net: nn.Module, head: FittedHead | None, sinks: Sinks, job: RunJob
+    planned: PlannedRun, net: nn.Module, head: FittedHead | None, shared: Shared, job: RunJob
 ) -> tuple[Trainer, Progress]:
     """Train all layers until the pacer says that it is enough."""
     config, deadline = planned.config, job.deadline
-    images = job.decisions.decide(
-        "validation images",
-        lambda: reserve_evaluation(
-            deadline, config, planned.dataset, planned.estimates.image_seconds
-        ),
-    )
+    fitting = reserve_evaluation(deadline, config, planned.dataset, planned.estimates.image_seconds)
+    images = job.decisions.decide("validation images", lambda: fitting)
     interpolation = Interpolation(job.folder.start_weights)
     with CheckpointWriter(_make_mirror(config, job)) as writer:
         with naming_misplaced(lambda: planned.data.new_network(config)):
-            trainer = _make_trainer(planned, net, images, writer, sinks, job)
+            trainer = _make_trainer(planned, net, images, writer, shared, job)
         if job.resume and trainer.resume():
             now = trainer.progress
             job.reporter.say(f"resumed: epoch {now.epoch + 1}, after {now.step} of its steps")
@@ -148,6 +145,7 @@ def _train(
             deadline.reserve("interpolation", seconds)
         trainer.run(head.row if head else None)
         job.world.broadcast("first weights", str)  # the first rank has written them by now
+        deadline.release("interpolation")
         if interpolation.is_open and trainer.progress.epoch and trainer.progress.best_accuracy >= 0:
             count = job.decisions.decide(
                 "interpolations", lambda: _count_interpolations(trainer, is_worth, deadline)
@@ -167,7 +165,6 @@ def _time_saving(trainer: Trainer) -> float:
 
 def _count_interpolations(trainer: Trainer, is_worth: bool, deadline: Deadline) -> int:
     """How many interpolated networks there is time to evaluate."""
-    deadline.release("interpolation")
     each = max(trainer.progress.last_evaluation_seconds, 1e-9)
     fitting = min(len(SHARES), deadline.remaining() / each)
     return max(0, int(fitting)) if is_worth else 0
@@ -197,7 +194,7 @@ def _make_trainer(
     net: nn.Module,
     images: int,
     writer: CheckpointWriter,
-    sinks: Sinks,
+    shared: Shared,
     job: RunJob,
 ) -> Trainer:
     config, data, world = planned.config, planned.data, job.world
@@ -206,7 +203,7 @@ def _make_trainer(
     def keep_epoch(epoch: int, row: EpochRow) -> None:
         if config.keep_epochs:
             facts = {"epoch": row}
-            file = make_model_file(config, dataset, classifier, facts, sinks.provenance)
+            file = make_model_file(config, dataset, classifier, facts, shared.provenance)
             save_model(job.folder.epoch_file(epoch), file)
 
     def make_loader(split: int, batch_size: int, with_next: bool = False) -> Loader:
@@ -216,7 +213,7 @@ def _make_trainer(
     listener = RunListener(
         job.reporter,
         job.folder.path if world.is_main else None,
-        sinks.loggers,
+        shared.loggers,
         job.decisions,
         config.epochs if _trains_by_epochs(job) else 0,
         config.log_every_steps,
@@ -297,7 +294,7 @@ def _announcing_weights(
     return announce
 
 
-def _fit_head(planned: PlannedRun, net: nn.Module, sinks: Sinks, job: RunJob) -> FittedHead:
+def _fit_head(planned: PlannedRun, net: nn.Module, shared: Shared, job: RunJob) -> FittedHead:
     """Fit the head in a part of the time, or in all of it if nothing else is trained."""
     config, data = planned.config, planned.data
     fraction = 1.0 if config.freeze else HEAD_SHARE
@@ -312,19 +309,19 @@ def _fit_head(planned: PlannedRun, net: nn.Module, sinks: Sinks, job: RunJob) ->
             job.reporter,
             job.decisions,
             lambda: fraction * job.deadline.remaining(),
-            sinks.features,
+            shared.features,
         )
 
 
 def _without_training(
-    planned: PlannedRun, net: nn.Module, head: FittedHead, sinks: Sinks, job: RunJob
+    planned: PlannedRun, net: nn.Module, head: FittedHead, shared: Shared, job: RunJob
 ) -> Trained:
     """A frozen backbone with its fitted head is already the trained network."""
     data = planned.data
     classifier = Classifier(net, data.normalization, planned.config.precision, data.device)
     progress = Progress(images=head.images, training_seconds=head.seconds)
     if job.world.is_main:
-        record = Record(job.folder.path, progress.rows, 0, sinks.loggers)
+        record = Record(job.folder.path, progress.rows, 0, shared.loggers)
         progress.add_row(head.row)
         record.add(head.row)
     # The temperature is that of the head which has not learned from validation images.
@@ -349,22 +346,22 @@ def _calibrate(
     begun = time.perf_counter()
     dataset, image_seconds = planned.dataset, planned.estimates.image_seconds
 
-    def count_in_time(reserved_for: str, most: int, passes: int) -> int:
-        """As many as were reserved for, or fewer if images have become slower since then."""
-        reserved_seconds = job.deadline.release(reserved_for)
-        if not image_seconds:
-            return most
-        left_seconds = min(reserved_seconds, job.deadline.remaining())
-        return max(0, min(most, int(left_seconds / (passes * image_seconds))))
+    def count_images(purpose: str, most: int, passes: int) -> int:
+        """As many as time is set aside for, or fewer if images have become slower since then."""
+        reserved_seconds = job.deadline.release(purpose)
+
+        def count_in_time() -> int:
+            if not image_seconds:
+                return most
+            seconds = max(0.0, min(reserved_seconds, job.deadline.remaining()))
+            return min(most, int(seconds / (passes * image_seconds) + _ROUNDING))
+
+        return job.decisions.decide(f"{purpose} images", count_in_time)
 
     validation, training = dataset.ids(VALIDATION), dataset.ids(TRAIN)
-    count = job.decisions.decide(
-        "temperature images", lambda: count_in_time("temperature", TEMPERATURE_IMAGES, 1)
-    )
+    count = count_images("temperature", TEMPERATURE_IMAGES, 1)
     temperature = calibrate(classifier, dataset.images, validation[:count], job.world)
-    count = job.decisions.decide(
-        "detector images", lambda: count_in_time("detector", DETECTOR_IMAGES, 2)
-    )
+    count = count_images("detector", DETECTOR_IMAGES, 2)
     detector = fit_out_of_distribution_detector(
         classifier, dataset.images, training[:count], validation[:count], job.world
     )

@@ -20,7 +20,7 @@ from onsight.report.console import Bar, Reporter
 from onsight.tensorfile import read_tensors, write_tensors
 from onsight.text import duration, fixed_percent, plural
 from onsight.training.evaluate import Evaluation, evaluate
-from onsight.training.fit import Sinks, Trained, fit
+from onsight.training.fit import Shared, Trained, fit
 from onsight.training.job import RunJob
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import Loggers, logging
@@ -51,7 +51,7 @@ class FoldReporter(Reporter):
             yield bar
 
 
-def cross_validate(planned: PlannedRun, sinks: Sinks, job: RunJob) -> Evaluation:
+def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluation:
     """Train a model for each fold, on the other folds, and evaluate it on the fold's images.
 
     What an interrupted run has evaluated is not repeated. With a deadline, each fold and the model
@@ -67,7 +67,7 @@ def cross_validate(planned: PlannedRun, sinks: Sinks, job: RunJob) -> Evaluation
         part = _read_kept(held_out, folder, job.world)
         if part is None:
             fold_job = _make_fold_job(job, fold, folder, name, 1 / (folds + 2 - fold))
-            part = _evaluate_fold(fold, held_out, sinks, fold_job)
+            part = _evaluate_fold(fold, held_out, shared, fold_job)
         else:
             job.deadline.add_elapsed(part.folds[0]["seconds"])
         if job.world.is_main:
@@ -102,10 +102,10 @@ def _hold_out(planned: PlannedRun, fold: int) -> PlannedRun:
     return replace(planned, config=config, data=data, data_key=data_key(dataset))
 
 
-def _evaluate_fold(fold: int, planned: PlannedRun, sinks: Sinks, job: RunJob) -> Evaluation:
+def _evaluate_fold(fold: int, planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluation:
     job.begin_decisions(planned.data_key)
-    with _fold_logging(planned, sinks, job) as loggers:
-        trained = fit(planned, replace(sinks, loggers=loggers), job)
+    with _fold_logging(planned, shared, job) as loggers:
+        trained = fit(planned, replace(shared, loggers=loggers), job)
     begun = time.perf_counter()
     evaluation = evaluate(trained.classifier, planned.dataset, planned.config.tta, job.world)
     seconds = sum(trained.seconds.values()) + time.perf_counter() - begun
@@ -117,11 +117,11 @@ def _evaluate_fold(fold: int, planned: PlannedRun, sinks: Sinks, job: RunJob) ->
 
 
 def _fold_logging(
-    planned: PlannedRun, sinks: Sinks, job: RunJob
+    planned: PlannedRun, shared: Shared, job: RunJob
 ) -> AbstractContextManager[Loggers]:
     """Event files in the fold's folder; other loggers show the model that is kept alone."""
     names = [name for name in planned.config.loggers if name == "tensorboard"]
-    run = LoggedRun(job.folder.path, sinks.provenance["data"], planned.config.model_dump())
+    run = LoggedRun(job.folder.path, shared.provenance["data"], planned.config.model_dump())
     return logging(names if job.world.is_main else [], run, job.reporter)
 
 

@@ -86,6 +86,9 @@ class RunJob(Job):
             warn_not_repeated(self.reporter, f"the {' and '.join(odd)} differ")
             self.deadline.seconds = self.budget_seconds
             self.decisions.is_timed = self.deadline.is_set
+        elif self.decisions.repeated_run:
+            run = self.decisions.repeated_run
+            self.reporter.say(f"decisions: repeated from {run}, however long that takes here")
 
 
 @contextmanager

@@ -34,9 +34,6 @@ class Listener(StepListener):
     def epoch_finished(self, row: EpochRow) -> None:
         """The row of metrics of an epoch is known, or known better than before."""
 
-    def weights_blended(self, text: str) -> None:
-        """The best weights lie between those of two moments."""
-
     def nothing_trained(self) -> None:
         """There was no time for a single step."""
 
@@ -121,10 +118,6 @@ class RunListener(Listener):
                 self.keep_epoch(row["epoch"], row)
         if row["epoch"]:
             self.reporter.say(epoch_line(row, self.epochs))
-
-    def weights_blended(self, text: str) -> None:
-        """Report it."""
-        self.reporter.say(text)
 
     def nothing_trained(self) -> None:
         """Warn of it."""

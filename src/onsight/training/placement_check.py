@@ -40,7 +40,7 @@ class PlacementCheck:
         try:
             yield
         except RuntimeError as error:
-            _explain(error, _look(step, average, batch))
+            _explain(error, _find_placement(step, average, batch))
             raise
 
     def check(
@@ -48,7 +48,7 @@ class PlacementCheck:
     ) -> None:
         """Report and save where everything was on every rank. Raises PlacementError on all."""
         world = step.world
-        mine = {"rank": world.rank, **_look(step, average, batch).facts()}
+        mine = {"rank": world.rank, **_find_placement(step, average, batch).facts()}
         entries = [json.loads(line) for line in world.gather("placement", json.dumps(mine))]
         if world.is_main:
             with world.watchdog_paused():
@@ -72,7 +72,9 @@ class PlacementCheck:
         report(f"placement: {odd['verdict']}{alike}")
 
 
-def _look(step: Step, average: MovingAverage | None, batch: tuple[Tensor, Tensor]) -> Placement:
+def _find_placement(
+    step: Step, average: MovingAverage | None, batch: tuple[Tensor, Tensor]
+) -> Placement:
     inputs, targets = batch
     return placement(
         model=step.model,

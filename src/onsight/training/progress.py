@@ -105,11 +105,11 @@ def check_progress(facts: Mapping[str, Any]) -> None:
 
 
 def epoch_row(
-    now: Progress, judged: Mapping[str, PredictionTable], learning_rate: float, checkpoints: Path
+    now: Progress, tables: Mapping[str, PredictionTable], learning_rate: float, checkpoints: Path
 ) -> EpochRow:
     """The row of the epoch that has just ended.
 
-    judged: the results of each split that was looked at. Raises NonFiniteLoss, which tells of the
+    tables: the predictions for each split that was evaluated. Raises NonFiniteLoss, which names the
     folder of checkpoints, for a validation loss that is not finite.
     """
     facts: dict[str, Any] = {
@@ -121,7 +121,7 @@ def epoch_row(
         "data_wait_share": now.epoch_wait_seconds / now.epoch_seconds,
         "lines": now.epoch_lines,
     }
-    row = add_evaluations(cast(EpochRow, facts), judged)
+    row = add_evaluations(cast(EpochRow, facts), tables)
     if row["validation_loss"] is not None and not math.isfinite(row["validation_loss"]):
         raise NonFiniteLoss(
             f"the validation loss is {row['validation_loss']} after epoch {now.epoch + 1}; "

@@ -175,12 +175,12 @@ def _find_begun(
 ) -> Path | None:
     """Return the folder of the run that this job has begun, if any. All ranks agree."""
 
-    def look() -> str:
+    def find() -> str:
         if restarted:
             return str(path) if path and has_begun(path) else ""
         return str(run_of_job(path) or "")
 
-    found = first_says(store, rank_info, "begun", look) if rank_info and store else look()
+    found = first_says(store, rank_info, "begun", find) if rank_info and store else find()
     return Path(found) if found else None
 
 

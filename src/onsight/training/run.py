@@ -21,7 +21,7 @@ from onsight.report.console import Reporter, headline
 from onsight.report.run_files import write_problems
 from onsight.text import joined, notebook_table
 from onsight.training.evaluate import Evaluation, evaluate
-from onsight.training.fit import Sinks, Trained, fit
+from onsight.training.fit import Shared, Trained, fit
 from onsight.training.folds import cross_validate
 from onsight.training.job import RunJob, start_job
 from onsight.training.layout import choose_layout, find_data
@@ -123,25 +123,25 @@ def train(
         job.begin_decisions(opened.key)
         planned = plan_run(place(opened, request.module, job), job)
         _save_start(planned, job)
-        with _open_sinks(planned, source, job) as sinks:
-            trained, evaluation = _train(planned, sinks, job)
-            results = save_run(trained, evaluation, planned, sinks.provenance, job)
+        with _open_shared(planned, source, job) as shared:
+            trained, evaluation = _train(planned, shared, job)
+            results = save_run(trained, evaluation, planned, shared.provenance, job)
             if results:
-                sinks.loggers.log_results(results)
+                shared.loggers.log_results(results)
         if request.module:  # with a moving average, the evaluated weights are in a copy
             request.module.load_state_dict(trained.classifier.net.state_dict())
     return Run(job.folder.path, results or read_results(job.folder.path), job.world.rank)
 
 
-def _train(planned: PlannedRun, sinks: Sinks, job: RunJob) -> tuple[Trained, Evaluation]:
+def _train(planned: PlannedRun, shared: Shared, job: RunJob) -> tuple[Trained, Evaluation]:
     """Train the model that is kept; evaluate it, or by cross-validation others like it."""
     if planned.dataset.folds.value > 1:
-        evaluation = cross_validate(planned, sinks, job)
+        evaluation = cross_validate(planned, shared, job)
         job.phases["folds"] = sum(row["seconds"] for row in evaluation.folds)
-        trained = fit(planned, sinks, replace(job, deadline=job.deadline.part(1.0)))
+        trained = fit(planned, shared, replace(job, deadline=job.deadline.part(1.0)))
         job.phases.update(trained.seconds)
         return trained, evaluation
-    trained = fit(planned, sinks, job)
+    trained = fit(planned, shared, job)
     job.phases.update(trained.seconds)
     job.deadline.release("evaluation")
     with job.timed("test"):
@@ -187,7 +187,7 @@ def _save_start(planned: PlannedRun, job: RunJob) -> None:
 
 
 @contextmanager
-def _open_sinks(planned: PlannedRun, source: Source, job: RunJob) -> Iterator[Sinks]:
+def _open_shared(planned: PlannedRun, source: Source, job: RunJob) -> Iterator[Shared]:
     config, name = planned.config.model_dump(), name_data(source)
     provenance = {
         "data": name,
@@ -198,7 +198,7 @@ def _open_sinks(planned: PlannedRun, source: Source, job: RunJob) -> Iterator[Si
     }
     names = planned.config.loggers if job.world.is_main else []
     with logging(names, LoggedRun(job.folder.path, name, config), job.reporter) as loggers:
-        yield Sinks(loggers, provenance)
+        yield Shared(loggers, provenance)
 
 
 def read_results(run: Path) -> Results:

@@ -163,9 +163,9 @@ class Trainer:
     def _train_step(self, batch: Batch, position: int, total_steps: int) -> None:
         now = self.progress
         if self._planned_parts:
-            parts = self._planned_parts.get(accumulate_name(now.epoch, now.step), now.accumulate)
-            self.update.step.accumulate = parts or self.update.step.accumulate
-            now.accumulate = parts
+            parts = self._planned_parts.get(accumulate_name(now.epoch, now.step))
+            if parts:
+                self.update.step.accumulate = now.accumulate = parts
         self.update.set_learning_rate(position, total_steps)
         self._pending_images.append(len(batch.global_labels))
         self.world.does(f"in epoch {now.epoch + 1}, step {now.step + 1}")
