@@ -101,7 +101,7 @@ def test_time_is_set_aside_for_evaluating_and_calibrating():
 
 @pytest.mark.parametrize(
     ("validation", "image_seconds", "images"),
-    [(1000, 0.2, int(0.1 * (100 - 20) / 0.2)), (10, 0.2, 10), (1000, 0.995, 0)],
+    [(1000, 0.2, int(0.1 * (100 - 20) / 0.2)), (10, 0.2, 10), (1000, 0.8, 0)],
 )
 def test_validation_takes_at_most_a_tenth_of_the_time(validation, image_seconds, images):
     deadline = Deadline(100, Clock(0.0))
@@ -181,24 +181,22 @@ class StopAfter:
 
 
 @pytest.mark.parametrize("steps", [1, 7, 16, 17, 40])
+@pytest.mark.parametrize("is_kept", [True, False], ids=["record kept", "record lost"])
 def test_a_stopped_budgeted_run_resumes_to_what_its_record_repeats(
-    bars, tmp_path, monkeypatch, steps
+    bars, tmp_path, monkeypatch, steps, is_kept
 ):
+    clock = Clock(1.0, tick=0.02)
     with monkeypatch.context() as patched:
         StopAfter(patched, steps)
         with pytest.raises(Interrupted):
-            train(
-                bars,
-                tmp_path / "run",
-                budget="9s",
-                spent=Clock(1.0, tick=0.02),
-                folds=1,
-                **LENET,
-            )
-    resumed = train(bars, tmp_path / "run", resume=True, spent=Clock(1.0, tick=0.02))
+            train(bars, tmp_path / "run", budget="9s", spent=clock, folds=1, **LENET)
+    if not is_kept:  # the checkpoint has a copy
+        (tmp_path / "run" / "decisions.jsonl").unlink()
+    later = Clock(1.0, tick=0.02)
+    resumed = train(bars, tmp_path / "run", resume=True, spent=later)
     assert resumed.results["images"] > 0
-    config_file = resumed.path / "config.toml"
-    again = train(bars, tmp_path / "again", config_file=config_file)
+    assert clock.now + later.now <= 9
+    again = train(bars, tmp_path / "again", config_file=resumed.path / "config.toml")
     assert_same_model(resumed.path, again.path)
 
 
@@ -224,6 +222,22 @@ def test_a_run_that_asks_for_something_else_says_why_it_repeats_nothing(
         **changes,
     )
     assert f"are not repeated: {reason}" in capsys.readouterr().err
+
+
+def test_a_run_that_did_not_finish_is_not_repeated(bars, tmp_path, monkeypatch, capsys):
+    fields = {**LENET, "budget": "6s", "folds": 1}
+    with monkeypatch.context() as patched:
+        StopAfter(patched, 16)
+        with pytest.raises(Interrupted):
+            train(bars, tmp_path / "first", spent=Clock(1.0, tick=0.05), **fields)
+    onsight.train(
+        bars,
+        out=tmp_path / "again",
+        config_file=tmp_path / "first" / "config.toml",
+        spent=Clock(1.0, tick=0.05),
+        reporter=Reporter(),
+    )
+    assert "are not repeated: that run did not finish" in capsys.readouterr().err
 
 
 def test_decisions_are_not_repeated_on_other_images(bars, tmp_path, capsys):
