@@ -14,7 +14,7 @@ import torch
 from prepared import make_job, make_prepared
 
 from onsight.config import make_config
-from onsight.errors import DiskError, Interrupted, NonFiniteLoss
+from onsight.errors import ConfigError, DiskError, Interrupted, NonFiniteLoss
 from onsight.models.classic import LeNet
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
@@ -501,3 +501,11 @@ def test_the_work_of_a_step_is_estimated_from_its_layers():
     assert net.training
     one = expected_seconds(net, (3, 6, 6), 1000, 10, CPU)
     assert expected_seconds(net, (3, 6, 6), 2000, 20, CPU) == pytest.approx(2 * one)
+
+
+def test_bf16_is_not_used_on_a_cpu_that_would_compute_wrong_gradients(bars):
+    _, plan = choose(bars, None, threads=1, model="test_resnet", image_size=16)
+    assert plan.precision.value == "fp32"
+    assert "bf16, 1 thread was refused: torch computes wrong bf16" in plan.precision.reason
+    with pytest.raises(ConfigError, match=r"'layer4\.0\.conv1'.* use --precision fp32 or a larger"):
+        choose(bars, None, threads=1, model="test_resnet", image_size=16, precision="bf16")

@@ -13,6 +13,7 @@ from torch import nn
 
 from onsight.config import Config
 from onsight.data.index import TRAIN
+from onsight.errors import ConfigError, NonFiniteLoss
 from onsight.explainer.step_record import StepRecord, record_step
 from onsight.text import joined
 from onsight.tune.training_data import TrainingData
@@ -132,7 +133,7 @@ class FlagTrial:
                     self._steps *= 2
                 self._steps = max(1, round(self._steps * seconds / spent))
             return self._steps * self.config.batch_size / self._time_steps(self._steps)
-        except RuntimeError as error:
+        except (RuntimeError, ConfigError, NonFiniteLoss) as error:
             self.close()
             why = "out of memory" if is_out_of_memory(error) else str(error).splitlines()[0]
             raise TrialFailed(why) from None

@@ -219,7 +219,7 @@ def _make_trials(
             trial = _make_trial(candidate, config, dataset)
             if candidate.tentative:
                 trial.at(smallest)(1)
-        except RuntimeError as error:
+        except (RuntimeError, ConfigError) as error:
             if is_out_of_memory(error):
                 raise DeviceError(
                     f"{candidate.device} has too little free memory even for the network and the "

@@ -5,6 +5,7 @@ B batch, C channels, H height, W width, K classes.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -75,6 +76,32 @@ def trial_forward(net: nn.Module, images: Tensor) -> object:
     """
     with preserving_modes(net), torch.no_grad():
         return net.eval()(images)
+
+
+def find_narrow_input(net: nn.Module, shape: tuple[int, int, int]) -> str:
+    """Return the name of a convolution whose input is narrower than its stride.
+
+    Empty if there is none for images (C, H, W). On a CPU, oneDNN 3 leaves a part of such a
+    kernel's bf16 gradient uninitialized, if it is wider than one pixel.
+    """
+    found: list[str] = []
+
+    def look(name: str, module: nn.Conv2d, arguments: tuple[Tensor, ...]) -> None:
+        if module.kernel_size[1] > 1 and arguments[0].shape[-1] < module.stride[1]:
+            found.append(name)
+
+    handles = [
+        module.register_forward_pre_hook(partial(look, name))
+        for name, module in net.named_modules()
+        if isinstance(module, nn.Conv2d)
+    ]
+    try:
+        device = next(net.parameters(), torch.empty(0)).device
+        trial_forward(net, torch.zeros(2, *shape, device=device))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else ""
 
 
 @contextmanager

@@ -14,7 +14,11 @@ from onsight.data.normalization import Normalization
 from onsight.errors import ConfigError
 from onsight.models.catalog import load_weights, make_model
 from onsight.models.head import freeze_backbone
-from onsight.models.trial_forward import check_output, set_memory_format
+from onsight.models.trial_forward import (
+    check_output,
+    find_narrow_input,
+    set_memory_format,
+)
 from onsight.models.weights import LoadedWeights
 from onsight.randomness import key
 from onsight.ranks.ddp import Replica
@@ -89,6 +93,8 @@ def make_step(
     listener: StepListener | None = None,
 ) -> Step:
     """The optimisation step with its loss and optimizer. Raises ConfigError."""
+    if config.precision == "bf16" and device.type == "cpu":
+        _check_bf16(net, dataset)
     weights = loss_weights(config, dataset)
     loss = make_loss(config.loss, config.label_smoothing, weights).to(device)
     optimizer = make_optimizer(
@@ -122,6 +128,15 @@ def make_step(
         together = 1 if config.ema else choose_together(len(dataset.ids(TRAIN)) // full)
         return GraphedStep(net, loss, optimizer, images=full, together=together, **parts)
     return Step(net, loss, optimizer, **parts)
+
+
+def _check_bf16(net: nn.Module, dataset: Dataset) -> None:
+    name = find_narrow_input(net, dataset.input_shape)
+    if name:
+        raise ConfigError(
+            f"torch computes wrong bf16 gradients for '{name}' on a CPU, as its input is narrower "
+            "than its stride; use --precision fp32 or a larger --image-size"
+        )
 
 
 def _compiled(config: Config, net: nn.Module, full: int, device: torch.device) -> Compiled:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from onsight.config import Config
 from onsight.data.index import TRAIN
-from onsight.errors import NonFiniteLoss
+from onsight.errors import ConfigError, NonFiniteLoss
 from onsight.step.graphed import MOST_TOGETHER
 from onsight.tune.compute import ComputeOptions, Stage, may_graph
 from onsight.tune.training_data import TrainingData
@@ -109,8 +109,8 @@ class Probe:
 
     def _build(self, options: ComputeOptions) -> tuple[Callable[[int], float], float, int]:
         """A timer of steps with these options, the seconds per step, and steps made at once."""
-        trial = Trial(options.apply(self.config), self.data)
         try:
+            trial = Trial(options.apply(self.config), self.data)
             timed = trial.at(self.batch_size)
             self._in_time(timed(1))
             seconds = timed(_CHECKED_STEPS - 1) / (_CHECKED_STEPS - 1)
@@ -119,7 +119,7 @@ class Probe:
             self._check(trial, options)
             if options.compile == "on":  # the 2nd and 3rd step recorded CUDA graphs
                 seconds = timed(_REPLAYED_STEPS) / _REPLAYED_STEPS
-        except (RuntimeError, NonFiniteLoss) as error:
+        except (RuntimeError, ConfigError, NonFiniteLoss) as error:
             if not self.reference:
                 raise
             raise _Refused(str(error).splitlines()[0]) from error

@@ -135,7 +135,7 @@ def release_cached_memory(device: torch.device) -> None:
         module_of(device).empty_cache()
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error means that memory ran out; not all devices have a type for it."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
