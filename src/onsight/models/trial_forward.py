@@ -5,11 +5,11 @@ B batch, C channels, H height, W width, K classes.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from onsight.errors import ModelError
 from onsight.text import plural
@@ -79,29 +79,40 @@ def trial_forward(net: nn.Module, images: Tensor) -> object:
 
 
 def find_narrow_input(net: nn.Module, shape: tuple[int, int, int]) -> str:
-    """Return the name of a convolution whose input is narrower than its stride.
+    """Return the name of a convolution's trained weight whose input is narrower than its stride.
 
-    Empty if there is none for images (C, H, W). On a CPU, oneDNN 3 leaves a part of such a
-    kernel's bf16 gradient uninitialized, if it is wider than one pixel.
+    Empty if there is none for images (C, H, W). On a CPU, oneDNN 3.13 leaves a part of the bf16
+    gradient of such a weight uninitialized.
     """
-    found: list[str] = []
+    device = next(net.parameters(), torch.empty(0)).device
+    with preserving_modes(net), _NarrowInputs() as narrow:
+        net.eval()(torch.zeros(2, *shape, device=device))
+    if not narrow.weights:
+        return ""
+    names = (name for name, weight in net.named_parameters() if weight is narrow.weights[0])
+    return next(names, "a computed weight")  # standardized ones are no parameters
 
-    def look(name: str, module: nn.Conv2d, arguments: tuple[Tensor, ...]) -> None:
-        if module.kernel_size[1] > 1 and arguments[0].shape[-1] < module.stride[1]:
-            found.append(name)
 
-    handles = [
-        module.register_forward_pre_hook(partial(look, name))
-        for name, module in net.named_modules()
-        if isinstance(module, nn.Conv2d)
-    ]
-    try:
-        device = next(net.parameters(), torch.empty(0)).device
-        trial_forward(net, torch.zeros(2, *shape, device=device))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return found[0] if found else ""
+class _NarrowInputs(TorchDispatchMode):
+    """Lists the weights whose gradient would be wrong, by the convolutions that are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.weights: list[Tensor] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        if func is torch.ops.aten.convolution.default:
+            inputs, weight, _, stride = args[:4]
+            is_narrow = weight.shape[-1] > 1 and inputs.shape[-1] < stride[-1]
+            if is_narrow and weight.requires_grad:
+                self.weights.append(weight)
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

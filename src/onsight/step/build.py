@@ -134,8 +134,8 @@ def _check_bf16(net: nn.Module, dataset: Dataset) -> None:
     name = find_narrow_input(net, dataset.input_shape)
     if name:
         raise ConfigError(
-            f"torch computes wrong bf16 gradients for '{name}' on a CPU, as its input is narrower "
-            "than its stride; use --precision fp32 or a larger --image-size"
+            f"torch computes a wrong bf16 gradient of {name} on a CPU, where the input of the "
+            "convolution is narrower than its stride; use --precision fp32 or a larger --image-size"
         )
 
 

@@ -173,7 +173,7 @@ def _why_alone(name: str, value: Any, found: Measured) -> str:
     return "the run is too short for compiling" if name == "compile" else "nothing else was tried"
 
 
-_VERSION = 3  # increased when options are measured or chosen differently
+_VERSION = 4  # increased when options are measured or chosen differently
 
 
 def plan_path(folder: Path, config: Config, data: TrainingData, expected_seconds: float) -> Path:

@@ -12,7 +12,7 @@ from rich.console import Console
 from onsight.cli import main
 from onsight.config import make_config
 from onsight.data.augment import Augmentation
-from onsight.errors import OutputError
+from onsight.errors import ConfigError, NonFiniteLoss, OutputError
 from onsight.explainer import bench as benches
 from onsight.explainer import explain_run
 from onsight.explainer import explain_run as explaining
@@ -157,7 +157,8 @@ def test_a_host_that_waits_for_a_busy_accelerator_is_compute_bound(bars):
     assert cause(dataclasses.replace(found, before=before)) == "compute"
 
 
-def test_flags_are_really_timed_and_a_flag_that_fails_gives_its_reason(bars, monkeypatch):
+@pytest.mark.parametrize("error", [RuntimeError, ConfigError, NonFiniteLoss])
+def test_flags_are_really_timed_and_a_flag_that_fails_gives_its_reason(bars, monkeypatch, error):
     flags = [FlagChange("threads", 2), FlagChange("precision", "fp16")]
     monkeypatch.setattr(benches, "flag_changes", lambda *_: flags)
     real = benches.Trial
@@ -165,7 +166,7 @@ def test_flags_are_really_timed_and_a_flag_that_fails_gives_its_reason(bars, mon
     class Picky(real):
         def __init__(self, config, data):
             if config.precision == "fp16":
-                raise RuntimeError("no fp16 here\nlong reporter")
+                raise error("no fp16 here\nlong reporter")
             super().__init__(config, data)
 
     monkeypatch.setattr(benches, "Trial", Picky)
