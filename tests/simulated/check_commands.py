@@ -146,21 +146,24 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
         assert tensor.equal(stopped[name]), name
 
 
-def test_a_run_with_a_budget_trains_with_steps_as_a_graph(
+def test_a_run_with_a_budget_trains_with_steps_as_a_graph_and_is_repeated_to_the_same_bits(
     machine_off, tmp_path, images, capsys, monkeypatch
 ):
+    first, second = tmp_path / "first", tmp_path / "second"
     fields = {"model": "lenet", "cuda_graph": "on", "folds": "1", "plan": "default"}
     readings = itertools.count()
-    for name in ("perf_counter", "monotonic"):  # however busy the machine is
-        monkeypatch.setattr(f"time.{name}", lambda: 0.01 * next(readings))
     with machine_off() as machine:
-        run = onsight.train(
-            images, out=str(tmp_path / "run"), device=str(DEVICE), budget="6s", **fields
-        )
+        with monkeypatch.context() as patched:
+            for name in ("perf_counter", "monotonic"):  # however busy the machine is
+                patched.setattr(f"time.{name}", lambda: 0.01 * next(readings))
+            run = onsight.train(images, out=str(first), device=str(DEVICE), budget="6s", **fields)
+        onsight.train(images, out=str(second), config_file=first / "config.toml")
         machine.check()
     assert run.results["epochs"] > 1
     assert "not replayed" not in capsys.readouterr().err
     assert machine.record.launches["replay of a graph"] > 0
+    weights = [load_file(folder / "model.safetensors") for folder in (first, second)]
+    assert all(tensor.equal(weights[1][name]) for name, tensor in weights[0].items())
 
 
 def test_explain_names_phases(machine_off, run_folder, files, capsys, monkeypatch):
