@@ -19,8 +19,9 @@ from onsight.deadline import Deadline
 from onsight.errors import ConfigError, Interrupted
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import trainer
+from onsight.training import fit, trainer
 from onsight.training.decisions import read_decisions
+from onsight.training.pacers import Segment
 from onsight.tune.budget import Budget
 from onsight.tune.fit_epochs import reserve_evaluation
 
@@ -123,6 +124,32 @@ def test_a_run_ends_with_its_budget_and_a_low_learning_rate(bars, tmp_path, sche
     assert 0.9 * (8 - 1.5) < clock.now <= 8
     assert run.results["accuracy"] is not None
     assert tomllib.loads((path / "config.toml").read_text())["budget"] == "8s"
+
+
+class Script:
+    """A pacer that reads its segments from a list."""
+
+    def __init__(self, segments):
+        self.segments = segments
+
+    def next_segment(self, progress):
+        return self.segments.pop(0) if self.segments else None
+
+    def must_stop(self):
+        return False
+
+
+def test_an_evaluation_after_the_last_epoch_completes_its_row(bars, tmp_path, monkeypatch):
+    def script(planned, data, images, *others):
+        steps = data.loader.steps
+        return Script([Segment(steps, 0, steps, evaluate=0), Segment(0, 0, 1, evaluate=images)])
+
+    monkeypatch.setattr(fit, "_make_pacer", script)
+    path = train(bars, tmp_path / "run", folds=1, budget="60s", **LENET).path
+    (row,) = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    assert row["validation_images"] > 0
+    assert row["validation_accuracy"] is not None
+    assert row["train_loss"] > 0
 
 
 @pytest.mark.parametrize(
