@@ -2,12 +2,11 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
-from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
+from rank_in_thread import RankInThread
 from torch import nn
 
 import onsight
@@ -34,28 +33,6 @@ def noisy_task(count, overconfident=4.0):
     net[1].weight.data = torch.tensor([[-3.0], [3.0]]) * overconfident
     classifier = Classifier(net, Normalization((0.5,), (1.0,)), "fp32", CPU)
     return classifier, Images(pixels, torch.arange(count), labels, (1, 1, 1))
-
-
-class RankInThread(World):
-    """One of two ranks that meet at a barrier instead of in a process group."""
-
-    size = 2
-    barrier = Barrier(2)
-    contributions: ClassVar[dict] = {}
-
-    def __init__(self, rank):
-        super().__init__()
-        self.rank = rank
-
-    def all_reduce(self, tensor):
-        self.contributions[self.rank] = tensor.clone()
-        self.barrier.wait()
-        total = self.contributions[0] + self.contributions[1]
-        self.barrier.wait()
-        return total
-
-    def agree(self, value):
-        return self.all_reduce(torch.tensor(value if self.is_main else 0.0)).item()
 
 
 def test_the_planted_overconfidence_is_divided_out():

@@ -3,12 +3,11 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Barrier
-from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
+from rank_in_thread import RankInThread
 from torch import nn
 
 import onsight
@@ -32,28 +31,6 @@ def task(net=None):
     torch.manual_seed(0)
     net = net or nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Linear(8, 2))
     return Classifier(net, Normalization((0.5,) * 3, (1.0,) * 3), "fp32", CPU), images
-
-
-class RankInThread(World):
-    """One of two ranks that meet at a barrier instead of in a process group."""
-
-    size = 2
-    barrier = Barrier(2)
-    contributions: ClassVar[dict] = {}
-
-    def __init__(self, rank):
-        super().__init__()
-        self.rank = rank
-
-    def all_reduce(self, tensor):
-        self.contributions[self.rank] = tensor.clone()
-        self.barrier.wait()
-        total = self.contributions[0] + self.contributions[1]
-        self.barrier.wait()
-        return total
-
-    def agree(self, value):
-        return self.all_reduce(torch.tensor(value if self.is_main else 0.0).double()).item()
 
 
 def test_ranks_share_the_work_and_tell_alike():
