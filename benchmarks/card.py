@@ -28,7 +28,7 @@ from onsight.data.normalization import measure_normalization
 from onsight.explainer.step_record import record_step
 from onsight.hardware.reproducible import reproducible
 from onsight.step.build import make_net, make_update
-from onsight.step.graphed import GraphedStep, waits
+from onsight.step.graphed import GraphedStep, watch_waits
 from onsight.step.update import Update
 from onsight.tune.training_data import TrainingData
 from onsight.tune.trial import Trial
@@ -116,7 +116,7 @@ def apart(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> str:
 def waits_a_step(model: str, device: torch.device) -> str:
     update, batches = make(model, device, 64)
     train(update, batches, WARM_UP_STEPS)
-    with waits(device) as lines:
+    with watch_waits(device) as lines:
         train(update, batches, STEPS)
     return f"{len(lines) / STEPS:g} waits a step" + (f" ({lines[0]})" if lines else "")
 
@@ -194,13 +194,13 @@ def bare_rate(model: str, device: torch.device, batch_size: int, seconds: float)
     step = update.step
     if not isinstance(step, GraphedStep) or step.recording is None:
         return 0.0
-    replay, together = step.recording.graph.replay, step.together
+    replay, steps_per_replay = step.recording.graph.replay, step.steps_per_replay
     synchronize(device)
     steps, begun = 0, time.perf_counter()
     while time.perf_counter() - begun < seconds:
         for _ in range(WARM_UP_STEPS):
             replay()
-        steps += WARM_UP_STEPS * together
+        steps += WARM_UP_STEPS * steps_per_replay
         synchronize(device)
     return steps * batch_size / (time.perf_counter() - begun)
 

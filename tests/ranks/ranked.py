@@ -113,15 +113,15 @@ def compiled(images, replica):
 class StandIn:
     """A recording whose replay makes the steps, as a CPU has no graphs."""
 
-    def __init__(self, like, groups, device, record_one, way, stream):
-        self.way, self.record_one, self.replays = way, record_one, 0
+    def __init__(self, examples, groups, device, record_step, variant, stream):
+        self.variant, self.record_step, self.replays = variant, record_step, 0
 
     def replay(self, batches):
         self.replays += 1
         losses = torch.zeros(len(batches), dtype=torch.float64)
         for batch, loss in zip(batches, losses, strict=True):
-            self.record_one(*batch, loss)
-        self.record_one.__self__.place_of_loss = None
+            self.record_step(*batch, loss)
+        self.record_step.__self__.recorded_loss = None
         return losses
 
     def reset(self):
@@ -131,7 +131,7 @@ class StandIn:
 class BreaksOff(StandIn):
     """A recording that fails within the backward pass."""
 
-    def __init__(self, like, groups, device, record_one, *rest):
+    def __init__(self, examples, groups, device, record_step, *rest):
         def fails(gradient):
             raise RuntimeError("cannot be recorded")
 
@@ -141,7 +141,7 @@ class BreaksOff(StandIn):
         try:
             # What is recorded is not sent.
             with unittest.mock.patch.object(Ranks, "all_reduce", side_effect=lambda sum: sum):
-                record_one(*like[0], loss)
+                record_step(*examples[0], loss)
         finally:
             planted.remove()
 
@@ -158,8 +158,8 @@ def graphs_stand_in(graph, world):
     event = SimpleNamespace(synchronize=lambda: None)
     replaced = partial(unittest.mock.patch.object, graphed)
     with (
-        replaced("random_numbers", side_effect=lambda device: nullcontext(drawn)),
-        replaced("waits", side_effect=lambda device: nullcontext([])),
+        replaced("watch_random_numbers", side_effect=lambda device: nullcontext(drawn)),
+        replaced("watch_waits", side_effect=lambda device: nullcontext([])),
         replaced("Recording", recording),
         unittest.mock.patch.object(
             torch.cpu.Stream, "record_event", return_value=event, create=True
@@ -190,7 +190,7 @@ def train(case, world):
     if graph:
         for group in optimizer.param_groups:
             group["fused"] = True  # as on a GPU: others take no notice of a bad loss
-        step = GraphedStep(net, loss, optimizer, images=facts["batch"], together=3, **parts)
+        step = GraphedStep(net, loss, optimizer, images=facts["batch"], steps_per_replay=3, **parts)
     else:
         step = Step(net, loss, optimizer, **parts)
     augmentation = Augmentation.of(**facts["augmentation"])

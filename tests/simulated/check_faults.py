@@ -150,7 +150,7 @@ def one_step(device, fail_at=None, machine=None, **settings):
     """Weights after a step, the number of parts, and what it raised."""
     update, loader = make(device=device, **settings)
     batch = next(loader.epoch(0, 0))
-    inputs = update.augmented(batch, 0, 0)
+    inputs = update.augment(batch, 0, 0)
     if machine:
         machine.memories[DEVICE.index].allocations = 0
         machine.memories[DEVICE.index].fail_at = fail_at

@@ -16,9 +16,9 @@ from onsight.step import graphed
 from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.optim import set_learning_rate
 
-WARM_UP, TOGETHER = 3, 4  # steps; fewer than in use, for the tests to be quick
+WARM_UP, STEPS_PER_REPLAY = 3, 4  # steps; fewer than in use, for the tests to be quick
 # Images: two replays after the warm-up, one step left, and a short batch.
-COUNT = BATCH * 3 * TOGETHER + 5
+COUNT = BATCH * 3 * STEPS_PER_REPLAY + 5
 
 # Launches to augment a chunk of some 8,000 images; and for a replay: itself, and the copies of
 # inputs, targets and learning rates to where it reads them and of the losses to the host.
@@ -50,7 +50,7 @@ SINGLE = {
 
 @pytest.fixture(autouse=True)
 def few_together(monkeypatch):
-    monkeypatch.setattr(graphed, "MOST_TOGETHER", TOGETHER)
+    monkeypatch.setattr(graphed, "MAX_STEPS_PER_REPLAY", STEPS_PER_REPLAY)
 
 
 def train(update, loader, epochs=2, steps=None):
@@ -106,14 +106,14 @@ def test_replayed_steps_have_the_bits_of_eager_ones(machine, float32_rates, mode
     settings = (SINGLE | COMBINED)[name]
     eager, replayed, update = both(model, 2 if name == "defaults" else 1, **settings)
     assert update.step.recording is not None, update.step.refused
-    assert update.step.together == (1 if "ema" in settings else TOGETHER)
+    assert update.step.steps_per_replay == (1 if "ema" in settings else STEPS_PER_REPLAY)
     assert_same(eager, replayed)
 
 
 @pytest.mark.parametrize("model", ["lenet", pytest.param("compact", marks=pytest.mark.soak)])
 def test_steps_made_together_are_five_launches_and_no_wait(machine, model):
-    update, loader = make(model, BATCH * 4 * TOGETHER, cuda_graph="on")
-    train(update, loader, 1, WARM_UP + TOGETHER)
+    update, loader = make(model, BATCH * 4 * STEPS_PER_REPLAY, cuda_graph="on")
+    train(update, loader, 1, WARM_UP + STEPS_PER_REPLAY)
     launches = []
     for step, batch in enumerate(loader.epoch(0, 1)):
         machine.record.clear()
@@ -122,7 +122,7 @@ def test_steps_made_together_are_five_launches_and_no_wait(machine, model):
         waits = [str(one) for one in machine.record.waits if "deferred_losses" not in one.place]
         assert step == 0 or waits == []  # the first of an epoch draws its order
     assert launches[0] <= PER_CHUNK
-    replays = launches[TOGETHER - 1 :: TOGETHER]
+    replays = launches[STEPS_PER_REPLAY - 1 :: STEPS_PER_REPLAY]
     assert replays == [PER_REPLAY] * 4
     assert sum(launches) == launches[0] + sum(replays)
 
@@ -176,7 +176,7 @@ def test_dropout_is_replayed_step_by_step_with_the_same_numbers(machine, float32
 
     eager, _, _ = train_with(drop)
     replayed, update, _ = train_with(drop, cuda_graph="on")
-    assert update.step.together == 1
+    assert update.step.steps_per_replay == 1
     assert update.step.recording is not None
     assert_same(eager, replayed)
 
@@ -184,7 +184,7 @@ def test_dropout_is_replayed_step_by_step_with_the_same_numbers(machine, float32
 def run_with_a_bad_batch(update, batches, bad):
     """Train until the loss of one batch, of NaN, is known; returns the last step begun."""
     for step, batch in enumerate(batches):
-        inputs, targets = update.augmented(batch, 0, step)
+        inputs, targets = update.augment(batch, 0, step)
         if step == bad:
             inputs = inputs * float("nan")
         try:
@@ -196,7 +196,7 @@ def run_with_a_bad_batch(update, batches, bad):
     return step, raised.value
 
 
-@pytest.mark.parametrize("bad", [1, WARM_UP + 1, WARM_UP + TOGETHER + 2])
+@pytest.mark.parametrize("bad", [1, WARM_UP + 1, WARM_UP + STEPS_PER_REPLAY + 2])
 def test_a_loss_that_is_not_finite_stops_all_updates_at_once(machine, bad):
     (update, loader), (clean, _) = (make(count=COUNT, cuda_graph="on") for _ in range(2))
     batches = list(loader.epoch(0, 0))
@@ -244,7 +244,7 @@ def copied(state):
 
 
 def test_memory_that_runs_out_while_recording_leaves_eager_steps(machine, float32_rates):
-    count = BATCH * 2 * TOGETHER
+    count = BATCH * 2 * STEPS_PER_REPLAY
     expected = train(*make("lenet", count), 1)
     failed = 0
     for number in range(5, 190, 45):
@@ -271,7 +271,7 @@ def test_another_precision_or_more_parts_are_recorded_anew(machine, float32_rate
 
     eager, _ = in_turn()
     replayed, update = in_turn(cuda_graph="on")
-    assert update.step.recording.way == ("fp32", 2)
+    assert update.step.recording.variant == ("fp32", 2)
     for one, other in zip(eager, replayed, strict=True):
         assert_same(one, other)
 

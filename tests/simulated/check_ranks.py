@@ -18,8 +18,8 @@ from onsight.ranks.world import World
 from onsight.step import graphed
 from onsight.step.deferred_losses import NonFiniteStepError
 
-WARM_UP, TOGETHER = 11, 2  # steps; torch asks for the first
-STEPS = WARM_UP + 2 * TOGETHER
+WARM_UP, STEPS_PER_REPLAY = 11, 2  # steps; torch asks for the first
+STEPS = WARM_UP + 2 * STEPS_PER_REPLAY
 RATE = 2**-10  # the same in float32, as a device holds it
 
 
@@ -64,7 +64,7 @@ def world(machine, monkeypatch):
         return made
 
     monkeypatch.setattr(ddp, "DistributedDataParallel", wrapped)
-    monkeypatch.setattr(graphed, "MOST_TOGETHER", TOGETHER)
+    monkeypatch.setattr(graphed, "MAX_STEPS_PER_REPLAY", STEPS_PER_REPLAY)
     torch.simulated.set_device(DEVICE)
     yield Mirrored()
     torch.simulated.set_device(0)
@@ -79,7 +79,7 @@ def of_one(count=STEPS + 1, **settings):
 def of_ranks(world, count=STEPS + 1, **settings):
     """The same for a rank."""
     update, loader = of_one(count, world=world, batch_size=2 * BATCH, **settings)
-    update.step.together = 1 if "ema" in settings else TOGETHER
+    update.step.steps_per_replay = 1 if "ema" in settings else STEPS_PER_REPLAY
     return update, loader
 
 
@@ -137,10 +137,13 @@ def test_the_network_is_wrapped_and_warmed_up_on_the_stream_that_records(
 ):
     update, loader = of_ranks(world, cuda_graph="on")
     stream, seen = update.step.replica.stream.number, []
-    real = update.step._try
-    update.step._try = lambda *given: (seen.append(machine.current_streams[1]), real(*given))
+    real = update.step._compute_gradients
+    update.step._compute_gradients = lambda *given: (
+        seen.append(machine.current_streams[1]),
+        real(*given),
+    )
     train(update, loader, mirrored=True)
-    assert seen == [stream] * (WARM_UP + TOGETHER + 1)  # and a step that is left over
+    assert seen == [stream] * (WARM_UP + STEPS_PER_REPLAY + 1)  # and a step that is left over
 
 
 def test_a_bad_loss_of_another_rank_stops_all_updates(machine, world):
@@ -148,16 +151,16 @@ def test_a_bad_loss_of_another_rank_stops_all_updates(machine, world):
     train(update, loader, mirrored=True, steps=STEPS)
     before = weights(update)
     world.is_spoiled.fill_(1.0)
-    train(update, loader, mirrored=True, steps=2 * TOGETHER + 1)  # replayed, and one by itself
+    train(update, loader, mirrored=True, steps=2 * STEPS_PER_REPLAY + 1)
     world.is_spoiled.fill_(0.0)
-    train(update, loader, mirrored=True, steps=TOGETHER)
+    train(update, loader, mirrored=True, steps=STEPS_PER_REPLAY)
     assert all(map(torch.equal, before, weights(update)))
 
 
 def spoil(update, loader, bad):
     """Train until a bad loss is known, of a step without one number; returns the newest step."""
     for step, batch in enumerate(loader.epoch(0, 0)):
-        inputs, targets = update.augmented(batch, 0, step)
+        inputs, targets = update.augment(batch, 0, step)
         inputs = inputs * float("nan") if step == bad else inputs
         try:
             update.make(inputs, targets, mirror(batch).global_labels)
@@ -206,7 +209,7 @@ class Idle(nn.Module):
 def test_ranks_that_look_for_idle_parameters_are_not_recorded(machine, world):
     update, loader = of_ranks(world, cuda_graph="on", module=Idle().to(DEVICE))
     train(update, loader, mirrored=True)
-    assert "look for parameters without a gradient" in update.step.refused
+    assert "searches for parameters that have no gradient" in update.step.refused
 
 
 @pytest.mark.parametrize(
@@ -221,7 +224,7 @@ def test_only_a_wait_of_eager_batch_norm_is_no_reason_to_refuse(
             f"{nn.modules._functions.__file__.replace('torch/nn/modules/_functions.py', place)}:9"
         ]
 
-    monkeypatch.setattr(graphed, "waits", waits)
+    monkeypatch.setattr(graphed, "watch_waits", waits)
     update, loader = of_ranks(world, cuda_graph="on")
     train(update, loader, mirrored=True, steps=WARM_UP)
     assert bool(update.step.refused) == is_refused

@@ -101,7 +101,7 @@ def test_a_resumed_epoch_has_the_chunks_of_a_whole_one(machine):
 def test_the_same_batch_in_another_epoch_has_other_numbers(machine):
     update, loader = make()
     batch = next(loader.epoch(0, 0))
-    first, again, other = (update.augmented(batch, epoch, 0)[0].cpu() for epoch in (0, 0, 1))
+    first, again, other = (update.augment(batch, epoch, 0)[0].cpu() for epoch in (0, 0, 1))
     assert first.equal(again)
     assert not first.equal(other)
 

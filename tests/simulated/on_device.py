@@ -17,7 +17,7 @@ from onsight.data.index import TRAIN
 from onsight.data.loader import Images, Loader
 from onsight.data.normalization import measure_normalization
 from onsight.step.build import make_net, make_update
-from onsight.step.graphed import waits
+from onsight.step.graphed import watch_waits
 from onsight_explain.devices import module_of
 from onsight_explain.simulated.install import install
 
@@ -122,7 +122,7 @@ def steady(machine, update, loader, steps):
         update(next(batches), epoch, 0)
         if IS_SIMULATED:
             machine.record.waits.clear()
-        with waits(DEVICE) as lines:
+        with watch_waits(DEVICE) as lines:
             for step, batch in enumerate(batches, 1):
                 update(batch, epoch, step)
     return lines

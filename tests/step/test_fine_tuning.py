@@ -97,7 +97,7 @@ def one_weight(value):
 
 def test_an_average_from_a_good_start_counts_it_like_any_other():
     decay = 0.9
-    average, expected = MovingAverage(one_weight(5.0), decay, good_start=True), 5.0
+    average, expected = MovingAverage(one_weight(5.0), decay, has_good_start=True), 5.0
     for step, value in enumerate([1.0, -2.0, 3.0, 8.0]):
         average.update(one_weight(value), step)
         expected = decay * expected + (1 - decay) * value
@@ -107,7 +107,7 @@ def test_an_average_from_a_good_start_counts_it_like_any_other():
 @pytest.mark.parametrize("steps", [12, 60, 600])
 def test_a_twentieth_of_the_start_is_left_in_the_average(steps):
     decay = choose_average(make_config(TUNED), steps).value
-    average = MovingAverage(one_weight(1.0), decay, good_start=True)
+    average = MovingAverage(one_weight(1.0), decay, has_good_start=True)
     for step in range(steps):
         average.update(one_weight(0.0), step)
     assert average.model.weight.item() == pytest.approx(0.04, abs=0.012)

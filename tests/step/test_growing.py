@@ -4,7 +4,7 @@ import pytest
 from slow import Clock
 
 from onsight.step import timing as growing
-from onsight.step.timing import Timing, time_growing
+from onsight.step.timing import Timing, time_batch_sizes
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def worker(monkeypatch):
 
 def test_batches_grow_as_long_as_there_is_time(worker):
     make, calls, clock = worker
-    timing = time_growing(make(0.0, 0.01), 128, 2.5)
+    timing = time_batch_sizes(make(0.0, 0.01), 128, 2.5)
     assert calls == [2] * 4 + [8] * 3 + [32] * 3  # 1.28 s; a step of 128 would take 1.28 s more
     assert clock.now == pytest.approx(0.01 * (4 * 2 + 3 * (8 + 32)))
     assert timing.seconds == pytest.approx({2: 0.02, 8: 0.08, 32: 0.32})
@@ -38,24 +38,24 @@ def test_batches_grow_as_long_as_there_is_time(worker):
 
 def test_warming_up_does_not_count(worker):
     make, _, _ = worker
-    assert time_growing(make(0.0, 0.01, first=1.0), 8, 10.0).seconds[2] == pytest.approx(0.02)
+    assert time_batch_sizes(make(0.0, 0.01, first=1.0), 8, 10.0).seconds[2] == pytest.approx(0.02)
 
 
 def test_slow_work_is_done_only_once_more_than_to_warm_up(worker):
     make, calls, clock = worker
-    assert time_growing(make(0.0, 3.0), 128, 1.0).seconds == {2: 6.0}
+    assert time_batch_sizes(make(0.0, 3.0), 128, 1.0).seconds == {2: 6.0}
     assert (calls, clock.now) == ([2, 2], 12.0)
 
 
 def test_work_that_is_mostly_overhead_grows_faster(worker):
     make, calls, _ = worker
-    time_growing(make(0.1, 0.0001), 128, 2.0)
+    time_batch_sizes(make(0.1, 0.0001), 128, 2.0)
     assert max(calls) == 128
 
 
 def test_fewer_images_than_the_smallest_batch(worker):
     make, calls, _ = worker
-    assert time_growing(make(0.0, 0.5), 1, 1.0).seconds == {1: 0.5}
+    assert time_batch_sizes(make(0.0, 0.5), 1, 1.0).seconds == {1: 0.5}
     assert set(calls) == {1}
 
 

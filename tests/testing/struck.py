@@ -49,9 +49,9 @@ def strike(place, epoch, step):
             time.sleep(0.1)
 
 
-def augmented(self, batch, epoch, step):
+def augment(self, batch, epoch, step):
     now.update(epoch=epoch, step=step, place="step", ids=batch.ids.tolist())
-    return real_augmented(self, batch, epoch, step)
+    return real_augment(self, batch, epoch, step)
 
 
 def make(self, inputs, targets, global_labels):
@@ -92,7 +92,7 @@ def fsync(descriptor):
     real_fsync(descriptor)
 
 
-real_augmented, Update.augmented = Update.augmented, augmented
+real_augment, Update.augment = Update.augment, augment
 real_make, Update.make = Update.make, make
 real_train, Trainer.run = Trainer.run, train
 real_end_epoch, Trainer._end_epoch = Trainer._end_epoch, end_epoch

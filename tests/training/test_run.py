@@ -28,7 +28,7 @@ from onsight.errors import (
     OutputError,
 )
 from onsight.ranks import world
-from onsight.report.console import SilentReporter
+from onsight.report.console import Reporter, SilentReporter
 from onsight.step.step import Step
 from onsight.tensorfile import read_tensors
 from onsight.training.run_folder import claim_folder
@@ -54,6 +54,15 @@ def assert_equal_weights(one, other):
     first, second = weights_of(one), weights_of(other)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_results_and_advice_name_the_data_as_the_user_did(bars, monkeypatch, capsys):
+    image = next((bars / "down").glob("*.png"))
+    shutil.copy(image, image.with_name("copy.png"))
+    monkeypatch.chdir(bars.parent)
+    run = onsight.train(bars.name, out="run", **FAST | {"epochs": 1, "reporter": Reporter()})
+    assert run.results["data"] == bars.name
+    assert f"`onsight check {bars.name}`" in capsys.readouterr().err
 
 
 def test_a_run_leaves_all_its_files(trained):

@@ -1,4 +1,4 @@
-"""From words to objects: makes what a config asks for, for the given images and device."""
+"""Makes the network and the training step that a config describes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ from onsight.randomness import key
 from onsight.ranks.ddp import Replica
 from onsight.ranks.world import World
 from onsight.step.fine_tuning import fine_tunes
-from onsight.step.graphed import GraphedStep, choose_together
+from onsight.step.graphed import GraphedStep, choose_steps_per_replay
 from onsight.step.losses import choose_class_weights, class_weights, make_loss
 from onsight.step.optim import make_optimizer
 from onsight.step.step import Compiled, Step, StepListener
@@ -36,11 +36,16 @@ def make_net(
     dataset: Dataset,
     device: torch.device,
     module: nn.Module | None = None,
-    tell: Callable[[LoadedWeights], object] = lambda loaded: None,
+    announce: Callable[[LoadedWeights], object] = lambda loaded: None,
 ) -> nn.Module:
-    """The network on its device, its initial weights a function of the seed; or the user's own.
+    """Make a network whose initial weights depend only on the seed; or check the user's own.
 
-    tell is called with the weights that it starts from, if they are not random.
+    Args:
+        config: The config.
+        dataset: Whose images and classes it is made for.
+        device: Where it is put.
+        module: The user's own network.
+        announce: Is called with the weights that the network starts from, if they are not random.
     """
     shape = dataset.input_shape
     torch.manual_seed(key(config.seed) >> 1)
@@ -51,12 +56,12 @@ def make_net(
             len(dataset.classes),
             pretrained=config.pretrained,
             weights=config.weights,
-            report=tell,
+            report=announce,
         )
     else:
         check_output(module, shape, len(dataset.classes), config.model)
         if config.weights:
-            tell(load_weights(module, config.weights))
+            announce(load_weights(module, config.weights))
     if config.freeze:
         freeze_backbone(module)
     return set_memory_format(module, shape, device, config.memory_format)
@@ -72,7 +77,7 @@ def make_update(
     listener: StepListener | None = None,
     first_check: FirstStepCheck | None = None,
 ) -> Update:
-    """What trains: the optimisation step with its augmentation and moving average."""
+    """Make what trains a network: the step, with its augmentation and moving average."""
     return Update(
         config,
         make_step(config, net, dataset, device, world or World(), listener),
@@ -92,7 +97,7 @@ def make_step(
     world: World,
     listener: StepListener | None = None,
 ) -> Step:
-    """The optimisation step with its loss and optimizer. Raises ConfigError."""
+    """Make the optimization step, with its loss and optimizer. Raises ConfigError."""
     if config.precision == "bf16" and device.type == "cpu":
         _check_bf16(net, dataset)
     weights = loss_weights(config, dataset)
@@ -119,14 +124,17 @@ def make_step(
         "listener": listener,
     }
     if config.compile == "on":
-        full = _full_batch(config, dataset)
-        parts["compiled"] = (
-            _share_compiled(replica, full) if replica else _compiled(config, net, full, device)
-        )
+        full_batch = _full_batch_size(config, dataset)
+        if replica:
+            parts["compiled"] = _compile_replica(replica, full_batch)
+        else:
+            replays = device.type == "cuda" and not graphed
+            parts["compiled"] = Compiled(net, full_batch, replays)
     if graphed:
-        full = _full_batch(config, dataset)
-        together = 1 if config.ema else choose_together(len(dataset.ids(TRAIN)) // full)
-        return GraphedStep(net, loss, optimizer, images=full, together=together, **parts)
+        full_batch = _full_batch_size(config, dataset)
+        steps = len(dataset.ids(TRAIN)) // full_batch
+        count = 1 if config.ema else choose_steps_per_replay(steps)
+        return GraphedStep(net, loss, optimizer, images=full_batch, steps_per_replay=count, **parts)
     return Step(net, loss, optimizer, **parts)
 
 
@@ -139,36 +147,32 @@ def _check_bf16(net: nn.Module, dataset: Dataset) -> None:
         )
 
 
-def _compiled(config: Config, net: nn.Module, full: int, device: torch.device) -> Compiled:
-    return Compiled(net, full, device.type == "cuda" and config.cuda_graph != "on")
-
-
-def _share_compiled(replica: Replica, full: int) -> Compiled:
-    """For this rank's share of a full batch."""
+def _compile_replica(replica: Replica, full_batch: int) -> Compiled:
+    """Compile for this rank's share of a full batch."""
     world = replica.world
     if replica.statistics:
         raise ConfigError(
             f"--compile on cannot be combined with --ranks {world.size} on a CPU if the network "
-            "has batch norm: torch has none over several ranks there that it can compile; leave "
-            "out one of them"
+            "has batch norm: torch has none over several ranks there that it can compile; use only "
+            "one of these options"
         )
-    share = torch.arange(full).tensor_split(world.size)[world.rank]
+    share = torch.arange(full_batch).tensor_split(world.size)[world.rank]
     return Compiled(replica.parallel, len(share), replays=False)
 
 
-def _full_batch(config: Config, dataset: Dataset) -> int:
+def _full_batch_size(config: Config, dataset: Dataset) -> int:
     return min(config.batch_size, len(dataset.ids(TRAIN)))
 
 
 def loss_weights(config: Config, dataset: Dataset) -> Tensor | None:
-    """The weight of each class in the loss, float32 (K,); None where all count the same."""
+    """Return the weight of each class in the loss, float32 (K,); None if all are equal."""
     counts = torch.from_numpy(dataset.counts(TRAIN))
     how = choose_class_weights(config.class_weights, counts).value
     return None if how == "none" else class_weights(counts, how)
 
 
 def make_augmentation(config: Config, dataset: Dataset) -> Augmentation:
-    """The augmentation of training images; streamed ones are already cropped."""
+    """Make the augmentation of training images; streamed ones are already cropped."""
     settings = config.model_dump(include=SETTINGS) | {"input_size": dataset.input_shape[1:]}
     if config.residency == "stream":
         settings["crop_area"] = 1.0

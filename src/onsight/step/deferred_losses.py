@@ -11,11 +11,15 @@ from onsight.errors import OnsightError
 from onsight.ranks.world import World
 from onsight_explain.devices import has_streams, module_of
 
-_LAG = 8  # steps that the host may be ahead of an accelerator
+_LAG = 8  # steps by which the host may be ahead of an accelerator
 
 
 class NonFiniteStepError(OnsightError):
-    """The loss of a step is NaN or infinite; if steps_ago is 0, the weights were not updated."""
+    """The loss of a step is NaN or infinite.
+
+    Attributes:
+        steps_ago: Steps begun since then; if it is 0, the weights were not updated.
+    """
 
     def __init__(self, value: float, steps_ago: int = 0) -> None:
         super().__init__(f"the loss is {value}")
@@ -31,12 +35,11 @@ class NonFiniteGradients(NonFiniteStepError):
 
 
 class DeferredLosses:
-    """Takes the loss of each step and returns it when it is known.
+    """Takes the loss of each step, and returns it once it can be read without waiting.
 
-    On the CPU that is before the weights are updated. An accelerator works while the host goes
-    on, so there a loss is returned some steps later: always the same number, because several
-    ranks must sum the losses of the same step at the same time. Each sum is begun a step before
-    it is waited for.
+    On a CPU that is before the weights are updated. An accelerator lags behind the host, so there a
+    loss is returned some steps later: always the same number of steps, because ranks must sum the
+    losses of the same step at the same time. Each sum is begun a step before it is waited for.
     """
 
     def __init__(self, device: torch.device, world: World) -> None:
@@ -44,12 +47,12 @@ class DeferredLosses:
         self.device = device
         self.world = world
         self.pending: deque[tuple[Tensor, torch.Event | None]] = deque()
-        # Sums over the ranks that were begun, of steps before those pending.
+        # Sums over the ranks that were begun, of the steps before the pending ones.
         self.sums: deque[Callable[[], float]] = deque()
         self.is_open = False  # whether a step has pushed its loss but not yet called ready
 
     def push(self, losses: Tensor) -> None:
-        """Take in a step's loss, or this rank's part; or those (N,) of steps made at once."""
+        """Add a step's loss, or this rank's part of it; or those (N,) of steps made at once."""
         self.is_open = True
         if self.lag == 0:
             self.pending.append((losses, None))
@@ -60,7 +63,7 @@ class DeferredLosses:
         self.pending.extend((one, copied) for one in sent.view(-1).unbind())
 
     def ready(self) -> list[float]:
-        """The losses known by now, oldest first. Raises NonFiniteStepError."""
+        """Return the losses that have become known, oldest first. Raises NonFiniteStepError."""
         self.is_open = False
         known = []
         while len(self.sums) + len(self.pending) > self.lag:
@@ -70,7 +73,7 @@ class DeferredLosses:
         return known
 
     def drop_unfinished(self) -> None:
-        """Drop the loss of a step that was begun but could not be finished."""
+        """Remove the loss of a step that could not be finished."""
         if self.is_open:
             self.is_open = False
             if self.lag:
@@ -79,7 +82,7 @@ class DeferredLosses:
                 self.sums.clear()
 
     def flush(self) -> list[float]:
-        """Every loss not yet returned; waits for the device. Raises NonFiniteStepError."""
+        """Wait for the device and return all other losses. Raises NonFiniteStepError."""
         while self.pending:
             self._begin()
         return [self._finish() for _ in range(len(self.sums))]

@@ -1,4 +1,4 @@
-"""How all layers of a network with published or given weights are trained, where it is left open.
+"""Settings of fine-tuning that the user has left open.
 
 The values come from runs on photographs, drawings and clothes (docs/decisions.md).
 """
@@ -8,29 +8,29 @@ from typing import Any
 from onsight.choice import Choice
 from onsight.config import Config
 
-HEAD_SHARE = 0.4  # of a budget, for the features that a head is fitted on before fine-tuning
+HEAD_SHARE = 0.4  # of a budget, for fitting the head before fine-tuning
 
-_LEAST_EPOCHS = 1.0  # of fine-tuning: less is worse than more images for the head
+_MIN_EPOCHS = 1.0  # of fine-tuning; with fewer, the time is better spent on the head
 _LAYER_DECAY = 0.9
 _CROP_AREA = 0.8
-_STEPS_IN_AVERAGE = 1 / 3  # of all steps
-_MOST_DECAY = 0.9999
+_AVERAGED_FRACTION = 1 / 3  # of all steps
+_MAX_DECAY = 0.9999
 
 
 def fine_tunes(config: Config) -> bool:
-    """Whether all layers are trained from weights that are good already."""
+    """Return whether all layers are trained, from weights that are already good."""
     return config.starts_from_weights and not config.freeze
 
 
 def choose_fine_tuning(config: Config) -> dict[str, Choice[Any]]:
-    """What is decided before the images are known, by config field; nothing if not fine-tuned.
+    """Choose settings before the images are known, by config field; none if nothing is fine-tuned.
 
-    What is asked for stays.
+    Those set by the user stay.
     """
     if not fine_tunes(config):
         return {}
     choices: dict[str, Choice[Any]] = {
-        "layer_decay": Choice(_LAYER_DECAY, "early layers fit most images as they are"),
+        "layer_decay": Choice(_LAYER_DECAY, "early layers suit most images as they are"),
         "norm_statistics": Choice("frozen", "the weights were trained with them"),
         "crop_area": Choice(_CROP_AREA, "a fitted head leaves nothing to learn from whole images"),
     }
@@ -46,7 +46,7 @@ def choose_fine_tuning(config: Config) -> dict[str, Choice[Any]]:
 
 
 def settle_fine_tuning(config: Config, choices: dict[str, Choice[Any]]) -> Config:
-    """The config with these choices; without them, all layers learn alike."""
+    """Return the config with these choices; without any, all layers have one learning rate."""
     settled = {
         "layer_decay": config.layer_decay or 1.0,
         "norm_statistics": config.norm_statistics.replace("auto", "batch"),
@@ -55,24 +55,26 @@ def settle_fine_tuning(config: Config, choices: dict[str, Choice[Any]]) -> Confi
 
 
 def choose_average(config: Config, steps: int) -> Choice[float]:
-    """The decay of the moving average of the weights, by the number of steps of a fine-tuning.
+    """Choose the decay of the moving average of the weights for a number of fine-tuning steps.
 
-    It is that of a third of the steps, so that 5% of the start is left at the end.
+    It averages over a third of the steps, so that 5% of the initial weights is left at the end.
     """
     if "ema" in config.model_fields_set:
         return Choice(config.ema, "set by you")
-    decay = 1 - 1 / max(2.0, _STEPS_IN_AVERAGE * steps)
-    return Choice(round(min(_MOST_DECAY, decay), 5), f"over a third of about {steps:,} steps")
+    decay = 1 - 1 / max(2.0, _AVERAGED_FRACTION * steps)
+    return Choice(round(min(_MAX_DECAY, decay), 5), f"over a third of about {steps:,} steps")
 
 
-def choose_freezing(image_seconds: float, seconds: float, training: int) -> Choice[bool]:
-    """Whether a budget's time is better spent on a head alone.
+def choose_freezing(image_seconds: float, seconds: float, images: int) -> Choice[bool]:
+    """Choose whether a budget's time is better spent on the head alone.
 
-    image_seconds: of a training step for each image; seconds: left for all; training: the
-    number of images.
+    Args:
+        image_seconds: Of a training step, per image.
+        seconds: For the head and fine-tuning.
+        images: Of the training split.
     """
-    epochs = (1 - HEAD_SHARE) * seconds / (image_seconds * training)
-    fitting = f"after the head there is time for {epochs:.1f} epochs of fine-tuning"
-    if epochs < _LEAST_EPOCHS:
-        return Choice(True, f"{fitting}: the head gets all of it", epochs)
-    return Choice(False, fitting, epochs)
+    epochs = (1 - HEAD_SHARE) * seconds / (image_seconds * images)
+    reason = f"after the head there is time for {epochs:.1f} epochs of fine-tuning"
+    if epochs < _MIN_EPOCHS:
+        return Choice(True, f"{reason}: the head gets all of it", epochs)
+    return Choice(False, reason, epochs)

@@ -1,4 +1,4 @@
-"""Losses as modules, so that their own tensors move to the device with them."""
+"""Losses as modules, whose class weights move to the device with them."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from onsight.choice import Choice
 
-_UNBALANCED = 5.0  # times the images: where rare classes begin to be left out
+_UNBALANCED = 5.0  # times as many images: from there on, rare classes are neglected
 
 
 class Loss(nn.Module):
@@ -20,17 +20,17 @@ class Loss(nn.Module):
         self.label_smoothing = label_smoothing
 
     def total_weight(self, targets: Tensor) -> Tensor | int:
-        """What the mean divides by, so that the means of parts can be combined."""
+        """Return what the mean divides by, so that means of parts can be combined."""
         if self.weights is None or targets.ndim == 2:
             return len(targets)
         return self.weights[targets].sum()
 
 
 class CrossEntropy(Loss):
-    """Cross-entropy, with class weights and label smoothing if any."""
+    """Cross-entropy with optional class weights and label smoothing."""
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss, a scalar."""
+        """Return the mean loss over the images."""
         return F.cross_entropy(
             logits, targets, weight=self.weights, label_smoothing=self.label_smoothing
         )
@@ -40,21 +40,21 @@ class MeanSquaredError(Loss):
     """Mean squared error between softmax probabilities and (smoothed) one-hot labels."""
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean over images and classes, a scalar."""
+        """Return the mean over images and classes."""
         classes = logits.shape[1]
         shares = targets if targets.ndim == 2 else F.one_hot(targets, classes).to(logits.dtype)
         shares = shares * (1 - self.label_smoothing) + self.label_smoothing / classes
         errors = (logits.softmax(dim=1) - shares).square()
         if self.weights is None:
             return errors.mean()
-        if targets.ndim == 2:  # as torch's cross-entropy does for probabilities
+        if targets.ndim == 2:  # weighted as in torch's cross-entropy of probabilities
             return (errors.mean(dim=1) * (targets @ self.weights)).mean()
         weights = self.weights[targets]
         return (errors.mean(dim=1) * weights).sum() / weights.sum()
 
 
 def choose_class_weights(asked: str, counts: Tensor) -> Choice[str]:
-    """Which weights suit classes with these counts (K,) of training images: none or sqrt."""
+    """Choose "none" or "sqrt" by the numbers of training images (K,) of the classes."""
     if asked != "auto":
         return Choice(asked, "set by you")
     present = counts[counts > 0]
@@ -66,10 +66,12 @@ def choose_class_weights(asked: str, counts: Tensor) -> Choice[str]:
 
 
 def class_weights(counts: Tensor, how: str) -> Tensor:
-    """A weight for each class, float32 (K,), whose mean over all images is 1.
+    """Return a weight for each class, float32 (K,), whose mean over all images is 1.
 
-    counts: (K,) training images, a class without any gets 0. how: balanced makes all classes
-    count alike, sqrt goes half of the way (by the square root of the counts), none leaves all at 1.
+    Args:
+        counts: Training images of each class (K,); a class without any gets 0.
+        how: "balanced" divides by the counts, "sqrt" by their square roots; "none" gives all
+            classes 1.
     """
     present = counts > 0
     power = {"none": 0.0, "sqrt": 0.5, "balanced": 1.0}[how]
@@ -78,6 +80,6 @@ def class_weights(counts: Tensor, how: str) -> Tensor:
 
 
 def make_loss(name: str, label_smoothing: float, weights: Tensor | None) -> Loss:
-    """The loss that a config names."""
+    """Return the loss of this name."""
     kinds = {"cross-entropy": CrossEntropy, "mse": MeanSquaredError}
     return kinds[name](weights, label_smoothing)

@@ -26,11 +26,19 @@ def make_optimizer(
     momentum: float,
     layer_decay: float = 1.0,
 ) -> Optimizer:
-    """An optimizer over the trainable parameters; biases and norms are not decayed.
+    """Make an optimizer of the trainable parameters, without weight decay for biases and norms.
 
-    sgd, nesterov (sgd with it), adam and adamw are torch's own; any other name is timm's.
-    layer_decay: the learning rate of each layer over that of the next; below 1, layers near the
-    input learn more slowly (Clark et al., arXiv:2003.10555). Raises ConfigError.
+    Args:
+        model: The network.
+        name: "sgd", "nesterov", "adam" or "adamw", which are torch's, or a name of timm's.
+        learning_rate: Of the last layer.
+        weight_decay: Of all other parameters.
+        momentum: Of optimizers that have it.
+        layer_decay: The learning rate of each layer, divided by that of the next: below 1, layers
+            near the input learn more slowly (Clark et al., arXiv:2003.10555).
+
+    Raises:
+        ConfigError: If there is no such optimizer, or it needs something that is missing.
     """
     if name not in FUSED_NAMES:
         return _timm_optimizer(model, name, learning_rate, weight_decay, momentum, layer_decay)
@@ -42,10 +50,8 @@ def make_optimizer(
         groups = _decay_groups(model, weight_decay)
     if name in SGD_NAMES:
         nesterov = name == "nesterov" and momentum > 0
-        on_cpu = (
-            groups[0]["params"][0].device.type == "cpu"
-        )  # there only unfused SGD gives the bits
-        fused = None if on_cpu else True  # of a hand-written loop, and 26 tensors take 0.3 ms
+        # On a CPU, only the unfused one gives exactly the weights of a hand-written loop.
+        fused = None if groups[0]["params"][0].device.type == "cpu" else True
         return torch.optim.SGD(
             groups, lr=learning_rate, momentum=momentum, nesterov=nesterov, fused=fused
         )
@@ -54,7 +60,7 @@ def make_optimizer(
 
 
 def choose_learning_rate(config: Config) -> Choice[float]:
-    """The peak learning rate: what usually works for this optimizer and model."""
+    """Choose the peak learning rate that usually works for the optimizer and model."""
     if config.learning_rate:
         return Choice(config.learning_rate, "set by you")
     if config.optimizer in SGD_NAMES:
@@ -69,11 +75,14 @@ def choose_learning_rate(config: Config) -> Choice[float]:
 
 
 def learning_rate_factor(schedule: str, step: int, steps: int, warmup_steps: int) -> float:
-    """The learning rate at a step as a share of its peak, 0 <= step < steps.
+    """Return the learning rate at a step as a fraction of its peak, 0 <= step < steps.
 
-    one-cycle: Smith and Topin, arXiv:1708.07120, up for a quarter of the run and down again, along
-    cosines; cosine: Loshchilov and Hutter, arXiv:1608.03983, without restarts; linear: straight
-    to zero, which the step after the last would reach (Li et al., arXiv:1905.04753).
+    Schedules:
+        one-cycle: Up for a quarter of the run and down again, along cosines (Smith and Topin,
+            arXiv:1708.07120).
+        cosine: Without restarts (Loshchilov and Hutter, arXiv:1608.03983).
+        linear: To zero, which the step after the last would reach (Li et al., arXiv:1905.04753).
+        constant: After the warm-up.
     """
     if schedule == "one-cycle":
         return _one_cycle((step + 0.5) / steps)
@@ -81,15 +90,15 @@ def learning_rate_factor(schedule: str, step: int, steps: int, warmup_steps: int
         return (step + 1) / (warmup_steps + 1)
     if schedule == "constant":
         return 1.0
-    done = (step - warmup_steps) / max(1, steps - warmup_steps)
+    fraction = (step - warmup_steps) / max(1, steps - warmup_steps)
     if schedule == "linear":
-        return 1 - done
-    return 0.5 * (1 + math.cos(math.pi * done))
+        return 1 - fraction
+    return 0.5 * (1 + math.cos(math.pi * fraction))
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate over a run: its peak, and how it rises and falls."""
+    """The learning rate schedule of a run."""
 
     name: str
     peak: float
@@ -102,25 +111,25 @@ class Schedule:
         return cls(config.schedule, config.learning_rate, config.warmup_epochs, config.epochs)
 
     def factor(self, position: int, total_steps: int) -> float:
-        """Return the learning rate at a step of so many, as a fraction of its peak."""
+        """Return the learning rate at a position of the schedule, as a fraction of its peak."""
         warmup_steps = round(self.warmup_epochs * (total_steps / self.epochs))
         return learning_rate_factor(self.name, position, total_steps, warmup_steps)
 
 
 def set_learning_rate(optimizer: Optimizer, base: float, factor: float) -> None:
-    """Set every group's learning rate; a group's own lr_scale (timm) is respected."""
+    """Set the learning rate of every group, times its `lr_scale` (of timm)."""
     for group in optimizer.param_groups:
         group["lr"] = base * factor * group.get("lr_scale", 1.0)
 
 
-def _one_cycle(done: float) -> float:
-    if done < _PEAK:
-        return _cosine_between(_START, 1.0, done / _PEAK)
-    return _cosine_between(1.0, _END, (done - _PEAK) / (1 - _PEAK))
+def _one_cycle(fraction: float) -> float:
+    if fraction < _PEAK:
+        return _interpolate_cosine(_START, 1.0, fraction / _PEAK)
+    return _interpolate_cosine(1.0, _END, (fraction - _PEAK) / (1 - _PEAK))
 
 
-def _cosine_between(first: float, last: float, done: float) -> float:
-    return last + (first - last) * 0.5 * (1 + math.cos(math.pi * done))
+def _interpolate_cosine(first: float, last: float, fraction: float) -> float:
+    return last + (first - last) * 0.5 * (1 + math.cos(math.pi * fraction))
 
 
 def _decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -160,6 +169,6 @@ def _timm_optimizer(
             momentum=momentum,
             layer_decay=layer_decay if layer_decay < 1 else None,
         )
-    except Exception as error:  # some need a GPU or a package, and say so in many ways
+    except Exception as error:  # of any type: some need a GPU or a package
         raise ConfigError(f"optimizer '{name}' cannot be used here: {error}") from error
     return made

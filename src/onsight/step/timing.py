@@ -1,4 +1,4 @@
-"""Times work, waiting for its device before and after."""
+"""Measures how long work takes, including what is still queued on the device."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import torch
 
 
 def measure_seconds(work: Callable[[], object], threads: int, device: torch.device) -> float:
-    """Seconds of work in the given number of threads, waiting for its device at both ends."""
+    """Return the seconds that work takes with some threads, waiting for the device at both ends."""
     former = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -26,66 +26,71 @@ def _synchronize(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-_FEWEST = 2  # batch norm needs two
-_GROWTH = 4
-_TIMES = 3
+_SMALLEST_BATCH = 2  # batch norm needs two
+_GROWTH_FACTOR = 4
+_REPETITIONS = 3
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of some work on a batch, by the number of its images."""
+    """Seconds of some work on a batch, by batch size."""
 
     seconds: dict[int, float]
 
     def at(self, images: int) -> float:
-        """Seconds for a batch of this size: as timed, or in proportion to the next smaller one."""
+        """Return the seconds for a batch, in proportion to the next smaller size that was timed."""
         smaller = [size for size in self.seconds if size <= images]
         nearest = max(smaller) if smaller else min(self.seconds)
         return self.seconds[nearest] * images / nearest
 
     @property
     def per_image(self) -> float:
-        """Seconds for an image in a batch of the best size."""
+        """Seconds per image at the best batch size."""
         return min(seconds / size for size, seconds in self.seconds.items())
 
     def best(self, other: "Timing") -> "Timing":
-        """The shorter of both for each size."""
+        """Return the shorter of both times for each size."""
         both = [*self.seconds.items(), *other.seconds.items()]
         return Timing({n: min(s for size, s in both if size == n) for n, _ in both})
 
     def scaled(self, factor: float, ranks: int = 1) -> "Timing":
-        """The same for work that takes factor times as long, on batches that ranks share."""
-        return Timing({ranks * size: factor * one for size, one in self.seconds.items()})
+        """Return the times of work that takes `factor` times as long, on batches ranks share."""
+        return Timing({ranks * size: factor * seconds for size, seconds in self.seconds.items()})
 
 
-def time_growing(timed: Callable[[int], float], most_images: int, most_seconds: float) -> Timing:
-    """Time batches of 2, 8, 32 ... up to most_images, as long as the next is expected to fit.
+def time_batch_sizes(
+    measure: Callable[[int], float], max_batch_size: int, max_seconds: float
+) -> Timing:
+    """Time batches of 2, 8, 32 ... images, as long as the next is expected to end in time.
 
-    timed: does the work on so many images and returns its seconds. Each size is timed up to three
-    times, until the time is over, and the shortest counts, as warming up and other processes only
-    ever add. Only two times of the smallest are sure to be taken; the first, which may
-    load half of torch, is not counted as time.
+    Each is timed up to three times, and the shortest time counts, as warming up and other processes
+    only add to it. The first measurement may import half of torch, so it does not count towards
+    `max_seconds`; a second one is always made.
+
+    Args:
+        measure: Works on a batch of this size and returns the seconds.
+        max_batch_size: The largest size.
+        max_seconds: For all measurements but the first.
     """
-    size = min(_FEWEST, most_images)
-    warm_up = timed(size)
-    until = time.perf_counter() + most_seconds
-    found = {size: min(warm_up, _shortest(timed, size, until))}
-    growth = float(_GROWTH)
-    while size < most_images:
-        larger = min(_GROWTH * size, most_images)
-        expected = growth * found[size]
-        if time.perf_counter() + expected > until:
+    size = min(_SMALLEST_BATCH, max_batch_size)
+    warm_up = measure(size)
+    end = time.perf_counter() + max_seconds
+    seconds = {size: min(warm_up, _measure_shortest(measure, size, end))}
+    growth = float(_GROWTH_FACTOR)
+    while size < max_batch_size:
+        larger = min(_GROWTH_FACTOR * size, max_batch_size)
+        if time.perf_counter() + growth * seconds[size] > end:
             break
-        found[larger] = _shortest(timed, larger, until)
-        growth = max(1.0, found[larger] / found[size])  # small batches cost their overhead only
+        seconds[larger] = _measure_shortest(measure, larger, end)
+        growth = max(1.0, seconds[larger] / seconds[size])  # small batches cost only their overhead
         size = larger
-    return Timing(found)
+    return Timing(seconds)
 
 
-def _shortest(timed: Callable[[int], float], size: int, until: float) -> float:
-    shortest = timed(size)
-    for _ in range(_TIMES - 1):
-        if time.perf_counter() >= until:
+def _measure_shortest(measure: Callable[[int], float], size: int, end: float) -> float:
+    shortest = measure(size)
+    for _ in range(_REPETITIONS - 1):
+        if time.perf_counter() >= end:
             break
-        shortest = min(shortest, timed(size))
+        shortest = min(shortest, measure(size))
     return shortest

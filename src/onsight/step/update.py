@@ -1,4 +1,4 @@
-"""One training update from a batch as loaded; timing and training share it."""
+"""One training update from a batch as the loader returns it; timing and training share it."""
 
 import copy
 from contextlib import AbstractContextManager
@@ -28,35 +28,38 @@ _TOO_FEW_FOR_BATCH_NORM = (
 class MovingAverage:
     """An averaged copy of a model: average <- decay * average + (1 - decay) * weights.
 
-    The decay grows from 0 as (1 + n) / (10 + n), so that the initial weights are soon forgotten;
-    not if the start is good, whose weights then count like any other's.
+    Args:
+        model: The model.
+        decay: It is reached as (1 + n) / (10 + n) after n updates, so that the initial weights are
+            soon forgotten.
+        has_good_start: Whether the initial weights are worth keeping; then the decay is constant.
     """
 
-    def __init__(self, model: nn.Module, decay: float, good_start: bool = False) -> None:
+    def __init__(self, model: nn.Module, decay: float, has_good_start: bool = False) -> None:
         self.decay = decay
-        self.good_start = good_start
+        self.has_good_start = has_good_start
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
 
     @torch.no_grad()
     def update(self, model: nn.Module, updates: int) -> None:
-        """Average in the weights of a model; updates: how many were averaged before."""
+        """Add the weights of a model to the average, after a number of earlier updates."""
         decay = self.decay
-        if not self.good_start:
+        if not self.has_good_start:
             decay = min(decay, (1 + updates) / (10 + updates))
-        average, current = self._floats(self.model), self._floats(model)
-        torch._foreach_lerp_(average, current, 1 - decay)
+        averages, current = self._float_tensors(self.model), self._float_tensors(model)
+        torch._foreach_lerp_(averages, current, 1 - decay)
         for mine, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
             if not mine.is_floating_point():
                 mine.copy_(theirs)
 
     @staticmethod
-    def _floats(model: nn.Module) -> list[Tensor]:
+    def _float_tensors(model: nn.Module) -> list[Tensor]:
         tensors = [*model.parameters(), *model.buffers()]
         return [tensor.detach() for tensor in tensors if tensor.is_floating_point()]
 
 
-class _Ready(NamedTuple):
-    """The inputs (N, C, H, W) of a chunk in an epoch, before mixing, and its numbers."""
+class _AugmentedChunk(NamedTuple):
+    """The inputs (N, C, H, W) of a chunk in an epoch, before mixing, and their random numbers."""
 
     chunk: Chunk
     epoch: int
@@ -65,23 +68,33 @@ class _Ready(NamedTuple):
 
 
 class FirstStepCheck(Protocol):
-    """Looks at the first step that this process makes."""
+    """Checks the first step of a process."""
 
     def explaining(
         self, step: Step, average: MovingAverage | None, batch: tuple[Tensor, Tensor]
     ) -> AbstractContextManager[None]:
-        """Return a block to make the step in, which explains some of its errors."""
+        """Return a context for the step, which explains some of its errors."""
 
     def check(
         self, step: Step, average: MovingAverage | None, batch: tuple[Tensor, Tensor]
     ) -> None:
-        """Check the inputs and targets of a step that was made, and what it has left behind."""
+        """Check the inputs and targets of the step, and the tensors that it has left behind."""
 
 
 class Update:
-    """Seeds, augments, steps and averages. done: updates made so far, for the average.
+    """Seeds the generators, augments a batch, makes a step and updates the moving average.
 
-    first_check: looks at the first step of this process, if given.
+    Args:
+        config: The seed, the schedule and whether batch norm keeps its statistics.
+        step: Computes the step.
+        augmentation: Changes and mixes the images.
+        normalization: Applied to the augmented images.
+        classes: Their number.
+        average: The moving average, if there is one.
+        first_check: Checks the first step of this process.
+
+    Attributes:
+        done: Updates made so far.
     """
 
     def __init__(
@@ -104,7 +117,7 @@ class Update:
         self.average = average
         self.first_check = first_check
         self.done = 0
-        self.ready: _Ready | None = None
+        self.chunk: _AugmentedChunk | None = None
 
     def set_learning_rate(self, position: int, total_steps: int) -> None:
         """Set the learning rate of a step at a position of the schedule."""
@@ -112,15 +125,15 @@ class Update:
         set_learning_rate(self.step.optimizer, self.schedule.peak, factor)
 
     def set_training_mode(self) -> None:
-        """Put the network into training mode, but for statistics that stay as they are."""
+        """Put the network into training mode, except for statistics that are frozen."""
         set_training_mode(self.step.model, self.keeps_statistics)
 
     def __call__(self, batch: Batch, epoch: int, step: int) -> list[float]:
-        """Update the weights; returns the mean losses known by now, as `Step` does.
+        """Update the weights and return the mean losses that have become known, as `Step` does.
 
-        Raises NonFiniteStepError, ConfigError.
+        Raises NonFiniteStepError, or ConfigError if batch norm has too few values.
         """
-        inputs, targets = self.augmented(batch, epoch, step)
+        inputs, targets = self.augment(batch, epoch, step)
         if self.first_check:
             return self._make_first(self.first_check, inputs, targets, batch.global_labels)
         return self.make(inputs, targets, batch.global_labels)
@@ -135,24 +148,27 @@ class Update:
         check.check(self.step, self.average, batch)
         return losses
 
-    def augmented(self, batch: Batch, epoch: int, step: int) -> tuple[Tensor, Tensor]:
-        """The inputs (B, C, H, W) and targets of a batch; seeds torch's generators too."""
+    def augment(self, batch: Batch, epoch: int, step: int) -> tuple[Tensor, Tensor]:
+        """Seed torch's generators; return the inputs (B, C, H, W) and targets of a batch."""
         seed_generators(self.step.device, self.seed, epoch, step, self.step.world.rank)
-        inputs, numbers = self._changed(batch, epoch)
+        inputs, numbers = self._change(batch, epoch)
         return self.augmentation.mixed(inputs, batch.labels, numbers, self.classes)
 
-    def _changed(self, batch: Batch, epoch: int) -> tuple[Tensor, Numbers]:
-        """A batch's inputs before mixing, and its numbers; those of its chunk are made at once."""
+    def _change(self, batch: Batch, epoch: int) -> tuple[Tensor, Numbers]:
+        """Return a batch's inputs before mixing, and their random numbers.
+
+        Small batches come in chunks, which are changed all at once.
+        """
         if batch.part is None:
             numbers = self.augmentation.draw(self.seed, epoch, batch.ids)
             return self.augmentation.change(batch.images, numbers, self.normalization), numbers
         chunk, start = batch.part
-        if self.ready is None or self.ready.chunk is not chunk or self.ready.epoch != epoch:
-            self.ready = None  # makes room
+        if self.chunk is None or self.chunk.chunk is not chunk or self.chunk.epoch != epoch:
+            self.chunk = None  # frees its memory
             numbers = self.augmentation.draw(self.seed, epoch, chunk.ids)
             inputs = self.augmentation.change(chunk.images, numbers, self.normalization)
-            self.ready = _Ready(chunk, epoch, inputs, numbers)
-        inputs, numbers = self.ready.inputs, self.ready.numbers
+            self.chunk = _AugmentedChunk(chunk, epoch, inputs, numbers)
+        inputs, numbers = self.chunk.inputs, self.chunk.numbers
         mine = slice(start, start + len(batch.ids))
         return inputs[mine], {column: drawn[mine] for column, drawn in numbers.items()}
 

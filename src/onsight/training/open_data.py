@@ -17,7 +17,6 @@ from onsight.data.dataset import Dataset, count_reasons, open_dataset, summarise
 from onsight.data.duplicates.near import connected_groups, sample_near_duplicates
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.packing import NO_TIME
-from onsight.data.sources.find import name_data
 from onsight.data.sources.source import count_held_out, is_memory_name
 from onsight.data.split import group_identical
 from onsight.report.console import Reporter
@@ -69,7 +68,7 @@ def open_data(layout: Layout, module: nn.Module | None, job: Job) -> OpenedData:
     )
     split = dataset.units.how
     if not job.budget and job.world.is_main:
-        split = _glance(dataset, name_data(layout.source), split, job.reporter)
+        split = _glance(dataset, layout.source.name, split, job.reporter)
     job.reporter.choice("split", split)
     job.reporter.choice("folds", dataset.folds)
     key = data_key(dataset)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onsight.data.sources.find import name_data
 from onsight.data.sources.memory import InMemory
 from onsight.data.sources.source import Source
 from onsight.errors import ConfigError
@@ -188,7 +187,7 @@ def _save_start(planned: PlannedRun, job: RunJob) -> None:
 
 @contextmanager
 def _open_shared(planned: PlannedRun, source: Source, job: RunJob) -> Iterator[Shared]:
-    config, name = planned.config.model_dump(), name_data(source)
+    config, name = planned.config.model_dump(), source.name
     provenance = {
         "data": name,
         "found": planned.found,

@@ -20,7 +20,7 @@ from onsight.models.classifier import Classifier
 from onsight.ranks.world import World
 from onsight.report.console import Reporter
 from onsight.step.calibrate import DETECTOR_IMAGES, TEMPERATURE_IMAGES
-from onsight.step.timing import Timing, time_growing
+from onsight.step.timing import Timing, time_batch_sizes
 from onsight.tune.budget import Budget
 from onsight.tune.compute import eager_options
 from onsight.tune.fit_size import evaluated_images
@@ -68,9 +68,11 @@ def time_run(
     most = _TIMING_SHARE * budget.trial_seconds
     share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)
     steps = cache(trial.at)  # an epoch's batches take long to list
-    train = time_growing(lambda size: steps(size)(1), share, max(_LEAST_SECONDS, most - built))
+    train = time_batch_sizes(lambda size: steps(size)(1), share, max(_LEAST_SECONDS, most - built))
     at_once = evaluation_batch_size(data.device, data.dataset.format.model_size)
-    judge = time_growing(_judging(trial), min(at_once, len(trial.ids)), max(_LEAST_SECONDS, most))
+    judge = time_batch_sizes(
+        _judging(trial), min(at_once, len(trial.ids)), max(_LEAST_SECONDS, most)
+    )
     judge = judge.best(pace.judge) if pace else judge
     mine = [built, train.scaled(1.0, world.size).seconds, judge.scaled(1 / world.size).seconds]
     agreed = json.loads(world.broadcast("timing", lambda: json.dumps(mine)))

@@ -20,7 +20,7 @@ from onsight.models.trial_forward import check_output
 from onsight.step.losses import make_loss
 from onsight.step.optim import make_optimizer
 from onsight.step.step import Step
-from onsight.step.timing import Timing, measure_seconds, time_growing
+from onsight.step.timing import Timing, measure_seconds, time_batch_sizes
 
 _SAMPLED = 128  # images decoded at most to time decoding: a few large ones take most of it
 
@@ -81,8 +81,8 @@ def measure_pace(
         size,
         decoding_seconds(source, config, size, third) / threads,
         built,
-        time_growing(trial.train, config.batch_size, third),
-        time_growing(trial.judge, evaluation_batch_size(device, size), third),
+        time_batch_sizes(trial.train, config.batch_size, third),
+        time_batch_sizes(trial.judge, evaluation_batch_size(device, size), third),
     )
 
 

@@ -10,14 +10,14 @@ from typing import Generic, TypeVar
 from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.errors import ConfigError, NonFiniteLoss
-from onsight.step.graphed import MOST_TOGETHER
+from onsight.step.graphed import MAX_STEPS_PER_REPLAY
 from onsight.tune.compute import ComputeOptions, Stage, may_graph
 from onsight.tune.training_data import TrainingData
 from onsight.tune.trial import Trial
 
 _CHECKED_STEPS = 3  # whose losses must agree with those of the default options
 _REPLAYED_STEPS = 2  # first timed of a compiled way, once the steps before have recorded its graphs
-_GRAPHED_STEPS = 2 * MOST_TOGETHER  # checked besides where steps may be replayed
+_GRAPHED_STEPS = 2 * MAX_STEPS_PER_REPLAY  # checked besides where steps may be replayed
 _TOLERANCES = {"fp32": 1e-3, "bf16": 2e-2, "fp16": 2e-2}  # relative
 _FIRST_SHARE = 0.7  # of the time left, for a stage that others follow
 _WINDOW_SECONDS = 0.03  # per visit, but at least one step
@@ -93,11 +93,12 @@ class Probe:
             if options in self.built:
                 return self.built[options]()
             try:
-                timed, seconds, together = self._build(options)
+                timed, seconds, steps_per_replay = self._build(options)
             except _Refused as error:
                 self.refused[options] = str(error)
                 return float("inf")
-            steps = together * max(1, round(_WINDOW_SECONDS / seconds / together))
+            replays = max(1, round(_WINDOW_SECONDS / seconds / steps_per_replay))
+            steps = replays * steps_per_replay
             self.built[options] = lambda: timed(steps) / steps
             return seconds
 
@@ -108,7 +109,7 @@ class Probe:
         self.built.pop(options, None)
 
     def _build(self, options: ComputeOptions) -> tuple[Callable[[int], float], float, int]:
-        """A timer of steps with these options, the seconds per step, and steps made at once."""
+        """Return a timer of steps with these options, seconds per step, and steps per replay."""
         try:
             trial = Trial(options.apply(self.config), self.data)
             timed = trial.at(self.batch_size)
@@ -125,7 +126,7 @@ class Probe:
             raise _Refused(str(error).splitlines()[0]) from error
         if trial.step.refused:
             raise _Refused(trial.step.refused)
-        return timed, seconds, trial.step.together
+        return timed, seconds, trial.step.steps_per_replay
 
     def _is_graphed(self, options: ComputeOptions) -> bool:
         """Whether steps are replayed, or those of other options whose losses must be the same."""

@@ -38,7 +38,7 @@ class Trial:
     def at(self, batch_size: int) -> Callable[[int], float]:
         """A function that makes a number of steps at this batch size and returns their seconds."""
         batches = self._batches(batch_size)
-        self.step.expect(batch_size)
+        self.step.set_full_batch(batch_size)
 
         def work(steps: int) -> None:
             for epoch, step, batch in islice(batches, steps):

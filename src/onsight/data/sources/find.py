@@ -112,7 +112,7 @@ def resolve_data(data: "str | Path | InMemory") -> str | Source:
 
 def name_data(data: str | Source) -> str:
     """Return DATA's name as results and messages show it."""
-    return data if isinstance(data, str) else str(data.root)
+    return data if isinstance(data, str) else data.name
 
 
 def find_source(
@@ -125,6 +125,7 @@ def find_source(
     decompressed into an unlinked file there. Raises DataError for missing or unusable data;
     ConfigError, DiskError.
     """
+    given_name = name_data(data)
     if isinstance(data, str):
         data = strip_file_scheme(data)
     if isinstance(data, Source):
@@ -138,7 +139,7 @@ def find_source(
     if options.label and source.kind not in _WITH_LABEL_COLUMN:
         raise ConfigError(f"--label names a column, but DATA has none: it is {source.description}")
     refuse_similar_classes(source.index.classes, source.index.labels)
-    return source
+    return source if source is data else replace(source, given_name=given_name)
 
 
 def refuse_similar_classes(classes: Sequence[str], labels: NDArray[np.int32]) -> None:

@@ -76,6 +76,12 @@ class Source:
     groups: Sequence[str] | None = None  # (n,) group names; images of one group stay in one split
     times: NDArray[np.float64] | None = None  # (n,) time of each image; any growing number
     shards: ShardLayout | None = None  # None if rows can be read in any order at no extra cost
+    given_name: str = ""  # DATA as the user wrote it
+
+    @property
+    def name(self) -> str:
+        """DATA as results and messages show it."""
+        return self.given_name or str(self.root)
 
     def files(self) -> Iterator[str]:
         """Yield the dataset's path if it is a file, then the path of each image."""
