@@ -259,6 +259,10 @@ if __name__ == "__main__":
     world.recordings.add(kept)
     with world.joined():
         result = everything(world)
+        if world.is_main:
+            Path(f"{sys.argv[1]}.marker").touch()
+        world.wait_for_first_rank("marker")
+        assert Path(f"{sys.argv[1]}.marker").exists()
         assert not kept.is_free
     if world.is_main:
         Path(sys.argv[1]).write_text(json.dumps(result | {"is_free": kept.is_free}))

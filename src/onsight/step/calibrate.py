@@ -47,7 +47,7 @@ def _logits(classifier: Classifier, images: BatchSource, ids: Tensor, world: Wor
     device, (height, width, _) = classifier.device, images.shape
     at_once = evaluation_batch_size(device, (height, width))
     loader = Loader(images, ids, at_once, device, world.rank, world.size)
-    batches = world.follow(loader.in_order(), "fitting the temperature")
+    batches = world.report_each(loader.in_order(), "fitting the temperature")
     parts = [(batch.ids, classifier(batch.images).cpu()) for batch in batches]
     classes = int(world.agree(parts[0][1].shape[1] if parts else 1))  # the first rank has some
     logits = torch.zeros(len(ids), classes)
@@ -120,7 +120,7 @@ def _features(classifier: Classifier, images: BatchSource, ids: Tensor, world: W
     device, (height, width, _) = classifier.device, images.shape
     at_once = evaluation_batch_size(device, (height, width))
     loader = Loader(images, ids, at_once, device, world.rank, world.size)
-    batches = world.follow(loader.in_order(), "comparing images")
+    batches = world.report_each(loader.in_order(), "comparing images")
     parts = [(batch.ids, _of_batch(classifier, batch.images)) for batch in batches]
     wide = int(world.agree(parts[0][1].shape[1] if parts else 0))  # the first rank has some
     features = torch.zeros(len(ids), wide)

@@ -163,7 +163,7 @@ class Step:
         total_weight = self._total_weight(targets, global_labels)
         earlier: Tensor | None = None
         for part in first:
-            with self.replica.unsynced() if self.replica else nullcontext():
+            with self.replica.no_sync() if self.replica else nullcontext():
                 loss, share = self._forward(*part, total_weight)
                 value = _multiply(loss.detach(), share)
                 earlier = value if earlier is None else earlier + value

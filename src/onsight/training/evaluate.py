@@ -40,7 +40,7 @@ def evaluate(classifier: Classifier, dataset: Dataset, tta: str, world: World) -
     loader = Loader(dataset.images, ids, at_once, device, *ranks)
 
     def batches() -> Iterator[Batch]:
-        return world.follow(loader.in_order(), f"evaluating the {SPLIT_NAMES[split]} images")
+        return world.report_each(loader.in_order(), f"evaluating the {SPLIT_NAMES[split]} images")
 
     mine = evaluate_with_scores(classifier, batches())
     per_image = gather_per_image(mine, ids, world)

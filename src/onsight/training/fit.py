@@ -300,7 +300,7 @@ def _fit_head(planned: PlannedRun, net: nn.Module, shared: Shared, job: RunJob) 
     fraction = 1.0 if config.freeze else HEAD_SHARE
     reserve_evaluation(job.deadline, config, planned.dataset, planned.estimates.image_seconds)
     classifier = Classifier(net, data.normalization, config.precision, data.device)
-    job.world.does("fitting the head")
+    job.world.report_activity("fitting the head")
     with job.world.watchdog_paused():  # every rank computes the same, in its own time
         return fit_head(
             config,

@@ -23,7 +23,7 @@ from onsight.data.sources.memory import InMemory
 from onsight.errors import ConfigError, OutputError
 from onsight.files import user_path
 from onsight.hardware.devices import choose_devices, choose_rank_device
-from onsight.ranks.meeting import RankInfo, first_says, meet, rank_from_env
+from onsight.ranks.meeting import RankInfo, broadcast, meet, rank_from_env
 from onsight.report.console import Reporter
 from onsight.training.decisions import is_complete, read_decisions
 from onsight.training.loggers.loggers import check_installed
@@ -180,7 +180,7 @@ def _find_begun(
             return str(path) if path and has_begun(path) else ""
         return str(run_of_job(path) or "")
 
-    found = first_says(store, rank_info, "begun", find) if rank_info and store else find()
+    found = broadcast(store, rank_info, "begun", find) if rank_info and store else find()
     return Path(found) if found else None
 
 
@@ -193,7 +193,7 @@ def _bring_back(
         return str(bool(url) and not has_begun(path) and restore(str(url), path))
 
     if rank_info and store:
-        first_says(store, rank_info, "brought back", bring)
+        broadcast(store, rank_info, "brought back", bring)
     else:
         bring()
 

@@ -114,7 +114,7 @@ def train(
     if len(request.devices.value) > 1:
         return _launch(request)
     with start_job(request) as (job, found):
-        job.world.does("preparing the images and the plan")
+        job.world.report_activity("preparing the images and the plan")
         source = find_data(found, request.config, job)
         layout = choose_layout(source, request.config, request.module, job)
         job.save_config(layout.config)  # from here on the run can be resumed

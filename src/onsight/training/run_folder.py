@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onsight.errors import ConfigError, OutputError
 from onsight.files import disk_errors, is_unfinished, remove_unfinished, write_atomically
-from onsight.ranks.watchdog import LAUNCHED
+from onsight.ranks.watchdog import STORE_ENV
 
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
@@ -189,7 +189,7 @@ def run_of_job(path: Path | None) -> Path | None:
 
     Raises ConfigError if that cannot be told.
     """
-    restarts = 0 if LAUNCHED in os.environ else os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
+    restarts = 0 if STORE_ENV in os.environ else os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
     again = int(restarts) > 0
     found = [path] if path else [file.parent for file in sorted(Path("runs").glob(f"*/{JOB}"))]
     for run in found:
@@ -211,4 +211,4 @@ def _is_of_job(run: Path) -> bool:
 def _job_id() -> str:
     """What torchrun calls this job; empty if it has no name, or Onsight started the ranks."""
     name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    return "" if name == "none" or LAUNCHED in os.environ else name
+    return "" if name == "none" or STORE_ENV in os.environ else name

@@ -44,7 +44,7 @@ def save_run(
 
     Of the time left, what is not needed for that is used for similar images and heat maps.
     """
-    job.world.does("writing the results")
+    job.world.report_activity("writing the results")
     if not job.world.is_main:
         return None
     if job.unrepeatable:

@@ -211,7 +211,7 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Wait until everything is written."""
-        self.world.does("waiting until the checkpoints are written")
+        self.world.report_activity("waiting until the checkpoints are written")
         with self.world.watchdog_paused():
             self.writer.wait()
         self._warn()

@@ -122,7 +122,7 @@ class Trainer:
         loader = replace(loader, ids=loader.ids[:images])
         what = f"validating after epoch {self.progress.epoch + 1}"
         begun = time.perf_counter()
-        batches = self.world.follow(loader.in_order(), what)
+        batches = self.world.report_each(loader.in_order(), what)
         part = evaluate_batches(self._classify, batches)
         table = gather_per_image(part, loader.ids, self.world)
         self.progress.validation_seconds += time.perf_counter() - begun
@@ -140,7 +140,7 @@ class Trainer:
         now = self.progress
         begun = time.perf_counter()
         for k in range(segment.steps):
-            if self.world.agree_soon(self.pacer.must_stop()):
+            if self.world.poll_first_rank(self.pacer.must_stop()):
                 self.pacer.end_early(now)
                 break
             batch = next(batches)
@@ -158,7 +158,7 @@ class Trainer:
             begun = ended
         self._flush()  # work still queued on an accelerator belongs to this segment
         now.epoch_seconds += time.perf_counter() - begun
-        self.world.forget_answer()
+        self.world.reset_poll()
 
     def _train_step(self, batch: Batch, position: int, total_steps: int) -> None:
         now = self.progress
@@ -168,7 +168,7 @@ class Trainer:
                 self.update.step.accumulate = now.accumulate = parts
         self.update.set_learning_rate(position, total_steps)
         self._pending_images.append(len(batch.global_labels))
-        self.world.does(f"in epoch {now.epoch + 1}, step {now.step + 1}")
+        self.world.report_activity(f"in epoch {now.epoch + 1}, step {now.step + 1}")
         try:
             self._read(self.update(batch, now.epoch, now.step))
         except NonFiniteStepError as error:
