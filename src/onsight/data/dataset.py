@@ -71,11 +71,14 @@ class Dataset:
         return int((self.splits > 0).sum())
 
     def ids(self, split: int) -> Tensor:
-        """Return the image numbers of a split, shard by shard if shards are read: int64 (m,)."""
-        numbers = np.flatnonzero(self.splits == split)
-        if self.images.shards_of(torch.from_numpy(numbers)) is not None:
-            numbers = numbers[np.argsort(self.pack.sources[numbers], kind="stable")]
-        return torch.from_numpy(numbers)
+        """Return the image ids of a split, int64 (m,), shard by shard if shards are read.
+
+        Images are numbered by digest, so otherwise the first ones are a random sample.
+        """
+        image_ids = np.flatnonzero(self.splits == split)
+        if self.images.shards_of(torch.from_numpy(image_ids)) is not None:
+            image_ids = image_ids[np.argsort(self.pack.sources[image_ids], kind="stable")]
+        return torch.from_numpy(image_ids)
 
     def counts(self, split: int) -> NDArray[np.int64]:
         """Count the images of each class in a split: (K,)."""

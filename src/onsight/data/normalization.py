@@ -12,7 +12,7 @@ from torch import Tensor
 
 from onsight.data.loader import Images
 
-_SAMPLE = 10_000  # images are numbered by digest, so the first are a fair sample
+_SAMPLE = 10_000  # images
 
 
 @dataclass(frozen=True)

@@ -159,10 +159,10 @@ class Update:
 
         Small batches come in chunks, which are changed all at once.
         """
-        if batch.part is None:
+        if batch.place_in_chunk is None:
             numbers = self.augmentation.draw(self.seed, epoch, batch.ids)
             return self.augmentation.change(batch.images, numbers, self.normalization), numbers
-        chunk, start = batch.part
+        chunk, start = batch.place_in_chunk
         if self.chunk is None or self.chunk.chunk is not chunk or self.chunk.epoch != epoch:
             self.chunk = None  # frees its memory
             numbers = self.augmentation.draw(self.seed, epoch, chunk.ids)
