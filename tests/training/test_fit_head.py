@@ -156,13 +156,13 @@ def fits(monkeypatch):
 def test_the_kept_head_learns_from_validation_images_once_they_have_judged(
     bars, tmp_path, fits, monkeypatch
 ):
-    calibrated, real = [], fit.set_temperature
+    calibrated, real = [], fit.fit_temperature_on_logits
 
-    def set_temperature(classifier, logits, *rest):
+    def fit_temperature_on_logits(classifier, logits, *rest):
         calibrated.append(logits)
         return real(classifier, logits, *rest)
 
-    monkeypatch.setattr(fit, "set_temperature", set_temperature)
+    monkeypatch.setattr(fit, "fit_temperature_on_logits", fit_temperature_on_logits)
     run = onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
     (alone, judged), (every, kept) = fits
     (row,) = rows_of(run)

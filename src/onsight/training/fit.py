@@ -27,11 +27,11 @@ from onsight.step.build import make_net, make_update
 from onsight.step.calibrate import (
     DETECTOR_IMAGES,
     TEMPERATURE_IMAGES,
-    calibrate,
-    fit_out_of_distribution_detector,
+    fit_detector_on_features,
+    fit_detector_on_images,
+    fit_temperature_on_images,
+    fit_temperature_on_logits,
     recalibrate_norms,
-    set_out_of_distribution,
-    set_temperature,
 )
 from onsight.step.fine_tuning import HEAD_SHARE
 from onsight.text import fixed_percent, joined, percent
@@ -325,8 +325,8 @@ def _without_training(
         progress.add_row(head.row)
         record.add(head.row)
     # The temperature is that of the head which has not learned from validation images.
-    temperature = set_temperature(classifier, head.logits, head.labels, job.world)
-    detector = set_out_of_distribution(classifier, head.seen, head.features, job.world)
+    temperature = fit_temperature_on_logits(classifier, head.logits, head.labels, job.world)
+    detector = fit_detector_on_features(classifier, head.seen, head.features, job.world)
     if head.kept:
         put_head(classifier.net, head.kept)
     seconds = {"training": head.seconds}
@@ -360,9 +360,11 @@ def _calibrate(
 
     validation, training = dataset.ids(VALIDATION), dataset.ids(TRAIN)
     count = count_images("temperature", TEMPERATURE_IMAGES, 1)
-    temperature = calibrate(classifier, dataset.images, validation[:count], job.world)
+    temperature = fit_temperature_on_images(
+        classifier, dataset.images, validation[:count], job.world
+    )
     count = count_images("detector", DETECTOR_IMAGES, 2)
-    detector = fit_out_of_distribution_detector(
+    detector = fit_detector_on_images(
         classifier, dataset.images, training[:count], validation[:count], job.world
     )
     seconds["calibration"] = time.perf_counter() - begun
