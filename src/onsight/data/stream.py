@@ -84,11 +84,15 @@ class StreamedImages:
     def batches(
         self, batch_ids: Iterable[Tensor], epoch_key: tuple[int, int] | None, pinned: bool = False
     ) -> Iterator[Batch]:
-        """Yield the batch of each tensor of image numbers, a few decoded ahead.
+        """Yield a batch for each tensor of ids, decoding a few batches ahead.
 
-        epoch_key: (seed, epoch) for drawing training crops, None for whole images; pinned:
-        decode into page-locked memory. Raises DataError for an image that can no longer be
-        decoded.
+        Args:
+            batch_ids: Image ids, int64 (B,), of each batch.
+            epoch_key: (seed, epoch) for drawing training crops, None for whole images.
+            pinned: Decode into page-locked memory.
+
+        Raises:
+            DataError: For an image that can no longer be decoded.
         """
         started: deque[_StartedBatch] = deque()
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="stream")
