@@ -67,7 +67,7 @@ def record_step(
             line.step(recorder.steps)
 
     recorder = Recorder(clock, nowhere, seconds, _MAX_STEPS, _WARM_UP_STEPS, after_step)
-    train = trial.at(batch_size)
+    train = trial.timer(batch_size)
     recorder.install()
     _time_own_parts(recorder, trial)
     try:

@@ -19,7 +19,7 @@ from onsight.training.fit_head import fits_head
 from onsight.training.job import Job
 from onsight.training.open_data import OpenedData
 from onsight.training.placement_check import naming_misplaced
-from onsight.tune.batch_size import UNLIMITED, Allowed, fit_batch, usual_batch
+from onsight.tune.batch_size import fit_batch, usual_batch
 from onsight.tune.budget import Budget
 from onsight.tune.compute import default_options, why_not_graphed
 from onsight.tune.fit_epochs import (
@@ -31,7 +31,13 @@ from onsight.tune.fit_epochs import (
 )
 from onsight.tune.pace import Pace
 from onsight.tune.plan import ComputePlan, Plan, with_tf32_named
-from onsight.tune.planning import choose_compute, choose_inference, unmeasured_plan
+from onsight.tune.planning import (
+    UNLIMITED,
+    MeasuringBudget,
+    choose_compute,
+    choose_inference,
+    unmeasured_plan,
+)
 from onsight.tune.room import move_if_room
 from onsight.tune.training_data import TrainingData, choose_residency, place_data
 from onsight_explain.devices import has_graphs
@@ -165,7 +171,7 @@ def _fit_training(
         with budget.trying():
             compute = _choose_compute(config, data, job)
         settled = _apply(compute, config)
-        estimates = Estimates(0.0, SLOWER * pace.judge.per_image)
+        estimates = Estimates(0.0, SLOWER * pace.evaluate.per_image)
         reserve_evaluation(budget.deadline, settled, data.dataset, estimates.image_seconds)
         batch_size = usual_batch(config, training)
         settled = settled.model_copy(update={"batch_size": batch_size.value})
@@ -179,7 +185,7 @@ def _fit_training(
     batch_size = fit_batch(config, timing.train, left_seconds, training)
     job.reporter.choice("batch_size", batch_size)
     config = config.model_copy(update={"batch_size": batch_size.value})
-    allowed = Allowed(budget.trial_seconds, timing.build_seconds, timing.train)
+    allowed = MeasuringBudget(budget.trial_seconds, timing.build_seconds, timing.train)
     with budget.trying():
         compute = _choose_compute(config, data, job, left_seconds, allowed)
     settled = _apply(compute, config)
@@ -196,7 +202,7 @@ def _choose_compute(
     data: TrainingData,
     job: Job,
     left_seconds: float | None = None,
-    allowed: Allowed = UNLIMITED,
+    allowed: MeasuringBudget = UNLIMITED,
 ) -> ComputePlan:
     """How each step is computed, reported with its reasons."""
     plain = default_options(config, data.device, job.threads.value)

@@ -110,7 +110,7 @@ def test_recording_does_not_change_the_training(bars):
             if watched:
                 record_step(trial, 4, 0.1)
             else:
-                trial.at(4)(8)
+                trial.timer(4)(8)
             losses.append(trial.losses[:8])
     assert losses[0] == losses[1]
 
