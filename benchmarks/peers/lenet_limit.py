@@ -44,7 +44,8 @@ def prepare(options: argparse.Namespace) -> tuple[Step, tuple[Tensor, Tensor]]:
     augmentation = make_augmentation(config, dataset)
     normalization = make_normalization(config, dataset.images, dataset)
     numbers = augmentation.draw(0, 0, batch.ids)
-    return step, augmentation.apply(batch, numbers, normalization, len(dataset.classes))
+    inputs = augmentation.change(batch.images, numbers, normalization)
+    return step, augmentation.mixed(inputs, batch.labels, numbers, len(dataset.classes))
 
 
 def train(options: argparse.Namespace, meter: Meter) -> None:

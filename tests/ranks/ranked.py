@@ -95,7 +95,8 @@ def augmented(batch, augmentation, epoch):
 
     def apply(part):
         numbers = augmentation.draw(1, epoch, part.ids)
-        inputs, targets = augmentation.apply(part, numbers, SCALING, 4)
+        inputs = augmentation.change(part.images, numbers, SCALING)
+        inputs, targets = augmentation.mixed(inputs, part.labels, numbers, 4)
         return inputs.double(), targets.double() if augmentation.mixes else targets
 
     if not augmentation.mixes or len(batch.ids) < 2:

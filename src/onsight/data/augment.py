@@ -16,11 +16,10 @@ from onsight.data.augmentation_ops import (
     Mix,
     Numbers,
 )
-from onsight.data.loader import Batch
 from onsight.data.normalization import Normalization
 from onsight.randomness import uniform
 
-# In the order of application: before normalisation on (B, H, W, C), after it on (B, C, H, W).
+# In the order of application: before normalization on (B, H, W, C), after it on (B, C, H, W).
 _PIXEL_OPS: tuple[type[Any], ...] = (Geometry, Jitter)
 _INPUT_OPS: tuple[type[Any], ...] = (Cutout,)
 
@@ -65,17 +64,6 @@ class Augmentation:
         drawn = uniform(seed, epoch, ids, columns)
         return dict(zip(columns, drawn.unbind(1), strict=True))
 
-    def apply(
-        self, batch: Batch, numbers: Numbers, normalization: Normalization, classes: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return the model's input (B, C, H, W) and targets: labels (B,), or shares (B, K).
-
-        Targets are shares if images are mixed; then the batch's last image serves only as the
-        partner of the one before.
-        """
-        inputs = self.change(batch.images, numbers, normalization)
-        return self.mixed(inputs, batch.labels, numbers, classes)
-
     def change(self, images: Tensor, numbers: Numbers, normalization: Normalization) -> Tensor:
         """Change each image by itself: images (B, H, W, C) to inputs (B, C, H, W)."""
         for op in self.pixel_ops:
@@ -88,7 +76,11 @@ class Augmentation:
     def mixed(
         self, inputs: Tensor, labels: Tensor, numbers: Numbers, classes: int
     ) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a batch, each image mixed with the next if that is on."""
+        """Return the inputs and targets of a batch, each image mixed with the next if that is on.
+
+        Targets are labels (B,). If images are mixed they are shares of classes (B - 1, K), as the
+        last image serves only as the partner of the one before.
+        """
         if not self.mixes:
             return inputs, labels
         return self.mix.apply(inputs, labels, numbers, classes)
