@@ -21,7 +21,8 @@ _TUTORIALS = Parameter(group=Group("Only to reproduce tutorials", sort_key=6))
 # Marks a field that affects how long a training step takes; measured plans are cached by these.
 AFFECTS_STEP_TIME = object()
 
-# Settings that affect where a run computes, stores and reports, but not its result.
+# Settings about where a run computes, stores and reports, which may change when it is resumed.
+# Another device, number of ranks or of threads changes how sums are rounded (docs/architecture.md).
 OVERRIDABLE_ON_RESUME = {
     "device", "ranks", "restarts", "threads", "cache_folder", "residency", "log",
     "checkpoint_steps", "checkpoint_seconds", "checkpoints",

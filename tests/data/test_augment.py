@@ -6,6 +6,7 @@ from augmented import augment
 
 from onsight.config import step_time_fields
 from onsight.data.augment import SETTINGS, Augmentation
+from onsight.data.augmentation_ops import NEXT_FREE_COLUMN
 from onsight.data.loader import Batch
 from onsight.data.normalization import Normalization
 
@@ -41,7 +42,7 @@ def test_every_setting_is_a_field_of_the_config_and_tested_here():
 def test_no_column_is_shared_and_none_ever_changes():
     columns = Augmentation.of(**ALL).columns
     # another number would change what every training sees
-    assert sorted(columns) == list(range(len(columns)))
+    assert sorted(columns) == list(range(NEXT_FREE_COLUMN))
     assert Augmentation.of(flip=True).columns == [0, 1, 2]
     assert Augmentation.of(jitter=0.1).columns == [8, 9, 10]
     assert Augmentation.of(cutout=0.1).columns == [11, 12]

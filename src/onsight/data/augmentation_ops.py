@@ -1,6 +1,7 @@
 """The random changes of training images: geometry, colour jitter, cutout, mixup and cutmix.
 
-Each is a frozen dataclass whose fields are fields of the config; all are off by default.
+Each is a frozen dataclass whose fields are settings of the config. Here their defaults switch it
+off; config.py sets the defaults of a run, which flips and shifts images.
 
 B batch, C channels, H height, W width, K classes.
 """
@@ -21,13 +22,14 @@ from onsight_explain.devices import has_float64
 Numbers = dict[int, Tensor]  # random numbers in [0, 1) by column: float32 (B,)
 
 # A random number is a function of (seed, epoch, image, column), so each use needs a separate
-# column, and no column may ever change. There are 64 columns; a test pins the ones in use.
+# column, and no column may ever change. A test pins the ones in use.
 FLIP, DOWN, RIGHT, AREA, RATIO, CROP_Y, CROP_X, ANGLE = range(8)
 BRIGHTNESS, CONTRAST, SATURATION = range(8, 11)
 CUT_Y, CUT_X = 11, 12
 MIX_KIND, MIX_Y, MIX_X = 13, 14, 15
 TRIES = 16  # attempts per image; Jöhnk's rejection accepts at least half of them for alpha <= 1
 _TRIED = range(16, 16 + 2 * TRIES)
+NEXT_FREE_COLUMN = 48  # of 64; raise it with each new use
 
 _LOG_RATIO = math.log(4 / 3)  # the widest aspect ratio of a random-resized crop, and its inverse
 _LUMA = (0.299, 0.587, 0.114)
@@ -153,7 +155,7 @@ def jitter_colour(
 class Cutout:
     """A box of each image set to the mean: cutout (DeVries and Taylor, arXiv:1708.04552).
 
-    Images are normalised (B, C, H, W), in which the mean is 0.
+    Images are normalized (B, C, H, W), in which the mean is 0.
     """
 
     cutout: float = 0.0  # side of the box as a fraction of the image's side
@@ -191,7 +193,11 @@ class Mix:
     ) -> tuple[Tensor, Tensor]:
         """Return mixed images (B - 1, C, H, W) and targets (B - 1, K).
 
-        inputs: normalised (B, C, H, W), of which the last is only a partner; labels: int64 (B,).
+        Args:
+            inputs: Normalized images (B, C, H, W); the last one is only a partner.
+            labels: int64 (B,).
+            numbers: The random numbers.
+            classes: The number of classes K.
         """
         partners, partner_labels = inputs[1:], labels[1:]
         inputs, labels = inputs[:-1], labels[:-1]
