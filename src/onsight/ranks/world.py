@@ -241,10 +241,10 @@ class Ranks(World):
     def check_equal(self, name: str, value: str) -> None:
         """Raise DataError unless every rank has the same value."""
         values = self.gather(name, value)
-        odd = [rank for rank, other in enumerate(values) if other != values[0]]
-        if odd:
+        different = [rank for rank, other in enumerate(values) if other != values[0]]
+        if different:
             raise DataError(
-                f"{self.watchdog.describe(odd[0])} does not see the same {name} as rank 0; "
+                f"{self.watchdog.describe(different[0])} does not see the same {name} as rank 0; "
                 "all ranks must"
             )
 

@@ -23,33 +23,33 @@ _CHUNK_BYTES = 512 << 20  # for images that are augmented together
 
 
 def move_if_room(
-    config: Config, data: TrainingData, kept: Choice[str], threads: int
+    config: Config, data: TrainingData, residency: Choice[str], threads: int
 ) -> tuple[Choice[str], TrainingData]:
     """Move the images to the accelerator if they are not there only because a step may not fit.
 
     Args:
         config: The settings of the run.
         data: What it trains on.
-        kept: Where the images are now; the figure is their size in bytes.
+        residency: Where the images are now; the figure is their size in bytes.
         threads: Threads to compute with.
 
     Returns:
         Where the images are, and the data with them.
     """
     images, free = data.dataset.images, free_memory_bytes(data.device)
-    is_open = config.residency == "auto" and kept.value in ("memory", "map")
-    may_fit = is_open and (kept.figure or 0) + _CHUNK_BYTES < free
+    is_open = config.residency == "auto" and residency.value in ("memory", "map")
+    may_fit = is_open and (residency.figure or 0) + _CHUNK_BYTES < free
     if not may_fit or config.freeze or not has_streams(data.device):
-        return kept, data
+        return residency, data
     assert isinstance(images, Images)  # the only kind kept in memory
     peak = _measure_peak(eager_options(config, data.device, threads).apply(config), data)
     facts = f"they take {data_size(images.nbytes)} of the {data_size(free)} free"
     if peak is None or images.nbytes + _SAFETY * peak + _CHUNK_BYTES > free:
         took = "more than there is" if peak is None else data_size(peak)
-        return replace(kept, reason=f"{facts}, and a step {took}"), data
+        return replace(residency, reason=f"{facts}, and a step {took}"), data
     reason = f"{facts}, and a step, measured, {data_size(peak)}"
     moved = replace(data, images=images.to(data.device))
-    return Choice("device", reason, kept.figure), moved
+    return Choice("device", reason, residency.figure), moved
 
 
 def _measure_peak(config: Config, data: TrainingData) -> int | None:
