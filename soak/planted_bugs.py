@@ -142,7 +142,7 @@ RELIABILITY = [
     Bug("onsight/training/trainer.py", "if self.world.stopping:", "if False:", _SIGNALS),
     Bug(
         "onsight/training/trainer.py",
-        "self.progress = progress\n",
+        "self.progress = checkpoint.run.progress\n",
         "self.progress = Progress()\n",
         _KILLS,
     ),

@@ -1,6 +1,5 @@
 """Where a run happens and how much time is left: ranks, run folder, console, clock and record."""
 
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +47,7 @@ class Job:
     decisions: Decisions = field(default_factory=Decisions)
     spending: Budget | None = None  # what choosing and fitting may use of the time
     phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
+    is_planned: bool = False  # whether a run that goes on has already decided how to train
 
     @property
     def budget(self) -> Budget | None:
@@ -68,8 +68,7 @@ class RunJob(Job):
 
     folder: RunFolder
     resume: bool = False
-    budget_seconds: float  # which do not count while another run's decisions are repeated
-    unrepeatable: list[str] = field(default_factory=list)  # operations without such a kernel
+    unrepeatable: list[str] = field(default_factory=list)  # operations without a repeatable kernel
 
     def save_config(self, config: Config) -> None:
         """Save the config, from which a run that is killed can be resumed."""
@@ -84,7 +83,7 @@ class RunJob(Job):
         )
         if odd:
             warn_not_repeated(self.reporter, f"the {' and '.join(odd)} differ")
-            self.deadline.seconds = self.budget_seconds
+            self.deadline.is_suspended = False
             self.decisions.is_timed = self.deadline.is_set
         elif self.decisions.repeated_run:
             run = self.decisions.repeated_run
@@ -103,7 +102,6 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
     threads = choose_threads(config.threads, rank_info.local_size if rank_info else 1)
     device = Choice(request.devices.value[0], request.devices.reason)
     keep_freed_memory()
-    budget_seconds = read_budget(config.budget)
     with KERNELS[config.kernels](threads.value):
         world = join(rank_info, device.value, config.cuda_graph == "on", request.store)
         with world.joined():
@@ -118,28 +116,30 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
             ):
                 if request.not_repeated:
                     warn_not_repeated(reporter, request.not_repeated)
-                is_limited = budget_seconds < math.inf
-                repeats = request.repeated_run is not None
                 deadline = Deadline(
-                    math.inf if repeats else budget_seconds, request.elapsed, request.restarted
+                    read_budget(config.budget), request.elapsed, keeps_running=request.restarted
                 )
+                agree = world.agree if deadline.is_set else float
+                spending = Budget(deadline, agree, seconds_since_start())
+                deadline.is_suspended = request.repeated_run is not None
+                is_planned = request.resume and folder.plan.exists()
                 job = RunJob(
-                    reporter,
-                    device,
-                    threads,
-                    world,
-                    deadline,
-                    Decisions(
+                    reporter=reporter,
+                    device=device,
+                    threads=threads,
+                    world=world,
+                    deadline=deadline,
+                    decisions=Decisions(
                         folder.path,
                         world,
                         is_timed=deadline.is_set,
                         repeated_run=request.repeated_run,
                     ),
-                    Budget(deadline, world.agree if is_limited else float),
-                    {"start": seconds_since_start()},
+                    spending=spending,
+                    phases={"start": seconds_since_start()},
                     folder=folder,
                     resume=request.resume,
-                    budget_seconds=budget_seconds,
+                    is_planned=world.broadcast("planned", lambda: str(is_planned)) == "True",
                     unrepeatable=unrepeatable,
                 )
                 report_device(job)

@@ -81,7 +81,7 @@ def _choose_for_model(
         config = settle_fine_tuning(config, fine_tuning)
         cache = find_cache_folder(config.cache_folder)
         asked_images = config.train_images
-        if job.budget:
+        if job.budget and not job.is_planned:
             config = fit_images(
                 job.budget, source, config, job.threads.value, cache, job.reporter, job.world
             )
@@ -110,10 +110,10 @@ def _choose_for_model(
 def _choose_size(
     source: Source, config: Config, module: nn.Module | None, is_drawn: bool, job: Job
 ) -> tuple[Choice[tuple[int, int]], Pace | None]:
-    """The size of the model's input, and how fast this machine is if there is a budget."""
+    """Return the size of the model's input, and how fast this machine is if that was measured."""
     preferred = preferred_size(config.model, config.weights)
     image_size = choose_size(source, config.size, preferred)
-    if not job.budget:
+    if not job.budget or job.is_planned:
         return image_size, None
     cache = find_cache_folder(config.cache_folder)
     undecoded = Undecoded(

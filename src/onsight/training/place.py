@@ -96,9 +96,10 @@ def place(opened: OpenedData, module: nn.Module | None, job: Job) -> PlacedData:
     config = config.model_copy(update={"class_weights": weights.value})
     data = place_data(dataset, config, device, images.value, module)
     choices = {**opened.choices, "ranks": ranks, "class_weights": weights, **layout.fine_tuning}
-    if job.budget and layout.fine_tuning and layout.pace and job.world.size == 1:
-        image_seconds, training = layout.pace.train.per_image, len(dataset.ids(TRAIN))
-        freezing = choose_freezing(image_seconds, job.budget.left_seconds, training)
+    is_open = layout.fine_tuning and "freeze" not in config.model_fields_set
+    if job.budget and is_open and layout.pace and job.world.size == 1:
+        image_seconds, images_count = layout.pace.train.per_image, len(dataset.ids(TRAIN))
+        freezing = choose_freezing(image_seconds, job.budget.left_seconds, images_count)
         reporter.choice("freeze", freezing)
         choices["freeze"] = freezing
         config = config.model_copy(update={"freeze": freezing.value})
@@ -172,7 +173,7 @@ def _fit_training(
         return batch_size, compute, settled, estimates
     with budget.trying():
         timing = time_run(budget, config, data, job.world, pace)
-    budget.look()
+    budget.read_clock()
     image_seconds = SLOWER * timing.judge.per_image
     images = reserve_evaluation(budget.deadline, config, data.dataset, image_seconds)
     left_seconds = budget.left_seconds - images * image_seconds
@@ -187,8 +188,8 @@ def _fit_training(
     batch = min(config.batch_size, training)
     step_seconds = config.batch_size / rate if rate else timing.train.at(batch)
     estimates = Estimates(step_seconds, image_seconds)
-    settled = fit_epochs(budget, settled, data.dataset, estimates, job.reporter)
-    return batch_size, compute, settled, estimates
+    fitted = fit_epochs(budget, settled, data.dataset, estimates, job.reporter)
+    return batch_size, compute, settled if job.is_planned else fitted, estimates
 
 
 def _choose_compute(

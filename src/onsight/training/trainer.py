@@ -17,6 +17,7 @@ from onsight.models.classifier import Classifier
 from onsight.ranks.ddp import gather_per_image
 from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.update import Update
+from onsight.training.checkpoint import Checkpoint
 from onsight.training.finite_check import FiniteCheck
 from onsight.training.listener import Listener, accumulate_name
 from onsight.training.pacers import Pacer, Segment
@@ -66,37 +67,37 @@ class Trainer:
         self.finite = FiniteCheck(
             update.step, data.loader, data.seed, data.name_images, checkpoints.folder.checkpoints
         )
+        self._batches: Iterator[Batch] | None = None  # of the current epoch
         self._pending_images: deque[int] = deque()  # of the steps whose loss is not yet known
         self._planned_parts: dict[str, int] = {}  # by step, as memory ran out in a run repeated
         self._is_over = False
 
-    def resume(self) -> bool:
-        """Continue from the last checkpoint; return whether there is one. Raises DataError."""
-        progress = self.checkpoints.load(self.update)
-        if progress is None:
-            return False
-        self.progress = progress
-        self.update.done = progress.steps_done
-        self.update.step.accumulate = progress.accumulate or self.update.step.accumulate
-        return True
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint. Raises OtherCheckpoint."""
+        checkpoint.restore(self.update.step, self.update.average)
+        self.progress = checkpoint.run.progress
+        self.update.done = self.progress.steps_done
+        self.update.step.accumulate = self.progress.accumulate or self.update.step.accumulate
 
-    def run(self, start: EpochRow | None = None) -> Progress:
-        """Train to the end. Raises Interrupted after a checkpoint, or NonFiniteLoss.
+    def begin(self, start: EpochRow | None = None) -> None:
+        """Start or go on with training.
 
         Args:
             start: How good the network is before the first step, which training must improve on.
         """
-        now = self.progress
         self._planned_parts = self.checkpoints.decisions.named("accumulate")
-        self.listener.training_started(now)
+        self.listener.training_started(self.progress)
         if start:
-            now.add_row(start)
+            self.progress.add_row(start)
             self.listener.epoch_finished(start)
             self._keep_best(start)
-        batches = self._batches()  # stays open: a segment may end within an epoch
+
+    def run(self) -> Progress:
+        """Train to the end. Raises Interrupted after a checkpoint, or NonFiniteLoss."""
+        now = self.progress
         try:
             while segment := self.pacer.next_segment(now):
-                self._train(segment, batches)
+                self._train(segment)
                 self._end_segment(segment)
             if now.step:
                 self._end_epoch(0)
@@ -104,7 +105,7 @@ class Trainer:
         finally:
             self.listener.closed()
         self._is_over = True
-        if not (start or now.best_epoch or now.best_accuracy >= 0):
+        if not now.rows:
             self.listener.nothing_trained()
             self._save_best()
         return now
@@ -132,7 +133,7 @@ class Trainer:
         """Save the classifier's weights if they validate better than the best so far."""
         return self._keep_best(split_facts("validation", table))
 
-    def _train(self, segment: Segment, batches: Iterator[Batch]) -> None:
+    def _train(self, segment: Segment) -> None:
         """Make the steps of a segment, or fewer if the pacer says so."""
         if segment.steps:
             self.listener.segment_started(len(self.data.loader.ids))
@@ -143,7 +144,7 @@ class Trainer:
             if self.world.agree_soon(self.pacer.must_stop()):
                 self.pacer.end_early(now)
                 break
-            batch = next(batches)
+            batch = self._next_batch()
             now.epoch_wait_seconds += time.perf_counter() - begun
             self._train_step(batch, segment.position + k, segment.total_steps)
             now.count(len(batch.global_labels))
@@ -174,11 +175,11 @@ class Trainer:
         except NonFiniteStepError as error:
             raise NonFiniteLoss(self.finite.explain(error, now.epoch, now.step)) from error
 
-    def _batches(self) -> Iterator[Batch]:
-        while True:
-            yield from self.data.loader.epoch(
-                self.data.seed, self.progress.epoch, self.progress.step
-            )
+    def _next_batch(self) -> Batch:
+        if self._batches is None:  # stays open until the epoch ends, over several segments
+            now = self.progress
+            self._batches = self.data.loader.epoch(self.data.seed, now.epoch, now.step)
+        return next(self._batches)
 
     def _read(self, losses: list[float]) -> None:
         for loss in losses:
@@ -214,10 +215,12 @@ class Trainer:
             rate = self.update.step.optimizer.param_groups[0]["lr"]
             row = epoch_row(now, tables, rate, self.checkpoints.folder.checkpoints)
             now.close_epoch()
+            self._batches = None
         else:  # the last epoch ended without an evaluation, as more seemed to follow
             row = add_evaluations(now.rows[-1], tables)
         now.add_row(row)
         self.listener.epoch_finished(row)
+        self.checkpoints.keep_epoch(self.classifier, row)
         self._keep_best(row)
 
     def _keep_best(self, row: Mapping[str, Any]) -> bool:

@@ -72,18 +72,15 @@ class Plan:
     """Every choice of a run with its reason.
 
     choices: by config field, or another name of what was chosen; measured: every set of compute
-    options that was timed or refused; unrepeatable: operations that gave other bits each time.
+    options that was timed or refused.
     """
 
     choices: Mapping[str, Choice[Any]]
     measured: Choice[list[dict[str, Any]]]
-    unrepeatable: Choice[list[str]] | None = None
 
     def facts(self) -> dict[str, Any]:
         """All choices as plain values."""
         every = {**self.choices, "measured": self.measured}
-        if self.unrepeatable:
-            every["unrepeatable"] = self.unrepeatable
         names = [
             *(name for name in _ORDER if name in every),
             *(n for n in every if n not in _ORDER),
