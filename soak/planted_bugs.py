@@ -196,13 +196,13 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/training/checkpoint.py",
-        '_restore_optimizer(step.optimizer, tensors, facts["optimizer"])',
+        '_restore_optimizer(step.optimizer, self.tensors, self.facts["optimizer"])',
         "pass",
         _KILLS,
     ),
     Bug(
         "onsight/training/checkpoint.py",
-        'average.model.load_state_dict(_under("average", tensors))',
+        'average.model.load_state_dict(_under("average", self.tensors))',
         "pass",
         f"{_RUN} -k stopped_at_any_step",
     ),
