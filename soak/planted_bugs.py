@@ -154,8 +154,8 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/training/saving.py",
-        "if saved.data_key != self.data_key:",
-        "if not saved.data_key:",
+        "if checkpoint.run.data_key != self.data_key:",
+        "if not checkpoint.run.data_key:",
         _AROUND,
     ),
     Bug(
