@@ -1,4 +1,4 @@
-"""Trains one network on the split of a planned run, from its start or its last checkpoint."""
+"""Trains one network as planned, from its start or its last checkpoint."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ _MAX_INTERPOLATION_FRACTION = 0.1  # of the time left, for evaluating interpolat
 
 @dataclass(frozen=True)
 class Trained:
-    """A network with the weights that were chosen, and how its training went.
+    """A trained network with the weights that are kept.
 
     Args:
         classifier: The network.
@@ -82,12 +82,12 @@ class Trained:
 
 @dataclass(frozen=True)
 class Shared:
-    """What the trainings of a run have in common besides the run folder.
+    """What all trainings of a run use: loggers, provenance and computed features.
 
     Args:
-        loggers: Hear of every epoch.
-        provenance: What model files say about their origin.
-        features: Those that one training has computed and another can use.
+        loggers: Are told of every epoch.
+        provenance: What model files contain about their origin.
+        features: Computed by one training, and used by the others.
     """
 
     loggers: Loggers
@@ -179,7 +179,7 @@ def _train_layers(
 
 
 def _time_saving(trainer: Trainer) -> float:
-    """Write a checkpoint; return the seconds that takes."""
+    """Write a checkpoint and return the seconds it took."""
     begun = time.perf_counter()
     trainer.checkpoints.save(trainer.update, trainer.progress)
     trainer.checkpoints.wait()
