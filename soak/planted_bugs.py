@@ -142,7 +142,7 @@ RELIABILITY = [
     Bug("onsight/training/trainer.py", "if self.world.stopping:", "if False:", _SIGNALS),
     Bug(
         "onsight/training/trainer.py",
-        "self.progress = progress\n",
+        "self.progress = checkpoint.run.progress\n",
         "self.progress = Progress()\n",
         _KILLS,
     ),
@@ -154,8 +154,8 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/training/saving.py",
-        "if saved.data_key != self.data_key:",
-        "if not saved.data_key:",
+        "if checkpoint.run.data_key != self.data_key:",
+        "if not checkpoint.run.data_key:",
         _AROUND,
     ),
     Bug(
@@ -196,13 +196,13 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/training/checkpoint.py",
-        '_restore_optimizer(step.optimizer, tensors, facts["optimizer"])',
+        '_restore_optimizer(step.optimizer, self.tensors, self.facts["optimizer"])',
         "pass",
         _KILLS,
     ),
     Bug(
         "onsight/training/checkpoint.py",
-        'average.model.load_state_dict(_under("average", tensors))',
+        'average.model.load_state_dict(_under("average", self.tensors))',
         "pass",
         f"{_RUN} -k stopped_at_any_step",
     ),

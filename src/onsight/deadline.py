@@ -11,6 +11,9 @@ class Deadline:
         seconds: The budget.
         elapsed: Returns the seconds since the run began.
         keeps_running: Whether the clock ran on while an interrupted run was down.
+
+    Attributes:
+        is_suspended: Whether the budget is ignored, because another run's decisions are repeated.
     """
 
     def __init__(
@@ -20,6 +23,7 @@ class Deadline:
         keeps_running: bool = False,
     ) -> None:
         self.seconds = seconds
+        self.is_suspended = False
         self._elapsed = elapsed
         self._keeps_running = keeps_running
         self._earlier_seconds = 0.0  # of the run that is resumed
@@ -27,8 +31,8 @@ class Deadline:
 
     @property
     def is_set(self) -> bool:
-        """Whether there is a budget."""
-        return self.seconds < math.inf
+        """Whether there is a budget to keep."""
+        return self.seconds < math.inf and not self.is_suspended
 
     def elapsed(self) -> float:
         """Return the seconds used so far, with those of the run that is resumed."""
@@ -36,7 +40,7 @@ class Deadline:
 
     def remaining(self) -> float:
         """Return the seconds left for training, negative once there are none."""
-        return self.seconds - self.reserved() - self.elapsed()
+        return self.seconds - self.reserved() - self.elapsed() if self.is_set else math.inf
 
     def reserved(self) -> float:
         """Return the seconds set aside for what follows training."""
@@ -58,7 +62,7 @@ class Deadline:
     def part(self, fraction: float) -> "DeadlinePart":
         """Return the deadline of one of several trainings: a fraction of what is left, from now on.
 
-        What is set aside after all trainings stays so.
+        What is set aside for after all trainings stays so.
         """
         return DeadlinePart(fraction * self.remaining(), self)
 

@@ -64,8 +64,8 @@ def make(self, inputs, targets, global_labels):
     return losses
 
 
-def train(self, start=None):
-    progress = real_train(self, start)
+def train(self):
+    progress = real_train(self)
     now["place"] = "judging"
     if RANK > 0:
         strike("judging", 0, 0)

@@ -21,9 +21,9 @@ def main():
 
     real = Trainer.run
 
-    def run(self, start=None):
+    def run(self):
         trainers.append(self)
-        return real(self, start)
+        return real(self)
 
     Trainer.run = run
     fields = {"model": "lenet", "image_size": "16", "batch_size": 16, "threads": 1, "folds": 1}

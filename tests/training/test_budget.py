@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,13 +14,16 @@ import pytest
 import torch
 
 import onsight
+from onsight.choice import Choice
 from onsight.config import make_config
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.deadline import Deadline
 from onsight.errors import ConfigError, Interrupted
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import fit, trainer
+from onsight.training import fit, place, trainer
+from onsight.training import job as jobs
+from onsight.training import run as runs
 from onsight.training.decisions import read_decisions
 from onsight.training.pacers import Segment
 from onsight.tune.budget import Budget
@@ -72,6 +76,11 @@ def test_closing_takes_a_little_less_than_starting():
     assert Budget(Deadline(60, Clock(10.0))).left_seconds == pytest.approx(60 - 9 - 10)
 
 
+def test_closing_a_restarted_run_takes_as_long_as_starting_its_process():
+    budget = Budget(Deadline(60, Clock(40.0)), process_seconds=10.0)
+    assert budget.left_seconds == pytest.approx(60 - 9 - 40)
+
+
 def test_trials_take_a_tenth_of_the_budget_in_all():
     clock = Clock(1.0)
     budget = Budget(Deadline(60, clock))
@@ -88,7 +97,7 @@ def test_every_rank_reads_the_clock_of_the_first():
     first = Budget(Deadline(60, Clock(2.0)), lambda value: readings.append(value) or value)
     second = Budget(Deadline(60, Clock(30.0)), lambda value: readings.pop(0))
     assert first.left_seconds == second.left_seconds
-    first.look(), second.look()
+    first.read_clock(), second.read_clock()
     assert first.now == second.now == 2.0
 
 
@@ -150,6 +159,29 @@ def test_an_evaluation_after_the_last_epoch_completes_its_row(bars, tmp_path, mo
     assert row["validation_images"] > 0
     assert row["validation_accuracy"] is not None
     assert row["train_loss"] > 0
+
+
+def test_an_epoch_after_an_evaluation_within_one_begins_with_its_own_batches(
+    bars, tmp_path, monkeypatch
+):
+    trainers, ids = [], []
+    real = trainer.Trainer._train_step
+
+    def train_step(training, batch, *args):
+        trainers.append(training)
+        ids.append(batch.ids.tolist())
+        real(training, batch, *args)
+
+    def script(planned, data, images, *others):
+        return Script([Segment(2, 0, 9, evaluate=images), Segment(3, 2, 9, evaluate=images)])
+
+    monkeypatch.setattr(trainer.Trainer, "_train_step", train_step)
+    monkeypatch.setattr(fit, "_make_pacer", script)
+    train(bars, tmp_path / "run", folds=1, budget="60s", **LENET)
+    data = trainers[0].data
+    epochs = [data.loader.epoch(data.seed, epoch) for epoch in (0, 1)]
+    expected = [next(epochs[epoch]).ids.tolist() for epoch in (0, 0, 1, 1, 1)]
+    assert ids == expected
 
 
 @pytest.mark.parametrize(
@@ -225,6 +257,97 @@ def test_a_stopped_budgeted_run_resumes_to_what_its_record_repeats(
     assert clock.now + later.now <= 9
     again = train(bars, tmp_path / "again", config_file=resumed.path / "config.toml")
     assert_same_model(resumed.path, again.path)
+
+
+def test_a_restarted_run_goes_on_to_the_end_of_its_budget(bars, tmp_path, monkeypatch):
+    """Its clock ran on; no budget is too small for a run that has begun."""
+    clock = Clock(1.0, tick=0.02)
+    with monkeypatch.context() as patched:
+        StopAfter(patched, 40)
+        with pytest.raises(Interrupted):
+            train(bars, tmp_path / "run", budget="12s", spent=clock, folds=1, **LENET)
+    plan = (tmp_path / "run" / "plan.json").read_text()
+    clock.now = 9.0
+    monkeypatch.setattr(jobs, "seconds_since_start", lambda: 1.0)
+    run = train(bars, tmp_path / "run", budget="12s", spent=clock, restarted=True, folds=1, **LENET)
+    assert run.results["images"] > 0
+    assert 10 < clock.now <= 12  # a second or so is left for closing
+    assert (run.path / "plan.json").read_text() == plan
+
+
+def test_a_resumed_run_keeps_the_length_of_its_warm_up(bars, tmp_path, monkeypatch):
+    fields = {**LENET, "schedule": "linear", "warmup_epochs": 3, "folds": 1}
+    with monkeypatch.context() as patched:
+        StopAfter(patched, 7)
+        with pytest.raises(Interrupted):
+            train(bars, tmp_path / "run", budget="9s", spent=Clock(1.0, tick=0.02), **fields)
+    epochs = tomllib.loads((tmp_path / "run" / "config.toml").read_text())["epochs"]
+    resumed = train(bars, tmp_path / "run", resume=True, spent=Clock(1.0, tick=0.05))
+    assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["epochs"] == epochs
+    again = train(bars, tmp_path / "again", config_file=resumed.path / "config.toml")
+    assert_same_model(resumed.path, again.path)
+
+
+def test_a_run_whose_folder_is_lost_repeats_its_decisions_from_the_mirror(
+    bars, tmp_path, monkeypatch
+):
+    fields = {**LENET, "folds": 1, "checkpoints": str(tmp_path / "mirror")}
+    with monkeypatch.context() as patched:
+        StopAfter(patched, 17)
+        with pytest.raises(Interrupted):
+            train(bars, tmp_path / "run", budget="9s", spent=Clock(1.0, tick=0.02), **fields)
+    before = read_decisions(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run")
+    monkeypatch.setattr(fit, "reserve_evaluation", lambda *args: 3)
+    mirror = {"checkpoints": fields["checkpoints"]}
+    train(bars, tmp_path / "run", resume=True, spent=Clock(1.0, tick=0.02), **mirror)
+    assert read_decisions(tmp_path / "run")["validation images"] == before["validation images"]
+
+
+def test_a_run_stopped_at_its_first_checkpoint_keeps_its_head(
+    bars, tmp_path, monkeypatch, backbone
+):
+    fields = {"model": "test_resnet", "weights": str(backbone.model), "image_size": 16}
+    fields |= {"threads": 1, "folds": 1, "freeze": False, "cache_folder": "none"}
+
+    def stop(training):
+        real(training)
+        raise Interrupted("stopped", 15)
+
+    real = fit._time_saving
+    clock = Clock(1.0, tick=0.05)
+    with monkeypatch.context() as patched:
+        patched.setattr(fit, "_time_saving", stop)
+        with pytest.raises(Interrupted):
+            train(bars, tmp_path / "run", budget="60s", spent=clock, **fields)
+    run = train(bars, tmp_path / "run", resume=True, spent=clock)
+    rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows[:2]] == [0, 1]
+
+
+@pytest.mark.parametrize(("given", "is_frozen"), [({}, True), ({"freeze": False}, False)])
+def test_a_budget_freezes_no_backbone_that_the_user_wants_to_train(
+    bars, tmp_path, monkeypatch, backbone, given, is_frozen
+):
+    monkeypatch.setattr(place, "choose_freezing", lambda *args: Choice(True, "too few epochs"))
+    fields = {"model": "test_resnet", "weights": str(backbone.model), "image_size": 16}
+    fields |= {"threads": 1, "folds": 1, "cache_folder": "none"}
+    clock = Clock(1.0, tick=0.05)
+    run = train(bars, tmp_path / "run", budget="9s", spent=clock, **fields, **given)
+    assert tomllib.loads((run.path / "config.toml").read_text())["freeze"] is is_frozen
+
+
+def test_a_run_that_is_late_says_so(bars, tmp_path, monkeypatch, capsys):
+    clock, real = Clock(1.0, tick=0.02), runs.evaluate
+
+    def evaluate_slowly(*args):
+        clock.now += 12
+        return real(*args)
+
+    monkeypatch.setattr(runs, "evaluate", evaluate_slowly)
+    fields = {**LENET, "reporter": Reporter(), "folds": 1}
+    onsight.train(bars, out=tmp_path / "run", budget="9s", spent=clock, **fields)
+    assert re.search(r"budget: the run took 1\d(\.\d)? s longer", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

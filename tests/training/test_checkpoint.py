@@ -9,7 +9,7 @@ import onsight
 from onsight.errors import OnsightError
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors, write_tensors
-from onsight.training.checkpoint import load_checkpoint
+from onsight.training.checkpoint import read_checkpoint
 
 FAST = {"model": "linear", "epochs": 1, "batch_size": 16, "device": "cpu"}
 
@@ -17,7 +17,7 @@ FAST = {"model": "linear", "epochs": 1, "batch_size": 16, "device": "cpu"}
 def test_a_checkpoint_of_another_version_is_refused(tmp_path):
     write_tensors(tmp_path / "last.safetensors", {}, {"version": 99})
     with pytest.raises(OnsightError, match="last.safetensors .*version"):
-        load_checkpoint(tmp_path / "last.safetensors", None, None)
+        read_checkpoint(tmp_path / "last.safetensors")
 
 
 @pytest.fixture(scope="module")

@@ -213,8 +213,16 @@ def test_patience_ends_training(pacer):
         "epochs": EpochPacer(3, STEPS_PER_EPOCH, VALIDATION_IMAGES, patience=2),
         "deadline": machine.pacer(20, patience=2),
     }[pacer]
-    assert made.next_segment(Progress(epoch=2, steps_at_evaluation=0)) is None
-    assert made.next_segment(Progress(epoch=2, best_epoch=1)).steps > 0
+    rows = [{"epoch": epoch, "validation_accuracy": 0.5} for epoch in (1, 2)]
+    unvalidated = {"epoch": 2, "validation_accuracy": None}
+    assert made.next_segment(Progress(epoch=2, rows=rows)) is None
+    assert made.next_segment(Progress(epoch=2, rows=rows, best_epoch=1)).steps > 0
+    assert made.next_segment(Progress(epoch=2, rows=[rows[0], unvalidated])).steps > 0
+
+
+def test_without_time_for_a_step_nothing_is_evaluated():
+    machine = Machine()
+    assert machine.pacer(0.5).next_segment(Progress()) is None
 
 
 @pytest.mark.parametrize("slowdown", LOADS)
@@ -244,6 +252,21 @@ def test_a_killed_run_repeats_what_is_on_record_and_keeps_its_deadline(killed_af
     whole.train(RecordedPacer(whole.pacer(1), Decisions(tmp_path)))
     assert whole.trained_on == machine.trained_on
     assert whole.fractions == machine.fractions
+
+
+def test_a_run_killed_in_a_segment_still_ends_in_time(tmp_path):
+    machine = Machine(step_seconds=1.0, steps_per_epoch=1000)
+    pacer = RecordedPacer(machine.pacer(50), Decisions(tmp_path, is_timed=True))
+    with pytest.raises(KilledError):
+        machine.train(pacer, kill_after=2)
+    machine.now = 45.0  # a clock that ran on
+    resumed = RecordedPacer(machine.pacer(50), Decisions(tmp_path, is_timed=True))
+    machine.train(resumed, machine.checkpoint)
+    assert 48 <= machine.now <= 50
+    again = Machine()
+    again.train(RecordedPacer(again.pacer(1), Decisions(tmp_path)))
+    assert again.trained_on == machine.trained_on
+    assert again.fractions == machine.fractions
 
 
 def test_a_segment_that_ended_early_is_repeated_as_long_as_it_was(tmp_path):

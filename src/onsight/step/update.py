@@ -150,7 +150,8 @@ class Update:
 
     def augment(self, batch: Batch, epoch: int, step: int) -> tuple[Tensor, Tensor]:
         """Seed torch's generators; return the inputs (B, C, H, W) and targets of a batch."""
-        seed_generators(self.step.device, self.seed, epoch, step, self.step.world.rank)
+        self.step.random_key = (self.seed, epoch, step, self.step.world.rank)
+        seed_generators(self.step.device, *self.step.random_key)
         inputs, numbers = self._change(batch, epoch)
         return self.augmentation.mixed(inputs, batch.labels, numbers, self.classes)
 

@@ -4,7 +4,8 @@ Tensors are stored under `model.`, `average.`, `optimizer.N.` and `group.N.`; th
 learning rate and all random numbers are functions of the step, so they need no state.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class SavedRun:
-    """What a checkpoint keeps besides tensors."""
+    """What a checkpoint keeps besides the state of a step."""
 
     data_key: str
     elapsed_seconds: float  # of the run, or of this training of several
@@ -50,8 +51,30 @@ class SavedRun:
     progress: Progress
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint as read from its file."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+    run: SavedRun
+
+    def restore(self, step: Step, average: MovingAverage | None) -> None:
+        """Restore the state of a step and of the moving average. Raises OtherCheckpoint.
+
+        A file that was altered and signed again may leave some of the state restored.
+        """
+        with _other_checkpoint(self.path):
+            step.model.load_state_dict(_under("model", self.tensors))
+            if average:
+                average.model.load_state_dict(_under("average", self.tensors))
+            _restore_optimizer(step.optimizer, self.tensors, self.facts["optimizer"])
+            step.scaler.load_state_dict(self.facts["scaler"])
+
+
 def snapshot(step: Step, average: MovingAverage | None, saved: SavedRun) -> Snapshot:
-    """Model, average, optimizer, scaler and progress as they are now."""
+    """Copy model, average, optimizer, scaler and progress."""
     tensors = _prefixed("model", dict(step.model.state_dict()))
     if average:
         tensors |= _prefixed("average", dict(average.model.state_dict()))
@@ -69,33 +92,27 @@ def snapshot(step: Step, average: MovingAverage | None, saved: SavedRun) -> Snap
     return Snapshot(tensors, facts)
 
 
-def load_checkpoint(path: Path, step: Step, average: MovingAverage | None) -> SavedRun:
-    """Restore all tensors and return the rest. Raises DamagedFile; OtherCheckpoint if whole.
-
-    A file that was altered and signed again may leave some of the state restored.
-    """
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint. Raises DamagedFile; OtherCheckpoint for a whole file of something else."""
     tensors, facts = read_tensors(path)
     if not isinstance(facts, dict) or facts.get("version") != VERSION:
         raise OtherCheckpoint(f"{path} was written by another version of Onsight")
+    with _other_checkpoint(path):
+        progress, decisions = facts["progress"], dict(facts["decisions"])
+        check_progress(progress)
+        elapsed = float(facts["elapsed_seconds"])
+        run = SavedRun(str(facts["data_key"]), elapsed, decisions, Progress(**progress))
+    return Checkpoint(path, tensors, facts, run)
+
+
+@contextmanager
+def _other_checkpoint(path: Path) -> Iterator[None]:
+    """Raise OtherCheckpoint for what a block finds missing or unsuitable in a whole file."""
     try:
-        return _restore(step, average, tensors, facts)
+        yield
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise OtherCheckpoint(f"{path} is no checkpoint of this run: {reason[0]}") from error
-
-
-def _restore(
-    step: Step, average: MovingAverage | None, tensors: dict[str, Tensor], facts: dict[str, Any]
-) -> SavedRun:
-    step.model.load_state_dict(_under("model", tensors))
-    if average:
-        average.model.load_state_dict(_under("average", tensors))
-    _restore_optimizer(step.optimizer, tensors, facts["optimizer"])
-    step.scaler.load_state_dict(facts["scaler"])
-    progress, decisions = facts["progress"], facts["decisions"]
-    check_progress(progress)
-    elapsed = float(facts["elapsed_seconds"])
-    return SavedRun(str(facts["data_key"]), elapsed, dict(decisions), Progress(**progress))
 
 
 def snapshot_weights(model: nn.Module) -> Snapshot:

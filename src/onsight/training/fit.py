@@ -1,4 +1,4 @@
-"""Trains one network on the split of a planned run, from its start or its last checkpoint."""
+"""Trains one network as planned, from its start or its last checkpoint."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -50,14 +50,16 @@ from onsight.training.saving import Checkpoints, CheckpointWriter, Mirror
 from onsight.training.trainer import Trainer, TrainerData
 from onsight.tune.fit_epochs import reserve_evaluation
 
-_SAVES_AT_THE_END = 5  # in sizes of a first checkpoint: weights twice, an optimizer's state thrice
-_ROUNDING = 1e-6  # of an image, lost when seconds were made from images
+# Times as long as a first checkpoint: the end writes best weights, a last checkpoint with the
+# optimizer's state and the model file.
+_SAVES_AT_THE_END = 5
+_ROUNDING = 1e-6  # of an image: undoes the rounding of images to seconds and back
 _MAX_INTERPOLATION_FRACTION = 0.1  # of the time left, for evaluating interpolated weights
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A network with the weights that were chosen, and how its training went.
+    """A trained network with the weights that are kept.
 
     Args:
         classifier: The network.
@@ -80,12 +82,12 @@ class Trained:
 
 @dataclass(frozen=True)
 class Shared:
-    """What the trainings of a run have in common besides the run folder.
+    """What all trainings of a run use: loggers, provenance and computed features.
 
     Args:
-        loggers: Hear of every epoch.
-        provenance: What model files say about their origin.
-        features: Those that one training has computed and another can use.
+        loggers: Are told of every epoch.
+        provenance: What model files contain about their origin.
+        features: Computed by one training, and used by the others.
     """
 
     loggers: Loggers
@@ -108,8 +110,7 @@ def fit(planned: PlannedRun, shared: Shared, job: RunJob) -> Trained:
         if config.freeze:
             return _without_training(planned, net, head, shared, job)
     with stop_on_signals(job.world.stop):
-        trainer, progress = _train(planned, net, head, shared, job)
-    classifier = trainer.classifier
+        classifier, progress = _train_layers(planned, net, head, shared, job)
     job.world.broadcast("best weights", str)  # the first rank has written them by now
     load_weights(job.folder.best_weights, classifier.net)
     seconds = {"training": progress.training_seconds, "validation": progress.validation_seconds}
@@ -121,53 +122,74 @@ def fit(planned: PlannedRun, shared: Shared, job: RunJob) -> Trained:
     return _calibrate(classifier, progress, seconds, planned, job)
 
 
-def _train(
+def _train_layers(
     planned: PlannedRun, net: nn.Module, head: FittedHead | None, shared: Shared, job: RunJob
-) -> tuple[Trainer, Progress]:
-    """Train all layers until the pacer says that it is enough."""
+) -> tuple[Classifier, Progress]:
+    """Train all layers until the pacer ends it; return the classifier with its last weights."""
     config, deadline = planned.config, job.deadline
-    fitting = reserve_evaluation(deadline, config, planned.dataset, planned.estimates.image_seconds)
-    images = job.decisions.decide("validation images", lambda: fitting)
+
+    def write_epoch(classifier: Classifier, row: EpochRow) -> None:
+        facts, provenance = {"epoch": row}, shared.provenance
+        file = make_model_file(config, planned.dataset, classifier, facts, provenance)
+        save_model(job.folder.epoch_file(row["epoch"]), file)
+
     interpolation = Interpolation(job.folder.start_weights)
     with CheckpointWriter(_make_mirror(config, job)) as writer:
+        checkpoints = Checkpoints(
+            job.folder,
+            writer,
+            job.world,
+            job.reporter.warn,
+            planned.data_key,
+            job.decisions,
+            deadline,
+            every_steps=config.checkpoint_steps,
+            every_seconds=config.checkpoint_seconds,
+            write_epoch=write_epoch if config.keep_epochs else None,
+        )
+        checkpoint = checkpoints.read() if job.resume else None
+        image_seconds = planned.estimates.image_seconds
+        fitting = reserve_evaluation(deadline, config, planned.dataset, image_seconds)
+        images = job.decisions.decide("validation images", lambda: fitting)
         with naming_misplaced(lambda: planned.data.new_network(config)):
-            trainer = _make_trainer(planned, net, images, writer, shared, job)
-        if job.resume and trainer.resume():
+            trainer = _make_trainer(planned, net, images, checkpoints, shared, job)
+        if checkpoint:
+            trainer.resume(checkpoint)
             now = trainer.progress
             job.reporter.say(f"resumed: epoch {now.epoch + 1}, after {now.step} of its steps")
-        if deadline.is_set:
-            deadline.reserve("saving", _SAVES_AT_THE_END * _time_saving(trainer))
         if head and job.world.is_main:
             interpolation.keep_start(net)
-        seconds = len(SHARES) * images * planned.estimates.image_seconds
-        is_worth = seconds <= _MAX_INTERPOLATION_FRACTION * deadline.remaining()
-        if (head or interpolation.is_open) and is_worth:
+        trainer.begin(head.row if head else None)
+        if deadline.is_set:
+            deadline.reserve("saving", _SAVES_AT_THE_END * _time_saving(trainer))
+        seconds = len(SHARES) * images * image_seconds
+        is_affordable = seconds <= _MAX_INTERPOLATION_FRACTION * deadline.remaining()
+        if (head or interpolation.is_open) and is_affordable:
             deadline.reserve("interpolation", seconds)
-        trainer.run(head.row if head else None)
+        progress = trainer.run()
         job.world.broadcast("first weights", str)  # the first rank has written them by now
         deadline.release("interpolation")
-        if interpolation.is_open and trainer.progress.epoch and trainer.progress.best_accuracy >= 0:
+        if interpolation.is_open and progress.epoch and progress.best_accuracy >= 0:
             count = job.decisions.decide(
-                "interpolations", lambda: _count_interpolations(trainer, is_worth, deadline)
+                "interpolations", lambda: _count_interpolations(progress, is_affordable, deadline)
             )
             _interpolate(trainer, interpolation, SHARES[:count], images, job.reporter)
         trainer.finish()
-    return trainer, trainer.progress
+    return trainer.classifier, progress
 
 
 def _time_saving(trainer: Trainer) -> float:
-    """Write a checkpoint; return the seconds that takes."""
+    """Write a checkpoint and return the seconds it took."""
     begun = time.perf_counter()
     trainer.checkpoints.save(trainer.update, trainer.progress)
     trainer.checkpoints.wait()
     return time.perf_counter() - begun
 
 
-def _count_interpolations(trainer: Trainer, is_worth: bool, deadline: Deadline) -> int:
-    """How many interpolated networks there is time to evaluate."""
-    each = max(trainer.progress.last_evaluation_seconds, 1e-9)
-    fitting = min(len(SHARES), deadline.remaining() / each)
-    return max(0, int(fitting)) if is_worth else 0
+def _count_interpolations(progress: Progress, is_affordable: bool, deadline: Deadline) -> int:
+    """Return how many interpolated networks there is time to evaluate."""
+    fitting = deadline.remaining() / max(progress.last_evaluation_seconds, 1e-9)
+    return int(max(0, min(len(SHARES), fitting))) if is_affordable else 0
 
 
 def _interpolate(
@@ -193,22 +215,17 @@ def _make_trainer(
     planned: PlannedRun,
     net: nn.Module,
     images: int,
-    writer: CheckpointWriter,
+    checkpoints: Checkpoints,
     shared: Shared,
     job: RunJob,
 ) -> Trainer:
+    """Make a trainer that evaluates so many images of each watched split at a time."""
     config, data, world = planned.config, planned.data, job.world
     dataset, device = data.dataset, data.device
 
-    def keep_epoch(epoch: int, row: EpochRow) -> None:
-        if config.keep_epochs:
-            facts = {"epoch": row}
-            file = make_model_file(config, dataset, classifier, facts, shared.provenance)
-            save_model(job.folder.epoch_file(epoch), file)
-
     def make_loader(split: int, batch_size: int, with_next: bool = False) -> Loader:
-        ids, ranks = dataset.ids(split), (world.rank, world.size)
-        return Loader(data.images, ids, batch_size, device, *ranks, with_next)
+        ids = dataset.ids(split)
+        return Loader(data.images, ids, batch_size, device, world.rank, world.size, with_next)
 
     listener = RunListener(
         job.reporter,
@@ -217,7 +234,6 @@ def _make_trainer(
         job.decisions,
         config.epochs if _trains_by_epochs(job) else 0,
         config.log_every_steps,
-        keep_epoch,
     )
     update = make_update(
         config,
@@ -231,45 +247,42 @@ def _make_trainer(
     )
     evaluated = update.average.model if update.average else net
     classifier = Classifier(evaluated, data.normalization, config.precision, device)
-    at_once = evaluation_batch_size(device, dataset.format.model_size)
+    batch_size = evaluation_batch_size(device, dataset.format.model_size)
     watched = {"validation": VALIDATION, **({"test": TEST} if config.test_each_epoch else {})}
     trainer_data = TrainerData(
         make_loader(TRAIN, config.batch_size, update.augmentation.mixes),
-        {name: make_loader(split, at_once) for name, split in watched.items()},
+        {name: make_loader(split, batch_size) for name, split in watched.items()},
         config.seed,
         lambda batch: joined([dataset.pack.index.locators[i] for i in batch.ids.tolist()]),
     )
-    checkpoints = Checkpoints(
-        job.folder,
-        writer,
-        world,
-        job.reporter.warn,
-        planned.data_key,
-        job.decisions,
-        job.deadline,
-        every_steps=config.checkpoint_steps,
-        every_seconds=config.checkpoint_seconds,
-    )
-    pacer = _make_pacer(planned, trainer_data, images, update.step.losses.lag, job)
+    lag = update.step.losses.lag + (world.size > 1)  # ranks stop a step after the first decides to
+    pacer = _make_pacer(planned, trainer_data, images, lag, job)
     return Trainer(update, classifier, trainer_data, pacer, checkpoints, listener)
 
 
 def _make_pacer(
     planned: PlannedRun, data: TrainerData, images: int, lag: int, job: RunJob
 ) -> Pacer:
-    """By epochs, or until the deadline; segments on record are repeated first."""
+    """Train by epochs, or until the deadline; segments on record are repeated first."""
     config, estimates = planned.config, planned.estimates
-    steps, patience = data.loader.steps, config.patience_epochs
+    steps_per_epoch = data.loader.steps
     if _trains_by_epochs(job):
-        most = max(len(loader.ids) for loader in data.watched.values())
-        return EpochPacer(config.epochs, steps, most, patience)
-    seconds = len(data.watched) * images * estimates.image_seconds
-    args = (job.deadline, steps, estimates.step_seconds, images, seconds, lag, patience)
-    return RecordedPacer(DeadlinePacer(*args), job.decisions)
+        all_images = max(len(loader.ids) for loader in data.watched.values())
+        return EpochPacer(config.epochs, steps_per_epoch, all_images, config.patience_epochs)
+    pacer = DeadlinePacer(
+        job.deadline,
+        steps_per_epoch,
+        estimates.step_seconds,
+        images,
+        len(data.watched) * images * estimates.image_seconds,
+        lag,
+        config.patience_epochs,
+    )
+    return RecordedPacer(pacer, job.decisions)
 
 
 def _trains_by_epochs(job: RunJob) -> bool:
-    """Whether nothing but epochs says how long to train: neither a deadline nor a record."""
+    """Return whether epochs alone decide how long to train: no deadline, and no record of one."""
     return not (job.deadline.is_set or job.decisions.named("segment"))
 
 

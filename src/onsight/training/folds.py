@@ -177,7 +177,11 @@ def _tensors(name: str, per_image: PredictionTable) -> dict[str, Tensor]:
 
 def _per_image(name: str, tensors: dict[str, Tensor]) -> PredictionTable:
     start = f"{name}."
-    columns = {key[len(start) :]: value.numpy() for key, value in tensors.items() if start in key}
+    columns = {
+        key.removeprefix(start): value.numpy()
+        for key, value in tensors.items()
+        if key.startswith(start)
+    }
     return PredictionTable(**columns)
 
 

@@ -1,6 +1,5 @@
 """What happens during training, for consoles, files and loggers."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,16 +12,16 @@ from onsight.training.progress import Progress, Record, epoch_line
 
 
 class Listener(StepListener):
-    """Hears what happens during training; ignores it by default."""
+    """Is told what happens during training; does nothing by default."""
 
     def training_started(self, progress: Progress) -> None:
-        """Training begins, or goes on from a checkpoint; the progress will change in place."""
+        """Training begins, or goes on from a checkpoint. The progress changes in place."""
 
     def segment_started(self, images: int) -> None:
-        """The next steps begin; images: of an epoch."""
+        """The next steps begin. images: of an epoch."""
 
     def step_finished(self, images: int) -> None:
-        """A batch of so many images was trained on."""
+        """A step with a number of images was made."""
 
     def wants_line(self, step: int) -> bool:
         """Return whether to report the loss after this step of an epoch, which costs a wait."""
@@ -32,7 +31,7 @@ class Listener(StepListener):
         """The losses of all steps so far are known."""
 
     def epoch_finished(self, row: EpochRow) -> None:
-        """The row of metrics of an epoch is known, or known better than before."""
+        """The metrics of an epoch are known, or some that were missing."""
 
     def nothing_trained(self) -> None:
         """There was no time for a single step."""
@@ -42,16 +41,15 @@ class Listener(StepListener):
 
 
 class RunListener(Listener):
-    """Shows training on the console and keeps metrics.jsonl and what loggers want.
+    """Shows training on the console, and writes metrics.jsonl and to loggers.
 
     Args:
         reporter: The console.
         folder: Where metrics.jsonl is written; None on ranks that write nothing.
-        loggers: Hear of every epoch.
-        decisions: Keep what happened when memory ran out.
+        loggers: Are told of every epoch.
+        decisions: Record when memory ran out.
         epochs: How many there will be; 0 if that is not known.
         line_steps: Steps of an epoch between two lines; 0 for none.
-        keep_epoch: Called with each epoch's number, from 1, and row.
     """
 
     def __init__(
@@ -62,7 +60,6 @@ class RunListener(Listener):
         decisions: Decisions,
         epochs: int,
         line_steps: int,
-        keep_epoch: Callable[[int, EpochRow], None],
     ) -> None:
         self.reporter = reporter
         self.folder = folder
@@ -70,14 +67,13 @@ class RunListener(Listener):
         self.decisions = decisions
         self.epochs = epochs
         self.line_steps = line_steps
-        self.keep_epoch = keep_epoch
         self.progress = Progress()
         self._record: Record | None = None
         self._bar: Bar | None = None
         self._open = ExitStack()
 
     def training_started(self, progress: Progress) -> None:
-        """Write the rows so far."""
+        """Write the rows of earlier epochs."""
         self.progress = progress
         if self.folder:
             self._record = Record(self.folder, progress.rows, progress.steps_done, self.loggers)
@@ -110,17 +106,15 @@ class RunListener(Listener):
         )
 
     def epoch_finished(self, row: EpochRow) -> None:
-        """Keep and show the row."""
+        """Write and show the row."""
         self.closed()
         if self._record:
             self._record.add(row)
-            if row["epoch"]:
-                self.keep_epoch(row["epoch"], row)
         if row["epoch"]:
             self.reporter.say(epoch_line(row, self.epochs))
 
     def nothing_trained(self) -> None:
-        """Warn of it."""
+        """Warn that the model has learned nothing."""
         self.reporter.warn("there was no time for a single step: the model has not learned")
 
     def out_of_memory(self, parts: int) -> None:
@@ -134,11 +128,11 @@ class RunListener(Listener):
         self.decisions.record(name, parts)
 
     def graph_refused(self, reason: str) -> None:
-        """Report it."""
+        """Warn that steps are slower."""
         self.reporter.warn(f"steps are not replayed as a CUDA graph: {reason}")
 
     def closed(self) -> None:
-        """Take the bar away."""
+        """Close the progress bar."""
         self._open.close()
         self._bar = None
 

@@ -104,7 +104,7 @@ def _decoding_deadline(layout: Layout, budget: Budget | None) -> float:
     """When to stop decoding training images, on the monotonic clock; held-out ones come first."""
     if budget is None or layout.pace is None or layout.decoding_fraction == math.inf:
         return math.inf
-    budget.peek()
+    budget.read_own_clock()
     held_out = count_held_out(layout.source) * layout.pace.decode_seconds
     return time.monotonic() + held_out + layout.decoding_fraction * (budget.left_seconds - held_out)
 

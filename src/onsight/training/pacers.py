@@ -4,7 +4,6 @@ The trainer reads no clock to decide anything. It asks its pacer for a segment, 
 if the segment says so, and asks again.
 """
 
-import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -41,14 +40,16 @@ class Pacer(Protocol):
         """Return what is left of the current segment, or the next one; None when finished."""
 
     def must_stop(self) -> bool:
-        """Return whether to end the current segment before its next step."""
+        """Return whether to end the current segment before its next step; asked once per step."""
+        return False
 
     def end_early(self, progress: Progress) -> None:
-        """Note that the current segment ended after the steps made."""
+        """Take note that the current segment ended after the steps made."""
+        return
 
 
 @dataclass(frozen=True)
-class EpochPacer:
+class EpochPacer(Pacer):
     """Trains for a number of epochs, one segment each, or until patience runs out."""
 
     epochs: int
@@ -64,15 +65,8 @@ class EpochPacer:
         total_steps = self.epochs * self.steps_per_epoch
         return Segment(self.steps_per_epoch - progress.step, position, total_steps, self.evaluate)
 
-    def must_stop(self) -> bool:
-        """Return False: epochs do not end early."""
-        return False
 
-    def end_early(self, progress: Progress) -> None:
-        """Never happens."""
-
-
-class DeadlinePacer:
+class DeadlinePacer(Pacer):
     """Trains until a deadline, with a learning rate schedule that ends there.
 
     The duration of every segment corrects the estimate of how many steps still fit, and the rest of
@@ -80,12 +74,14 @@ class DeadlinePacer:
 
     Args:
         deadline: When training and its last validation must have ended.
-        steps_per_epoch: Validation follows an epoch as long as it takes a tenth of the time.
+        steps_per_epoch: An epoch is followed by validation if that takes a tenth of the time at
+            most.
         step_seconds: What a step takes, as timed before training.
         evaluate: Images of each watched split to evaluate at a time.
         evaluation_seconds: What that takes; every evaluation corrects it.
-        lag: Steps by which an accelerator runs behind the program.
-        patience: Epochs without improvement; 0 never stops early.
+        lag: Steps that are still made, or still queued on an accelerator, after the decision to
+            stop.
+        patience: Validations without improvement; 0 never stops early.
     """
 
     def __init__(
@@ -106,17 +102,19 @@ class DeadlinePacer:
         self._lag = lag
         self._patience = patience
         self._warm_up_left = _WARM_UP_STEPS
-        self._next_step = 0  # of the run, when the pacer is asked whether to make it
-        self._timed_from = (0, 0.0)  # step and second from which this segment is timed
+        self._next_step = 0  # of the run
+        self._timed_from: tuple[int, float] | None = None  # step and second; None while warming up
         self._validated_seconds = 0.0  # when this segment began
 
     def next_segment(self, progress: Progress) -> Segment | None:
-        """Return the next stretch, as long as the estimate is to be trusted."""
+        """Return the next stretch, short enough for the estimate to hold."""
         self._correct_estimate(progress)
         remaining_steps = 0 if self._is_late() else self._remaining_steps()
         if remaining_steps < 1 or is_out_of_patience(progress, self._patience):
             is_evaluated = progress.steps_at_evaluation == progress.steps_done
-            return None if is_evaluated or not self._evaluate else Segment(0, 0, 1, self._evaluate)
+            if is_evaluated or not (progress.steps_done and self._evaluate):
+                return None
+            return Segment(0, 0, 1, self._evaluate)
         position, total_steps = _stretch(progress.schedule_fraction, remaining_steps)
         steps = self._segment_steps(remaining_steps, progress)
         evaluate = self._evaluate if self._is_evaluated_after(steps, progress) else 0
@@ -129,14 +127,11 @@ class DeadlinePacer:
         """Return whether the next step and the last evaluation would end too late."""
         if self._warm_up_left:
             self._warm_up_left -= 1
-            self._timed_from = (self._next_step + 1, math.inf)
-        elif self._timed_from[1] == math.inf:
+            self._timed_from = None
+        elif self._timed_from is None:
             self._timed_from = (self._next_step, self._deadline.elapsed())
         self._next_step += 1
         return self._is_late()
-
-    def end_early(self, progress: Progress) -> None:
-        """Nothing: the next segment begins from the steps made."""
 
     def _is_late(self) -> bool:
         next_steps = (_STEP_MARGIN + self._lag) * self._step_seconds
@@ -144,9 +139,11 @@ class DeadlinePacer:
 
     def _correct_estimate(self, progress: Progress) -> None:
         self._evaluation_seconds = progress.last_evaluation_seconds or self._evaluation_seconds
+        if self._timed_from is None:
+            return
         first_step, begun = self._timed_from
         steps = progress.steps_done - first_step
-        if self._next_step and steps > 0 and begun < math.inf:
+        if steps > 0:
             evaluating = progress.validation_seconds - self._validated_seconds
             seconds = self._deadline.elapsed() - begun - evaluating
             self._step_seconds = (self._step_seconds + seconds / steps) / 2
@@ -172,16 +169,17 @@ class DeadlinePacer:
         return cost <= _MAX_VALIDATION_FRACTION * (cost + unevaluated * self._step_seconds)
 
 
-class RecordedPacer:
+class RecordedPacer(Pacer):
     """Repeats the segments on record, then records the answers of another pacer.
 
-    A recorded segment has the length that it really had, so it never ends early.
+    A segment that another one follows has the length on record. The last one may end early, as the
+    run was interrupted in it.
     """
 
     def __init__(self, pacer: Pacer, decisions: Decisions) -> None:
         self._pacer = pacer
         self._decisions = decisions
-        self._is_recorded = False  # whether the current segment is repeated
+        self._is_fixed = False  # whether the current segment has the length on record
 
     def next_segment(self, progress: Progress) -> Segment | None:
         """Return what is left of the current segment, or the next one."""
@@ -191,7 +189,9 @@ class RecordedPacer:
             return asdict(segment) if segment else None
 
         name = _name(progress.segments_done)
-        self._is_recorded = name in self._decisions
+        self._is_fixed = _name(progress.segments_done + 1) in self._decisions
+        if self._decisions.values.get(name) and not self._is_fixed:
+            ask()  # only so that the pacer times the rest of this segment
         recorded = self._decisions.decide(name, ask)
         if recorded is None:
             return None
@@ -200,7 +200,7 @@ class RecordedPacer:
 
     def must_stop(self) -> bool:
         """Return whether to end the current segment before its next step."""
-        return not self._is_recorded and self._pacer.must_stop()
+        return not self._is_fixed and self._pacer.must_stop()
 
     def end_early(self, progress: Progress) -> None:
         """Record that the current segment ended after the steps made."""
@@ -210,8 +210,9 @@ class RecordedPacer:
 
 
 def is_out_of_patience(progress: Progress, patience: int) -> bool:
-    """Return whether validation has not improved for so many epochs; never for 0."""
-    return 0 < patience <= progress.epoch - progress.best_epoch
+    """Return whether the last `patience` validations brought no improvement; never for 0."""
+    later = [row for row in progress.rows if row["epoch"] > progress.best_epoch]
+    return 0 < patience <= sum(row["validation_accuracy"] is not None for row in later)
 
 
 def _name(segment: int) -> str:
@@ -221,7 +222,7 @@ def _name(segment: int) -> str:
 def _stretch(fraction: float, remaining_steps: int) -> tuple[int, int]:
     """Spread the rest of the schedule over the remaining steps; return its position and total.
 
-    The fraction that is behind us stays the same, so that the learning rate never jumps.
+    The completed fraction stays the same, so that the learning rate never jumps.
     """
     total_steps = max(remaining_steps, round(remaining_steps / max(1 - fraction, 1e-6)))
     return total_steps - remaining_steps, total_steps

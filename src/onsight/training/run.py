@@ -1,4 +1,4 @@
-"""A run on one screen: `train` reads what is asked for, and each stage hands on what it found."""
+"""Trains a classifier: `train` runs the stages, each of which hands on what it has found."""
 
 import json
 import time
@@ -18,7 +18,7 @@ from onsight.hardware.memory import reset_peak_device_memory
 from onsight.ranks.launch import launch
 from onsight.report.console import Reporter, headline
 from onsight.report.run_files import write_problems
-from onsight.text import joined, notebook_table
+from onsight.text import duration, joined, notebook_table
 from onsight.training.evaluate import Evaluation, evaluate
 from onsight.training.fit import Shared, Trained, fit
 from onsight.training.folds import cross_validate
@@ -31,6 +31,9 @@ from onsight.training.place import PlannedRun, place, plan_run
 from onsight.training.request import Request, read_request
 from onsight.training.run_folder import next_run_folder
 from onsight.training.save_run import save_run
+from onsight.tune.fit_epochs import release_evaluation
+
+_TOLERATED_SECONDS = 0.5  # over a budget, without a warning
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,8 @@ def train(
             memory are repeated if its images and settings are the same.
         reporter: The console.
         spent: Returns the seconds of a budget used so far, by default since this call.
-        restarted: Go on with the run in `out` if it has begun, with a clock that has run on since
-            then.
+        restarted: Go on with the run in `out` if it has begun; the time in between counts towards
+            its budget.
         fields: Settings. `model` may also be a torch.nn.Module, which is then trained in place.
 
     Raises:
@@ -113,9 +116,9 @@ def train(
     )
     if len(request.devices.value) > 1:
         return _launch(request)
-    with start_job(request) as (job, found):
+    with start_job(request) as (job, resolved):
         job.world.report_activity("preparing the images and the plan")
-        source = find_data(found, request.config, job)
+        source = find_data(resolved, request.config, job)
         layout = choose_layout(source, request.config, request.module, job)
         job.save_config(layout.config)  # from here on the run can be resumed
         opened = open_data(layout, request.module, job)
@@ -123,18 +126,22 @@ def train(
         planned = plan_run(place(opened, request.module, job), job)
         _save_start(planned, job)
         with _open_shared(planned, source, job) as shared:
-            trained, evaluation = _train(planned, shared, job)
+            trained, evaluation = _train_and_evaluate(planned, shared, job)
             results = save_run(trained, evaluation, planned, shared.provenance, job)
             if results:
                 shared.loggers.log_results(results)
+            _warn_if_late(job)
         if request.module:  # with a moving average, the evaluated weights are in a copy
             request.module.load_state_dict(trained.classifier.net.state_dict())
     return Run(job.folder.path, results or read_results(job.folder.path), job.world.rank)
 
 
-def _train(planned: PlannedRun, shared: Shared, job: RunJob) -> tuple[Trained, Evaluation]:
-    """Train the model that is kept; evaluate it, or by cross-validation others like it."""
+def _train_and_evaluate(
+    planned: PlannedRun, shared: Shared, job: RunJob
+) -> tuple[Trained, Evaluation]:
+    """Train the model that is kept; evaluate it, or others like it by cross-validation."""
     if planned.dataset.folds.value > 1:
+        release_evaluation(job.deadline)  # each training reserves its own
         evaluation = cross_validate(planned, shared, job)
         job.phases["folds"] = sum(row["seconds"] for row in evaluation.folds)
         trained = fit(planned, shared, replace(job, deadline=job.deadline.part(1.0)))
@@ -142,20 +149,29 @@ def _train(planned: PlannedRun, shared: Shared, job: RunJob) -> tuple[Trained, E
         return trained, evaluation
     trained = fit(planned, shared, job)
     job.phases.update(trained.seconds)
-    job.deadline.release("evaluation")
+    job.deadline.release("evaluation")  # whose turn has come
     with job.timed("test"):
         evaluation = evaluate(trained.classifier, planned.dataset, planned.config.tta, job.world)
     return trained, evaluation
 
 
+def _warn_if_late(job: RunJob) -> None:
+    late_seconds = job.deadline.elapsed() - job.deadline.seconds
+    if job.deadline.is_set and late_seconds > _TOLERATED_SECONDS:
+        job.reporter.warn(
+            f"budget: the run took {duration(late_seconds)} longer, as what follows training was "
+            "slower than expected"
+        )
+
+
 def _launch(request: Request) -> Run:
-    """Train in as many processes as there are devices."""
+    """Train in one process for each device."""
     if not isinstance(request.data, (str, Path)):
-        raise _not_sent("images in memory", "save them as files")
+        raise _cannot_send("images in memory", "save them as files")
     path = request.out or next_run_folder(str(request.data))
     refuse_inside_data(path, str(request.data), "../runs/first")
     if request.module is not None:
-        raise _not_sent("a network in memory", "pass it as package.module:callable")
+        raise _cannot_send("a network in memory", "pass it as package.module:callable")
     arguments = {
         "data": str(request.data),
         "out": str(path),
@@ -168,19 +184,20 @@ def _launch(request: Request) -> Run:
     return Run(path, read_results(path))
 
 
-def _not_sent(what: str, remedy: str) -> ConfigError:
+def _cannot_send(what: str, remedy: str) -> ConfigError:
     return ConfigError(
         f"{what} cannot be sent to other processes: {remedy}, or start your script with torchrun"
     )
 
 
 def _save_start(planned: PlannedRun, job: RunJob) -> None:
-    """Save what is known before training: the fully resolved config, with the reasons."""
+    """Save the resolved config, and the reasons for it, before training."""
     reset_peak_device_memory(job.device.value)  # that of the networks that were only timed
     job.save_config(planned.config)
     if job.world.is_main:
         folder = job.folder.path
-        planned.plan.save(folder / "plan.json")
+        if not job.is_planned:  # in a resumed run, all settings look as if the user had made them
+            planned.plan.save(job.folder.plan)
         write_json(folder / "environment.json", describe_environment(job.device.value))
         write_problems(folder / "problems.csv", planned.dataset.problems)
 
@@ -201,6 +218,6 @@ def _open_shared(planned: PlannedRun, source: Source, job: RunJob) -> Iterator[S
 
 
 def read_results(run: Path) -> Results:
-    """The results of a finished run folder."""
+    """Return the results in a finished run folder."""
     results: Results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     return results

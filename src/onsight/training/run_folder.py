@@ -59,6 +59,11 @@ class RunFolder:
         shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     @property
+    def plan(self) -> Path:
+        """The path of plan.json, which is written just before training."""
+        return self.path / "plan.json"
+
+    @property
     def last_checkpoint(self) -> Path:
         """The path of the latest checkpoint."""
         return self.checkpoints / "last.safetensors"

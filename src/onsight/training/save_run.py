@@ -1,7 +1,8 @@
 """The end of a run: the metrics, the model file, the tables and the report."""
 
+import json
 import time
-from dataclasses import replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def save_run(
     if not job.world.is_main:
         return None
     if job.unrepeatable:
-        _note_unrepeatable(planned, job)
+        _note_unrepeatable(job)
     config, dataset = planned.config, planned.dataset
     results = _compute_results(trained, evaluation, planned)
     file = make_model_file(config, dataset, trained.classifier, results, provenance)
@@ -67,11 +68,12 @@ def save_run(
     return _write_out(results, evaluation.per_image, lookalikes, heat, dataset, job)
 
 
-def _note_unrepeatable(planned: PlannedRun, job: RunJob) -> None:
+def _note_unrepeatable(job: RunJob) -> None:
     """Add to plan.json why a repetition may differ in bits."""
     reason = "torch has no deterministic kernel for it on this device"
-    plan = replace(planned.plan, unrepeatable=Choice(job.unrepeatable, reason))
-    plan.save(job.folder.path / "plan.json")
+    facts = json.loads(job.folder.plan.read_text(encoding="utf-8"))
+    facts["unrepeatable"] = asdict(Choice(job.unrepeatable, reason))
+    write_json(job.folder.plan, facts)
 
 
 def _compute_results(trained: Trained, evaluation: Evaluation, planned: PlannedRun) -> Results:

@@ -12,15 +12,18 @@ from torch import nn
 
 from onsight.deadline import Deadline
 from onsight.errors import ConfigError, DataError, OutputError
+from onsight.evaluation.results import EpochRow
 from onsight.files import is_unfinished, keep_previous, move_into_place, private_name
+from onsight.models.classifier import Classifier
 from onsight.ranks.world import World
 from onsight.step.update import Update
 from onsight.tensorfile import DamagedFile
 from onsight.training.checkpoint import (
+    Checkpoint,
     OtherCheckpoint,
     SavedRun,
     Snapshot,
-    load_checkpoint,
+    read_checkpoint,
     snapshot,
     snapshot_weights,
 )
@@ -111,9 +114,9 @@ class CheckpointWriter:
 
 
 class Checkpoints:
-    """Lets the first rank write a run's checkpoints and best weights beside the step.
+    """Writes a run's checkpoints and best weights on the first rank, while training goes on.
 
-    A file waits only for those before it. Trouble with copies elsewhere is warned of.
+    A file waits only for those before it. Problems with copies elsewhere are only warned of.
 
     Args:
         folder: Where files are written.
@@ -125,6 +128,7 @@ class Checkpoints:
         deadline: Its seconds so far are kept in every checkpoint.
         every_steps: Steps of an epoch between two checkpoints; 0 for none.
         every_seconds: Seconds between two checkpoints in a long epoch.
+        write_epoch: Writes the model of an epoch, if each is kept.
     """
 
     def __init__(
@@ -139,6 +143,7 @@ class Checkpoints:
         *,
         every_steps: int = 0,
         every_seconds: float = math.inf,
+        write_epoch: Callable[[Classifier, EpochRow], None] | None = None,
     ) -> None:
         self.folder = folder
         self.writer = writer
@@ -149,42 +154,44 @@ class Checkpoints:
         self.deadline = deadline
         self.every_steps = every_steps
         self.every_seconds = every_seconds
+        self.write_epoch = write_epoch
         self.saved_at = time.monotonic()
         self.last_is_whole = False  # so it is kept when the next is written
 
-    def load(self, update: Update) -> Progress | None:
-        """Restore the last checkpoint or, if that is damaged, the one before it.
+    def read(self) -> Checkpoint | None:
+        """Read the last checkpoint or, if that is damaged, the one before it.
 
-        Returns None if there is none. Raises DataError if the images changed since then.
+        Decisions and the time used until then count from now on. Returns None if there is no
+        checkpoint. Raises DataError if the images changed since then.
         """
         self.world.check_equal("checkpoint", str(self.folder.last_checkpoint.exists()))
         if not self.folder.last_checkpoint.exists():
             return None  # stopped before its first checkpoint: start from the beginning
-        saved = self._load(update)
-        if saved.data_key != self.data_key:
+        checkpoint = self._read()
+        if checkpoint.run.data_key != self.data_key:
             raise DataError(
                 f"the images changed since the run in {self.folder.to_resume} began; "
                 "start a new run, or restore the original images"
             )
-        self.decisions.update(saved.decisions)
-        self.deadline.add_elapsed(saved.elapsed_seconds)
-        return saved.progress
+        self.decisions.update(checkpoint.run.decisions)
+        self.deadline.add_elapsed(checkpoint.run.elapsed_seconds)
+        return checkpoint
 
-    def _load(self, update: Update) -> SavedRun:
+    def _read(self) -> Checkpoint:
         last, former = self.folder.last_checkpoint, self.folder.former_checkpoint
         try:
-            saved = load_checkpoint(last, update.step, update.average)
+            checkpoint = read_checkpoint(last)
         except OtherCheckpoint:
             raise
         except DamagedFile as error:
             try:
-                saved = load_checkpoint(former, update.step, update.average)
+                checkpoint = read_checkpoint(former)
             except DamagedFile:
                 raise error from None
             self.warn(f"{error}; the run goes on from the checkpoint before it, {former}")
         else:
             self.last_is_whole = True
-        return saved
+        return checkpoint
 
     def is_due(self, step: int) -> bool:
         """Return whether to save after this step of an epoch."""
@@ -208,6 +215,11 @@ class Checkpoints:
     def save_best(self, net: nn.Module) -> None:
         """Begin to write the weights that validated best."""
         self._write(self.folder.best_weights, lambda: snapshot_weights(net))
+
+    def keep_epoch(self, classifier: Classifier, row: EpochRow) -> None:
+        """Write the model of an epoch, if each is kept."""
+        if self.write_epoch and self.world.is_main:
+            self.write_epoch(classifier, row)
 
     def wait(self) -> None:
         """Wait until everything is written."""

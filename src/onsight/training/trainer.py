@@ -1,4 +1,4 @@
-"""The trainer runs segments: it steps, evaluates, saves and stops where its parts say so."""
+"""The training loop, in segments between two decisions of a pacer."""
 
 import signal
 import time
@@ -17,6 +17,7 @@ from onsight.models.classifier import Classifier
 from onsight.ranks.ddp import gather_per_image
 from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.update import Update
+from onsight.training.checkpoint import Checkpoint
 from onsight.training.finite_check import FiniteCheck
 from onsight.training.listener import Listener, accumulate_name
 from onsight.training.pacers import Pacer, Segment
@@ -26,24 +27,31 @@ from onsight.training.saving import Checkpoints
 
 @dataclass(frozen=True)
 class TrainerData:
-    """Training batches, and images of other splits to evaluate as training goes on."""
+    """What a network is trained on, and evaluated on meanwhile.
+
+    Args:
+        loader: Of training batches.
+        watched: Of the splits that are evaluated, by name.
+        seed: Of the order of the training images.
+        name_images: Returns the names of a batch's images, for messages.
+    """
 
     loader: Loader
     watched: Mapping[str, Loader]
-    seed: int  # of the order of the batches
-    name_images: Callable[[Batch], str]  # for messages
+    seed: int
+    name_images: Callable[[Batch], str]
 
 
 class Trainer:
-    """Trains one network from where its progress says it is.
+    """Trains one network.
 
     Args:
-        update: Makes one step of training from a batch.
+        update: Makes one training step from a batch.
         classifier: The network as it is evaluated: with averaged weights, if there are any.
-        data: Where batches come from.
-        pacer: Says how far to train and when to evaluate.
-        checkpoints: Where training is saved, and where it goes on from.
-        listener: Hears of every step and epoch.
+        data: The batches to train on, and the images to evaluate.
+        pacer: Decides how far to train and when to evaluate.
+        checkpoints: Where training is saved.
+        listener: Is told of every step and epoch.
     """
 
     def __init__(
@@ -66,37 +74,37 @@ class Trainer:
         self.finite = FiniteCheck(
             update.step, data.loader, data.seed, data.name_images, checkpoints.folder.checkpoints
         )
+        self._batches: Iterator[Batch] | None = None  # of the current epoch
         self._pending_images: deque[int] = deque()  # of the steps whose loss is not yet known
-        self._planned_parts: dict[str, int] = {}  # by step, as memory ran out in a run repeated
+        self._recorded_parts: dict[str, int] = {}  # of batches, by step; memory ran out there
         self._is_over = False
 
-    def resume(self) -> bool:
-        """Continue from the last checkpoint; return whether there is one. Raises DataError."""
-        progress = self.checkpoints.load(self.update)
-        if progress is None:
-            return False
-        self.progress = progress
-        self.update.done = progress.steps_done
-        self.update.step.accumulate = progress.accumulate or self.update.step.accumulate
-        return True
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint. Raises OtherCheckpoint."""
+        checkpoint.restore(self.update.step, self.update.average)
+        self.progress = checkpoint.run.progress
+        self.update.done = self.progress.steps_done
+        self.update.step.accumulate = self.progress.accumulate or self.update.step.accumulate
 
-    def run(self, start: EpochRow | None = None) -> Progress:
-        """Train to the end. Raises Interrupted after a checkpoint, or NonFiniteLoss.
+    def begin(self, start: EpochRow | None = None) -> None:
+        """Start or go on with training.
 
         Args:
             start: How good the network is before the first step, which training must improve on.
         """
-        now = self.progress
-        self._planned_parts = self.checkpoints.decisions.named("accumulate")
-        self.listener.training_started(now)
+        self._recorded_parts = self.checkpoints.decisions.named("accumulate")
+        self.listener.training_started(self.progress)
         if start:
-            now.add_row(start)
+            self.progress.add_row(start)
             self.listener.epoch_finished(start)
             self._keep_best(start)
-        batches = self._batches()  # stays open: a segment may end within an epoch
+
+    def run(self) -> Progress:
+        """Train to the end. Raises Interrupted after a checkpoint, or NonFiniteLoss."""
+        now = self.progress
         try:
             while segment := self.pacer.next_segment(now):
-                self._train(segment, batches)
+                self._train(segment)
                 self._end_segment(segment)
             if now.step:
                 self._end_epoch(0)
@@ -104,20 +112,20 @@ class Trainer:
         finally:
             self.listener.closed()
         self._is_over = True
-        if not (start or now.best_epoch or now.best_accuracy >= 0):
+        if not now.rows:
             self.listener.nothing_trained()
             self._save_best()
         return now
 
     def finish(self) -> None:
-        """Wait until everything is saved. Raises Interrupted if a signal has come meanwhile."""
+        """Wait until everything is saved. Raises Interrupted after a signal."""
         self.checkpoints.wait()
         self.world.all_reduce_async(0.0)()  # tells all ranks of a request since the last step
         self._stop_if_asked()
         self.checkpoints.drop_former()
 
     def evaluate(self, split: str, images: int) -> PredictionTable:
-        """Return the predictions for the first images of a split, numbered by digest."""
+        """Return the predictions for the first images of a split, a fair sample of it."""
         loader = self.data.watched[split]
         loader = replace(loader, ids=loader.ids[:images])
         what = f"validating after epoch {self.progress.epoch + 1}"
@@ -132,8 +140,8 @@ class Trainer:
         """Save the classifier's weights if they validate better than the best so far."""
         return self._keep_best(split_facts("validation", table))
 
-    def _train(self, segment: Segment, batches: Iterator[Batch]) -> None:
-        """Make the steps of a segment, or fewer if the pacer says so."""
+    def _train(self, segment: Segment) -> None:
+        """Make the steps of a segment, or fewer if the pacer ends it early."""
         if segment.steps:
             self.listener.segment_started(len(self.data.loader.ids))
         self.update.set_training_mode()
@@ -143,7 +151,7 @@ class Trainer:
             if self.world.poll_first_rank(self.pacer.must_stop()):
                 self.pacer.end_early(now)
                 break
-            batch = next(batches)
+            batch = self._next_batch()
             now.epoch_wait_seconds += time.perf_counter() - begun
             self._train_step(batch, segment.position + k, segment.total_steps)
             now.count(len(batch.global_labels))
@@ -156,14 +164,14 @@ class Trainer:
             ended = time.perf_counter()
             now.epoch_seconds += ended - begun
             begun = ended
-        self._flush()  # work still queued on an accelerator belongs to this segment
+        self._flush()  # the work still queued on an accelerator belongs to this segment
         now.epoch_seconds += time.perf_counter() - begun
         self.world.reset_poll()
 
     def _train_step(self, batch: Batch, position: int, total_steps: int) -> None:
         now = self.progress
-        if self._planned_parts:
-            parts = self._planned_parts.get(accumulate_name(now.epoch, now.step))
+        if self._recorded_parts:
+            parts = self._recorded_parts.get(accumulate_name(now.epoch, now.step))
             if parts:
                 self.update.step.accumulate = now.accumulate = parts
         self.update.set_learning_rate(position, total_steps)
@@ -174,11 +182,11 @@ class Trainer:
         except NonFiniteStepError as error:
             raise NonFiniteLoss(self.finite.explain(error, now.epoch, now.step)) from error
 
-    def _batches(self) -> Iterator[Batch]:
-        while True:
-            yield from self.data.loader.epoch(
-                self.data.seed, self.progress.epoch, self.progress.step
-            )
+    def _next_batch(self) -> Batch:
+        if self._batches is None:  # stays open until the epoch ends, over several segments
+            now = self.progress
+            self._batches = self.data.loader.epoch(self.data.seed, now.epoch, now.step)
+        return next(self._batches)
 
     def _read(self, losses: list[float]) -> None:
         for loss in losses:
@@ -203,7 +211,7 @@ class Trainer:
             self._save()
 
     def _end_epoch(self, images: int) -> None:
-        """Evaluate so many images of each watched split; keep the row and the best weights."""
+        """Evaluate a number of images of each watched split; keep the row and the best weights."""
         now = self.progress
         before = now.validation_seconds
         tables = {name: self.evaluate(name, images) for name in self.data.watched}
@@ -214,10 +222,12 @@ class Trainer:
             rate = self.update.step.optimizer.param_groups[0]["lr"]
             row = epoch_row(now, tables, rate, self.checkpoints.folder.checkpoints)
             now.close_epoch()
+            self._batches = None
         else:  # the last epoch ended without an evaluation, as more seemed to follow
             row = add_evaluations(now.rows[-1], tables)
         now.add_row(row)
         self.listener.epoch_finished(row)
+        self.checkpoints.keep_epoch(self.classifier, row)
         self._keep_best(row)
 
     def _keep_best(self, row: Mapping[str, Any]) -> bool:
@@ -248,12 +258,12 @@ class Trainer:
             self._save()
 
     def _classify(self, images: Tensor) -> Tensor:
-        """Return the logits of a batch; a request to stop is obeyed before the next."""
+        """Return the logits of a batch, unless the run is to stop."""
         self._stop_if_asked()
         return self.classifier(images)
 
     def _stop_if_asked(self) -> None:
-        """Save and raise Interrupted if a signal has asked for it."""
+        """Save and raise Interrupted if a signal has arrived."""
         if self.world.stopping:
             self._save()
             self.checkpoints.wait()

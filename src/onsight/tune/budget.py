@@ -1,26 +1,37 @@
 """What choosing and fitting may spend of a time budget, before training."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from onsight.deadline import Deadline
 
-_CLOSING_FRACTION = 0.9  # of the seconds that starting took: a measure of this machine's speed now
+_CLOSING_FRACTION = 0.9  # of the seconds that starting took, which shows how fast the machine is
 _MIN_CLOSING_SECONDS = 1.5
-_TRIAL_FRACTION = 0.1  # of the budget, for the plan and everything else that is only tried out
+_TRIAL_FRACTION = 0.1  # of the budget, for all trials
 
 
 class Budget:
-    """The seconds of a deadline, as of the last look at the clock, so that all ranks decide alike.
+    """The seconds of a deadline, by a reading of the clock that all ranks share.
 
-    agree: returns the first rank's value on every rank.
+    Args:
+        deadline: The deadline. Time is reserved for closing the run.
+        agree: Returns the first rank's value on every rank.
+        process_seconds: The age of this process: less than the time elapsed if the run was
+            restarted.
     """
 
-    def __init__(self, deadline: Deadline, agree: Callable[[float], float] = float) -> None:
+    def __init__(
+        self,
+        deadline: Deadline,
+        agree: Callable[[float], float] = float,
+        process_seconds: float = math.inf,
+    ) -> None:
         self.deadline = deadline
         self._agree = agree
         self.now = agree(deadline.elapsed())
-        self.closing_seconds = max(_MIN_CLOSING_SECONDS, _CLOSING_FRACTION * self.now)
+        starting_seconds = agree(min(self.now, process_seconds))
+        self.closing_seconds = max(_MIN_CLOSING_SECONDS, _CLOSING_FRACTION * starting_seconds)
         deadline.reserve("closing", self.closing_seconds)
         self.tried_seconds = 0.0
 
@@ -29,12 +40,12 @@ class Budget:
         """The whole budget."""
         return self.deadline.seconds
 
-    def look(self) -> None:
-        """Read the clock; every rank gets the first rank's reading."""
+    def read_clock(self) -> None:
+        """Read the clock of the first rank, on every rank."""
         self.now = self._agree(self.deadline.elapsed())
 
-    def peek(self) -> None:
-        """Read the clock of this process alone, where no other rank is at the same point."""
+    def read_own_clock(self) -> None:
+        """Read the clock of this process, where no other rank is at the same point."""
         self.now = self.deadline.elapsed()
 
     @property

@@ -28,12 +28,13 @@ from onsight.tune.pace import Pace
 from onsight.tune.training_data import TrainingData
 from onsight.tune.trial import Trial
 
-SLOWER = 1.1  # than in its trial may evaluation be, minutes later on a shared machine
+SLOWER = 1.1  # evaluation may take this much longer than in its trial, on a shared machine
 
-_LEAST_SECONDS = 0.4  # for each: two images alone tell nothing about a batch
+_MIN_TIMING_SECONDS = 0.4  # of steps and of evaluation: two images alone say nothing about batches
 _MIN_VALIDATED = 8
-_VALIDATION_FRACTION = 0.1  # of the time for training, at most, for one validation
-_TIMING_SHARE = 0.3  # of the seconds for trials, for training steps and for evaluation
+_VALIDATION_FRACTION = 0.1  # of the time for training, for one validation
+_TIMING_FRACTION = 0.3  # of the seconds for trials: for steps, and as much again for evaluation
+_EVALUATION_PURPOSES = ("evaluation", "temperature", "detector")
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,13 @@ def time_run(
     plain = eager_options(config, data.device, torch.get_num_threads())
     trial = Trial(plain.apply(config), data)
     built = time.perf_counter() - begun
-    most = _TIMING_SHARE * budget.trial_seconds
+    seconds = max(_MIN_TIMING_SECONDS, _TIMING_FRACTION * budget.trial_seconds)
     share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)
     steps = cache(trial.timer)  # an epoch's batches take long to list
-    train = time_batch_sizes(lambda size: steps(size)(1), share, max(_LEAST_SECONDS, most - built))
+    step_seconds = max(_MIN_TIMING_SECONDS, seconds - built)
+    train = time_batch_sizes(lambda size: steps(size)(1), share, step_seconds)
     at_once = evaluation_batch_size(data.device, data.dataset.format.model_size)
-    judge = time_batch_sizes(
-        _judging(trial), min(at_once, len(trial.ids)), max(_LEAST_SECONDS, most)
-    )
+    judge = time_batch_sizes(_judging(trial), min(at_once, len(trial.ids)), seconds)
     judge = judge.best(pace.evaluate) if pace else judge
     mine = [built, train.scaled(1.0, world.size).seconds, judge.scaled(1 / world.size).seconds]
     agreed = json.loads(world.broadcast("timing", lambda: json.dumps(mine)))
@@ -91,8 +91,7 @@ def reserve_evaluation(
     """
     training, validation, test = (len(dataset.ids(part)) for part in (TRAIN, VALIDATION, TEST))
     tested = evaluated_images(config, training, validation, test)
-    deadline.reserve("temperature", 0.0)
-    deadline.reserve("detector", 0.0)
+    release_evaluation(deadline)
     deadline.reserve("evaluation", tested * image_seconds)
     images = 0 if config.freeze else validation  # a fitted head comes with its validation
     most_seconds = _VALIDATION_FRACTION * max(0.0, deadline.remaining())
@@ -104,11 +103,17 @@ def reserve_evaluation(
     return images
 
 
+def release_evaluation(deadline: Deadline) -> None:
+    """Give back the time that was set aside to evaluate the model."""
+    for purpose in _EVALUATION_PURPOSES:
+        deadline.release(purpose)
+
+
 def fit_epochs(
     budget: Budget, config: Config, dataset: Dataset, estimates: Estimates, reporter: Reporter
 ) -> Config:
     """Report how many epochs fit into a budget and return the config with them."""
-    budget.look()
+    budget.read_clock()
     images = reserve_evaluation(budget.deadline, config, dataset, estimates.image_seconds)
     training, validation = (len(dataset.ids(split)) for split in (TRAIN, VALIDATION))
     batch = min(config.batch_size, training)

@@ -45,7 +45,7 @@ def fit_images(
     def decide() -> str:
         with budget.trying():
             each = time_decoding(source, config, size, _TIMING_SECONDS) / threads
-        budget.peek()
+        budget.read_own_clock()
         held_out = count_held_out(source)
         free = len(source.index) - held_out
         fitting = images_in_time(budget, each, held_out, free)

@@ -118,7 +118,7 @@ def _measured(budget: Budget, undecoded: Undecoded, size: Size, most_seconds: fl
     """The pace, with the time that it takes counted as that of a trial."""
     with budget.trying():
         pace = undecoded.pace(size, most_seconds)
-    budget.peek()
+    budget.read_own_clock()
     return pace
 
 

@@ -79,18 +79,14 @@ class Plan:
     Attributes:
         choices: By setting, or by another name for what was chosen.
         measured: Every set of compute options that was timed or refused.
-        unrepeatable: The operations that may give other bits when repeated.
     """
 
     choices: Mapping[str, Choice[Any]]
     measured: Choice[list[dict[str, Any]]]
-    unrepeatable: Choice[list[str]] | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return all choices as plain values."""
         choices = {**self.choices, "measured": self.measured}
-        if self.unrepeatable:
-            choices["unrepeatable"] = self.unrepeatable
         names = [
             *(name for name in _ORDER if name in choices),
             *(name for name in choices if name not in _ORDER),

@@ -81,7 +81,7 @@ def settle_model(
 
     value, reason, figure, fields = json.loads(world.broadcast("model", decide))
     if budget:
-        budget.look()
+        budget.read_clock()
     choice = Choice(value, reason, figure)
     reporter.choice("model", choice)
     asked = config.model_fields_set - {"model"}
@@ -216,7 +216,7 @@ def _leave_time(
     each = time_decoding(source, config, size, _TIMING_SECONDS) / threads if given else 0.0
     judging = least_forward_seconds(threads) if device.type == "cpu" else 0.0
     seconds = given * each + (validation + test) * judging
-    budget.peek()
+    budget.read_own_clock()
     if seconds > _MOST_HELD_OUT * budget.left_seconds:
         raise DataError(
             f"the {validation + test:,} images held out take about {seconds:.0f} of the "
@@ -237,7 +237,7 @@ def _task(
     """image_seconds: of a training step for each image."""
     training, validation, test = _parts(config, source)
     if budget:
-        budget.peek()
+        budget.read_own_clock()
         held_out = count_held_out(source)
         free = len(source.index) - held_out
         decoded = images_in_time(budget, sample.decode_seconds, held_out, free)
