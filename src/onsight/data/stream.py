@@ -187,8 +187,9 @@ def crop_image(content: bytes | Pixels, window: CropWindow, target: ImageFormat)
     """
     if isinstance(content, bytes):
         min_size = _min_size(window, target)
+        grey = target.channels == 1
         content = decode(
-            content, target.background, target.pixel_limit, min_size, True, target.channels == 1
+            content, target.background, target.pixel_limit, min_size, tight=True, grey=grey
         )
     pixels = to_channels(content, target.channels)
     if target.fit == "pad":
