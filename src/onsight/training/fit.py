@@ -286,7 +286,7 @@ def _announcing_weights(
     def announce(loaded: LoadedWeights) -> None:
         reporter.say(loaded.sentence)
         expected = expected_input(config.model, config.weights)
-        differences = expected.differences(size, config.fit) if expected else ""
+        differences = expected.describe_differences(size, config.fit) if expected else ""
         if differences:
             reporter.say(differences)
 
