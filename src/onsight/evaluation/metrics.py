@@ -138,9 +138,9 @@ def find_confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> l
         names: The names of the classes.
     """
     classes, mistakes = len(names), int(confusion.sum() - confusion.trace())
-    pairs = classes * (classes - 1) // 2
+    all_pairs = classes * (classes - 1) // 2
     confusions = confusion + confusion.T
-    found = []
+    confused_pairs = []
     for a, b in np.argwhere(np.triu(confusions, 1)).tolist():
         correct = int(confusion[a, a]), int(confusion[b, b])
         counts = correct[0] + int(confusion[a, b]), correct[1] + int(confusion[b, a])
@@ -148,13 +148,13 @@ def find_confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> l
             continue
         recalls = list(zip(correct, counts, strict=True))
         accuracy, low, high = mean_proportion(recalls)
-        strict_z = NormalDist().inv_cdf(1 - 0.025 / pairs)
+        strict_z = NormalDist().inv_cdf(1 - 0.025 / all_pairs)
         strict_high = mean_proportion(recalls, strict_z)[2]
         confused = int(confusions[a, b])
         is_chance = low <= 0.5 and strict_high < _CLEARLY_ABOVE_CHANCE
-        is_frequent = wilson(confused, mistakes, strict_z)[0] > _MIN_RATIO / pairs
+        is_frequent = wilson(confused, mistakes, strict_z)[0] > _MIN_RATIO / all_pairs
         if is_chance or (is_frequent and high < _GOOD_ACCURACY):
-            found.append(
+            confused_pairs.append(
                 ConfusedPair(
                     classes=(names[a], names[b]),
                     told_apart="no" if is_chance else "hardly",
@@ -165,7 +165,7 @@ def find_confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> l
                     mistakes=confused,
                 )
             )
-    return sorted(found, key=lambda pair: (pair["told_apart"] != "no", pair["accuracy"]))
+    return sorted(confused_pairs, key=lambda pair: (pair["told_apart"] != "no", pair["accuracy"]))
 
 
 def calibration_bins(

@@ -108,7 +108,7 @@ def fit_head(
     data: TrainingData,
     net: nn.Module,
     job: Job,
-    shared: SharedFeatures | None = None,
+    shared: SharedFeatures,
 ) -> FittedHead:
     """Compute features, choose and fit a head, and put it into the network.
 
@@ -122,10 +122,10 @@ def fit_head(
         job: Its deadline limits the time.
         shared: Features that other trainings of the run have computed.
     """
-    begun = time.perf_counter()
+    started = time.perf_counter()
     if config.freeze:
         _report_unused_settings(config, job)
-    loader = _FeatureLoader(config, data, net, job, shared or SharedFeatures())
+    loader = _FeatureLoader(config, data, net, job, shared)
     validation = loader.load("validation", VALIDATION, [PLAIN], 0.2)
     views = [PLAIN, MIRRORED] if config.flip else [PLAIN]
     train = loader.load("training", TRAIN, views, 0.9)
@@ -141,7 +141,7 @@ def fit_head(
         chosen, head = try_hidden_layer(chosen, head, train, validation, class_weights, config.seed)
     set_head(net, head)
     logits = head(validation.views[0])
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - started
     train_loss = _mean_loss(head(train.views[0]), train.labels)
     row = _make_row(train_loss, logits, validation.labels, loader.images, seconds)
     summary = _summarise(chosen, train, loader, seconds)
@@ -159,7 +159,7 @@ def fit_head(
     return FittedHead(
         row=row,
         images=loader.images,
-        seconds=time.perf_counter() - begun,
+        seconds=time.perf_counter() - started,
         validation_logits=logits,
         validation_labels=validation.labels,
         validation_features=validation.views[0],
@@ -284,12 +284,12 @@ class _FeatureLoader:
     def _compute(self, ids: Tensor, view: str, deadline: float) -> Tensor:
         device = self.classifier.device
         loader = feature_loader(Loader(self.data.images, ids, 1, device))
-        begun = time.perf_counter()
+        started = time.perf_counter()
         with self.job.reporter.bar(f"features ({view})", len(ids)) as bar:
             features = compute_features(
                 self.classifier, loader.in_order(), view, bar.advance, deadline
             )
-        self.seconds += time.perf_counter() - begun
+        self.seconds += time.perf_counter() - started
         self.images += len(features)
         return features
 
