@@ -350,12 +350,13 @@ def is_clearly_better(logits: Tensor, baseline: Tensor, labels: Tensor) -> bool:
 
 
 def _report_unused_settings(config: Config, job: Job) -> None:
-    # Not a warning: those are repeated for each fold.
+    # A line rather than a warning, because warnings are repeated for each fold.
     unused = find_unused_by_fitted_head(config)
     if unused:
         have = "has" if len(unused) == 1 else "have"
         job.reporter.say(
-            f"--freeze fits the last layer without training, so {joined(unused)} {have} no effect"
+            "the backbone is frozen and its head is not trained but fitted: "
+            f"{joined(unused)} {have} no effect"
         )
 
 
