@@ -57,7 +57,7 @@ def test_each_change_depends_on_the_image_alone_and_changes_with_the_epoch(name)
     batch, augmentation = batch_of(images(12, 12, 12)), Augmentation.of(**{name: ALL[name]})
 
     def augmented(part, epoch):
-        numbers = augmentation.draw(7, epoch, part.ids)
+        numbers = augmentation.draw_numbers(7, epoch, part.ids)
         return augmentation.apply(part, numbers, NORMALIZATION, 3)[0]
 
     whole = augmented(batch, 1)
@@ -75,7 +75,7 @@ def test_each_change_depends_on_the_image_alone_and_changes_with_the_epoch(name)
 def test_nothing_asked_is_plain_normalization():
     batch = batch_of(images())
     none = Augmentation.of()
-    inputs, targets = none.apply(batch, none.draw(0, 0, batch.ids), NORMALIZATION, 3)
+    inputs, targets = none.apply(batch, none.draw_numbers(0, 0, batch.ids), NORMALIZATION, 3)
     expected = (
         batch.images.permute(0, 3, 1, 2) / 255.0 - torch.tensor(NORMALIZATION.mean).view(1, 3, 1, 1)
     ) / torch.tensor(NORMALIZATION.std).view(1, 3, 1, 1)
@@ -85,7 +85,9 @@ def test_nothing_asked_is_plain_normalization():
 
 def test_everything_together_keeps_shape_and_stays_finite():
     batch, everything = batch_of(images(8, 20, 14)), Augmentation.of(**ALL)
-    inputs, targets = everything.apply(batch, everything.draw(0, 0, batch.ids), NORMALIZATION, 3)
+    inputs, targets = everything.apply(
+        batch, everything.draw_numbers(0, 0, batch.ids), NORMALIZATION, 3
+    )
     assert inputs.shape == (7, 3, 20, 14)  # the last image is only a partner
     assert targets.shape == (7, 3)
     assert inputs.isfinite().all()

@@ -140,7 +140,7 @@ def test_shares_are_mixed_as_the_whole_batch_is(ranks, mixing):
     def mixed(rank, ranks):
         loader = Loader(images, ids, 30, CPU, rank, ranks, with_next=True)
         for batch in loader.epoch(3, 2):
-            numbers = augmentation.draw(3, 2, batch.ids)
+            numbers = augmentation.draw_numbers(3, 2, batch.ids)
             yield augmentation.apply(batch, numbers, scaling, 7)
 
     shares = zip(*(mixed(rank, ranks) for rank in range(ranks)), strict=True)

@@ -94,7 +94,7 @@ def augmented(batch, augmentation, epoch):
     """Inputs and targets as float64; mixed in pairs, so that rounding depends on no others."""
 
     def apply(part):
-        numbers = augmentation.draw(1, epoch, part.ids)
+        numbers = augmentation.draw_numbers(1, epoch, part.ids)
         inputs, targets = augmentation.apply(part, numbers, SCALING, 4)
         return inputs.double(), targets.double() if augmentation.mixes else targets
 

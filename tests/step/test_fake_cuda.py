@@ -115,7 +115,7 @@ def test_every_augmentation_stays_on_cuda(fake):
     )
     loader = Loader(images, torch.arange(COUNT), BATCH, CUDA, with_next=True)
     batch = next(loader._rank_batches([torch.arange(BATCH, device=CUDA)], (0, 0)))
-    numbers = augmentation.draw(0, 0, batch.ids)
+    numbers = augmentation.draw_numbers(0, 0, batch.ids)
     inputs, targets = augmentation.apply(batch, numbers, Normalization((0.5,) * 3, (0.5,) * 3), 3)
     assert inputs.shape == (BATCH, 3, SIDE, SIDE)
     assert {inputs.device, targets.device, batch.global_labels.device} == {CUDA}
