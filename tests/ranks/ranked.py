@@ -94,9 +94,9 @@ def augmented(batch, augmentation, epoch):
     """Inputs and targets as float64; mixed in pairs, so that rounding depends on no others."""
 
     def apply(part):
-        numbers = augmentation.draw(1, epoch, part.ids)
-        inputs = augmentation.change(part.images, numbers, SCALING)
-        inputs, targets = augmentation.mixed(inputs, part.labels, numbers, 4)
+        numbers = augmentation.draw_numbers(1, epoch, part.ids)
+        inputs = augmentation.augment_images(part.images, numbers, SCALING)
+        inputs, targets = augmentation.mix_batch(inputs, part.labels, numbers, 4)
         return inputs.double(), targets.double() if augmentation.mixes else targets
 
     if not augmentation.mixes or len(batch.ids) < 2:

@@ -38,7 +38,7 @@ def hint(data, **fields):
 
 def how_split(data, **fields):
     dataset = opened(data, **fields)
-    return with_alikeness(dataset.units.how, glance_at(dataset), dataset).reason
+    return with_alikeness(dataset.units.basis, glance_at(dataset), dataset).reason
 
 
 def test_nothing_is_said_of_images_without_copies(data):

@@ -99,9 +99,9 @@ def _time_own_parts(recorder: Recorder, trial: Trial) -> None:
     recorder.patches.put(Loader, "epoch", _time_as_data(Loader.epoch, recorder.clock))
     kind = type(trial.update.augmentation)
     for owner, name, phase in (
-        (kind, "draw", "augment"),
-        (kind, "change", "augment"),
-        (kind, "mixed", "augment"),
+        (kind, "draw_numbers", "augment"),
+        (kind, "augment_images", "augment"),
+        (kind, "mix_batch", "augment"),
         (MovingAverage, "update", "optimizer"),
     ):
         recorder.time(owner, name, phase)

@@ -33,10 +33,9 @@ from onsight.step.calibrate import (
     fit_temperature_on_logits,
     recalibrate_norms,
 )
-from onsight.step.fine_tuning import HEAD_SHARE
 from onsight.text import fixed_percent, joined, percent
 from onsight.training.checkpoint import load_weights
-from onsight.training.fit_head import FittedHead, fit_head, fits_head, put_head
+from onsight.training.fit_head import FittedHead, fit_head, set_head, uses_fitted_head
 from onsight.training.interpolation import SHARES, Interpolation
 from onsight.training.job import RunJob
 from onsight.training.listener import RunListener
@@ -105,7 +104,7 @@ def fit(planned: PlannedRun, shared: Shared, job: RunJob) -> Trained:
     net = make_net(config, data.dataset, data.device, data.module, announce)
     head = None
     resumes = job.resume and job.folder.last_checkpoint.exists()
-    if fits_head(config, net) and not resumes:
+    if uses_fitted_head(config, net) and not resumes:
         head = _fit_head(planned, net, shared, job)
         if config.freeze:
             return _without_training(planned, net, head, shared, job)
@@ -300,7 +299,7 @@ def _announcing_weights(
     def announce(loaded: LoadedWeights) -> None:
         reporter.say(loaded.sentence)
         expected = expected_input(config.model, config.weights)
-        differences = expected.differences(size, config.fit) if expected else ""
+        differences = expected.describe_differences(size, config.fit) if expected else ""
         if differences:
             reporter.say(differences)
 
@@ -309,21 +308,11 @@ def _announcing_weights(
 
 def _fit_head(planned: PlannedRun, net: nn.Module, shared: Shared, job: RunJob) -> FittedHead:
     """Fit the head in a part of the time, or in all of it if nothing else is trained."""
-    config, data = planned.config, planned.data
-    fraction = 1.0 if config.freeze else HEAD_SHARE
+    config = planned.config
     reserve_evaluation(job.deadline, config, planned.dataset, planned.estimates.image_seconds)
-    classifier = Classifier(net, data.normalization, config.precision, data.device)
     job.world.report_activity("fitting the head")
     with job.world.watchdog_paused():  # every rank computes the same, in its own time
-        return fit_head(
-            config,
-            data,
-            classifier,
-            job.reporter,
-            job.decisions,
-            lambda: fraction * job.deadline.remaining(),
-            shared.features,
-        )
+        return fit_head(config, planned.data, net, job, shared.features)
 
 
 def _without_training(
@@ -338,13 +327,17 @@ def _without_training(
         progress.add_row(head.row)
         record.add(head.row)
     # The temperature is that of the head which has not learned from validation images.
-    temperature = fit_temperature_on_logits(classifier, head.logits, head.labels, job.world)
-    detector = fit_detector_on_features(classifier, head.seen, head.features, job.world)
-    if head.kept:
-        put_head(classifier.net, head.kept)
+    temperature = fit_temperature_on_logits(
+        classifier, head.validation_logits, head.validation_labels, job.world
+    )
+    detector = fit_detector_on_features(
+        classifier, head.training_features, head.validation_features, job.world
+    )
+    if head.refit_head:
+        set_head(classifier.net, head.refit_head)
     seconds = {"training": head.seconds}
     return Trained(
-        classifier, progress, temperature, detector, seconds, head.kept_images, head.fewer
+        classifier, progress, temperature, detector, seconds, head.refit_images, head.learning_curve
     )
 
 

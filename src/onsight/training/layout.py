@@ -88,7 +88,8 @@ def _choose_for_model(
         is_drawn = config.train_images != given_images and job.world.size == 1
         source = take_images(source, config)
         rate = choose_learning_rate(config)
-        job.reporter.choice("learning_rate", rate)
+        if not (config.freeze and config.loss == "cross-entropy"):  # a fitted head has none
+            job.reporter.choice("learning_rate", rate)
         for name, choice in fine_tuning.items():
             job.reporter.choice(name, choice)
         config = config.model_copy(update={"learning_rate": rate.value})

@@ -66,7 +66,7 @@ def open_data(layout: Layout, module: nn.Module | None, job: Job) -> OpenedData:
             "train_images": _count_drawn(layout, dataset, job.reporter),
         }
     )
-    split = dataset.units.how
+    split = dataset.units.basis
     if not job.budget and job.world.is_main:
         split = _glance(dataset, layout.source.name, split, job.reporter)
     job.reporter.choice("split", split)

@@ -15,7 +15,7 @@ from onsight.data.index import TRAIN
 from onsight.data.loader import Loader
 from onsight.step.fine_tuning import choose_average, choose_freezing
 from onsight.step.losses import choose_class_weights
-from onsight.training.fit_head import fits_head
+from onsight.training.fit_head import uses_fitted_head
 from onsight.training.job import Job
 from onsight.training.open_data import OpenedData
 from onsight.training.placement_check import naming_misplaced
@@ -208,7 +208,7 @@ def _choose_compute(
     plain = default_options(config, data.device, job.threads.value)
     if job.world.size > 1:
         compute = unmeasured_plan(config, plain, _RANKS_NOT_MEASURED)
-    elif config.freeze and fits_head(config, data.new_network(config)):
+    elif config.freeze and uses_fitted_head(config, data.new_network(config)):
         compute = choose_inference(config, data, unmeasured_plan(config, plain, _NOTHING_TRAINED))
     else:
         compute = choose_compute(config, data, job.reporter, left_seconds, allowed)

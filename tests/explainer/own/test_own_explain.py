@@ -70,9 +70,9 @@ def test_the_phases_of_a_step_add_up_and_the_work_is_counted(bars):
 @pytest.mark.parametrize(
     ("planted", "phase"),
     [
-        pytest.param("draw", "augment", marks=pytest.mark.soak),
-        ("change", "augment"),
-        pytest.param("mixed", "augment", marks=pytest.mark.soak),
+        pytest.param("draw_numbers", "augment", marks=pytest.mark.soak),
+        ("augment_images", "augment"),
+        pytest.param("mix_batch", "augment", marks=pytest.mark.soak),
         (None, "optimizer"),
     ],
 )

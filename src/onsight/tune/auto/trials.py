@@ -103,9 +103,9 @@ def try_head(config: Config, sample: Sample, device: torch.device, seconds: floa
     if len(data) >= _LEAST_FOR_CURVE:
         part = data.take(torch.arange(len(data) // 2))
         fewer = choose_head(part, nothing, classes, penalties=COARSE)
-        half = fewer.right, len(fewer.labels)
+        half = fewer.correct, len(fewer.labels)
     total = len(chosen.labels)
-    return Tried(chosen.right, total, len(data), len(data), each, half)
+    return Tried(chosen.correct, total, len(data), len(data), each, half)
 
 
 def try_training(config: Config, sample: Sample, device: torch.device, seconds: float) -> Tried:
