@@ -39,7 +39,7 @@ def test_two_ranks_stream_what_one_does(tmp_path):
         url = f"{server.url}/part-{{000..011}}.tar"
         code, _, err = Launched(tmp_path, url, *words, "--out", tmp_path / "two").end()
         assert code == 0, err
-        read = {name: n for (method, name), n in server.asked.items() if method == "GET"}
+        read = {name: n for (method, name), n in server.requests.items() if method == "GET"}
         fields = ALONE | STREAM | {"out": tmp_path / "one", "reporter": SilentReporter()}
         alone = onsight.train(url, **fields)
     assert len(read) == 12

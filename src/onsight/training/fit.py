@@ -110,7 +110,7 @@ def fit(planned: PlannedRun, shared: Shared, job: RunJob) -> Trained:
             return _without_training(planned, net, head, shared, job)
     with stop_on_signals(job.world.stop):
         classifier, progress = _train_layers(planned, net, head, shared, job)
-    job.world.broadcast("best weights", str)  # the first rank has written them by now
+    job.world.wait_for_first_rank("best weights")
     load_weights(job.folder.best_weights, classifier.net)
     seconds = {"training": progress.training_seconds, "validation": progress.validation_seconds}
     if config.recalibrate_norm and not config.freeze:  # a frozen backbone keeps its own
@@ -166,7 +166,7 @@ def _train_layers(
         if (head or interpolation.is_open) and is_affordable:
             deadline.reserve("interpolation", seconds)
         progress = trainer.run()
-        job.world.broadcast("first weights", str)  # the first rank has written them by now
+        job.world.wait_for_first_rank("first weights")
         deadline.release("interpolation")
         if interpolation.is_open and progress.epoch and progress.best_accuracy >= 0:
             count = job.decisions.decide(

@@ -183,7 +183,7 @@ def _claimed(path: Path, resume: bool, world: World) -> Iterator[RunFolder]:
     if world.is_main:
         folder = claim_folder(path, resume)
         keep_job(path)
-    world.broadcast("claim", str)
+    world.wait_for_first_rank("claim")
     folder = folder or share_folder(path)
     try:
         yield folder

@@ -179,7 +179,7 @@ def _fit_training(
     with budget.trying():
         timing = time_run(budget, config, data, job.world, pace)
     budget.read_clock()
-    image_seconds = SLOWER * timing.judge.per_image
+    image_seconds = SLOWER * timing.evaluate.per_image
     images = reserve_evaluation(budget.deadline, config, data.dataset, image_seconds)
     left_seconds = budget.left_seconds - images * image_seconds
     batch_size = fit_batch(config, timing.train, left_seconds, training)

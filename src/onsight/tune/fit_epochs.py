@@ -51,7 +51,7 @@ class RunTiming:
 
     build_seconds: float
     train: Timing
-    judge: Timing
+    evaluate: Timing
 
 
 def time_run(
@@ -72,12 +72,12 @@ def time_run(
     step_seconds = max(_MIN_TIMING_SECONDS, seconds - built)
     train = time_batch_sizes(lambda size: steps(size)(1), share, step_seconds)
     at_once = evaluation_batch_size(data.device, data.dataset.format.model_size)
-    judge = time_batch_sizes(_judging(trial), min(at_once, len(trial.ids)), seconds)
-    judge = judge.best(pace.evaluate) if pace else judge
-    mine = [built, train.scaled(1.0, world.size).seconds, judge.scaled(1 / world.size).seconds]
+    evaluate = time_batch_sizes(_make_evaluation(trial), min(at_once, len(trial.ids)), seconds)
+    evaluate = evaluate.best(pace.evaluate) if pace else evaluate
+    mine = [built, train.scaled(1.0, world.size).seconds, evaluate.scaled(1 / world.size).seconds]
     agreed = json.loads(world.broadcast("timing", lambda: json.dumps(mine)))
-    train, judge = (Timing({int(n): s for n, s in one.items()}) for one in agreed[1:])
-    return RunTiming(agreed[0], train, judge)
+    train, evaluate = (Timing({int(n): s for n, s in one.items()}) for one in agreed[1:])
+    return RunTiming(agreed[0], train, evaluate)
 
 
 def reserve_evaluation(
@@ -140,16 +140,16 @@ def fit_epochs(
     return config.model_copy(update={"epochs": max(1, round(epochs))})
 
 
-def _judging(trial: Trial) -> Callable[[int], float]:
+def _make_evaluation(trial: Trial) -> Callable[[int], float]:
     """A function that evaluates so many images and returns the seconds it took."""
     net, scaling, device = trial.step.model, trial.data.normalization, trial.data.device
     classifier = Classifier(net, scaling, trial.config.precision, device)
 
-    def judge(images: int) -> float:
+    def evaluate(images: int) -> float:
         loader = Loader(trial.data.images, trial.ids[:images], images, device)
         batches = islice(loader.in_order(), 1)
         begun = time.perf_counter()
         evaluate_batches(classifier, batches)  # ends with the results on the CPU
         return time.perf_counter() - begun
 
-    return judge
+    return evaluate
