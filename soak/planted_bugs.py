@@ -134,7 +134,7 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/training/saving.py",
-        "self.folder.former_checkpoint if self.last_is_whole else None",
+        "self.folder.previous_checkpoint if self.last_is_whole else None",
         "None",
         _DAMAGE,
     ),
@@ -214,8 +214,8 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/training/verify_resume.py",
-        "enumerate(zip(first, second, strict=True)) if a != b]",
-        "enumerate(zip(first, second, strict=True)) if False]",
+        "for number, (a, b) in pairs if a != b]",
+        "for number, (a, b) in pairs if False]",
         _VERIFY,
     ),
     Bug(

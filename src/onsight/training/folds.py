@@ -63,7 +63,7 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
     for fold in range(1, folds + 1):
         name = f"fold {fold} of {folds}"
         held_out = _hold_out(planned, fold)
-        folder = job.folder.of_fold(fold)
+        folder = job.folder.for_fold(fold)
         part = _read_kept(held_out, folder, job.world)
         if part is None:
             fold_job = _make_fold_job(job, fold, folder, name, 1 / (folds + 2 - fold))
@@ -163,7 +163,7 @@ def _read_kept(planned: PlannedRun, folder: RunFolder, world: World) -> Evaluati
     tensors, facts = read_tensors(path)
     if facts["data_key"] != planned.data_key:
         raise DataError(
-            f"the images changed since the run in {folder.to_resume} began; "
+            f"the images changed since the run in {folder.out} began; "
             "start a new run, or restore the original images"
         )
     views = _per_image("views", tensors) if "views.ids" in tensors else None

@@ -26,9 +26,9 @@ from onsight.training.run_folder import (
     CONFIG,
     RunFolder,
     claim_folder,
-    keep_job,
     next_run_folder,
     share_folder,
+    write_job_id,
 )
 from onsight.tune.budget import Budget
 from onsight.tune.plan import choose_threads
@@ -164,7 +164,7 @@ def _claimed(path: Path, resume: bool, world: World) -> Iterator[RunFolder]:
     folder = None
     if world.is_main:
         folder = claim_folder(path, resume)
-        keep_job(path)
+        write_job_id(path)
     world.broadcast("claim", str)
     folder = folder or share_folder(path)
     try:

@@ -27,7 +27,7 @@ from onsight.ranks.meeting import RankInfo, first_says, meet, rank_from_env
 from onsight.report.console import Reporter
 from onsight.training.decisions import is_complete, read_decisions
 from onsight.training.loggers.loggers import check_installed
-from onsight.training.run_folder import CONFIG, has_begun, run_of_job
+from onsight.training.run_folder import CONFIG, find_run_of_job, has_config
 from onsight.training.saving import refuse_taken, restore
 from onsight.tune.compute import why_not_graphed
 
@@ -177,8 +177,8 @@ def _find_begun(
 
     def find() -> str:
         if restarted:
-            return str(path) if path and has_begun(path) else ""
-        return str(run_of_job(path) or "")
+            return str(path) if path and has_config(path) else ""
+        return str(find_run_of_job(path) or "")
 
     found = first_says(store, rank_info, "begun", find) if rank_info and store else find()
     return Path(found) if found else None
@@ -190,7 +190,7 @@ def _bring_back(
     """Fetch the checkpoints of a run whose folder is lost, once for all ranks."""
 
     def bring() -> str:
-        return str(bool(url) and not has_begun(path) and restore(str(url), path))
+        return str(bool(url) and not has_config(path) and restore(str(url), path))
 
     if rank_info and store:
         first_says(store, rank_info, "brought back", bring)

@@ -170,7 +170,7 @@ class Checkpoints:
         checkpoint = self._read()
         if checkpoint.run.data_key != self.data_key:
             raise DataError(
-                f"the images changed since the run in {self.folder.to_resume} began; "
+                f"the images changed since the run in {self.folder.out} began; "
                 "start a new run, or restore the original images"
             )
         self.decisions.update(checkpoint.run.decisions)
@@ -178,7 +178,7 @@ class Checkpoints:
         return checkpoint
 
     def _read(self) -> Checkpoint:
-        last, former = self.folder.last_checkpoint, self.folder.former_checkpoint
+        last, former = self.folder.last_checkpoint, self.folder.previous_checkpoint
         try:
             checkpoint = read_checkpoint(last)
         except OtherCheckpoint:
@@ -202,7 +202,7 @@ class Checkpoints:
     def save(self, update: Update, progress: Progress) -> None:
         """Begin to write a checkpoint; the whole one that it replaces is kept."""
         self.saved_at = time.monotonic()
-        former = self.folder.former_checkpoint if self.last_is_whole else None
+        former = self.folder.previous_checkpoint if self.last_is_whole else None
 
         def take() -> Snapshot:
             elapsed = self.deadline.elapsed()
@@ -231,7 +231,7 @@ class Checkpoints:
     def drop_former(self) -> None:
         """Training is over: its last checkpoint is enough."""
         if self.world.is_main:
-            self.folder.former_checkpoint.unlink(missing_ok=True)
+            self.folder.previous_checkpoint.unlink(missing_ok=True)
 
     def _write(self, path: Path, take: Callable[[], Snapshot], former: Path | None = None) -> None:
         if self.world.is_main:

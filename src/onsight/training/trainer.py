@@ -266,7 +266,7 @@ class Trainer:
                 where = "after the last epoch, before the results"
             raise Interrupted(
                 f"stopped {where}; a checkpoint was written: continue with --out "
-                f"{self.checkpoints.folder.to_resume} --resume",
+                f"{self.checkpoints.folder.out} --resume",
                 self.world.stop.signal_number or signal.SIGTERM,
             )
 
