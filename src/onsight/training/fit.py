@@ -45,7 +45,7 @@ from onsight.training.model_file import make_model_file
 from onsight.training.pacers import DeadlinePacer, EpochPacer, Pacer, RecordedPacer
 from onsight.training.place import PlannedRun
 from onsight.training.placement_check import PlacementCheck, naming_misplaced
-from onsight.training.progress import Progress, Record
+from onsight.training.progress import MetricsLog, Progress
 from onsight.training.saving import Checkpoints, CheckpointWriter, Mirror
 from onsight.training.trainer import Trainer, TrainerData
 from onsight.tune.fit_epochs import reserve_evaluation
@@ -334,9 +334,9 @@ def _without_training(
     classifier = Classifier(net, data.normalization, planned.config.precision, data.device)
     progress = Progress(images=head.images, training_seconds=head.seconds)
     if job.world.is_main:
-        record = Record(job.folder.path, progress.rows, 0, shared.loggers)
+        log = MetricsLog(job.folder.path, progress.rows, 0, shared.loggers)
         progress.add_row(head.row)
-        record.add(head.row)
+        log.log_epoch(head.row)
     # The temperature is that of the head which has not learned from validation images.
     temperature = set_temperature(classifier, head.logits, head.labels, job.world)
     detector = set_out_of_distribution(classifier, head.seen, head.features, job.world)
