@@ -23,7 +23,7 @@ from onsight.training.evaluate import Evaluation, evaluate
 from onsight.training.fit import Shared, Trained, fit
 from onsight.training.job import RunJob
 from onsight.training.loggers.logger import LoggedRun
-from onsight.training.loggers.loggers import Loggers, logging
+from onsight.training.loggers.loggers import Loggers, open_loggers
 from onsight.training.place import PlannedRun
 from onsight.training.run_folder import RunFolder
 from onsight.tune.training_data import data_key, make_normalization
@@ -134,7 +134,7 @@ def _fold_logging(
     """Log a fold to TensorBoard files in its folder; other loggers only get the final model."""
     names = [name for name in planned.config.loggers if name == "tensorboard"]
     run = LoggedRun(job.folder.path, shared.provenance["data"], planned.config.model_dump())
-    return logging(names if job.world.is_main else [], run, job.reporter)
+    return open_loggers(names if job.world.is_main else [], run, job.reporter)
 
 
 def _make_row(

@@ -25,8 +25,8 @@ from onsight.training.request import Request
 from onsight.training.run_folder import (
     CONFIG,
     RunFolder,
+    choose_run_folder,
     claim_folder,
-    next_run_folder,
     share_folder,
     write_job_id,
 )
@@ -106,7 +106,7 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
         world = join(rank_info, device.value, config.cuda_graph == "on", request.store)
         with world.joined():
             chosen = world.broadcast(
-                "folder", lambda: str(request.out or next_run_folder(default_name))
+                "folder", lambda: str(request.out or choose_run_folder(default_name))
             )
             refuse_inside_data(Path(chosen), name_data(data), "../runs/first")
             reporter = request.reporter if world.is_main else SilentReporter()

@@ -153,7 +153,7 @@ def share_folder(path: Path) -> RunFolder:
     return RunFolder(path, None, resumed=True)
 
 
-def next_run_folder(data: str) -> Path:
+def choose_run_folder(data: str) -> Path:
     """Return the first unused path of runs/NAME, runs/NAME-2 and so on, named after the data."""
     name = Path(data).resolve().name.partition(".")[0] or "run"
     number = 1

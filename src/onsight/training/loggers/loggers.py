@@ -66,7 +66,7 @@ class Loggers:
 
 
 @contextmanager
-def logging(names: Sequence[str], run: LoggedRun, reporter: Reporter) -> Iterator[Loggers]:
+def open_loggers(names: Sequence[str], run: LoggedRun, reporter: Reporter) -> Iterator[Loggers]:
     """Open the loggers of a run, and close them on leaving the block."""
     loggers = Loggers(reporter.warn)
     finished = False
