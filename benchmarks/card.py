@@ -243,7 +243,7 @@ def phases(model: str, device: torch.device, seconds: float) -> list[str]:
     scaling = measure_normalization(dataset.images, dataset.images.rows[:1000])
     trial = Trial(config, TrainingData(dataset, dataset.images.to(device), scaling, device))
     record = record_step(trial, batch_size, seconds)
-    train = trial.at(batch_size)
+    train = trial.timer(batch_size)
     train(1)
     with torch.profiler.profile() as profile:
         train(STEPS)

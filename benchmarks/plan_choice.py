@@ -80,7 +80,7 @@ class Case:
 
     def timer(self, way: Way) -> Callable[[], float]:
         trial = Trial(self.config.model_copy(update=way), self.data)
-        timed = trial.at(self.config.batch_size)
+        timed = trial.timer(self.config.batch_size)
         steps = max(1, round(0.15 / (timed(2) / 2)))
         return lambda: timed(steps) / steps
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onsight.config import Config, make_config
+from onsight.config import _UNUSED_BY_FITTED_HEAD, Config, make_config
 from onsight.errors import ConfigError
 
 WITH_PATTERN = sorted(
@@ -30,3 +30,7 @@ def test_the_forms_of_a_budget_are_listed():
 
 def test_fields_with_a_pattern_are_found():
     assert {"budget", "folds", "image_size"} <= set(WITH_PATTERN)
+
+
+def test_the_settings_without_effect_on_a_fitted_head_are_fields():
+    assert Config.model_fields.keys() >= _UNUSED_BY_FITTED_HEAD

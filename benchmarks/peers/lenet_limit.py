@@ -43,8 +43,9 @@ def prepare(options: argparse.Namespace) -> tuple[Step, tuple[Tensor, Tensor]]:
     batch = next(Loader(dataset.images, dataset.ids(TRAIN), options.batch_size, device).epoch(0, 0))
     augmentation = make_augmentation(config, dataset)
     normalization = make_normalization(config, dataset.images, dataset)
-    numbers = augmentation.draw(0, 0, batch.ids)
-    return step, augmentation.apply(batch, numbers, normalization, len(dataset.classes))
+    numbers = augmentation.draw_numbers(0, 0, batch.ids)
+    inputs = augmentation.augment_images(batch.images, numbers, normalization)
+    return step, augmentation.mix_batch(inputs, batch.labels, numbers, len(dataset.classes))
 
 
 def train(options: argparse.Namespace, meter: Meter) -> None:

@@ -1,7 +1,7 @@
 """The settings of a run: every flag of `onsight train` is a field of Config, with its help text.
 
-Precedence: flags, then --config FILE, then --recipe NAME, then the defaults below. Where settings
-are read from and saved to is in `config_files`.
+Flags take precedence over --config FILE, which takes precedence over --recipe NAME and the defaults
+below. `config_files` reads and saves settings.
 """
 
 from typing import Annotated, Any, Literal, NamedTuple
@@ -18,26 +18,41 @@ _AUGMENTATION = Parameter(group=Group("Augmentation (training images only)", sor
 _MACHINE = Parameter(group=Group("Machine", sort_key=5))
 _TUTORIALS = Parameter(group=Group("Only to reproduce tutorials", sort_key=6))
 
-# Marks a field that affects how long a training step takes; measured plans are cached by these.
+# Marks a field that affects how long a training step takes. Cached plans depend on these fields.
 AFFECTS_STEP_TIME = object()
 
-# Settings that affect where a run computes, stores and reports, but not its result.
+# Settings about where a run computes, stores and reports, which may change when it is resumed.
+# Another device, number of ranks or of threads changes how sums are rounded (docs/architecture.md).
 OVERRIDABLE_ON_RESUME = {
     "device", "ranks", "restarts", "threads", "cache_folder", "residency", "log",
     "checkpoint_steps", "checkpoint_seconds", "checkpoints",
+}  # fmt: skip
+
+# Settings without effect if the head of a frozen network is fitted on features. Settings that
+# Onsight fills in itself, such as the learning rate, are missing, because they are always set.
+_UNUSED_BY_FITTED_HEAD = {
+    "epochs", "batch_size", "optimizer", "momentum", "weight_decay", "schedule", "warmup_epochs",
+    "label_smoothing", "ema", "recalibrate_norm", "clip_norm", "accumulate", "patience_epochs",
+    "log_every_steps", "checkpoint_seconds", "checkpoint_steps", "checkpoints", "keep_epochs",
+    "translate", "rotate_degrees", "jitter", "cutout", "mixup", "cutmix",
 }  # fmt: skip
 
 Tta = Literal["none", "flip", "flip-shift"]
 
 
 class RetiredField(NamedTuple):
-    """A field of older versions."""
+    """A field of older versions.
 
-    default: object  # every saved config names it, so this value is dropped silently
-    instead: str  # what to do instead, for the error message
+    Attributes:
+        default: Its former default, which is dropped silently, because every saved config has it.
+        instead: What to do instead, for the error message.
+    """
+
+    default: object
+    instead: str
 
 
-# What to write in the fields that have a pattern, for the message of a value that does not match.
+# Valid values of the fields with a pattern, for error messages.
 _FORMS = {
     "background": "a colour, such as #ffffff",
     "budget": "a number and a unit, such as 90s, 5m or 2h",
@@ -471,7 +486,7 @@ class Config(BaseModel):
 
 
 def make_config(*layers: dict[str, Any]) -> Config:
-    """Merge layers of fields, later ones winning, into a config. Raises ConfigError."""
+    """Merge layers of fields into a config; later layers take precedence. Raises ConfigError."""
     merged: dict[str, Any] = {}
     for layer in layers:
         merged |= layer
@@ -481,12 +496,17 @@ def make_config(*layers: dict[str, Any]) -> Config:
         raise ConfigError(explain_invalid(error)) from error
 
 
-def refuse_code_from_files(config: Config, given: dict[str, Any]) -> Config:
-    """Return the config unless a file in it names code to run that the user did not name.
+def refuse_code_from_files(config: Config, fields: dict[str, Any]) -> Config:
+    """Return the config, unless it names code to run that the user did not name.
 
-    given: the fields that the user set directly. Raises ConfigError.
+    Args:
+        config: The config, which may come from a file.
+        fields: The fields that the user set directly.
+
+    Raises:
+        ConfigError: If a file names the code.
     """
-    if ":" in config.model and "model" not in given:
+    if ":" in config.model and "model" not in fields:
         raise ConfigError(
             f"the config names code, model = '{config.model}', and code named by a file is not "
             f"run; if you trust that code, add --model {config.model}"
@@ -495,23 +515,33 @@ def refuse_code_from_files(config: Config, given: dict[str, Any]) -> Config:
 
 
 def fields_for_resume(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields to pass again when a run resumes: its folder has all others.
+    """Return the fields to pass again when a run resumes; the others are read from its folder.
 
-    A model's code is among them, because it runs only if the user names it.
+    The code of a model is among them, because it runs only if the user names it.
     """
     names = OVERRIDABLE_ON_RESUME | ({"model"} if ":" in str(fields.get("model")) else set())
     return {name: value for name, value in fields.items() if name in names}
 
 
 def step_time_fields() -> list[str]:
-    """Return the names of the fields that affect how long a training step takes."""
+    """Return the names of the fields that are marked AFFECTS_STEP_TIME."""
     return [
         name for name, field in Config.model_fields.items() if AFFECTS_STEP_TIME in field.metadata
     ]
 
 
+def find_unused_by_fitted_head(config: Config) -> list[str]:
+    """Return the flags that were set but have no effect, because the head is fitted on features."""
+    return [
+        "--" + name.replace("_", "-")
+        for name, field in Config.model_fields.items()
+        if name in config.model_fields_set & _UNUSED_BY_FITTED_HEAD
+        and getattr(config, name) != field.default
+    ]
+
+
 def drop_retired(fields: dict[str, Any]) -> dict[str, Any]:
-    """Drop the retired fields that have their old default."""
+    """Drop retired fields that have their former default."""
     return {
         name: value
         for name, value in fields.items()
@@ -520,7 +550,7 @@ def drop_retired(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def explain_invalid(error: ValidationError) -> str:
-    """Return a pydantic error as one plain line per field."""
+    """Describe a pydantic error in one line per field."""
     lines = []
     for problem in error.errors():
         field = ".".join(str(part) for part in problem["loc"])
@@ -537,7 +567,7 @@ def explain_invalid(error: ValidationError) -> str:
 
 
 def explain_unknown(name: str) -> str:
-    """Return why a config has no field of this name, and what to write instead."""
+    """Explain that a config has no field of this name, and what to write instead."""
     if name in RETIRED_FIELDS:
         return f"'{name}' was removed: {RETIRED_FIELDS[name].instead}."
     return f"unknown field '{name}'.{did_you_mean(name, Config.model_fields)}"

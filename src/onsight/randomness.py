@@ -56,7 +56,7 @@ def _mix_tensor(words: Tensor) -> Tensor:
 def uniform(seed: int, epoch: int, ids: Tensor, columns: Sequence[int]) -> Tensor:
     """Return numbers in [0, 1), one row per image, each a function of (seed, epoch, id, column).
 
-    ids: int64 (B,) image numbers; columns: which of an image's 64 numbers to return. Returns
+    ids: int64 (B,) image ids; columns: which of an image's 64 numbers to return. Returns
     float32 (B, len(columns)) on the device of ids.
     """
     base = _signed(key(seed, epoch))

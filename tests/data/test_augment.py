@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from augmented import augment
 
 from onsight.config import step_time_fields
 from onsight.data.augment import SETTINGS, Augmentation
+from onsight.data.augmentation_ops import NEXT_FREE_COLUMN
 from onsight.data.loader import Batch
 from onsight.data.normalization import Normalization
 
@@ -40,7 +42,7 @@ def test_every_setting_is_a_field_of_the_config_and_tested_here():
 def test_no_column_is_shared_and_none_ever_changes():
     columns = Augmentation.of(**ALL).columns
     # another number would change what every training sees
-    assert sorted(columns) == list(range(len(columns)))
+    assert sorted(columns) == list(range(NEXT_FREE_COLUMN))
     assert Augmentation.of(flip=True).columns == [0, 1, 2]
     assert Augmentation.of(jitter=0.1).columns == [8, 9, 10]
     assert Augmentation.of(cutout=0.1).columns == [11, 12]
@@ -57,8 +59,7 @@ def test_each_change_depends_on_the_image_alone_and_changes_with_the_epoch(name)
     batch, augmentation = batch_of(images(12, 12, 12)), Augmentation.of(**{name: ALL[name]})
 
     def augmented(part, epoch):
-        numbers = augmentation.draw(7, epoch, part.ids)
-        return augmentation.apply(part, numbers, NORMALIZATION, 3)[0]
+        return augment(augmentation, part, 7, epoch, NORMALIZATION, 3)[0]
 
     whole = augmented(batch, 1)
     neighbours = batch_of(images(12, 12, 12))._replace(ids=torch.arange(12) + 90)
@@ -74,8 +75,7 @@ def test_each_change_depends_on_the_image_alone_and_changes_with_the_epoch(name)
 
 def test_nothing_asked_is_plain_normalization():
     batch = batch_of(images())
-    none = Augmentation.of()
-    inputs, targets = none.apply(batch, none.draw(0, 0, batch.ids), NORMALIZATION, 3)
+    inputs, targets = augment(Augmentation.of(), batch, 0, 0, NORMALIZATION, 3)
     expected = (
         batch.images.permute(0, 3, 1, 2) / 255.0 - torch.tensor(NORMALIZATION.mean).view(1, 3, 1, 1)
     ) / torch.tensor(NORMALIZATION.std).view(1, 3, 1, 1)
@@ -84,8 +84,8 @@ def test_nothing_asked_is_plain_normalization():
 
 
 def test_everything_together_keeps_shape_and_stays_finite():
-    batch, everything = batch_of(images(8, 20, 14)), Augmentation.of(**ALL)
-    inputs, targets = everything.apply(batch, everything.draw(0, 0, batch.ids), NORMALIZATION, 3)
+    batch = batch_of(images(8, 20, 14))
+    inputs, targets = augment(Augmentation.of(**ALL), batch, 0, 0, NORMALIZATION, 3)
     assert inputs.shape == (7, 3, 20, 14)  # the last image is only a partner
     assert targets.shape == (7, 3)
     assert inputs.isfinite().all()

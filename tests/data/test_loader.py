@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from augmented import augment
 
 from onsight.data import normalization
 from onsight.data.augment import Augmentation
@@ -140,8 +141,7 @@ def test_shares_are_mixed_as_the_whole_batch_is(ranks, mixing):
     def mixed(rank, ranks):
         loader = Loader(images, ids, 30, CPU, rank, ranks, with_next=True)
         for batch in loader.epoch(3, 2):
-            numbers = augmentation.draw(3, 2, batch.ids)
-            yield augmentation.apply(batch, numbers, scaling, 7)
+            yield augment(augmentation, batch, 3, 2, scaling, 7)
 
     shares = zip(*(mixed(rank, ranks) for rank in range(ranks)), strict=True)
     for (inputs, targets), parts in zip(mixed(0, 1), shares, strict=True):

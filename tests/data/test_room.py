@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2.functional as reference
+from augmented import augment
 from PIL import Image
 
 import onsight
@@ -121,9 +122,8 @@ def test_training_images_come_out_at_the_inputs_size():
     labels = torch.arange(4)
     batch = Batch(images, labels, labels, labels)
     augmentation = Augmentation.of(flip=True, crop_area=0.4, cutmix=1.0, input_size=(28, 24))
-    numbers = augmentation.draw(1, 2, labels)
     scaling = Normalization(PLAIN.mean, PLAIN.std)
-    inputs, targets = augmentation.apply(batch, numbers, scaling, 4)
+    inputs, targets = augment(augmentation, batch, 1, 2, scaling, 4)
     assert inputs.shape == (3, 3, 28, 24)
     assert targets.shape == (3, 4)
 

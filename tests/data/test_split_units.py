@@ -67,7 +67,7 @@ def test_no_group_is_divided(tmp_path, pattern):
     dataset = dataset_of(images(tmp_path / "data"), group_by=pattern, folds="1")
     assert {len(splits) for splits in sides(dataset).values()} == {1}
     assert {TRAIN, VALIDATION, TEST} <= set(dataset.splits.tolist())
-    assert "40 groups" in dataset.units.how.reason
+    assert "40 groups" in dataset.units.basis.reason
 
 
 def test_a_column_of_groups_does_the_same(tmp_path):
@@ -122,7 +122,7 @@ def test_the_latest_are_tested(tmp_path):
     assert [next(iter(days[day])) for day in range(20)] == [TRAIN] * 16 + [VALIDATION] * 2 + [
         TEST
     ] * 2
-    assert dataset.units.how.value == "by time"
+    assert dataset.units.basis.value == "by time"
     assert dataset.folds.value == 1
 
 
@@ -183,7 +183,7 @@ def test_near_duplicates_stay_together_if_asked_or_if_they_are_known(tmp_path):
     cache_near_duplicates(cache, source, apart.pack, find_near_duplicates(apart.pack))
     known = dataset_of(data, cache, test_fraction=0.3, folds="1")
     assert divided(known) == 0
-    assert "40 pairs of near-duplicates" in known.units.how.reason
+    assert "40 pairs of near-duplicates" in known.units.basis.reason
 
 
 def test_a_near_duplicate_of_a_given_test_image_is_left_out_of_training(tmp_path):

@@ -13,7 +13,7 @@ from torch import nn
 import onsight
 from odd_files import odd_files
 from onsight.errors import ModelError
-from onsight.evaluation.out_of_distribution import with_scores
+from onsight.evaluation.out_of_distribution import logits_and_scores
 from onsight.export.to_onnx import write_onnx
 from onsight.export.whole import as_program
 from onsight.inference.onnx_runner import load_onnx
@@ -78,7 +78,7 @@ def test_the_scores_of_unlike_images_are_torchs(tmp_path):
     runner = load_onnx(tmp_path / "a.onnx")
     images = draw.integers(0, 256, (7, 16, 12, 3), np.uint8)
     classifier = Classifier(net, PREPARED.normalization, "fp32", torch.device("cpu"), 1.0, stored)
-    _, expected = with_scores(classifier, torch.from_numpy(images))
+    _, expected = logits_and_scores(classifier, torch.from_numpy(images))
     found = runner.run(images)
     assert np.allclose(found.scores, expected.numpy(), atol=1e-5)
     assert runner.threshold == stored.threshold

@@ -23,8 +23,8 @@ def test_each_point_is_a_head_fitted_on_that_part():
     for point in found:
         head = settings.fit(train.take(order[: point.images]), 2)
         right = head(validation.views[0]).argmax(dim=1) == validation.labels
-        assert (point.right, point.evaluated) == (int(right.sum()), 2000)
-    assert found[-1].right > found[0].right
+        assert (point.correct, point.evaluated) == (int(right.sum()), 2000)
+    assert found[-1].correct > found[0].correct
 
 
 def test_with_folds_every_image_judges_once():

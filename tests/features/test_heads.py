@@ -39,7 +39,9 @@ def labelled(features, labels):
 def test_logistic_regression_is_scikit_learns(penalty, is_weighted):
     features, labels = clouds(200)
     weights = torch.linspace(0.2, 1.8, 200).double() if is_weighted else None
-    head = fit_logistic(features, labels, CLASSES, penalty, weights, iterations=1000)
+    head = fit_logistic(
+        features, labels, LinearHead.zeros(CLASSES, features), penalty, weights, iterations=1000
+    )
     oracle = LogisticRegression(C=1 / (200 * penalty), tol=1e-9, max_iter=5000)
     oracle.fit(features.numpy(), labels.numpy(), None if weights is None else weights.numpy())
     logits = head(features)
@@ -50,9 +52,11 @@ def test_logistic_regression_is_scikit_learns(penalty, is_weighted):
 
 def test_a_warm_start_leads_to_the_same_head():
     features, labels = clouds(200)
-    cold = fit_logistic(features, labels, CLASSES, 0.01, iterations=1000)
-    other = fit_logistic(features, labels, CLASSES, 1.0)
-    warm = fit_logistic(features, labels, CLASSES, 0.01, start=other, iterations=1000)
+    cold = fit_logistic(
+        features, labels, LinearHead.zeros(CLASSES, features), 0.01, iterations=1000
+    )
+    other = fit_logistic(features, labels, LinearHead.zeros(CLASSES, features), 1.0)
+    warm = fit_logistic(features, labels, other, 0.01, iterations=1000)
     assert torch.allclose(cold.weight, warm.weight, atol=1e-4)
 
 
@@ -89,14 +93,14 @@ def test_many_validation_images_judge_alone():
     assert torch.equal(chosen.labels, validation[1])
     head = chosen.settings.fit(labelled(*train), CLASSES)
     right = int((head(validation[0]).argmax(1) == validation[1]).sum())
-    assert abs(chosen.right - right) <= 3  # chosen with fewer iterations
+    assert abs(chosen.correct - right) <= 3  # chosen with fewer iterations
 
 
 def test_few_validation_images_are_judged_with_the_others_by_folds():
     train, validation = clouds(90), clouds(20, seed=1)
     chosen = choose_head(labelled(*train), labelled(*validation), CLASSES)
     assert len(chosen.labels) == 110
-    assert "3-fold" in chosen.how
+    assert "3-fold" in chosen.method
     assert torch.equal(chosen.labels.bincount(), torch.cat([train[1], validation[1]]).bincount())
 
 
@@ -104,7 +108,7 @@ def test_no_image_is_judged_by_a_head_that_it_trained():
     """Features that are unique to each image can be learned by heart, but tell no class."""
     features, labels = torch.eye(120).double(), torch.arange(120) % CLASSES
     chosen = choose_head(labelled(features, labels), labelled(features[:0], labels[:0]), CLASSES)
-    assert chosen.right / 120 < 0.45
+    assert chosen.correct / 120 < 0.45
 
 
 def test_noise_is_penalised_more_than_a_signal():
@@ -124,7 +128,7 @@ def test_all_views_are_fitted_and_the_plain_one_is_judged():
     both = HeadSettings(0.01).fit(views, CLASSES)
     assert not torch.allclose(plain.weight, both.weight, atol=1e-3)
     chosen = choose_head(views, labelled(*clouds(120, seed=1)), CLASSES)
-    assert chosen.right > 60
+    assert chosen.correct > 60
 
 
 def rings(count, seed=0):

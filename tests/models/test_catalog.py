@@ -29,7 +29,7 @@ OWN = {
 }
 
 
-def test_own_names_come_first_then_timms():
+def test_builtin_names_come_first_then_timms():
     names = model_names()
     assert names[: len(OWN)] == list(OWN)
     assert {"resnet10t", "test_vit", "tf_efficientnet_lite0"} <= set(names)

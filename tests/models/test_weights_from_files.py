@@ -132,7 +132,7 @@ def test_the_model_of_another_run_brings_its_preprocessing(net, tmp_path):
         assert preferred_size("compact", str(path)) == (20, 24)
         expected = expected_input("compact", str(path))
         assert expected.scaling(3) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
-        assert expected.differences((20, 24), "stretch") == ""
+        assert expected.describe_differences((20, 24), "stretch") == ""
 
 
 def test_grey_images_are_scaled_by_the_mean_of_the_channels():
@@ -149,7 +149,7 @@ def test_a_config_beside_the_weights_says_what_they_expect(net, tmp_path):
     config.write_text(json.dumps({"pretrained_cfg": {**facts, "interpolation": "bicubic"}}))
     expected = expected_input("compact", str(tmp_path))
     assert expected == ExpectedInput((0.3,) * 3, (0.2,) * 3, (96, 80), 0.9, "bicubic")
-    assert expected.differences((64, 64), "stretch") == (
+    assert expected.describe_differences((64, 64), "stretch") == (
         "these weights were trained for 96x80 pixels (here 64x64), bicubic scaling (here "
         "bilinear), a central crop of 90% of each side (here the whole image, --fit stretch)"
     )

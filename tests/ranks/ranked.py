@@ -94,8 +94,9 @@ def augmented(batch, augmentation, epoch):
     """Inputs and targets as float64; mixed in pairs, so that rounding depends on no others."""
 
     def apply(part):
-        numbers = augmentation.draw(1, epoch, part.ids)
-        inputs, targets = augmentation.apply(part, numbers, SCALING, 4)
+        numbers = augmentation.draw_numbers(1, epoch, part.ids)
+        inputs = augmentation.augment_images(part.images, numbers, SCALING)
+        inputs, targets = augmentation.mix_batch(inputs, part.labels, numbers, 4)
         return inputs.double(), targets.double() if augmentation.mixes else targets
 
     if not augmentation.mixes or len(batch.ids) < 2:
@@ -259,6 +260,10 @@ if __name__ == "__main__":
     world.recordings.add(kept)
     with world.joined():
         result = everything(world)
+        if world.is_main:
+            Path(f"{sys.argv[1]}.marker").touch()
+        world.wait_for_first_rank("marker")
+        assert Path(f"{sys.argv[1]}.marker").exists()
         assert not kept.is_free
     if world.is_main:
         Path(sys.argv[1]).write_text(json.dumps(result | {"is_free": kept.is_free}))

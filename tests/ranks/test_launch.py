@@ -250,22 +250,22 @@ NOW = 4_000_000_000  # later than torch's own times: the message comes last
 
 def test_a_rank_that_the_launcher_ended_is_not_the_cause(tmp_path):
     failures = {0: failure(tmp_path, 0, -15), 1: failure(tmp_path, 1, 2, at=NOW)}
-    error = launch._explain(failures, tmp_path)
+    error = launch._to_error(failures, tmp_path)
     assert (str(error), error.exit_code) == ("said by 1", 2)
 
 
 def test_a_killed_rank_is_the_cause_even_if_others_reported_it_lost(tmp_path):
     failures = {0: failure(tmp_path, 0, 1, at=NOW, lost=True), 1: failure(tmp_path, 1, -9)}
-    error = launch._explain(failures, tmp_path)
+    error = launch._to_error(failures, tmp_path)
     assert isinstance(error, RankLost)
     assert "rank 1 was lost, killed by SIGKILL" in str(error)
 
 
 def test_the_first_message_is_reported(tmp_path):
     failures = {0: failure(tmp_path, 0, 1, at=20), 1: failure(tmp_path, 1, 2, at=10)}
-    assert str(launch._explain(failures, tmp_path)) == "said by 1"
+    assert str(launch._to_error(failures, tmp_path)) == "said by 1"
 
 
 def test_a_rank_that_ends_alone_by_a_signal_is_named(tmp_path):
-    error = launch._explain({1: failure(tmp_path, 1, -15)}, tmp_path)
+    error = launch._to_error({1: failure(tmp_path, 1, -15)}, tmp_path)
     assert "rank 1 was lost, killed by SIGTERM" in str(error)

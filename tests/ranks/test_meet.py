@@ -24,7 +24,7 @@ def start(store, size, order):
     parts = {}
     with ThreadPoolExecutor(size) as threads:
         for rank in order:
-            found = threads.submit(meet._own_part, store.clone(), info(rank, size))
+            found = threads.submit(meet._fresh_part, store.clone(), info(rank, size))
             parts[rank] = found
     return [parts[rank].result(20) for rank in range(size)]
 
@@ -43,17 +43,17 @@ def test_each_start_has_a_part_of_its_own(store, order):
 
 def test_a_rank_that_another_start_has_left_is_not_waited_for(store):
     store.set("onsight/name/1", "of a former start")
-    first = threading.Thread(target=meet._own_part, args=(store.clone(), info(0, 2)), daemon=True)
+    first = threading.Thread(target=meet._fresh_part, args=(store.clone(), info(0, 2)), daemon=True)
     first.start()
     first.join(0.5)
     assert first.is_alive()  # it told the former rank where to go, but that one does not come
-    meet._own_part(store, info(1, 2))
+    meet._fresh_part(store, info(1, 2))
     first.join(20)
     assert not first.is_alive()
 
 
 def test_all_ranks_have_what_the_first_says(store):
     with ThreadPoolExecutor(2) as threads:
-        late = threads.submit(meet.first_says, store.clone(), info(1, 2), "key", lambda: "mine")
-        first = threads.submit(meet.first_says, store.clone(), info(0, 2), "key", lambda: "first")
+        late = threads.submit(meet.broadcast, store.clone(), info(1, 2), "key", lambda: "mine")
+        first = threads.submit(meet.broadcast, store.clone(), info(0, 2), "key", lambda: "first")
         assert (first.result(20), late.result(20)) == ("first", "first")

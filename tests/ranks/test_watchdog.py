@@ -93,7 +93,7 @@ def test_a_rank_that_moves_is_slow_but_not_stuck():
 
 def test_what_a_rank_did_last_is_kept():
     heartbeats = look(lambda rank, second: working(second), 7)
-    assert [seen.doing for seen in heartbeats.last_seen] == ["in epoch 1, step 7"] * 2
+    assert [seen.activity for seen in heartbeats.last_seen] == ["in epoch 1, step 7"] * 2
 
 
 def test_all_ranks_that_are_behind_are_named():
@@ -195,7 +195,7 @@ def hasty(monkeypatch):
     monkeypatch.setattr(watchdog.Heartbeats.silent, "__defaults__", (0.5,))
     monkeypatch.setattr(watchdog.Watchdog.find_lost, "__defaults__", (SOON,))
     # Here all ranks are one process, that of the tests.
-    monkeypatch.setattr(watchdog.Watchdog, "_kill_beside", lambda self, ranks: None)
+    monkeypatch.setattr(watchdog.Watchdog, "_kill_local", lambda self, ranks: None)
     reasons = []
     monkeypatch.setattr(watchdog, "end_job", reasons.append)
     return reasons
@@ -226,7 +226,7 @@ def test_a_rank_that_hangs_is_named_as_keeping_the_others_waiting(store, hasty):
 def test_a_rank_that_is_gone_is_named(store, hasty):
     first, second = (Watchdog(store, rank, 2) for rank in range(2))
     until(lambda: all(seen.beat for seen in first.heartbeats.last_seen))
-    second.over.set()  # no more beats, and no notice of leaving
+    second.stopped.set()  # no more beats, and no notice of leaving
     assert first.find_lost() == [1]
     until(lambda: hasty)
     assert hasty[0].startswith("rank 1 (process ")
@@ -236,17 +236,17 @@ def test_a_rank_that_is_gone_is_named(store, hasty):
 
 def test_a_rank_is_described_with_its_machine_and_what_it_did_last(store, hasty):
     first, second = (Watchdog(store, rank, 2) for rank in range(2))
-    second.doing = "validating after epoch 3, batch 2"
-    until(lambda: first.heartbeats.last_seen[1].doing.startswith("validating"))
+    second.activity = "validating after epoch 3, batch 2"
+    until(lambda: first.heartbeats.last_seen[1].activity.startswith("validating"))
     place = f"process {os.getpid()} on {socket.gethostname()}"
-    assert first.describe(1) == f"rank 1 ({place}, last seen {second.doing})"
+    assert first.describe(1) == f"rank 1 ({place}, last seen {second.activity})"
     for rank in (first, second):
         rank.leave()
 
 
 def test_the_launcher_describes_a_rank_by_its_very_last_heartbeat(store, hasty):
     launcher = LauncherWatchdog(store, 2)
-    launcher.leave()  # it reads none from now on
+    launcher.stop()  # it reads none from now on
     store.set("place/1", "process 7 on gpu03")
     store.set("beat/1", "3 8 9 0 in epoch 1, step 5")
     assert launcher.describe(1) == "rank 1 (process 7 on gpu03, last seen in epoch 1, step 5)"
@@ -262,7 +262,7 @@ def test_a_stopped_rank_of_this_machine_is_killed_unless_the_launcher_does_it(
     if launched:
         monkeypatch.setenv("ONSIGHT_STORE", "127.0.0.1:1")
     first, second = Watchdog(store, 0, 2), Watchdog(store, 1, 2, node)
-    first._kill_beside([1])
+    first._kill_local([1])
     assert killed == ([1] if node == 0 and not launched else [])
     for rank in (first, second):
         rank.leave()
@@ -270,12 +270,12 @@ def test_a_stopped_rank_of_this_machine_is_killed_unless_the_launcher_does_it(
 
 def test_a_store_that_does_not_answer_ends_the_job(store, hasty, monkeypatch):
     first = Watchdog(store, 0, 1)
-    until(lambda: first.first)
+    until(lambda: first.first_rank)
     blocked = threading.Event()
     monkeypatch.setattr(first.heartbeats, "read", lambda *arguments: blocked.wait(SOON))
     until(lambda: hasty)
     assert "the process that coordinates the ranks, probably rank 0 (process " in hasty[0]
-    first.over.set()
+    first.stopped.set()
     blocked.set()
 
 
@@ -290,10 +290,10 @@ def test_a_rank_that_leaves_is_not_reported(store, hasty):
 
 def test_a_rank_that_stops_within_its_first_second_is_found(store, hasty, monkeypatch):
     first = Watchdog(store, 0, 2)
-    monkeypatch.setattr(watchdog.Watchdog, "_keep", lambda self: None)
+    monkeypatch.setattr(watchdog.Watchdog, "_run", lambda self: None)
     second = Watchdog(store, 1, 2)
     assert first.find_lost() == [1]
-    second.over.set()
+    second.stopped.set()
     first.leave()
 
 
@@ -305,7 +305,7 @@ def test_the_launcher_receives_the_heartbeats_of_its_ranks(hasty, monkeypatch, t
         return watchdogs[0]
 
     monkeypatch.setattr(launch, "LauncherWatchdog", make)
-    with launch._watched_store(1):
+    with launch._host_store(1):
         world = Ranks(RankInfo(0, 1, 0, 1, 0, "torchrun"), torch.device("cpu"))
         with world.joined():
             until(lambda: watchdogs[0].heartbeats.last_seen[0].beat)
@@ -318,7 +318,7 @@ def test_the_launcher_kills_a_process_that_is_stopped(store, hasty, beat):
     store.set("beat/0", beat)
     launcher = LauncherWatchdog(store, 1)
     assert sleeper.wait(SOON) == -signal.SIGKILL
-    launcher.leave()
+    launcher.stop()
 
 
 def test_the_launcher_kills_a_process_that_keeps_the_others_waiting(store, hasty):
@@ -329,5 +329,6 @@ def test_the_launcher_kills_a_process_that_keeps_the_others_waiting(store, hasty
     store.set("process/1", str(sleeper.pid))
     launcher = LauncherWatchdog(store, 2)
     assert sleeper.wait(SOON) == -signal.SIGKILL
-    for thread in (launcher, first, second):
-        thread.leave()
+    launcher.stop()
+    for rank in (first, second):
+        rank.leave()

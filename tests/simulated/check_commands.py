@@ -90,9 +90,9 @@ def test_everything_is_where_it_should_be(machine_off, tmp_path, images):
 
 
 def test_the_plan_times_steps_as_a_graph(machine_off, tmp_path, images, monkeypatch):
-    monkeypatch.setattr(planning, "_WORTH_SECONDS", 0.0)
-    monkeypatch.setattr(planning, "_LEAST_SECONDS", 60.0)  # however busy the machine is
-    monkeypatch.setattr(planning, "_MOST_SECONDS", 60.0)
+    monkeypatch.setattr(planning, "_MIN_RUN_SECONDS", 0.0)
+    monkeypatch.setattr(planning, "_MIN_MEASURING_SECONDS", 60.0)  # however busy the machine is
+    monkeypatch.setattr(planning, "_MAX_MEASURING_SECONDS", 60.0)
     monkeypatch.setattr(pick_fastest, "_ROUNDS", 2)
     settings = {**SETTINGS, "plan": "fresh", "precision": "fp32", "batch_size": 8}
     with machine_off() as machine:

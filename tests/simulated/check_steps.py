@@ -93,8 +93,8 @@ def test_a_resumed_epoch_has_the_chunks_of_a_whole_one(machine):
     whole, rest = list(loader.epoch(0, 0)), list(loader.epoch(0, 0, 4))
     assert len(rest) == len(whole) - 4
     for one, other in zip(rest, whole[4:], strict=True):
-        assert one.part.start == other.part.start > 0
-        assert one.part.chunk.ids.tolist() == other.part.chunk.ids.tolist()
+        assert one.place_in_chunk.start == other.place_in_chunk.start > 0
+        assert one.place_in_chunk.chunk.ids.tolist() == other.place_in_chunk.chunk.ids.tolist()
         assert one.ids.tolist() == other.ids.tolist()
 
 

@@ -17,8 +17,7 @@ from onsight.models.classifier import Classifier
 from onsight.ranks.world import World
 from onsight.report.console import SilentReporter
 from onsight.report.page import write_report
-from onsight.step import calibrate as calibration
-from onsight.step.calibrate import calibrate
+from onsight.step.calibrate import fit_temperature_on_images
 
 CPU = torch.device("cpu")
 
@@ -38,7 +37,7 @@ def noisy_task(count, overconfident=4.0):
 def test_the_planted_overconfidence_is_divided_out():
     classifier, images = noisy_task(4000)
     before = classifier(images.pixels.view(-1, 1, 1, 1)[:9])
-    choice = calibrate(classifier, images, torch.arange(4000), World())
+    choice = fit_temperature_on_images(classifier, images, torch.arange(4000), World())
     assert choice.value == classifier.temperature == pytest.approx(4.0, rel=0.15)
     after = classifier(images.pixels.view(-1, 1, 1, 1)[:9])
     assert torch.equal(after, before / choice.value)
@@ -48,25 +47,24 @@ def test_the_planted_overconfidence_is_divided_out():
 def test_ranks_share_the_work_and_get_one_temperature(count):
     alone, images = noisy_task(1000)
     ids = torch.arange(0, count)
-    choice = calibrate(alone, images, ids, World())
+    choice = fit_temperature_on_images(alone, images, ids, World())
     classifiers = [noisy_task(1000)[0] for _ in range(2)]
 
-    def calibrate_rank(rank):
-        return calibrate(classifiers[rank], images, ids, RankInThread(rank))
+    def fit(rank):
+        return fit_temperature_on_images(classifiers[rank], images, ids, RankInThread(rank))
 
     with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(calibrate_rank, range(2))) == [choice, choice]
+        assert list(pool.map(fit, range(2))) == [choice, choice]
     assert [one.temperature for one in classifiers] == [alone.temperature] * 2
 
 
-def test_the_first_images_are_a_sample_and_none_leave_it_at_1(monkeypatch):
+def test_only_the_given_images_count_and_none_leave_it_at_1():
     classifier, images = noisy_task(1000)
-    monkeypatch.setattr(calibration, "TEMPERATURE_IMAGES", 300)
     logits = classifier(images.pixels.view(-1, 1, 1, 1)[:300])
-    choice = calibrate(classifier, images, torch.arange(1000), World())
+    choice = fit_temperature_on_images(classifier, images, torch.arange(300), World())
     assert choice == choose_temperature(logits, images.labels[:300])
     classifier.temperature = 1.0
-    assert calibrate(classifier, images, torch.arange(0), World()).value == 1
+    assert fit_temperature_on_images(classifier, images, torch.arange(0), World()).value == 1
 
 
 @pytest.fixture(scope="module")

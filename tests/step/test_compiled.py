@@ -84,5 +84,5 @@ def test_a_full_batch_is_that_of_the_config_or_all_images_if_there_are_fewer(bar
 def test_a_trial_of_another_batch_size_compiles_that_size(bars, compiled):
     fields = {"learning_rate": 0.01, "precision": "fp32", "threads": 1, "compile": "on"}
     trial = Trial(*make_prepared(bars, model="linear", batch_size=16, **fields))
-    trial.at(8)(2)
+    trial.timer(8)(2)
     assert [size for size, _, _ in compiled] == [8, 8]

@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from augmented import augment
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -115,7 +116,6 @@ def test_every_augmentation_stays_on_cuda(fake):
     )
     loader = Loader(images, torch.arange(COUNT), BATCH, CUDA, with_next=True)
     batch = next(loader._rank_batches([torch.arange(BATCH, device=CUDA)], (0, 0)))
-    numbers = augmentation.draw(0, 0, batch.ids)
-    inputs, targets = augmentation.apply(batch, numbers, Normalization((0.5,) * 3, (0.5,) * 3), 3)
+    inputs, targets = augment(augmentation, batch, 0, 0, Normalization((0.5,) * 3, (0.5,) * 3), 3)
     assert inputs.shape == (BATCH, 3, SIDE, SIDE)
     assert {inputs.device, targets.device, batch.global_labels.device} == {CUDA}

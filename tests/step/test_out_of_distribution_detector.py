@@ -19,7 +19,7 @@ from onsight.inference.predict import OutputOptions, predict_files
 from onsight.models.classifier import Classifier
 from onsight.models.file import load_model_file, save_model
 from onsight.ranks.world import World
-from onsight.step.calibrate import fit_out_of_distribution_detector
+from onsight.step.calibrate import fit_detector_on_images
 
 CPU = torch.device("cpu")
 
@@ -36,7 +36,7 @@ def task(net=None):
 def test_ranks_share_the_work_and_tell_alike():
     alone, images = task()
     seen, held_out = torch.arange(0, 60), torch.arange(60, 90)
-    choice = fit_out_of_distribution_detector(alone, images, seen, held_out, World())
+    choice = fit_detector_on_images(alone, images, seen, held_out, World())
     batch = images.pixels.view(-1, 2, 2, 3)
     features = logits_and_features(alone, batch)[1]
     expected = choose_detector(features[:60], features[60:])
@@ -45,9 +45,7 @@ def test_ranks_share_the_work_and_tell_alike():
     classifiers = [task()[0] for _ in range(2)]
 
     def tell(rank):
-        return fit_out_of_distribution_detector(
-            classifiers[rank], images, seen, held_out, RankInThread(rank)
-        )
+        return fit_detector_on_images(classifiers[rank], images, seen, held_out, RankInThread(rank))
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(tell, range(2))
@@ -59,14 +57,12 @@ def test_ranks_share_the_work_and_tell_alike():
 def test_a_network_without_features_says_so():
     net = nn.Sequential(nn.Conv2d(3, 2, 2), nn.Flatten())
     classifier, images = task(net)
-    choice = fit_out_of_distribution_detector(
+    choice = fit_detector_on_images(
         classifier, images, torch.arange(60), torch.arange(60, 90), World()
     )
     assert (choice.value, classifier.out_of_distribution) == (None, None)
     assert "does not end in a linear layer" in choice.reason
-    nobody = fit_out_of_distribution_detector(
-        classifier, images, torch.arange(60), torch.arange(0), World()
-    )
+    nobody = fit_detector_on_images(classifier, images, torch.arange(60), torch.arange(0), World())
     assert nobody.reason.startswith("0 validation images")
 
 

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from onsight.randomness import seed_generators
 from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.losses import make_loss
 from onsight.step.optim import make_optimizer
@@ -108,6 +109,29 @@ def test_memory_that_does_not_hold_one_image_is_an_error():
     with pytest.raises(torch.OutOfMemoryError):
         step(*make_batches(1, size=5)[0])
     assert step.accumulate == 4  # 8 parts of 5 images would hold no less
+
+
+def test_a_batch_that_is_retried_draws_the_same_random_numbers_as_one_in_parts_from_the_start():
+    """Else a run that repeats the decision to split it would drop out other values."""
+    full = [True]
+
+    class Small(nn.Linear):
+        def forward(self, inputs):
+            outputs = super().forward(F.dropout(inputs.flatten(1), 0.5))
+            if full[0] and len(inputs) > 4:
+                raise torch.OutOfMemoryError("out of memory")
+            return outputs
+
+    torch.manual_seed(0)
+    model = Small(12, 3)
+    retried, split = (make_step(copy.deepcopy(model), accumulate=parts) for parts in (1, 2))
+    batch = make_batches(1, size=8)[0]
+    for step in (retried, split):
+        step.random_key = (1, 2, 3)
+        seed_generators(CPU, *step.random_key)
+        step(*batch)
+    assert retried.accumulate == 2
+    assert torch.equal(retried.model.weight, split.model.weight)
 
 
 def test_refusing_more_parts_leaves_the_step_as_it_was():

@@ -38,7 +38,7 @@ def hint(data, **fields):
 
 def how_split(data, **fields):
     dataset = opened(data, **fields)
-    return explain_split(dataset.units.how, find_copies(dataset), dataset).reason
+    return explain_split(dataset.units.basis, find_copies(dataset), dataset).reason
 
 
 def test_nothing_is_said_of_images_without_copies(data):

@@ -15,6 +15,7 @@ from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import fit, fit_head
+from onsight.training.decisions import Decisions
 
 QUICK = {
     "model": "test_resnet",
@@ -156,13 +157,13 @@ def fits(monkeypatch):
 def test_the_kept_head_learns_from_validation_images_once_they_have_judged(
     bars, tmp_path, fits, monkeypatch
 ):
-    calibrated, real = [], fit.set_temperature
+    calibrated, real = [], fit.fit_temperature_on_logits
 
-    def set_temperature(classifier, logits, *rest):
+    def fit_temperature_on_logits(classifier, logits, *rest):
         calibrated.append(logits)
         return real(classifier, logits, *rest)
 
-    monkeypatch.setattr(fit, "set_temperature", set_temperature)
+    monkeypatch.setattr(fit, "fit_temperature_on_logits", fit_temperature_on_logits)
     run = onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
     (alone, judged), (every, kept) = fits
     (row,) = rows_of(run)
@@ -218,3 +219,47 @@ def test_a_frozen_run_says_what_more_images_would_bring(bars, tmp_path, monkeypa
     curve = run.results["learning_curve"]
     assert [point["train_images"] for point in curve["points"]] == [20, 40, 80, 160]
     assert abs(curve["exponent"] - 0.3) < 0.05
+
+
+def test_a_record_with_more_mirrored_than_plain_features_uses_as_many_of_both(
+    bars, tmp_path, fits, monkeypatch
+):
+    recorded = {"plain training features": 30, "mirrored training features": 40}
+    real = Decisions.decide
+    monkeypatch.setattr(
+        Decisions, "decide", lambda self, name, make: recorded.get(name) or real(self, name, make)
+    )
+    onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
+    ((data, _),) = fits
+    assert data.views.shape[:2] == (2, 30)
+    assert len(data.labels) == 30
+
+
+class Lines(SilentReporter):
+    """Collects the lines of a run."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+@pytest.mark.parametrize("folds", ["1", "3"])
+def test_a_frozen_run_says_once_which_settings_have_no_effect(bars, tmp_path, fits, folds):
+    reporter = Lines()
+    given = {"jitter": 0.2, "epochs": 3, "mixup": 0.0, "flip": False, "class_weights": "none"}
+    fields = {**QUICK, **given, "folds": folds, "normalize": "half", "reporter": reporter}
+    onsight.train(bars, out=tmp_path / "run", freeze=True, **fields)
+    (line,) = (line for line in reporter.lines if "no effect" in line)
+    assert "--epochs and --jitter have no effect" in line
+
+
+def test_a_frozen_run_without_such_settings_says_nothing(bars, tmp_path, fits):
+    reporter = Lines()
+    fields = {**QUICK, "reporter": reporter}
+    run = onsight.train(bars, out=tmp_path / "run", freeze=True, **fields)
+    again = run.path / "config.toml"
+    onsight.train(bars, out=tmp_path / "again", config_file=again, reporter=reporter)
+    assert not [line for line in reporter.lines if "no effect" in line]

@@ -9,6 +9,7 @@ from PIL import Image
 from torch import nn
 
 import onsight
+from onsight.deadline import Deadline
 from onsight.errors import ModelError
 from onsight.features import heads as fitted_heads
 from onsight.features.choose_head import choose_head
@@ -17,8 +18,11 @@ from onsight.models import head as heads
 from onsight.models.file import build_model, load_model_file, save_model
 from onsight.report.console import SilentReporter
 from onsight.training import fit_head as hidden_head
-from onsight.training.decisions import Decisions
-from onsight.training.fit_head import is_clearly_better, try_hidden_layer
+from onsight.training.fit_head import (
+    has_enough_images,
+    is_clearly_better,
+    try_hidden_layer,
+)
 
 
 def task(count, seed, is_curved):
@@ -30,33 +34,43 @@ def task(count, seed, is_curved):
     return LabelledFeatures(points[None], (score > 0).long())
 
 
-def tried(count, judged, is_curved, seconds=1e9):
-    train, validation = task(count, 0, is_curved), task(judged, 1, is_curved)
+def tried(is_curved):
+    train, validation = task(600, 0, is_curved), task(200, 1, is_curved)
     chosen = choose_head(train, validation, 2)
-    usual = chosen.settings.fit(train, 2)
-    return try_hidden_layer(
-        chosen, usual, train, validation, 2, None, 0, Decisions(), lambda: seconds
-    )
+    return try_hidden_layer(chosen, chosen.settings.fit(train, 2), train, validation, None, 0)
 
 
 def test_a_hidden_layer_is_kept_where_no_plane_separates_the_classes():
-    chosen, head = tried(600, 200, is_curved=True)
+    chosen, head = tried(is_curved=True)
     assert isinstance(chosen.settings, HiddenSettings)
     validation = task(200, 1, is_curved=True)
     assert torch.equal(head(validation.views[0]), chosen.logits)
-    assert chosen.right > 150
-    assert chosen.right == int((chosen.logits.argmax(dim=1) == validation.labels).sum())
+    assert chosen.correct > 150
+    assert chosen.correct == int((chosen.logits.argmax(dim=1) == validation.labels).sum())
+
+
+def test_the_linear_head_stays_where_a_plane_separates_the_classes():
+    chosen, head = tried(is_curved=False)
+    assert not isinstance(chosen.settings, HiddenSettings)
+    assert not isinstance(head, nn.Module)
 
 
 @pytest.mark.parametrize(
-    ("count", "judged", "is_curved", "seconds"),
-    [(600, 200, False, 1e9), (499, 200, True, 1e9), (600, 99, True, 1e9), (600, 200, True, 1e-3)],
-    ids=["a plane does", "few images", "few to judge", "no time"],
+    ("train", "validation", "is_enough"),
+    [(500, 100, True), (499, 100, False), (500, 99, False)],
 )
-def test_otherwise_the_linear_head_stays(count, judged, is_curved, seconds):
-    chosen, head = tried(count, judged, is_curved, seconds)
-    assert not isinstance(chosen.settings, HiddenSettings)
-    assert not isinstance(head, nn.Module)
+def test_a_hidden_layer_is_tried_with_enough_images(train, validation, is_enough):
+    assert has_enough_images(task(train, 0, True), task(validation, 1, True)) == is_enough
+
+
+def test_a_hidden_layer_is_tried_if_there_is_time(patterns, tmp_path, monkeypatch):
+    monkeypatch.setattr(hidden_head, "_MIN_HIDDEN_TRAINING", 1)
+    monkeypatch.setattr(hidden_head, "_MIN_HIDDEN_VALIDATION", 1)
+    monkeypatch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
+    monkeypatch.setattr(hidden_head, "estimate_hidden_seconds", lambda *_: 101.0)
+    monkeypatch.setattr(hidden_head, "try_hidden_layer", None)  # fails if it is called
+    monkeypatch.setattr(Deadline, "remaining", lambda self: 100.0)
+    onsight.train(patterns, out=tmp_path / "run", freeze=True, **QUICK)
 
 
 def test_better_is_more_than_a_standard_error_and_not_fewer_right():
@@ -136,8 +150,8 @@ def patterns(build_once):
 def run(patterns, train_once):
     """A frozen run that keeps a head with a hidden layer, whatever it was worth."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hidden_head, "_FEWEST", 1)
-        patch.setattr(hidden_head, "_FEWEST_JUDGED", 1)
+        patch.setattr(hidden_head, "_MIN_HIDDEN_TRAINING", 1)
+        patch.setattr(hidden_head, "_MIN_HIDDEN_VALIDATION", 1)
         patch.setattr(fitted_heads, "_MIN_STEPS", 30)
         patch.setattr(hidden_head, "is_clearly_better", lambda *logits: True)
         patch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")

@@ -7,7 +7,7 @@ import pytest
 
 import onsight
 from onsight.errors import Interrupted
-from onsight.ranks.signals import StopRequest, ask_to_stop, stop_on_signals
+from onsight.ranks.signals import StopRequest, request_stop, stop_on_signals
 from onsight.report.console import SilentReporter
 from onsight.training.saving import CheckpointWriter
 from onsight.training.verify_resume import compare_folders
@@ -28,7 +28,7 @@ def test_a_stop_while_the_last_checkpoint_is_written(bars, tmp_path, monkeypatch
     real = CheckpointWriter.wait
 
     def asked(self):
-        ask_to_stop(signal.SIGHUP)
+        request_stop(signal.SIGHUP)
         real(self)
 
     fields = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}

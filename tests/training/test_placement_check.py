@@ -141,7 +141,7 @@ def test_a_step_that_fails_because_of_a_misplaced_tensor_names_it(bars, tmp_path
 
 
 def test_a_trial_that_fails_because_of_a_misplaced_tensor_names_it(bars, tmp_path, monkeypatch):
-    monkeypatch.setattr("onsight.tune.planning._WORTH_SECONDS", 0.0)
+    monkeypatch.setattr("onsight.tune.planning._MIN_RUN_SECONDS", 0.0)
     fields = FAST | {"model": Masked(uses=True), "plan": "fresh"}
     with pytest.raises(PlacementError, match="mask is on meta"):
         onsight.train(bars, out=tmp_path / "run", reporter=SilentReporter(), **fields)

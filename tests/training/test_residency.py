@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from augmented import augment
 from PIL import Image
 
 import onsight
@@ -172,7 +173,7 @@ def test_streamed_images_are_not_cropped_again(photos):
     batch = dataset.images.gather(torch.arange(9))
     augmentation = make_augmentation(config, dataset)
     scaling = Normalization((0.0,) * 3, (1.0,) * 3)
-    inputs, _ = augmentation.apply(batch, augmentation.draw(0, 0, batch.ids), scaling, 2)
+    inputs, _ = augment(augmentation, batch, 0, 0, scaling, 2)
     assert torch.equal(inputs, scaling.apply(batch.images))
     packed = make_augmentation(config.model_copy(update={"residency": "map"}), dataset)
     (geometry,) = packed.pixel_ops

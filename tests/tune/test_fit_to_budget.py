@@ -11,7 +11,7 @@ from onsight.data.sources.find import find_source
 from onsight.deadline import Deadline
 from onsight.report.console import SilentReporter
 from onsight.step.timing import Timing
-from onsight.tune.batch_size import UNLIMITED, Allowed, fit_batch
+from onsight.tune.batch_size import fit_batch
 from onsight.tune.budget import Budget
 from onsight.tune.fit_epochs import SLOWER, Estimates, fit_epochs, reserve_evaluation
 from onsight.tune.fit_size import (
@@ -24,6 +24,7 @@ from onsight.tune.fit_size import (
     too_small,
 )
 from onsight.tune.pace import Pace
+from onsight.tune.planning import UNLIMITED, MeasuringBudget
 
 CPU = torch.device("cpu")
 SLOW = Pace((224, 224), 0.002, 0.5, Timing({2: 0.2}), Timing({2: 0.04}))
@@ -107,16 +108,18 @@ def test_the_batch_shrinks_until_thirty_steps_fit(fields, seconds, fitted):
 def test_a_plan_is_measured_with_as_much_of_a_batch_as_there_is_time_for():
     step = Timing({8: 0.08})
     # A round is 4 options, each with a network of 0.5 s and 4 steps of 0.01 s per image.
-    assert Allowed(60.0, 0.5, step).images(128, 5.0) == 32  # 4 * (0.5 + 4 * 0.32) = 7.1 s
-    assert Allowed(60.0, 0.5, step).images(128, 50.0) == 128  # 22.5 s of 30
-    assert Allowed(8.0, 0.5, step).images(128, 5.0) == 8  # 3.3 s of 4
-    assert Allowed(6.0, 0.5, step).images(128, 5.0) == 0
-    assert UNLIMITED.images(128, 5.0) == 128
+    assert (
+        MeasuringBudget(60.0, 0.5, step).choose_images(128, 5.0) == 32
+    )  # 4 * (0.5 + 4 * 0.32) = 7.1 s
+    assert MeasuringBudget(60.0, 0.5, step).choose_images(128, 50.0) == 128  # 22.5 s of 30
+    assert MeasuringBudget(8.0, 0.5, step).choose_images(128, 5.0) == 8  # 3.3 s of 4
+    assert MeasuringBudget(6.0, 0.5, step).choose_images(128, 5.0) == 0
+    assert UNLIMITED.choose_images(128, 5.0) == 128
 
 
 def test_compiling_is_tried_only_if_it_fits():
-    assert Allowed(360.0, 0.5, Timing({8: 0.1})).worth_compiling(4000) == 4000
-    assert Allowed(60.0, 0.5, Timing({8: 0.1})).worth_compiling(4000) == 0
+    assert MeasuringBudget(360.0, 0.5, Timing({8: 0.1})).seconds_worth_compiling(4000) == 4000
+    assert MeasuringBudget(60.0, 0.5, Timing({8: 0.1})).seconds_worth_compiling(4000) == 0
 
 
 def test_epochs_count_their_training_and_their_validation(bars):

@@ -17,7 +17,7 @@ def chosen(bars, monkeypatch):
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
         seconds = {"fp32": 1.0, "bf16": 1 / ratio}
         monkeypatch.setattr(
-            inference_options, "_seconds", lambda classifier, *_: seconds[classifier.precision]
+            inference_options, "_time_forward", lambda classifier, *_: seconds[classifier.precision]
         )
         config, data = make_prepared(bars, freeze=True, threads=1, **fields)
         plain = unmeasured_plan(config, default_options(config, data.device, 1), "not measured")

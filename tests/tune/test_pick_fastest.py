@@ -5,7 +5,7 @@ from itertools import cycle, repeat
 import pytest
 
 from onsight.tune import probe as pick_fastest_module
-from onsight.tune.probe import Candidate, choose, pick_fastest
+from onsight.tune.probe import TimedOptions, pick_fastest, pick_from_timed
 
 
 def candidate(name, seconds, visits=None):
@@ -16,7 +16,7 @@ def candidate(name, seconds, visits=None):
             visits.append(name)
         return next(times)
 
-    return Candidate(name, visit)
+    return TimedOptions(name, visit)
 
 
 def test_the_fastest_wins_when_it_is_clearly_faster():
@@ -60,7 +60,7 @@ def test_the_losers_are_named_as_soon_as_they_lost():
     visits, lost = [], []
     candidates = [candidate("plain", 1.0, visits), candidate("slow", 3.0, visits)]
     candidates += [candidate("fast", 0.9, visits)]
-    pick_fastest(candidates, 60, lost=lambda name: lost.append((name, len(visits))))
+    pick_fastest(candidates, 60, on_drop=lambda name: lost.append((name, len(visits))))
     assert lost == [("slow", 3)]
 
 
@@ -82,7 +82,7 @@ def test_a_refused_candidate_never_wins():
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_with_few_rounds_the_median_decides(rounds):
     slow, fast = (
-        Candidate("plain", lambda: 0, [1.0] * rounds),
-        Candidate("fast", lambda: 0, [0.8] * rounds),
+        TimedOptions("plain", lambda: 0, [1.0] * rounds),
+        TimedOptions("fast", lambda: 0, [0.8] * rounds),
     )
-    assert choose([slow, fast]).options == "fast"
+    assert pick_from_timed([slow, fast]).options == "fast"

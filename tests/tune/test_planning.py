@@ -42,14 +42,14 @@ def timed(monkeypatch):
     counts = {}
 
     def plant(seconds):
-        def visits(self, options):
-            def visit():
+        def timer(self, options):
+            def measure():
                 counts[options] = counts.get(options, 0) + 1
                 return seconds(options)
 
-            return visit
+            return measure
 
-        monkeypatch.setattr(probe.Probe, "_visits", visits)
+        monkeypatch.setattr(probe.Probe, "_timer", timer)
         return counts
 
     return plant
@@ -216,8 +216,8 @@ def test_a_compiled_way_is_not_judged_by_the_steps_that_record_its_graphs(bars, 
     class Recorded(real):
         done = 0
 
-        def at(self, batch_size):
-            timed, way = super().at(batch_size), self.config.compile
+        def timer(self, batch_size):
+            timed, way = super().timer(batch_size), self.config.compile
             self.config = self.config.model_copy(update={"compile": "off"})
 
             def faked(steps):
@@ -248,8 +248,8 @@ def test_networks_that_lost_are_freed_while_the_others_are_timed(bars, monkeypat
             super().__init__(config, data)
             alive.add(self)
 
-        def at(self, batch_size):
-            timed = super().at(batch_size)
+        def timer(self, batch_size):
+            timed = super().timer(batch_size)
 
             def faked(steps):
                 timed(steps)
@@ -275,8 +275,8 @@ def test_options_with_another_loss_are_refused(bars, tmp_path, monkeypatch):
     real = probe.Trial
 
     class Off(real):
-        def at(self, batch_size):
-            timed = super().at(batch_size)
+        def timer(self, batch_size):
+            timed = super().timer(batch_size)
 
             def off(steps):
                 seconds = timed(steps)
@@ -299,10 +299,10 @@ def test_options_that_fail_are_refused_except_the_default_ones(bars, monkeypatch
 
     def failing(kinds):
         class Failing(real):
-            def at(self, batch_size):
+            def timer(self, batch_size):
                 if self.config.precision in kinds:
                     raise RuntimeError("not implemented for 'BFloat16'")
-                return super().at(batch_size)
+                return super().timer(batch_size)
 
         return Failing
 
@@ -323,10 +323,10 @@ def test_out_of_memory_while_measuring_halves_the_size_of_the_parts(bars, monkey
     real = probe.Trial
 
     class Small(real):
-        def at(self, batch_size):
+        def timer(self, batch_size):
             if batch_size / self.config.accumulate > 4:
                 raise torch.OutOfMemoryError("out of memory")
-            return super().at(batch_size)
+            return super().timer(batch_size)
 
     monkeypatch.setattr(probe, "Trial", Small)
     config, plan = choose(bars, None, threads=1)
@@ -339,7 +339,7 @@ def test_out_of_memory_while_measuring_halves_the_size_of_the_parts(bars, monkey
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_measured_run_can_be_repeated_to_the_bit(bars, tmp_path, monkeypatch, kept):
-    monkeypatch.setattr(planning, "_WORTH_SECONDS", 0.0)
+    monkeypatch.setattr(planning, "_MIN_RUN_SECONDS", 0.0)
     fields = FIELDS | {"epochs": 2, "cache_folder": str(tmp_path / "cache")}
     first = train(bars, out=tmp_path / "a", reporter=SilentReporter(), **fields)
     saved = tomllib.loads((first.path / "config.toml").read_text())
@@ -370,7 +370,7 @@ def test_the_peak_memory_that_is_reported_is_not_that_of_measuring(bars, tmp_pat
     noting(probe.Probe, "measure", "measured")
     noting(running, "reset_peak_device_memory", "reset")
     noting(running, "fit", "trained")
-    monkeypatch.setattr(planning, "_WORTH_SECONDS", 0.0)
+    monkeypatch.setattr(planning, "_MIN_RUN_SECONDS", 0.0)
     train(bars, out=tmp_path / "run", reporter=SilentReporter(), epochs=1, **FIELDS)
     assert happened == ["measured", "reset", "trained"]
 

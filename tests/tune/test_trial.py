@@ -25,7 +25,7 @@ def make_trial(bars, **fields):
 def test_a_trial_makes_the_same_steps_as_a_run(bars, tmp_path):
     trial = make_trial(bars)
     assert len(trial.ids) == 120
-    trial.at(20)(12)
+    trial.timer(20)(12)
     fields = WHOLE | {"learning_rate": 0.01, "threads": 1, "model": "compact"}
     run = train(
         bars, out=tmp_path / "run", reporter=SilentReporter(), epochs=2, batch_size=20, **fields
@@ -69,13 +69,13 @@ def test_the_device_is_synchronized_before_each_reading_of_the_clock(monkeypatch
 def test_a_batch_too_small_for_batch_norm_names_the_remedy(bars):
     trial = make_trial(bars, accumulate=4, image_size="8")
     with pytest.raises(ConfigError, match="--batch-sizes"):
-        trial.at(4)(1)
+        trial.timer(4)(1)
 
 
 def test_a_loss_that_is_not_finite_names_the_remedy(bars):
     trial = make_trial(bars, optimizer="sgd", learning_rate=1e30, model="linear")
     with pytest.raises(NonFiniteLoss, match="try a lower --learning-rate"):
-        trial.at(8)(50)
+        trial.timer(8)(50)
 
 
 def test_a_batch_that_does_not_fit_does_not_change_how_smaller_ones_are_computed(bars):
@@ -89,8 +89,8 @@ def test_a_batch_that_does_not_fit_does_not_change_how_smaller_ones_are_computed
 
     trial.step.model.register_forward_pre_hook(fill)
     with pytest.raises(torch.OutOfMemoryError, match="in parts"):
-        trial.at(16)(1)
-    trial.at(8)(2)
+        trial.timer(16)(1)
+    trial.timer(8)(2)
     assert computed == [16, 8, 8]
 
 
@@ -109,6 +109,6 @@ def test_the_moving_average_is_part_of_the_step(bars):
     trial = make_trial(bars, ema=0.9)
     average = trial.update.average.model
     before = {name: tensor.clone() for name, tensor in average.state_dict().items()}
-    trial.at(8)(2)
+    trial.timer(8)(2)
     after = average.state_dict()
     assert any(not torch.equal(before[name], after[name]) for name in before)

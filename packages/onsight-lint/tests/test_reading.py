@@ -1,6 +1,7 @@
 """Oracle: the planted bug at its line and nothing else; nothing in scripts without mistakes."""
 
 import ast
+import re
 import subprocess
 import sys
 import textwrap
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from onsight_lint.errors import ReadError
-from onsight_lint.read import read_script, rule_table, select_rules
+from onsight_lint.read import check_script, read_script, rule_table, select_rules
 from onsight_lint.read_many import read_many
+from onsight_lint.rule import Mistake, Rule
 from onsight_lint.script import Library, Script
 from onsight_lint.values import Values
 
@@ -53,6 +55,26 @@ def test_a_planted_bug_is_found_at_its_line_and_nothing_else(path):
         assert finding.why.endswith(".")
         ast.parse(textwrap.dedent(finding.fixed))
         assert fixed in finding.fixed
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_planted_bug_is_found_without_the_comments_about_it(tmp_path, path):
+    text = re.sub(r" *# (expect|fixed): .*", "", path.read_text(encoding="utf-8"))
+    script = tmp_path / path.name
+    script.write_text(text, encoding="utf-8")
+    found = read_many([script], Library(), select_rules()).sorted
+    assert [(finding.rule, finding.line) for finding in found] == expected(path)[0]
+
+
+def test_the_pattern_of_a_rule_is_searched_line_by_line(tmp_path):
+    def check(context):
+        yield Mistake(next(context.script.nodes(ast.Attribute)), "no call", "net.eval()")
+
+    rule = Rule("no-call", "A method without a call", "Nothing happens.", check, r"^net\.eval$")
+    script = tmp_path / "train.py"
+    for text, count in (("net = 1\nnet.eval\nprint()\n", 1), ("net = 1\nnet.eval()\n", 0)):
+        script.write_text(text)
+        assert len(check_script(script, Library(), [rule]).findings) == count
 
 
 @pytest.mark.parametrize("path", sorted((HERE / "clean").glob("*.py")), ids=lambda path: path.stem)

@@ -162,7 +162,7 @@ def _host_store() -> str:
 
 def _set_environment(context: Any, address: str) -> None:
     """Set the variables that torchrun would; nothing listens beyond loopback unless Ray does."""
-    from onsight.ranks.watchdog import LAUNCHED
+    from onsight.ranks.watchdog import STORE_ENV
 
     host = address.rpartition(":")[0]
     os.environ |= {
@@ -172,7 +172,7 @@ def _set_environment(context: Any, address: str) -> None:
         "LOCAL_WORLD_SIZE": str(context.get_local_world_size()),
         "GROUP_RANK": str(context.get_node_rank()),
         "MASTER_ADDR": host,
-        LAUNCHED: address,
+        STORE_ENV: address,
     }
     if host == _LOOPBACK:
         name = "lo0" if sys.platform == "darwin" else "lo"
@@ -184,14 +184,14 @@ def _forwarding_stop(state: Any) -> Iterator[None]:
     """Stop this rank after a checkpoint if the command requests it."""
     import ray
 
-    from onsight.ranks.signals import ask_to_stop
+    from onsight.ranks.signals import request_stop
 
     ended = threading.Event()
 
     def poll() -> None:
         while not ended.wait(_POLL_SECONDS):
             if number := ray.get(state.get_stop_signal.remote()):
-                ask_to_stop(number)  # repeatedly: a run ignores it until its training starts
+                request_stop(number)  # repeatedly: a run ignores it until its training starts
 
     thread = threading.Thread(target=poll, name="forward stop", daemon=True)
     thread.start()

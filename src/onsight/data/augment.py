@@ -1,4 +1,4 @@
-"""Augmentation of training batches: sampled from (seed, epoch, image), applied on the device.
+"""Augmentation of training batches, as a function of the seed, the epoch and the image.
 
 B batch, C channels, H height, W width, K classes.
 """
@@ -16,20 +16,25 @@ from onsight.data.augmentation_ops import (
     Mix,
     Numbers,
 )
-from onsight.data.loader import Batch
 from onsight.data.normalization import Normalization
 from onsight.randomness import uniform
 
-# In the order of application: before normalisation on (B, H, W, C), after it on (B, C, H, W).
-_PIXEL_OPS: tuple[type[Any], ...] = (Geometry, Jitter)
-_INPUT_OPS: tuple[type[Any], ...] = (Cutout,)
+# In the order of application.
+_PIXEL_OPS: tuple[type[Any], ...] = (Geometry, Jitter)  # on images (B, H, W, C)
+_INPUT_OPS: tuple[type[Any], ...] = (Cutout,)  # on normalized images (B, C, H, W)
 
 SETTINGS = {field.name for kind in (*_PIXEL_OPS, *_INPUT_OPS, Mix) for field in fields(kind)}
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """The random changes of training images that are on."""
+    """The augmentation of training images.
+
+    Attributes:
+        pixel_ops: Operations on images (B, H, W, C).
+        input_ops: Operations on normalised images (B, C, H, W).
+        mix: Mixes images of a batch.
+    """
 
     pixel_ops: tuple[AugmentationOp, ...]
     input_ops: tuple[AugmentationOp, ...]
@@ -37,18 +42,22 @@ class Augmentation:
 
     @classmethod
     def of(cls, **settings: Any) -> "Augmentation":
-        """Make the augmentation for some of SETTINGS; the others are off. Raises TypeError."""
+        """Make an augmentation from some of SETTINGS; the others are off.
+
+        Raises:
+            TypeError: If there is no such setting.
+        """
         if unknown := settings.keys() - SETTINGS:
             raise TypeError(f"no augmentation setting is called {', '.join(sorted(unknown))}")
         return cls(
-            _switched_on(_PIXEL_OPS, settings),
-            _switched_on(_INPUT_OPS, settings),
+            _make_enabled(_PIXEL_OPS, settings),
+            _make_enabled(_INPUT_OPS, settings),
             _make(Mix, settings),
         )
 
     @property
     def mixes(self) -> bool:
-        """Whether images are mixed, so that targets are weights of classes."""
+        """Whether images are mixed, so that targets are probabilities of classes."""
         return bool(self.mix.columns)
 
     @property
@@ -57,27 +66,24 @@ class Augmentation:
         columns = [column for op in (*self.pixel_ops, *self.input_ops) for column in op.columns]
         return [*columns, *self.mix.columns]
 
-    def draw(self, seed: int, epoch: int, ids: Tensor) -> Numbers:
-        """Draw the numbers in [0, 1) that each image needs, by column. ids: int64 (B,)."""
+    def draw_numbers(self, seed: int, epoch: int, ids: Tensor) -> Numbers:
+        """Draw the random numbers for images, by column.
+
+        Args:
+            seed: The seed of the run.
+            epoch: The epoch.
+            ids: Image numbers, int64 (B,).
+        """
         columns = self.columns
         if not columns:
             return {}
         drawn = uniform(seed, epoch, ids, columns)
         return dict(zip(columns, drawn.unbind(1), strict=True))
 
-    def apply(
-        self, batch: Batch, numbers: Numbers, normalization: Normalization, classes: int
-    ) -> tuple[Tensor, Tensor]:
-        """Return the model's input (B, C, H, W) and targets: labels (B,), or shares (B, K).
-
-        Targets are shares if images are mixed; then the batch's last image serves only as the
-        partner of the one before.
-        """
-        inputs = self.change(batch.images, numbers, normalization)
-        return self.mixed(inputs, batch.labels, numbers, classes)
-
-    def change(self, images: Tensor, numbers: Numbers, normalization: Normalization) -> Tensor:
-        """Change each image by itself: images (B, H, W, C) to inputs (B, C, H, W)."""
+    def augment_images(
+        self, images: Tensor, numbers: Numbers, normalization: Normalization
+    ) -> Tensor:
+        """Augment and normalize images (B, H, W, C), without mixing: float (B, C, H, W)."""
         for op in self.pixel_ops:
             images = op.apply(images, numbers)
         inputs = normalization.apply(images)
@@ -85,10 +91,14 @@ class Augmentation:
             inputs = op.apply(inputs, numbers)
         return inputs
 
-    def mixed(
+    def mix_batch(
         self, inputs: Tensor, labels: Tensor, numbers: Numbers, classes: int
     ) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of a batch, each image mixed with the next if that is on."""
+        """Return the inputs and targets of a batch, each image mixed with the next if that is on.
+
+        Targets are labels (B,). If images are mixed they are shares of classes (B - 1, K), as the
+        last image serves only as the partner of the one before.
+        """
         if not self.mixes:
             return inputs, labels
         return self.mix.apply(inputs, labels, numbers, classes)
@@ -99,8 +109,8 @@ def _make(kind: type[Any], settings: dict[str, Any]) -> Any:
     return kind(**{name: value for name, value in settings.items() if name in names})
 
 
-def _switched_on(
+def _make_enabled(
     kinds: tuple[type[Any], ...], settings: dict[str, Any]
 ) -> tuple[AugmentationOp, ...]:
-    made: list[AugmentationOp] = [_make(kind, settings) for kind in kinds]
-    return tuple(op for op in made if op.columns)
+    ops: list[AugmentationOp] = [_make(kind, settings) for kind in kinds]
+    return tuple(op for op in ops if op.columns)

@@ -1,6 +1,7 @@
-"""The random changes of training images: geometry, colour jitter, cutout, mixup and cutmix.
+"""Augmentation operations: geometry, colour jitter, cutout, mixup and cutmix.
 
-Each is a frozen dataclass whose fields are fields of the config; all are off by default.
+Each is a frozen dataclass whose fields are settings of the config. Here their defaults switch it
+off; config.py sets the defaults of a run, which flips and shifts images.
 
 B batch, C channels, H height, W width, K classes.
 """
@@ -20,16 +21,17 @@ from onsight_explain.devices import has_float64
 
 Numbers = dict[int, Tensor]  # random numbers in [0, 1) by column: float32 (B,)
 
-# A random number is a function of (seed, epoch, image, column), so each use needs a separate
-# column, and no column may ever change. There are 64 columns; a test pins the ones in use.
+# A random number is a function of (seed, epoch, image, column), so each use needs a column of its
+# own, which must never change. A test pins the columns in use.
 FLIP, DOWN, RIGHT, AREA, RATIO, CROP_Y, CROP_X, ANGLE = range(8)
 BRIGHTNESS, CONTRAST, SATURATION = range(8, 11)
 CUT_Y, CUT_X = 11, 12
 MIX_KIND, MIX_Y, MIX_X = 13, 14, 15
-TRIES = 16  # attempts per image; Jöhnk's rejection accepts at least half of them for alpha <= 1
-_TRIED = range(16, 16 + 2 * TRIES)
+TRIES = 16  # attempts of beta() per image; for alpha <= 1, it accepts at least half of them
+_BETA = range(16, 16 + 2 * TRIES)
+NEXT_FREE_COLUMN = 48  # of 64; raise it with each new use
 
-_LOG_RATIO = math.log(4 / 3)  # the widest aspect ratio of a random-resized crop, and its inverse
+_LOG_RATIO = math.log(4 / 3)  # aspect ratios of random resized crops are from 3:4 to 4:3
 _LUMA = (0.299, 0.587, 0.114)
 
 
@@ -38,47 +40,51 @@ class AugmentationOp(Protocol):
 
     @property
     def columns(self) -> Sequence[int]:
-        """The columns of random numbers that it needs; none when it is off."""
+        """The columns of random numbers that it needs; none if it is off."""
 
     def apply(self, images: Tensor, numbers: Numbers) -> Tensor:
-        """Return the changed images, a function of the arguments alone."""
+        """Return the changed images, which depend on the arguments alone."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Flips, shifts, random-resized crops and rotations, applied in a single resampling.
+    """Flips, shifts, random resized crops and rotations, applied in a single resampling.
 
-    Images are uint8 or float (B, H, W, C).
+    Images are uint8 or float (B, H, W, C). Except for input_size, attributes are fields of the
+    config.
+
+    Attributes:
+        input_size: The (height, width) after cropping or rotating; None keeps the size.
     """
 
     flip: bool = False
     translate: float = 0.0
     crop_area: float = 1.0
     rotate_degrees: float = 0.0
-    input_size: tuple[int, int] | None = None  # new (height, width); None keeps the size
+    input_size: tuple[int, int] | None = None
 
     @property
     def columns(self) -> Sequence[int]:
-        """The columns of random numbers that it needs; none when it is off."""
+        """The columns of random numbers that it needs; none if it is off."""
         if self._resamples:
             return range(8)
         return (FLIP, DOWN, RIGHT) if self.flip or self.translate else ()
 
     @property
     def _resamples(self) -> bool:
-        """Whether pixels are interpolated rather than moved whole."""
+        """Whether pixels are interpolated."""
         return self.crop_area < 1 or self.rotate_degrees > 0
 
     def apply(self, images: Tensor, numbers: Numbers) -> Tensor:
-        """Return the moved images: float (B, *input_size, C) if cropped or rotated."""
+        """Return the changed images; if they are cropped or rotated, float (B, *input_size, C)."""
         mirrored = numbers[FLIP] < (0.5 if self.flip else 0.0)
         if self._resamples:
             return self._warp(images.float(), mirrored, numbers)
         if self.translate == 0:
             return transforms.mirror(images, mirrored)
         height, width = images.shape[1:3]
-        down = _whole_shift(numbers[DOWN], self.translate, height)
-        right = _whole_shift(numbers[RIGHT], self.translate, width)
+        down = _scale_to_pixels(numbers[DOWN], self.translate, height)
+        right = _scale_to_pixels(numbers[RIGHT], self.translate, width)
         return transforms.shift_and_flip(images, down, right, mirrored)
 
     def _warp(self, images: Tensor, mirrored: Tensor, numbers: Numbers) -> Tensor:
@@ -98,9 +104,15 @@ class Geometry:
 
 
 def crop_windows(min_area: float, numbers: Numbers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the windows of random-resized crops, each (B,): height, width, centre y, centre x.
+    """Return the windows of random resized crops.
 
-    Heights and widths are shares of the image's; centres run from -1 to 1.
+    Args:
+        min_area: The minimum area, as a fraction of the image.
+        numbers: Random numbers (B,) by column.
+
+    Returns:
+        Heights and widths as fractions of the image's, then centres y and x from -1 to 1, each
+        (B,).
     """
     area = min_area + (1 - min_area) * numbers[AREA]
     spread = _LOG_RATIO if min_area < 1 else 0.0
@@ -123,11 +135,11 @@ class Jitter:
 
     @property
     def columns(self) -> Sequence[int]:
-        """The columns of random numbers that it needs; none when it is off."""
+        """The columns of random numbers that it needs; none if it is off."""
         return (BRIGHTNESS, CONTRAST, SATURATION) if self.jitter else ()
 
     def apply(self, images: Tensor, numbers: Numbers) -> Tensor:
-        """Return the changed images, float (B, H, W, C), 0 to 255."""
+        """Return the changed images, float (B, H, W, C) from 0 to 255."""
         factors = (1 + self.jitter * (2 * numbers[column] - 1) for column in self.columns)
         return jitter_colour(images.float(), *factors)
 
@@ -135,9 +147,13 @@ class Jitter:
 def jitter_colour(
     images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor
 ) -> Tensor:
-    """Scale brightness, then contrast about the mean, then saturation by factors (B,).
+    """Scale brightness, then contrast around the mean, then saturation.
 
-    images: float (B, H, W, C), 0 to 255.
+    Args:
+        images: float (B, H, W, C) from 0 to 255.
+        brightness: Factors (B,).
+        contrast: Factors (B,).
+        saturation: Factors (B,).
     """
     images = images * brightness.view(-1, 1, 1, 1)
     grey = _luma(images)
@@ -151,16 +167,19 @@ def jitter_colour(
 
 @dataclass(frozen=True)
 class Cutout:
-    """A box of each image set to the mean: cutout (DeVries and Taylor, arXiv:1708.04552).
+    """Cutout, which sets a box of each image to the mean (DeVries and Taylor, arXiv:1708.04552).
 
-    Images are normalised (B, C, H, W), in which the mean is 0.
+    Images are normalised (B, C, H, W), so the mean is 0.
+
+    Attributes:
+        cutout: The side of the box, as a fraction of the image's side.
     """
 
-    cutout: float = 0.0  # side of the box as a fraction of the image's side
+    cutout: float = 0.0
 
     @property
     def columns(self) -> Sequence[int]:
-        """The columns of random numbers that it needs; none when it is off."""
+        """The columns of random numbers that it needs; none if it is off."""
         return (CUT_Y, CUT_X) if self.cutout else ()
 
     def apply(self, images: Tensor, numbers: Numbers) -> Tensor:
@@ -172,31 +191,41 @@ class Cutout:
 
 @dataclass(frozen=True)
 class Mix:
-    """Each image mixed with the next one of its batch: mixup, cutmix, or either at random.
+    """Mixup, cutmix, or one of the two at random, of each image with the next one of its batch.
 
-    mixup: Zhang et al., arXiv:1710.09412; cutmix: Yun et al., arXiv:1905.04899. With both, each
-    image draws which.
+    Zhang et al., arXiv:1710.09412, and Yun et al., arXiv:1905.04899.
+
+    Attributes:
+        mixup: The alpha of the Beta distribution of the weight of an image.
+        cutmix: The alpha of the Beta distribution of the area of an image that is kept.
     """
 
-    mixup: float = 0.0  # alpha of the Beta distribution of the mixing weight
-    cutmix: float = 0.0  # alpha of the Beta distribution of the pasted area
+    mixup: float = 0.0
+    cutmix: float = 0.0
 
     @property
     def columns(self) -> Sequence[int]:
-        """The columns of random numbers that it needs; none when it is off."""
-        return (MIX_KIND, MIX_Y, MIX_X, *_TRIED) if self.mixup or self.cutmix else ()
+        """The columns of random numbers that it needs; none if it is off."""
+        return (MIX_KIND, MIX_Y, MIX_X, *_BETA) if self.mixup or self.cutmix else ()
 
     def apply(
         self, inputs: Tensor, labels: Tensor, numbers: Numbers, classes: int
     ) -> tuple[Tensor, Tensor]:
-        """Return mixed images (B - 1, C, H, W) and targets (B - 1, K).
+        """Mix images.
 
-        inputs: normalised (B, C, H, W), of which the last is only a partner; labels: int64 (B,).
+        Args:
+            inputs: Normalised images (B, C, H, W). The last one only serves as a partner.
+            labels: Their labels, int64 (B,).
+            numbers: Random numbers (B,) by column.
+            classes: The number of classes K.
+
+        Returns:
+            Mixed images (B - 1, C, H, W) and targets (B - 1, K).
         """
         partners, partner_labels = inputs[1:], labels[1:]
         inputs, labels = inputs[:-1], labels[:-1]
         numbers = {column: values[:-1] for column, values in numbers.items()}
-        tries = torch.stack([numbers[column] for column in _TRIED], dim=1)
+        tries = torch.stack([numbers[column] for column in _BETA], dim=1)
         blended_share = beta(tries, self.mixup or 1.0)
         blended = torch.lerp(partners, inputs, blended_share.view(-1, 1, 1, 1))
         box_share = (1 - beta(tries, self.cutmix or 1.0)).sqrt()
@@ -209,19 +238,24 @@ class Mix:
         return mixed, _soft_targets(labels, partner_labels, share, classes)
 
     def _is_cut(self, numbers: Tensor) -> Tensor:
-        """Mark the images that get cutmix rather than mixup: bool (B,)."""
+        """Return flags (B,) that are True for images to cut rather than blend."""
         if self.mixup > 0 and self.cutmix > 0:
             return numbers < 0.5
         return torch.full_like(numbers, self.cutmix > 0, dtype=torch.bool)
 
 
 def beta(numbers: Tensor, alpha: float) -> Tensor:
-    """Return Beta(alpha, alpha) variates (B,) from uniform numbers (B, 2 n), alpha at most 1.
+    """Return Beta(alpha, alpha) variates, by Jöhnk's rejection sampling (Metrika 8, 1964).
 
-    The first of n tries that Jöhnk's rejection (Metrika 8, 1964) accepts.
+    Args:
+        numbers: Uniform random numbers for n attempts, (B, 2 n). The first that is accepted counts.
+        alpha: At most 1.
+
+    Returns:
+        Variates (B,).
     """
-    exact = numbers if has_float64(numbers.device) else numbers.cpu()
-    first, second = (exact.double() + 1e-9).pow(1 / alpha).chunk(2, dim=1)
+    values = numbers if has_float64(numbers.device) else numbers.cpu()
+    first, second = (values.double() + 1e-9).pow(1 / alpha).chunk(2, dim=1)
     total = first + second
     accepted = (total <= 1) & (total > 0)
     chosen = accepted.int().argmax(dim=1, keepdim=True)
@@ -229,9 +263,9 @@ def beta(numbers: Tensor, alpha: float) -> Tensor:
     return share.to(numbers.device)
 
 
-def _whole_shift(numbers: Tensor, share: float, side: int) -> Tensor:
-    """Return whole pixels from -limit to limit, where limit is a fraction of the side, rounded."""
-    limit = min(round(share * side), side - 1)
+def _scale_to_pixels(numbers: Tensor, fraction: float, side: int) -> Tensor:
+    """Scale random numbers to whole pixels, at most a fraction of the side in each direction."""
+    limit = min(round(fraction * side), side - 1)
     return (numbers * (2 * limit + 1)).floor().long() - limit
 
 
@@ -243,7 +277,7 @@ def _luma(images: Tensor) -> Tensor:
 
 
 def _soft_targets(labels: Tensor, partner_labels: Tensor, share: Tensor, classes: int) -> Tensor:
-    """Return targets (B, K): weight `share` (B,) for an image's label, the rest for its partner."""
+    """Return targets (B, K) with the weight `share` (B,) for an image's own label."""
     own = F.one_hot(labels, classes).float()
     other = F.one_hot(partner_labels, classes).float()
     return torch.lerp(other, own, share.unsqueeze(1))

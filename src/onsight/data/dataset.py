@@ -1,4 +1,4 @@
-"""DATA made ready for training: decoded and split, with every image accounted for.
+"""Decodes and splits the images of DATA, with a reason for every image that is not used.
 
 n images, K classes, H height, W width, C channels.
 """
@@ -32,37 +32,51 @@ from onsight.text import data_size, joined, plural
 USUAL_SIZE = (64, 64)  # (height, width) in pixels if images differ in size or are large
 MIN_PER_CLASS = 4  # training images; with fewer, an error is more useful than a model
 
-_SMALL = 64  # pixels a side; images up to this size keep it
-_THUMBNAIL = 64  # pixels of the longer side if images are streamed
-_CROP_MARGIN = 8 / 7  # packed side over input side; usually 256 for 224
-_MIN_EVALUATED = 5  # images per class; fewer are too few to evaluate
+_SMALL = 64  # pixels a side; images up to this size keep their size
+_THUMBNAIL = 64  # pixels of the longer side of packed images if images are streamed
+_CROP_MARGIN = 8 / 7  # ratio of the packed size to the input size, such as 256 for 224
+_MIN_EVALUATED = 5  # images per class; with fewer, the evaluation of a class is reported as weak
 _ANY_FOLDS = Choice(USUAL_FOLDS, "the usual number")
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Usable images with their split."""
+    """Decoded images with their split.
+
+    Attributes:
+        pack: The decoded images.
+        images: The source of batches: the pack, or DATA if images are streamed.
+        format: The format of images in evaluation and prediction.
+        packed_size: The (height, width) of packed images.
+        splits: The split of each image, (n,); 0 for images that are not used.
+        problems: Files and images that are not used, with reasons.
+        files: The number of images that the source lists.
+        notes: Notes for the user.
+        folds: The number of folds; 1 if a test set is held out.
+        fold: The fold of each image, from 1 on, (n,); 0 for images without a fold.
+        units: The images that stay together in the split.
+    """
 
     pack: Pack
-    images: BatchSource  # source of batches: the pack or, when streaming, the data
-    format: ImageFormat  # image format in evaluation and prediction
-    packed_size: Choice[tuple[int, int]]  # (height, width)
-    splits: NDArray[np.int8]  # (n,), 0 for images not used
-    problems: list[Problem]  # unused files and images, with reasons
-    files: int  # number of images that the source lists
-    notes: list[str]  # notes shown to the user
-    folds: Choice[int]  # number of folds; 1 if a test part is held out
-    fold: NDArray[np.int8]  # (n,) fold of each image, from 1 on; 0 for none
+    images: BatchSource
+    format: ImageFormat
+    packed_size: Choice[tuple[int, int]]
+    splits: NDArray[np.int8]
+    problems: list[Problem]
+    files: int
+    notes: list[str]
+    folds: Choice[int]
+    fold: NDArray[np.int8]
     units: SplitUnits
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Class names by number."""
+        """The names of the classes, by number."""
         return self.pack.index.classes
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of the model's input; images may be packed larger, with room for crops."""
+        """The shape (C, H, W) of the model's input. Packed images may be larger."""
         return self.format.channels, *self.format.model_size
 
     @property
@@ -71,11 +85,15 @@ class Dataset:
         return int((self.splits > 0).sum())
 
     def ids(self, split: int) -> Tensor:
-        """Return the image numbers of a split, shard by shard if shards are read: int64 (m,)."""
-        numbers = np.flatnonzero(self.splits == split)
-        if self.images.shards_of(torch.from_numpy(numbers)) is not None:
-            numbers = numbers[np.argsort(self.pack.sources[numbers], kind="stable")]
-        return torch.from_numpy(numbers)
+        """Return the image ids of a split, int64 (m,).
+
+        They are in the order of digests, so the first ones are a random sample; if shards are read,
+        in the order of shards.
+        """
+        image_ids = np.flatnonzero(self.splits == split)
+        if self.images.shards_of(torch.from_numpy(image_ids)) is not None:
+            image_ids = image_ids[np.argsort(self.pack.sources[image_ids], kind="stable")]
+        return torch.from_numpy(image_ids)
 
     def counts(self, split: int) -> NDArray[np.int64]:
         """Count the images of each class in a split: (K,)."""
@@ -83,16 +101,19 @@ class Dataset:
         return np.bincount(labels, minlength=len(self.classes)).astype(np.int64)
 
     def holding_out_fold(self, fold: int) -> "Dataset":
-        """Return this dataset with the images of a fold as its test set."""
+        """Return a copy of the dataset whose test set is a fold."""
         return replace(self, splits=np.where(self.fold == fold, np.int8(TEST), self.splits))
 
 
 def choose_size(
     source: Source, requested: tuple[int, int] | None, preferred: tuple[int, int] | None
 ) -> Choice[tuple[int, int]]:
-    """Choose the (height, width) in pixels of the model's input.
+    """Choose the (height, width) of the model's input in pixels.
 
-    preferred: the size the model was made for, None if it accepts any.
+    Args:
+        source: The images.
+        requested: The size that the user set, if any.
+        preferred: The size that the model was designed for, None if it accepts any.
     """
     if requested:
         return Choice(requested, "set by you")
@@ -107,7 +128,7 @@ def choose_size(
 
 
 def count_required_images(source: Source) -> int:
-    """Count the images decoded however little time there is: all held out, and a few others."""
+    """Count the images that are decoded even if time is short: all held-out and a few others."""
     required = count_held_out(source) + MIN_PER_CLASS * len(source.index.classes)
     return min(len(source.index), required)
 
@@ -115,7 +136,13 @@ def count_required_images(source: Source) -> int:
 def choose_packed_size(
     source: Source, size: tuple[int, int], config: Config
 ) -> Choice[tuple[int, int]]:
-    """Choose the (height, width) at which images are packed for a model's input size."""
+    """Choose the (height, width) of packed images, which are larger if crops benefit.
+
+    Args:
+        source: The images.
+        size: The (height, width) of the model's input.
+        config: The settings.
+    """
     if config.residency == "stream":
         scale = min(1.0, _THUMBNAIL / max(size))
         small = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
@@ -130,9 +157,12 @@ def choose_packed_size(
 
 
 def make_format(config: Config, size: tuple[int, int], packed: tuple[int, int]) -> ImageFormat:
-    """Return the format images are packed in; 0 channels keeps those that are stored.
+    """Return the format of packed images.
 
-    size, packed: (height, width) of the model's input and of the pack.
+    Args:
+        config: The settings. If channels are "auto", the format has 0, which keeps stored channels.
+        size: The (height, width) of the model's input.
+        packed: The (height, width) of packed images.
     """
     return ImageFormat(
         *packed,
@@ -156,11 +186,23 @@ def open_dataset(
 ) -> Dataset:
     """Decode all images of a source, or reopen their pack, and split them.
 
-    size: (height, width) of the model's input; max_folds: returns how many folds the time budget
-    allows; deadline: on the monotonic clock, after which only the required images are decoded.
-    If config.residency is "stream" the pack holds thumbnails and the images are decoded for every
-    batch. Raises DataError if nothing can be learned from the images or, when config.strict, at
-    the first problem; ConfigError for folds that cannot be made.
+    If config.residency is "stream", the pack holds thumbnails, and images are decoded again for
+    every batch.
+
+    Args:
+        source: The images.
+        config: The settings.
+        size: The (height, width) of the model's input.
+        cache_folder: The folder of packs. With None, the pack is temporary.
+        threads: The number of threads.
+        progress: Called with numbers of decoded images.
+        max_folds: Returns the maximum number of folds for the time available.
+        deadline: Time on the monotonic clock after which only required images are decoded.
+
+    Raises:
+        DataError: If nothing can be learned from the images, or at the first problem if
+            config.strict.
+        ConfigError: If the requested folds cannot be made.
     """
     faults = [problem for problem in source.problems if problem.stage != DRAW_STAGE]
     if config.strict and faults:
@@ -170,18 +212,17 @@ def open_dataset(
     required = count_required_images(source)
     job = PackJob(source, target, config.strict, threads, progress, deadline, required)
     pack = open_pack(job, cache_folder)
-    given = pack.index.splits
     units = find_split_units(source, pack, config, cache_folder)
     folds = choose_folds(
         config, pack.digests, pack.index, lambda: max_folds(pack), units.times is not None
     )
     test_fraction = config.test_fraction if folds.value == 1 else 0.0
-    splits = units.assign(given, config.validation_fraction, test_fraction)
+    splits = units.assign(pack.index.splits, config.validation_fraction, test_fraction)
     leaked = find_leaks(units.copy_digests, splits)
     identical = find_leaks(pack.digests, splits)
-    left_out = [_leak(pack, int(row), identical[row]) for row in np.flatnonzero(leaked)]
+    left_out = [_describe_leak(pack, int(row), identical[row]) for row in np.flatnonzero(leaked)]
     splits[leaked] = 0
-    images, evaluation_format = _batch_source(pack, source, config, threads)
+    images, evaluation_format = _make_batch_source(pack, source, config, threads)
     dataset = Dataset(
         pack=pack,
         images=images,
@@ -195,13 +236,13 @@ def open_dataset(
         fold=_assign_used_folds(pack, units.digests, splits, folds.value),
         units=units,
     )
-    dataset.notes.extend(_notes(dataset, source))
+    dataset.notes.extend(_make_notes(dataset, source))
     _refuse_unlearnable(dataset, source)
     return dataset
 
 
 def summarise_splits(dataset: Dataset) -> str:
-    """Return the number of images in each split, and of used images, in words."""
+    """Describe the numbers of images in each split, and of used images."""
     parts = [
         f"{int((dataset.splits == split).sum()):,} {SPLIT_NAMES[split]}"
         for split in (TRAIN, VALIDATION, TEST)
@@ -215,7 +256,7 @@ def summarise_splits(dataset: Dataset) -> str:
 
 
 def count_reasons(problems: list[Problem], limit: int = 5) -> list[tuple[str, int]]:
-    """Return the most common reasons of problems with their counts."""
+    """Return the most common reasons of problems, with counts."""
     return Counter(problem.reason for problem in problems).most_common(limit)
 
 
@@ -229,10 +270,10 @@ def _assign_used_folds(
     return fold
 
 
-def _batch_source(
+def _make_batch_source(
     pack: Pack, source: Source, config: Config, threads: int
 ) -> tuple[BatchSource, ImageFormat]:
-    """Return the source of batches, and the image format in evaluation."""
+    """Return the source of batches, and the format of images in evaluation."""
     if config.residency != "stream":
         return Images.of(pack), pack.format
     _require_shard_room(source)
@@ -244,30 +285,31 @@ def _batch_source(
 
 
 def _require_shard_room(source: Source) -> None:
-    """Raise ConfigError if copies of the shards that an epoch reads at once have no room."""
+    """Raise ConfigError if there is no room for copies of the shards that are open together."""
     shards = source.shards
     if shards is None:
         return
-    at_once = estimate_open_files(shards.file_of_part)
-    needed = at_once * shards.copies.largest_bytes
+    open_files = estimate_open_files(shards.file_of_part)
+    needed = open_files * shards.copies.largest_bytes
     if needed > shards.copies.limit_bytes:
         raise ConfigError(
-            f"an epoch reads {plural(at_once, 'shard')} at a time, {data_size(needed)}, but only "
-            f"{data_size(int(shards.copies.limit_bytes))} are available for copies of them: raise "
-            "--shard-cache-gigabytes, free some space, or write smaller shards with `onsight shard`"
+            f"an epoch reads {plural(open_files, 'shard')} at a time, {data_size(needed)}, but "
+            f"only {data_size(int(shards.copies.limit_bytes))} are available for copies of them: "
+            "raise --shard-cache-gigabytes, free some space, or write smaller shards with "
+            "`onsight shard`"
         )
 
 
-def _leak(pack: Pack, row: int, is_identical: bool) -> Problem:
-    what = "identical to" if is_identical else "a near-duplicate of"
+def _describe_leak(pack: Pack, row: int, is_identical: bool) -> Problem:
+    relation = "identical to" if is_identical else "a near-duplicate of"
     return Problem(
         pack.index.locators[row],
         "split",
-        f"{what} an image held out for testing or validation; left out of training",
+        f"{relation} an image held out for testing or validation; left out of training",
     )
 
 
-def _notes(dataset: Dataset, source: Source) -> list[str]:
+def _make_notes(dataset: Dataset, source: Source) -> list[str]:
     notes = list(source.notes)
     unused = sorted(set(source.index.classes) - set(dataset.classes))
     if unused:
@@ -301,16 +343,16 @@ def _notes(dataset: Dataset, source: Source) -> list[str]:
 
 def _count_conflicts(pack: Pack) -> int:
     """Count the images with an identical copy under another label."""
-    same = (pack.digests[1:] == pack.digests[:-1]).all(axis=1)
-    differs = same & (pack.index.labels[1:] != pack.index.labels[:-1])
-    marked = np.zeros(len(pack), bool)
-    marked[1:] |= differs
-    marked[:-1] |= differs
-    return int(marked.sum())
+    is_copy = (pack.digests[1:] == pack.digests[:-1]).all(axis=1)
+    differs = is_copy & (pack.index.labels[1:] != pack.index.labels[:-1])
+    conflicts = np.zeros(len(pack), bool)
+    conflicts[1:] |= differs
+    conflicts[:-1] |= differs
+    return int(conflicts.sum())
 
 
 def _boxes_hint(problems: Sequence[Problem]) -> str:
-    """Return advice if annotations lie among the images, or an empty string."""
+    """Return advice if there are annotation files among the images, or an empty string."""
     paths = (problem.path for problem in problems)
     annotations = next((path for path in paths if path.lower().endswith((".json", ".xml"))), None)
     if annotations is None:

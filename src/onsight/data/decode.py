@@ -1,6 +1,6 @@
-"""From bytes to pixels: the decoder that training, evaluation and prediction share.
+"""The image decoder of training, evaluation and prediction.
 
-`decode` returns the stored image, `prepare_image` also converts it to the model's format.
+`decode` returns the stored image; `prepare_image` also converts it to the model's format.
 
 H height, W width, C channels: 1 for grey, 3 for colour.
 """
@@ -21,18 +21,26 @@ from onsight.data.refusals import recognise_foreign, refuse_bombs, refuse_pixels
 from onsight.data.tiff_process import decode_tiff
 from onsight.errors import ImageError
 
-VERSION = 4  # part of every pack's key: increase it when any decoded pixel may change
+VERSION = 4  # part of the cache keys: increase it when any decoded pixel may change
 
 _APP1, _START_OF_SCAN = 0xE1, 0xDA  # JPEG markers
-_SCALING_SLACK = 1.5  # a JPEG is decoded at no less than this multiple of the target size
-# TIFF and BigTIFF headers, with the two wrong byte orders that Pillow decodes too.
+_MIN_SCALE = 1.5  # JPEGs are decoded at no less than this multiple of min_size, unless tight
+# TIFF and BigTIFF headers, and two with the wrong byte order, which Pillow also decodes.
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0")
 
 
 def prepare_image(content: bytes | Pixels, target: ImageFormat) -> tuple[Pixels, Pixels]:
-    """Return the (decoded, fitted) pixels of encoded bytes or plain pixels. Raises ImageError.
+    """Decode an image and convert it to a format.
 
-    With target.channels of 0 the image keeps its number of channels.
+    Args:
+        content: An encoded image, or its pixels, uint8 (H, W, C).
+        target: The format. With 0 channels, the image keeps its number of channels.
+
+    Returns:
+        The decoded and the converted pixels.
+
+    Raises:
+        ImageError: If the image cannot be used.
     """
     if isinstance(content, bytes):
         grey = target.channels == 1
@@ -53,14 +61,24 @@ def decode(
     background: Colour = (255, 255, 255),
     pixel_limit: int = 64_000_000,
     min_size: tuple[int, int] | None = None,
+    *,
     tight: bool = False,
     grey: bool = False,
 ) -> Pixels:
     """Decode a JPEG, PNG, WebP, GIF, BMP or TIFF, recognised by its content, and turn it upright.
 
-    min_size: the smallest useful (height, width) in pixels. A JPEG at least three times as large
-    (twice, with tight) is decoded at half scale or less, which saves most of the work. grey: skip
-    the colours of a JPEG. Raises ImageError with the reason.
+    Args:
+        data: The encoded image.
+        background: The colour behind transparent pixels.
+        pixel_limit: The maximum number of pixels.
+        min_size: The smallest useful (height, width). A JPEG at least three times as large is
+            decoded at half its size or less, which saves most of the work.
+        tight: Decode a JPEG of at least twice that size at half its size or less. For streamed
+            crops, whose min_size already allows for the part of the image that is used.
+        grey: Decode only the brightness of a JPEG.
+
+    Raises:
+        ImageError: If the image cannot be used, with the reason.
     """
     if not data:
         raise ImageError("empty file (0 bytes)")
@@ -78,7 +96,7 @@ def decode(
 
 
 def pixel_digest(pixels: Pixels) -> bytes:
-    """Return the digest that identifies a decoded image, equal for grey in one channel or three."""
+    """Return the digest that identifies a decoded image; grey in one or three channels is equal."""
     if pixels.shape[2] == 3 and _has_equal_channels(pixels):
         pixels = pixels[:, :, :1]
     digest = hashlib.sha256(repr(pixels.shape).encode())
@@ -87,7 +105,7 @@ def pixel_digest(pixels: Pixels) -> bytes:
 
 
 def _has_equal_channels(pixels: Pixels) -> bool:
-    """Return whether the three channels are equal; a few pixels rule out most colour images."""
+    """Return whether the three channels are equal. A few pixels rule out most colour images."""
     for part in (pixels[:: max(1, len(pixels) // 4), :: max(1, pixels.shape[1] // 4)], pixels):
         red, green, blue = part[..., 0], part[..., 1], part[..., 2]
         if not (np.array_equal(red, green) and np.array_equal(red, blue)):
@@ -98,7 +116,7 @@ def _has_equal_channels(pixels: Pixels) -> bool:
 def _decode_plain_jpeg(
     data: bytes, pixel_limit: int, min_size: tuple[int, int] | None, tight: bool, grey: bool
 ) -> Pixels | None:
-    """Decode an upright grey or YCbCr JPEG with libjpeg-turbo; None if Pillow must decode it."""
+    """Decode an upright grey or YCbCr JPEG with libjpeg-turbo. Return None for all others."""
     try:
         height, width, colourspace, _ = simplejpeg.decode_jpeg_header(data)
     except ValueError:
@@ -106,8 +124,8 @@ def _decode_plain_jpeg(
     refuse_pixels(height, width, pixel_limit)
     if colourspace not in ("YCbCr", "Gray") or _orientation(data) != 1:
         return None
-    slack = 1 if tight else _SCALING_SLACK
-    min_height, min_width = (math.ceil(side * slack) for side in min_size) if min_size else (0, 0)
+    scale = 1 if tight else _MIN_SCALE
+    min_height, min_width = (math.ceil(side * scale) for side in min_size or (0, 0))
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(
             data,
@@ -116,7 +134,7 @@ def _decode_plain_jpeg(
             min_width=min(min_width, width),
             min_factor=2.0,  # scales such as 3/4 are slower than full size
         )
-    except ValueError:  # Pillow tolerates some of these errors and explains the rest
+    except ValueError:  # Pillow tolerates some of these errors, and explains the others
         return None
     return pixels
 

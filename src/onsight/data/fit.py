@@ -1,4 +1,4 @@
-"""Bringing images to the size and channels of the model: stretched, cropped or padded.
+"""Converts images to the size and channels of a model, by stretching, cropping or padding.
 
 H height, W width, C channels.
 """
@@ -15,36 +15,46 @@ from onsight.data.pixels import Colour, Pixels, to_pillow
 
 Fit = Literal["stretch", "crop", "pad"]
 
-_MAX_BITS = 22  # fraction bits of a weight, so that a sum of weighted bytes fits into 32 bits
-_WEIGHT_LIMIT = 1 << 15  # weights are signed 16-bit numbers
+_MAX_BITS = 22  # maximum fraction bits of weights, so that weighted sums of bytes fit into 32 bits
+_WEIGHT_LIMIT = 1 << 15  # weights are signed 16-bit integers
 
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """The format that every image is converted to: uint8 (height, width, channels)."""
+    """The format that images are converted to: uint8 (height, width, channels).
+
+    Attributes:
+        height: In pixels.
+        width: In pixels.
+        channels: 1 for grey, 3 for colour.
+        fit: How to change the size.
+        background: The colour behind transparent images and around padded ones.
+        pixel_limit: The maximum number of pixels; larger images are rejected.
+        input_size: The (height, width) of the model's input, if it is different.
+    """
 
     height: int
     width: int
     channels: int
     fit: Fit = "stretch"
     background: Colour = (255, 255, 255)
-    pixel_limit: int = 64_000_000  # pixels; larger images are rejected
-    input_size: tuple[int, int] | None = None  # (height, width) of the model, if it differs
+    pixel_limit: int = 64_000_000
+    input_size: tuple[int, int] | None = None
 
     @property
     def model_size(self) -> tuple[int, int]:
-        """(height, width) of the model's input; it alone sets the scale JPEGs are decoded at."""
+        """The (height, width) of the model's input, which determines how JPEGs are decoded."""
         return self.input_size or (self.height, self.width)
 
     def facts(self) -> dict[str, Any]:
-        """Return the format as plain values, for files and cache keys."""
+        """Return the format as JSON values, for files and cache keys."""
         facts = {**vars(self), "background": list(self.background)}
         size = facts.pop("input_size")
         return facts | ({"input_size": list(size)} if size else {})
 
 
 def fit(pixels: Pixels, target: ImageFormat) -> Pixels:
-    """Bring decoded pixels to the target's size and channels."""
+    """Convert decoded pixels (H, W, C) to a format."""
     pixels = to_channels(pixels, target.channels)
     if pixels.shape[:2] == (target.height, target.width):
         return pixels
@@ -55,13 +65,13 @@ def fit(pixels: Pixels, target: ImageFormat) -> Pixels:
     if target.fit == "crop":
         fitted = ImageOps.fit(image, size, Image.Resampling.BILINEAR)
     else:
-        colour = background_of(target)
+        colour = background_colour(target)
         fitted = ImageOps.pad(image, size, Image.Resampling.BILINEAR, color=colour)
     return np.asarray(fitted, np.uint8).reshape(target.height, target.width, target.channels)
 
 
-def background_of(target: ImageFormat) -> tuple[int, ...]:
-    """Return the background colour in the target's channels."""
+def background_colour(target: ImageFormat) -> tuple[int, ...]:
+    """Return the background colour in the channels of a format."""
     return target.background if target.channels == 3 else (_luma(target.background),)
 
 
@@ -75,11 +85,11 @@ def to_channels(pixels: Pixels, channels: int) -> Pixels:
 
 
 def resize(pixels: Pixels, height: int, width: int) -> Pixels:
-    """Resize a whole image (H, W, C), bilinear with antialiasing.
+    """Resize an image (H, W, C) with bilinear interpolation and antialiasing.
 
-    Within 1 grey level of Pillow's result, but threads do not wait for each other. Torch is used
-    if it is loaded already: it is faster, but loading it would take longer than the images of a
-    program that runs without it. Both ways return the same bytes.
+    The result is within 1 grey level of Pillow's, but threads do not wait for each other. Torch is
+    used if it has been imported: it is faster, but importing it for a few images takes longer. The
+    implementations return the same bytes.
     """
     if "torch" in sys.modules:
         return resize_with_torch(pixels, height, width)
@@ -87,20 +97,20 @@ def resize(pixels: Pixels, height: int, width: int) -> Pixels:
 
 
 def resize_with_torch(pixels: Pixels, height: int, width: int) -> Pixels:
-    """Resize by torch's interpolation."""
+    """Resize an image (H, W, C) with torch."""
     import torch
     import torch.nn.functional as F
 
-    # torch has a fast path for a contiguous batch of one image whose strides are channels last.
-    owned = np.require(pixels, requirements=["C", "W"])  # torch warns about read-only arrays
-    planes = torch.from_numpy(owned).unsqueeze(0).permute(0, 3, 1, 2)
+    # torch has a fast path for one contiguous channels-last image.
+    writable = np.require(pixels, requirements=["C", "W"])  # torch warns about read-only arrays
+    planes = torch.from_numpy(writable).unsqueeze(0).permute(0, 3, 1, 2)
     size = (height, width)
     resized = F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
     return np.asarray(resized[0].permute(1, 2, 0).numpy(), np.uint8)
 
 
 def resize_without_torch(pixels: Pixels, height: int, width: int) -> Pixels:
-    """Resize as torch does bytes: horizontally, then vertically, each in whole numbers."""
+    """Resize an image (H, W, C) like torch: horizontally, then vertically, with integers."""
     if pixels.shape[1] != width:
         pixels = _resize_axis(pixels, 1, width)
     if pixels.shape[0] != height:
@@ -109,7 +119,7 @@ def resize_without_torch(pixels: Pixels, height: int, width: int) -> Pixels:
 
 
 def _luma(colour: Colour) -> int:
-    """Return the ITU-R 601 luma of a colour, as Pillow converts pixels."""
+    """Return the ITU-R 601 luma of a colour, as computed by Pillow."""
     red, green, blue = colour
     return (red * 299 + green * 587 + blue * 114) // 1000
 
@@ -120,16 +130,21 @@ def _resize_axis(pixels: Pixels, axis: int, size: int) -> Pixels:
     shape[axis] = size
     resized = list(pixels.shape)
     resized[axis] = size
-    total = np.full(resized, 1 << (bits - 1), np.int32)  # one half, so that the shift below rounds
+    total = np.full(resized, 1 << (bits - 1), np.int32)  # starts at one half to round the result
     for position, weight in zip(positions.T, weights.T, strict=True):
         total += pixels.take(position, axis) * weight.reshape(shape)
     return np.asarray(np.clip(total >> bits, 0, 255), np.uint8)
 
 
 def _filter_taps(before: int, after: int) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
-    """Return the positions (after, T) that each new pixel is made of, and their weights.
+    """Compute the pixels that each resized pixel is a weighted sum of.
 
-    Weights are whole numbers; the last value returned is the number of their fraction bits.
+    Args:
+        before: The size before resizing.
+        after: The size after resizing.
+
+    Returns:
+        Positions (after, T), their integer weights (after, T), and the fraction bits of weights.
     """
     scale = before / after
     reach = max(scale, 1.0)
@@ -146,7 +161,7 @@ def _filter_taps(before: int, after: int) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def _fraction_bits(largest: float) -> int:
-    """Return the most bits of fraction with which the largest weight is a 16-bit number."""
+    """Return the maximum fraction bits with which the largest weight fits into 16 bits."""
     bits = 0
     while bits < _MAX_BITS and int(0.5 + largest * (1 << (bits + 1))) < _WEIGHT_LIMIT:
         bits += 1

@@ -1,7 +1,9 @@
-"""The index of a dataset: a row per image (locator, label, split), stored as flat arrays.
+"""The index of a dataset: the locator, label and split of each image, as flat arrays.
 
-Text columns are one blob of UTF-8 plus offsets, so a million rows open instantly
-and take tens of megabytes instead of a million Python strings.
+Text columns are a blob of UTF-8 with offsets, so that a million rows open instantly and take tens
+of megabytes rather than a million Python strings.
+
+n images.
 """
 
 import unicodedata
@@ -28,7 +30,13 @@ SPLIT_WORDS = {
 
 
 class Problem(NamedTuple):
-    """An image or file that is not used, the stage that rejected it, and the reason."""
+    """An image or file that is not used.
+
+    Attributes:
+        path: Its path.
+        stage: The stage that rejected it.
+        reason: The reason.
+    """
 
     path: str
     stage: str
@@ -36,23 +44,34 @@ class Problem(NamedTuple):
 
 
 class Row(NamedTuple):
-    """An image as its source lists it."""
+    """An image as listed by its source.
+
+    Attributes:
+        locator: The path, or another unique name.
+        label: The name of the class.
+        split: UNSPLIT, TRAIN, VALIDATION or TEST.
+    """
 
     locator: str
     label: str
-    split: int = UNSPLIT  # UNSPLIT, TRAIN, VALIDATION or TEST
+    split: int = UNSPLIT
 
 
 @dataclass(frozen=True)
 class TextColumn(Sequence[str]):
-    """A column of n strings in one block of memory."""
+    """A column of strings in one block of memory.
 
-    blob: NDArray[np.uint8]  # UTF-8 of all strings
-    offsets: NDArray[np.int64]  # (n + 1,)
+    Attributes:
+        blob: The UTF-8 of all strings.
+        offsets: The start of each string and the end of the last one, (n + 1,).
+    """
+
+    blob: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "TextColumn":
-        """Pack strings; names that are not UTF-8 survive through surrogate escapes."""
+        """Pack strings. Surrogate escapes preserve names that are not UTF-8."""
         encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
         lengths = np.fromiter((len(item) for item in encoded), np.int64, len(encoded))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
@@ -72,7 +91,7 @@ class TextColumn(Sequence[str]):
         return (self[row] for row in range(len(self)))
 
     def take(self, rows: NDArray[np.int64]) -> "TextColumn":
-        """Return the given rows, in the given order."""
+        """Select rows, in the order of the argument."""
         starts, ends = self.offsets[rows], self.offsets[rows + 1]
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
         blob = bytes(self.blob.data)
@@ -82,11 +101,18 @@ class TextColumn(Sequence[str]):
 
 @dataclass(frozen=True)
 class Index:
-    """The n images of a source."""
+    """The images of a source.
+
+    Attributes:
+        locators: Paths, or other unique names.
+        labels: Class numbers, (n,).
+        splits: UNSPLIT, TRAIN, VALIDATION or TEST, (n,).
+        classes: The names of the classes, by number.
+    """
 
     locators: TextColumn
-    labels: NDArray[np.int32]  # (n,) indices into classes
-    splits: NDArray[np.int8]  # (n,) of UNSPLIT, TRAIN, VALIDATION and TEST
+    labels: NDArray[np.int32]
+    splits: NDArray[np.int8]
     classes: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -94,7 +120,12 @@ class Index:
 
     @classmethod
     def of(cls, rows: Sequence[Row], order: Callable[[str], Any] | None = None) -> "Index":
-        """Build from rows. Class names are NFC-normalised and sorted by `order` or code point."""
+        """Build an index from rows.
+
+        Args:
+            rows: The images. Names of classes are NFC-normalised.
+            order: The sort key of class names, by default their code points.
+        """
         names = [unicodedata.normalize("NFC", row.label) for row in rows]
         classes = tuple(sorted(set(names), key=order))
         codes = {name: code for code, name in enumerate(classes)}
@@ -114,7 +145,14 @@ class Index:
         names: Sequence[str],
         splits: NDArray[np.int8],
     ) -> "Index":
-        """Build from columns. labels: int32 (n,) into names, which may repeat or be unused."""
+        """Build an index from columns.
+
+        Args:
+            locators: Paths, or other unique names.
+            labels: Indices into names, int32 (n,).
+            names: Names of classes, which may repeat or be unused.
+            splits: UNSPLIT, TRAIN, VALIDATION or TEST, (n,).
+        """
         normal = [unicodedata.normalize("NFC", name) for name in names]
         used = np.unique(labels).tolist()
         classes = tuple(sorted({normal[label] for label in used}))
@@ -123,7 +161,7 @@ class Index:
         return cls(locators, codes[labels], splits, classes)
 
     def take(self, rows: NDArray[np.int64]) -> "Index":
-        """Return the given rows, in the given order, without classes that lose all their images."""
+        """Select rows, in the order of the argument. Classes without images are dropped."""
         remaining, labels = np.unique(self.labels[rows], return_inverse=True)
         return Index(
             self.locators.take(rows),

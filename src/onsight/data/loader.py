@@ -1,6 +1,7 @@
 """Batches by (seed, epoch, step), gathered from the pack without a Python loop over images.
 
-n images, B batch, H height, W width, C channels.
+Image ids are row numbers of the dataset. n images, N images of a chunk, B batch, H height, W width,
+C channels.
 """
 
 import math
@@ -19,16 +20,16 @@ from onsight.data.shards.order import draw_shard_order
 from onsight.randomness import permutation
 from onsight_explain.devices import has_streams, module_of
 
-_CHUNK_BYTES = 128 << 20  # largest size of a chunk, as uint8 and float32 together
-_CHUNK_IMAGES = 8192  # most images per chunk
+_MAX_CHUNK_BYTES = 128 << 20  # as uint8 and float32 together
+_MAX_CHUNK_IMAGES = 8192
 _BYTES_PER_VALUE = 1 + 4
 
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Consecutive batches on an accelerator, gathered and augmented at once.
+    """Consecutive batches that are gathered and augmented together.
 
-    Fewer, larger launches keep an accelerator busy.
+    Launching kernels takes the host longer than a small batch takes an accelerator.
     """
 
     images: Tensor  # uint8 (N, H, W, C)
@@ -36,25 +37,25 @@ class Chunk:
     ids: Tensor  # int64 (N,)
 
 
-class ChunkSlice(NamedTuple):
-    """A batch's place in its chunk."""
+class PlaceInChunk(NamedTuple):
+    """Where a batch is in its chunk."""
 
     chunk: Chunk
     start: int
 
 
 class Batch(NamedTuple):
-    """Images that are computed at once."""
+    """The images of one step, or this rank's share of them."""
 
     images: Tensor  # uint8 (B, H, W, C)
     labels: Tensor  # int64 (B,)
-    ids: Tensor  # int64 (B,) image numbers
-    global_labels: Tensor  # labels of the whole batch; these images may be one rank's share
-    part: ChunkSlice | None = None  # position in a chunk, if batches were gathered together
+    ids: Tensor  # int64 (B,)
+    global_labels: Tensor  # of the whole batch, all ranks together
+    place_in_chunk: PlaceInChunk | None = None  # if it was gathered as part of a chunk
 
 
 class BatchSource(Protocol):
-    """A source of batches: images already decoded, or decoded on demand."""
+    """A source of batches: images that are already decoded, or decoded on demand."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -67,17 +68,20 @@ class BatchSource(Protocol):
     def batches(
         self, batch_ids: Iterable[Tensor], epoch_key: tuple[int, int] | None, pinned: bool = False
     ) -> Iterator[Batch]:
-        """Yield a batch for each int64 (B,) of image numbers.
+        """Yield a batch for each tensor of ids.
 
-        epoch_key: (seed, epoch) in training, else None; pinned: put the images in page-locked
-        memory, from which an accelerator copies by itself.
+        Args:
+            batch_ids: Image ids, int64 (B,), of each batch.
+            epoch_key: (seed, epoch) in training, else None.
+            pinned: Put the images in page-locked memory, which an accelerator can copy from
+                asynchronously.
         """
 
     def labels_of(self, ids: Tensor) -> Tensor:
-        """Return the labels of some images. ids: int64 (B,)."""
+        """Return the labels of the images with these ids (B,)."""
 
     def shards_of(self, ids: Tensor) -> NDArray[np.int32] | None:
-        """Return each image's file and part of the file, (B, 2), or None if any order will do."""
+        """Return each image's file and part of that file (B, 2), or None if any order will do."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Images:
     """All usable images, decoded into one tensor that batches are gathered from."""
 
     pixels: Tensor  # uint8 (n, H * W * C)
-    rows: Tensor  # int64 (n,) the row of image i in pixels
+    rows: Tensor  # int64 (n,) image i is row rows[i] of pixels
     labels: Tensor  # int64 (n,)
     shape: tuple[int, int, int]  # (H, W, C)
 
@@ -113,20 +117,20 @@ class Images:
         return self.pixels.device
 
     def to(self, device: torch.device) -> "Images":
-        """Return these images, resident on a device."""
+        """Return the images moved to a device."""
         return Images(
             self.pixels.to(device), self.rows.to(device), self.labels.to(device), self.shape
         )
 
     def copied(self) -> "Images":
-        """Return a copy of the images in RAM."""
+        """Return the images copied into memory."""
         return Images(self.pixels.clone(), self.rows, self.labels, self.shape)
 
     def batches(
         self, batch_ids: Iterable[Tensor], epoch_key: tuple[int, int] | None, pinned: bool = False
     ) -> Iterator[Batch]:
-        """Yield the batch of each tensor of image numbers; epoch_key changes nothing."""
-        if self.device.type == "cpu":  # a batch fits into its caches
+        """Yield a batch for each tensor of ids, gathered in chunks on an accelerator."""
+        if self.device.type == "cpu":  # a batch fits into its caches, a chunk does not
             for ids in batch_ids:
                 yield self.gather(ids, pinned)
             return
@@ -138,14 +142,14 @@ class Images:
         chunk = Chunk(whole.images, whole.labels, whole.ids)
         start = 0
         for ids in group:
-            images, labels, numbers = (column[start : start + len(ids)] for column in whole[:3])
-            yield Batch(images, labels, numbers, labels, ChunkSlice(chunk, start))
+            images, labels, image_ids = (column[start : start + len(ids)] for column in whole[:3])
+            yield Batch(images, labels, image_ids, labels, PlaceInChunk(chunk, start))
             start += len(ids)
 
     def gather(self, ids: Tensor, pinned: bool = False) -> Batch:
-        """Return the batch of some images. ids: int64 (B,); pinned: in page-locked memory."""
+        """Return the images with these ids (B,) as a batch, in page-locked memory if `pinned`."""
         ids = _to_device(ids, self.pixels.device)
-        # torch keeps a few pinned buffers, and reuses one when its copy has ended.
+        # torch caches pinned buffers, and reuses each once it has been copied.
         size = len(ids), self.pixels.shape[1]
         buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True) if pinned else None
         rows = self.rows.index_select(0, ids)
@@ -154,61 +158,70 @@ class Images:
         return Batch(images.view(-1, *self.shape), labels, ids, labels)
 
     def labels_of(self, ids: Tensor) -> Tensor:
-        """Return the labels of some images. ids: int64 (B,)."""
+        """Return the labels of the images with these ids (B,)."""
         return self.labels.index_select(0, _to_device(ids, self.labels.device))
 
     def shards_of(self, ids: Tensor) -> None:
-        """Return None: images in memory are read in any order."""
+        """Return None: decoded images can be read in any order."""
 
 
 @dataclass(frozen=True)
 class Loader:
     """Batches of some images on a device.
 
-    Each of several ranks gets its share of every training batch and, in order, every ranks-th
-    batch.
+    With several ranks, each gets its share of every training batch, and every n-th batch of those
+    in order.
+
+    Attributes:
+        images: Where batches come from.
+        ids: Image ids, int64 (n,), on the CPU.
+        batch_size: Images per batch, all ranks together.
+        device: The device that batches are moved to.
+        rank: The number of this rank.
+        ranks: The number of ranks.
+        with_next: Whether to append the image that follows a share in its batch, to be mixed with
+            the share's last image; the batch's first image follows its last.
     """
 
     images: BatchSource
-    ids: Tensor  # int64 (n,) image numbers, on the CPU
+    ids: Tensor
     batch_size: int
     device: torch.device
     rank: int = 0
     ranks: int = 1
-    # For mixing, each share ends with the image that follows it in the batch; the first image
-    # follows the last.
     with_next: bool = False
 
     @cached_property
     def steps(self) -> int:
-        """Batches per epoch; too few last images for batch norm join the batch before.
+        """The number of batches per epoch.
 
-        Batch norm needs two images. On accelerators it also needs one for each rank, because its
-        statistics there would count the blank image of an empty share.
+        A last batch that is too small for batch norm is merged with the one before. Batch norm
+        needs two images; on accelerators also one per rank, because the blank image of an empty
+        share would count in its statistics.
         """
         full, rest = divmod(len(self.ids), self.batch_size)
-        fewest = 2 if self.device.type == "cpu" else max(2, self.ranks)
-        return max(1, full) if rest < fewest else full + 1
+        min_images = 2 if self.device.type == "cpu" else max(2, self.ranks)
+        return max(1, full) if rest < min_images else full + 1
 
     def epoch(self, seed: int, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """Yield the shuffled batches of an epoch, starting at a step."""
-        on = self.images.device
-        order = self.ids[self._order(seed, epoch)].to(on)
-        # A resumed epoch uses the chunks of a whole epoch: some kernels round by chunk size.
-        begin = first_step if on.type == "cpu" else 0
+        source_device = self.images.device
+        order = self.ids[self._order(seed, epoch)].to(source_device)
+        # A resumed epoch uses the same chunks as a whole one: some kernels round by chunk size.
+        begin = first_step if source_device.type == "cpu" else 0
         global_batches = [self._global_batch(order, step) for step in range(begin, self.steps)]
         batches = self._deliver(self._rank_batches(global_batches, (seed, epoch)))
         return _skip(first_step - begin, batches)
 
     def in_order(self) -> Iterator[Batch]:
-        """Yield every image once, in order; with several ranks, each image on one of them."""
+        """Yield every image once, in order; with several ranks, on one of them."""
         ids = self.ids.to(self.images.device)
         batch_ids = torch.split(ids, self.batch_size) if len(ids) else ()
         batch_ids = batch_ids[self.rank :: self.ranks]
         return self._deliver(self.images.batches(batch_ids, None, self._is_sent_ahead))
 
     def _order(self, seed: int, epoch: int) -> Tensor:
-        """Return the places in `ids` of an epoch's images: shuffled, by shards if there are any."""
+        """Return the shuffled indices into `ids` for an epoch, shard by shard if there are any."""
         shards = self.images.shards_of(self.ids)
         if shards is None:
             return permutation(seed, epoch, len(self.ids))
@@ -223,7 +236,7 @@ class Loader:
     def _rank_batches(
         self, global_batches: list[Tensor], epoch_key: tuple[int, int]
     ) -> Iterator[Batch]:
-        """Yield this rank's share of each global batch of image numbers."""
+        """Yield this rank's share of each global batch of ids."""
         if self.ranks == 1 and not self.with_next:
             yield from self.images.batches(global_batches, epoch_key, self._is_sent_ahead)
             return
@@ -234,18 +247,19 @@ class Loader:
             yield batch._replace(global_labels=whole)
 
     def _share(self, ids: Tensor) -> Tensor:
-        mine = ids.tensor_split(self.ranks)[self.rank]
-        if self.with_next and len(mine):
-            after = sum(len(part) for part in ids.tensor_split(self.ranks)[: self.rank + 1])
-            mine = torch.cat([mine, ids[after % len(ids)].view(1)])
-        return mine
+        shares = ids.tensor_split(self.ranks)
+        share = shares[self.rank]
+        if self.with_next and len(share):
+            end = sum(map(len, shares[: self.rank + 1]))
+            share = torch.cat([share, ids[end % len(ids)].view(1)])
+        return share
 
     @property
     def _is_sent_ahead(self) -> bool:
         return has_streams(self.device) and self.images.device != self.device
 
     def _deliver(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Move the batches to the device that computes."""
+        """Move the batches to `device`."""
         if self.images.device == self.device:
             yield from batches
             return
@@ -259,19 +273,20 @@ class Loader:
             yield Batch(images, labels, ids, global_labels)
 
 
-def find_positions(ids: Tensor, some: Tensor) -> Tensor:
-    """Return where some of different image numbers are among them. ids: int64 (n,), any order."""
+def find_positions(ids: Tensor, wanted: Tensor) -> Tensor:
+    """Return the positions of the wanted ids in `ids` (n,), which are unique, in any order."""
     order = torch.argsort(ids)
-    return order[torch.searchsorted(ids, some, sorter=order)]
+    return order[torch.searchsorted(ids, wanted, sorter=order)]
 
 
-def images_per_chunk(values: int) -> int:
-    """Return the number of images per chunk. values: number of values per image."""
-    return max(1, min(_CHUNK_IMAGES, _CHUNK_BYTES // (_BYTES_PER_VALUE * values)))
+def images_per_chunk(image_values: int) -> int:
+    """Return the number of images per chunk, from the number of values per image."""
+    max_images = _MAX_CHUNK_BYTES // (_BYTES_PER_VALUE * image_values)
+    return max(1, min(_MAX_CHUNK_IMAGES, max_images))
 
 
 def group_batches(batch_ids: Iterable[Tensor], max_images: int) -> Iterator[list[Tensor]]:
-    """Group consecutive batches up to a number of images, with at least one batch in each group."""
+    """Group consecutive batches into lists of at most `max_images` images, or of one batch."""
     group: list[Tensor] = []
     count = 0
     for ids in batch_ids:
@@ -287,7 +302,7 @@ def group_batches(batch_ids: Iterable[Tensor], max_images: int) -> Iterator[list
 def prefetch(
     batches: Iterable[tuple[Tensor, ...]], device: torch.device
 ) -> Iterator[tuple[Tensor, ...]]:
-    """Yield batches in order on an accelerator; each is sent while its predecessor computes."""
+    """Move batches to an accelerator, each while the one before is computed."""
     backend = module_of(device)
     stream = backend.Stream(device)
     in_flight = None
@@ -303,29 +318,29 @@ def prefetch(
 
 
 def _send(tensor: Tensor, device: torch.device) -> Tensor:
-    """Begin a copy to the device; it blocks the host unless the memory is page-locked."""
+    """Start copying to the device, from page-locked memory so that the host need not wait."""
     pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
     return pinned.to(device, non_blocking=True)
 
 
-def _receive(sent: tuple[Tensor, ...], arrived: Any, computing: Any) -> tuple[Tensor, ...]:
-    """Make the computing stream wait for the copies, and keep their memory until it used them."""
-    computing.wait_event(arrived)
+def _receive(sent: tuple[Tensor, ...], arrived: Any, stream: Any) -> tuple[Tensor, ...]:
+    """Make the computing stream wait for the copies, and keep their memory until it is done."""
+    stream.wait_event(arrived)
     for tensor in sent:
-        tensor.record_stream(computing)
+        tensor.record_stream(stream)
     return sent
 
 
 def _skip(count: int, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield the batches after the first ones; closing this closes them."""
+    """Yield the batches after the first `count`; closing this generator closes theirs."""
     for _ in range(count):
         next(batches)
     yield from batches
 
 
 def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device, without waiting if torch keeps the source alive meanwhile.
+    """Copy a tensor to a device, asynchronously where torch keeps the source alive meanwhile.
 
-    An Apple GPU reads the source itself, later, when a temporary one would be gone.
+    On an Apple GPU it does not: the copy may run after a temporary source is freed.
     """
     return tensor.to(device, non_blocking=has_streams(device))

@@ -1,4 +1,4 @@
-"""From uint8 images to the model's input, in training, evaluation and prediction alike.
+"""Converts uint8 images to the model's input, in training, evaluation and prediction.
 
 B batch, H height, W width, C channels.
 """
@@ -12,19 +12,25 @@ from torch import Tensor
 
 from onsight.data.loader import Images
 
-_SAMPLE = 10_000  # images are numbered by digest, so the first are a fair sample
+_SAMPLE = 10_000  # images
 
 
 @dataclass(frozen=True)
 class Normalization:
-    """Mean and standard deviation of each channel, for pixels from 0 to 1."""
+    """The normalization of images.
+
+    Attributes:
+        mean: The mean of each channel, for pixels from 0 to 1.
+        std: The standard deviation of each channel.
+        size: The (height, width) of the input, if images may be larger.
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    size: tuple[int, int] | None = None  # (height, width) after scaling images with room for crops
+    size: tuple[int, int] | None = None
 
     def apply(self, images: Tensor) -> Tensor:
-        """Turn pixels (B, H, W, C), 0 to 255, into input float32 (B, C, H, W), channels last."""
+        """Convert pixels (B, H, W, C) from 0 to 255 to float32 (B, C, H, W), channels last."""
         if self.size and images.shape[1:3] != self.size:
             images = resize_batch(images, self.size)
         mean, std = _repeat_per_pixel(self, images.shape[1:3].numel(), images.device)
@@ -33,19 +39,24 @@ class Normalization:
 
 
 def resize_batch(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resize whole images (B, H, W, C), bilinear with antialiasing.
+    """Resize images (B, H, W, C) with bilinear interpolation and antialiasing.
 
-    Returns float32 (B, *size, C), 0 to 255.
+    Returns:
+        float32 (B, *size, C) from 0 to 255.
     """
     planes = images.permute(0, 3, 1, 2).float()
-    smaller = F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
-    return smaller.permute(0, 2, 3, 1)
+    resized = F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
+    return resized.permute(0, 2, 3, 1)
 
 
 def measure_normalization(images: Images, ids: Tensor) -> Normalization:
-    """Measure the mean and deviation of each channel over the first 10,000 of some images.
+    """Measure the mean and standard deviation of each channel over at most 10,000 images.
 
-    Counted exactly by histogram, so neither order nor device changes a bit.
+    Values are counted in a histogram, so the result does not depend on the order or the device.
+
+    Args:
+        images: All images.
+        ids: The numbers of the images to measure.
     """
     channels = images.shape[2]
     values = torch.arange(256, dtype=torch.float64)
@@ -57,7 +68,7 @@ def measure_normalization(images: Images, ids: Tensor) -> Normalization:
     shares = counts.double() / counts.sum(dim=1, keepdim=True)
     mean = (shares * values).sum(dim=1)
     variance = (shares * (values - mean.unsqueeze(1)) ** 2).sum(dim=1)
-    std = variance.sqrt().clamp(min=1.0)  # a single-colour dataset must not divide by zero
+    std = variance.sqrt().clamp(min=1.0)  # images of a single colour have a variance of 0
     return Normalization(
         tuple(round(value / 255, 6) for value in mean.tolist()),
         tuple(round(value / 255, 6) for value in std.tolist()),
@@ -68,7 +79,7 @@ def measure_normalization(images: Images, ids: Tensor) -> Normalization:
 def _repeat_per_pixel(
     normalization: Normalization, pixels: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Repeat mean and deviation for each pixel: subtracting equal rows is 5 times as fast."""
+    """Repeat mean and deviation for each pixel, which is 5 times as fast as broadcasting."""
     mean = torch.tensor(normalization.mean, device=device).repeat(pixels)
     std = torch.tensor(normalization.std, device=device).repeat(pixels)
     return mean, std

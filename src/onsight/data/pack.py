@@ -1,8 +1,8 @@
-"""The pack: every image decoded once, into one memory-mapped uint8 file.
+"""The pack: all images, decoded once into a memory-mapped uint8 file.
 
-A pack folder contains `pixels.bin` (n, H, W, C), `table.safetensors` (digests, locators,
-labels, splits; checksummed) and `pack.json` with a key made of everything that went in.
-It is built under a temporary name and renamed; a pack with another key is replaced.
+A pack folder contains `pixels.bin` (n, H, W, C), `table.safetensors` (digests, locators, labels and
+splits, with a checksum) and `pack.json` with a key, which depends on everything that determines the
+content. It is built under a temporary name and renamed. A pack with another key is replaced.
 
 n images, H height, W width, C channels.
 """
@@ -42,18 +42,29 @@ from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 VERSION = 3
 
 _BLOCK = 16 * 2**20  # bytes per checksum
-_MAX_CHECKED = 8 * 2**30  # bytes: reading more takes longer than a user should wait
+_MAX_CHECKED = 8 * 2**30  # bytes; larger packs are not checked, which would take too long
 
 
 @dataclass(frozen=True)
 class Pack:
-    """Usable images in the order of their digests."""
+    """Decoded images in the order of their digests.
 
-    pixels: Pixels  # (n, H, W, C) in the order of decoding
-    rows: NDArray[np.int64]  # (n,) the row of image i in pixels
-    sources: NDArray[np.int64]  # (n,) the row of image i in the source
-    digests: NDArray[np.uint8]  # (n, 16)
-    index: Index  # locators, labels and splits of the n images
+    Attributes:
+        pixels: In the order of decoding, (n, H, W, C).
+        rows: The row of each image in pixels, (n,).
+        sources: The row of each image in the source, (n,).
+        digests: (n, 16).
+        index: Locators, labels and splits.
+        problems: Images that cannot be used, with reasons.
+        format: The format of the images.
+        was_cached: Whether the pack was in the cache.
+    """
+
+    pixels: Pixels
+    rows: NDArray[np.int64]
+    sources: NDArray[np.int64]
+    digests: NDArray[np.uint8]
+    index: Index
     problems: list[Problem]
     format: ImageFormat
     was_cached: bool
@@ -62,22 +73,28 @@ class Pack:
         return len(self.rows)
 
     def take(self, numbers: NDArray[np.int64]) -> torch.Tensor:
-        """Return a copy of some images: uint8 (m, H, W, C)."""
+        """Copy images by number: uint8 (m, H, W, C)."""
         return torch.from_numpy(self.pixels[self.rows[numbers]])
 
 
 def open_pack(job: PackJob, cache_folder: Path | None) -> Pack:
-    """Open the pack of a job, building it if none matches.
+    """Open the pack of a job, building it if none in the cache matches.
 
-    Without a cache folder, or with a deadline, the pack is an unnamed temporary file that vanishes
-    with the process. Raises DiskError; DataError if no image can be used or, if the job is strict,
-    at the first that cannot.
+    Args:
+        job: The images and their format.
+        cache_folder: The cache. Without one, or if the job has a deadline, the pack is an unnamed
+            temporary file.
+
+    Raises:
+        DataError: If no image can be used, or at the first that cannot be used if the job is
+            strict.
+        DiskError: If the pack cannot be written.
     """
     if cache_folder is None or job.deadline < math.inf:  # only complete packs are cached
         return _build_unnamed(job)
     key = pack_key(job.source, job.target)
     folder = _pack_folder(job, cache_folder)
-    with _locked(folder):  # a second run waits, then reopens the pack
+    with _locked(folder):  # other runs wait and reopen the pack
         pack = _read(folder, key, job)
         if pack is None:
             with disk_errors(folder, _min_bytes(job)):
@@ -92,7 +109,7 @@ def open_pack(job: PackJob, cache_folder: Path | None) -> Pack:
 
 
 def is_packed(job: PackJob, cache_folder: Path | None) -> bool:
-    """Return whether the pack of a job is in the cache, without checking it for damage."""
+    """Return whether the pack of a job is in the cache. It is not checked for damage."""
     if cache_folder is None:
         return False
     try:
@@ -103,22 +120,22 @@ def is_packed(job: PackJob, cache_folder: Path | None) -> bool:
 
 
 def pack_key(source: Source, target: ImageFormat) -> str:
-    """Return the digest of everything that determines a pack's content."""
+    """Return a digest of everything that determines the content of a pack."""
     facts: list[Any] = [VERSION, decode.VERSION, PIL.__version__, simplejpeg.__version__]
     facts += [source.kind, str(source.root), source.fingerprint, target.facts()]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
 def block_checksums(content: NDArray[np.uint8], threads: int) -> NDArray[np.int64]:
-    """Return the CRC-32 of each 16 MB of flat bytes (n,), as int64 (ceil(n / 16 MB),)."""
+    """Return the CRC-32 of each 16 MB of content (N,): int64 (ceil(N / 16 MB),)."""
     starts = range(0, len(content), _BLOCK)
-    with ThreadPoolExecutor(threads) as pool:  # zlib releases Python's lock
+    with ThreadPoolExecutor(threads) as pool:  # zlib releases the GIL
         sums = pool.map(lambda start: zlib.crc32(content[start : start + _BLOCK].data), starts)
         return np.fromiter(sums, np.int64, len(starts))
 
 
 def is_intact(content: NDArray[np.uint8], checksums: NDArray[np.int64], threads: int) -> bool:
-    """Return whether flat bytes have these checksums; more than 8 GB are assumed to be intact."""
+    """Return whether content (N,) matches its checksums. More than 8 GB are not checked."""
     if len(content) > _MAX_CHECKED:
         return True
     return np.array_equal(block_checksums(content, threads), checksums)
@@ -126,7 +143,7 @@ def is_intact(content: NDArray[np.uint8], checksums: NDArray[np.int64], threads:
 
 @dataclass(frozen=True)
 class _Table:
-    """The results of a build other than the pixels: the fields of Pack."""
+    """The fields of a Pack other than the pixels, as the result of building it."""
 
     rows: NDArray[np.int64]
     sources: NDArray[np.int64]
@@ -137,14 +154,14 @@ class _Table:
 
 
 def _pack_folder(job: PackJob, cache_folder: Path) -> Path:
-    """Return the one folder for each DATA and format, where a rebuilt pack replaces the old one."""
+    """Return the folder of a pack, which depends on DATA and the format alone."""
     facts = [job.source.kind, str(job.source.root), job.target.facts()]
     name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:20]
     return cache_folder / "packs" / name
 
 
 def _locked(folder: Path, wait: bool = True) -> AbstractContextManager[bool]:
-    """Hold the lock of a pack's folder; yield False if another process does."""
+    """Hold the lock of a pack's folder. Yields False if another process holds it."""
     return locked(folder.parents[1] / "locks" / folder.name, wait)
 
 
@@ -154,18 +171,18 @@ def _min_bytes(job: PackJob) -> int:
 
 
 def _build(file: BinaryIO, job: PackJob) -> _Table:
-    """Decode all of a source's images into an open file and return their table."""
+    """Decode all images of a source into an open file."""
     decoded = decode_all(file, job)
     if not decoded.source_rows:
-        raise DataError(_nothing_usable(job.source, decoded.problems))
-    taken = np.array(decoded.source_rows, np.int64)
-    digests = np.frombuffer(b"".join(decoded.digests), np.uint8).reshape(len(taken), -1)
-    index = job.source.index.take(taken)
+        raise DataError(_describe_problems(job.source, decoded.problems))
+    source_rows = np.array(decoded.source_rows, np.int64)
+    digests = np.frombuffer(b"".join(decoded.digests), np.uint8).reshape(len(source_rows), -1)
+    index = job.source.index.take(source_rows)
     halves = np.ascontiguousarray(digests).view(">u8")
     order = np.lexsort((index.labels, halves[:, 1], halves[:, 0]))
     return _Table(
         rows=order.astype(np.int64),
-        sources=taken[order],
+        sources=source_rows[order],
         digests=np.ascontiguousarray(digests[order]),
         index=index.take(order),
         problems=decoded.problems,
@@ -174,7 +191,7 @@ def _build(file: BinaryIO, job: PackJob) -> _Table:
 
 
 def _build_unnamed(job: PackJob) -> Pack:
-    """Build into an unlinked temporary file, which vanishes with the process however that ends."""
+    """Build a pack in an unlinked temporary file, which vanishes when the process ends."""
     with tempfile.TemporaryFile(prefix="onsight-") as file:
         with disk_errors(Path(tempfile.gettempdir()), _min_bytes(job)):
             table = _build(file, job)
@@ -184,7 +201,7 @@ def _build_unnamed(job: PackJob) -> Pack:
 
 
 def _build_in_place(folder: Path, key: str, job: PackJob) -> None:
-    """Build under a temporary name, then rename, so that nothing half-built is ever in place."""
+    """Build a pack under a temporary name and rename it, so that it is never incomplete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(folder)
     temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
@@ -224,7 +241,7 @@ def _write_table(folder: Path, key: str, table: _Table, checksums: NDArray[np.in
 
 
 def _read(folder: Path, key: str, job: PackJob) -> Pack | None:
-    """Read the pack in a folder, or None if there is none, its key differs or it is damaged."""
+    """Read a pack; return None if it is missing or damaged or has another key."""
     try:
         facts = json.loads((folder / "pack.json").read_text(encoding="utf-8"))
         if facts["key"] != key:
@@ -264,7 +281,7 @@ def _map_pixels(file: BinaryIO, count: int, target: ImageFormat) -> Pixels:
 
 
 def _swap(temporary: Path, folder: Path) -> None:
-    """Rename a finished folder into place, moving an old one out of the way."""
+    """Rename a finished folder, replacing an old one."""
     sync_folder(temporary)
     old = temporary.with_suffix(".old")
     if folder.exists():
@@ -275,16 +292,16 @@ def _swap(temporary: Path, folder: Path) -> None:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove leftovers of killed processes for this pack, whose lock is held, and other packs."""
+    """Remove what killed processes left of this pack, whose lock is held, and of other packs."""
     for kind in ("tmp", "old"):
         for leftover in folder.parent.glob(f".*.*.{kind}"):
             owner = folder.with_name(leftover.name.split(".")[1])
-            with _locked(owner, wait=False) if owner != folder else nullcontext(True) as is_mine:
-                if is_mine:  # nobody is building it
+            with _locked(owner, wait=False) if owner != folder else nullcontext(True) as is_locked:
+                if is_locked:  # no other process is building the pack
                     shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _nothing_usable(source: Source, problems: list[Problem]) -> str:
+def _describe_problems(source: Source, problems: list[Problem]) -> str:
     reasons = Counter(problem.reason for problem in problems).most_common(3)
     counted = "; ".join(f"{count:,} x {reason}" for reason, count in reasons)
     return f"none of the {len(source.index):,} images in {source.root} can be used: {counted}"

@@ -1,7 +1,7 @@
-"""Decoding a whole source in threads into one file of pixels.
+"""Decodes all images of a source into one file of pixels, with threads.
 
-Decoders release Python's lock, so threads use every core without copies between processes.
-Images are written in the source's order, whichever thread finishes first.
+Decoders release the GIL, so threads use all cores without copying between processes. Images are
+written in the order of the source.
 """
 
 import math
@@ -24,36 +24,60 @@ from onsight.errors import DataError, ImageError
 
 NO_TIME = "no time to decode it"
 
-_CHUNK = 64  # images per task: large enough to hide the pool's overhead, small for progress
-_CHUNK_BYTES = 16_000_000  # bytes per task of large images; four tasks per thread wait in memory
+_CHUNK = 64  # images per task: enough to hide the pool's overhead, few enough to show progress
+_CHUNK_BYTES = 16_000_000  # maximum bytes per task, of which four per thread wait in memory
+_TASKS_PER_THREAD = 4
 
 Progress = Callable[[int], None]  # called with a number of images
 
 
 @dataclass(frozen=True)
 class PackJob:
-    """The images to decode, and their format."""
+    """The images to decode, and their format.
+
+    Attributes:
+        source: The images.
+        target: Their format. 0 channels mean 1 if all images are stored grey, otherwise 3.
+        strict: Raise DataError at the first image that cannot be used.
+        threads: The number of threads.
+        progress: Called with numbers of decoded images.
+        deadline: Time on the monotonic clock after which images are skipped.
+        required: The number of images at the start of the source that are never skipped.
+    """
 
     source: Source
-    target: ImageFormat  # channels of 0 mean 1 if every image is stored grey, else 3
-    strict: bool = False  # raise DataError at the first image that cannot be used
+    target: ImageFormat
+    strict: bool = False
     threads: int = 1
     progress: Progress = lambda done: None
-    deadline: float = math.inf  # monotonic seconds; later images are skipped
-    required: int = 0  # first rows of the source, which are decoded even after the deadline
+    deadline: float = math.inf
+    required: int = 0
 
 
 class PackedImage(NamedTuple):
-    """A decoded image on its way into the file."""
+    """A decoded image that is not yet written.
+
+    Attributes:
+        source_row: Its row in the source.
+        pixels: Its pixels in the target format.
+        digest: Its digest before the conversion.
+    """
 
     source_row: int
-    pixels: Pixels  # fitted to the target
+    pixels: Pixels
     digest: bytes
 
 
 @dataclass
 class Decoded:
-    """The outcome of decoding a source, except the pixels, which are in the file."""
+    """The result of decoding a source, except the pixels, which are in the file.
+
+    Attributes:
+        channels: Channels of the images in the file.
+        source_rows: The row of each image in the source.
+        digests: The digest of each image.
+        problems: Images that cannot be used, with reasons.
+    """
 
     channels: int
     source_rows: list[int] = field(default_factory=list)
@@ -62,14 +86,17 @@ class Decoded:
 
 
 def decode_all(file: BinaryIO, job: PackJob) -> Decoded:
-    """Write every usable image's pixels to a file; list the others with their reasons.
+    """Write the pixels of all usable images to a file.
 
-    Unless target.channels demands otherwise, the file holds one channel until the first colour
-    image, and three from then on.
+    If the target has 0 channels, the file is written with one channel and converted to three at the
+    first colour image.
+
+    Raises:
+        DataError: If the job is strict and an image cannot be used.
     """
     target = job.target
     decoded = Decoded(channels=target.channels or 1)
-    for chunk in _until_first_missed(job):
+    for chunk in _decode_until_deadline(job):
         images = [item for item in chunk if isinstance(item, PackedImage)]
         problems = [item for item in chunk if isinstance(item, Problem)]
         faults = [problem for problem in problems if problem.stage != DRAW_STAGE]
@@ -77,7 +104,7 @@ def decode_all(file: BinaryIO, job: PackJob) -> Decoded:
             raise DataError(f"{faults[0].path}: {faults[0].reason}")
         decoded.problems += problems
         if target.channels == 0 and any(image.pixels.shape[2] == 3 for image in images):
-            _widen(file, decoded, target)
+            _convert_to_colour(file, decoded, target)
         file.write(b"".join(_encode(image.pixels, decoded.channels) for image in images))
         decoded.source_rows += [image.source_row for image in images]
         decoded.digests += [image.digest for image in images]
@@ -85,42 +112,42 @@ def decode_all(file: BinaryIO, job: PackJob) -> Decoded:
     return decoded
 
 
-def _until_first_missed(job: PackJob) -> Iterator[list[PackedImage | Problem]]:
-    """Yield decoded chunks in which nothing follows an image that there was no time for.
+def _decode_until_deadline(job: PackJob) -> Iterator[list[PackedImage | Problem]]:
+    """Yield decoded chunks, in which all images after the first that was skipped are skipped too.
 
-    The images decoded are thus the first of the source, as if no more had been requested.
+    The result is the same as for a source that ends there.
     """
-    is_over = False
-    for chunk in _decoded_chunks(job):
-        usable: list[PackedImage | Problem] = []
+    is_late = False
+    for chunk in _decode_chunks(job):
+        results: list[PackedImage | Problem] = []
         for item in chunk:
-            is_over |= isinstance(item, Problem) and item.reason == NO_TIME
-            usable.append(_missed(job, item) if is_over else item)
-        yield usable
+            is_late |= isinstance(item, Problem) and item.reason == NO_TIME
+            results.append(_skip(job, item) if is_late else item)
+        yield results
 
 
-def _missed(job: PackJob, item: PackedImage | Problem) -> Problem:
+def _skip(job: PackJob, item: PackedImage | Problem) -> Problem:
     if isinstance(item, Problem):
         return Problem(item.path, DRAW_STAGE, NO_TIME)
     return Problem(job.source.index.locators[item.source_row], DRAW_STAGE, NO_TIME)
 
 
-def _decoded_chunks(job: PackJob) -> Iterator[list[PackedImage | Problem]]:
-    """Yield chunks of decoded images in order, with a bounded number in progress."""
+def _decode_chunks(job: PackJob) -> Iterator[list[PackedImage | Problem]]:
+    """Yield chunks of decoded images in order, with a limited number of them in memory."""
     waiting: deque[Future[list[PackedImage | Problem]]] = deque()
     count = len(job.source.index)
     image_bytes = job.target.height * job.target.width * (job.target.channels or 3)
     size = max(1, min(_CHUNK, _CHUNK_BYTES // image_bytes))
     shards = job.source.shards
-    ahead = ShardPrefetcher(shards.part_of_row, shards.prefetch) if shards else None
+    prefetcher = ShardPrefetcher(shards.part_of_row, shards.prefetch) if shards else None
     with ThreadPoolExecutor(job.threads, thread_name_prefix="decode") as pool:
         try:
             for start in range(0, count, size):
                 rows = range(start, min(start + size, count))
-                if ahead:
-                    ahead.reach(rows.stop)
+                if prefetcher:
+                    prefetcher.reach(rows.stop)
                 waiting.append(pool.submit(_decode_rows, job, rows))
-                if len(waiting) > 4 * job.threads:
+                if len(waiting) > _TASKS_PER_THREAD * job.threads:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
@@ -149,8 +176,8 @@ def _encode(pixels: Pixels, channels: int) -> bytes:
     return pixels.tobytes()
 
 
-def _widen(file: BinaryIO, decoded: Decoded, target: ImageFormat) -> None:
-    """Turn the grey images written so far into three channels, in place, starting with the last."""
+def _convert_to_colour(file: BinaryIO, decoded: Decoded, target: ImageFormat) -> None:
+    """Convert the grey images in the file to three channels in place, from last to first."""
     if decoded.channels == 3:
         return
     decoded.channels = 3

@@ -1,8 +1,8 @@
-"""Splits and folds: functions of each image's digest, so that adding images moves few others.
+"""Assigns images to splits and folds by their digests, so that adding images moves few others.
 
-No rule that considers other images could leave every old one in its split, so the shares hold for
-each class only in expectation: a class of n images has 0.1 n ± 0.3 sqrt(n) test images. Folds are
-balanced, and may move a few.
+The split of an image does not depend on other images, so fractions hold for a class only in
+expectation: of n images, 0.1 n ± 0.3 sqrt(n) are test images. Folds are balanced, so adding images
+may move a few others.
 
 n images, digests uint8 (n, 16).
 """
@@ -19,58 +19,78 @@ from onsight.errors import ConfigError
 
 USUAL_FOLDS = 5
 ENOUGH_TEST_IMAGES = 200  # with fewer, the interval of the accuracy is wider than ±4%
-_MIN_CLASS_IMAGES = 3  # distinct images per class needed for folds to be chosen automatically
+_MIN_CLASS_IMAGES = 3  # different images per class; with fewer, folds are not chosen by default
 
 
 def assign_splits(
     digests: NDArray[np.uint8],
-    given: NDArray[np.int8],
+    data_splits: NDArray[np.int8],
     validation_fraction: float,
     test_fraction: float,
 ) -> NDArray[np.int8]:
-    """Return the split of each image: the given one, with missing splits sampled from train.
+    """Assign images to splits by digest.
 
-    If there are no given test (or validation) images, that share of train is sampled by digest.
-    Returns int8 (n,) of TRAIN, VALIDATION or TEST.
+    If the data has no test (or validation) images, they are sampled from the training images.
+
+    Args:
+        digests: uint8 (n, 16).
+        data_splits: The splits that came with the data, (n,).
+        validation_fraction: The fraction of validation images.
+        test_fraction: The fraction of test images.
+
+    Returns:
+        TRAIN, VALIDATION or TEST, int8 (n,).
     """
-    splits = np.where(given == UNSPLIT, np.int8(TRAIN), given)
-    number = uniform_from_digests(digests)
-    free = splits == TRAIN
-    if not (given == TEST).any():
-        splits[free & (number < test_fraction)] = TEST
-    if not (given == VALIDATION).any():
-        band = (number >= test_fraction) & (number < test_fraction + validation_fraction)
-        splits[free & band] = VALIDATION
+    splits = np.where(data_splits == UNSPLIT, np.int8(TRAIN), data_splits)
+    numbers = uniform_from_digests(digests)
+    is_free = splits == TRAIN
+    if not (data_splits == TEST).any():
+        splits[is_free & (numbers < test_fraction)] = TEST
+    if not (data_splits == VALIDATION).any():
+        in_band = (numbers >= test_fraction) & (numbers < test_fraction + validation_fraction)
+        splits[is_free & in_band] = VALIDATION
     return splits
 
 
 def assign_splits_by_time(
     times: NDArray[np.float64],
-    given: NDArray[np.int8],
+    data_splits: NDArray[np.int8],
     validation_fraction: float,
     test_fraction: float,
 ) -> NDArray[np.int8]:
-    """Return the split of each image by its time: the latest test, those before them validate.
+    """Assign images to splits by time: the latest to test, and those before them to validation.
 
-    Images of the same time are on the same side; a given split stays. times: float64 (n,).
-    Returns int8 (n,) of TRAIN, VALIDATION or TEST.
+    Images with the same time are in the same split. If the data has test (or validation) images,
+    there are no others.
+
+    Args:
+        times: float64 (n,).
+        data_splits: The splits that came with the data, (n,).
+        validation_fraction: The fraction of validation images.
+        test_fraction: The fraction of test images.
+
+    Returns:
+        TRAIN, VALIDATION or TEST, int8 (n,).
     """
-    splits = np.where(given == UNSPLIT, np.int8(TRAIN), given)
+    splits = np.where(data_splits == UNSPLIT, np.int8(TRAIN), data_splits)
     for split, fraction in ((TEST, test_fraction), (VALIDATION, validation_fraction)):
-        free = splits == TRAIN
-        if (given == split).any() or not free.any():
+        is_free = splits == TRAIN
+        if (data_splits == split).any() or not is_free.any():
             continue
         count = round(fraction * len(times))
         if count:
-            latest = np.sort(times[free])[-min(count, int(free.sum()))]
-            splits[free & (times >= latest)] = split
+            start = np.sort(times[is_free])[-min(count, int(is_free.sum()))]
+            splits[is_free & (times >= start)] = split
     return splits
 
 
 def find_leaks(digests: NDArray[np.uint8], splits: NDArray[np.int8]) -> NDArray[np.bool_]:
-    """Mark images with an identical copy in a higher split: test above validation above train.
+    """Find images with an identical copy in a higher split: test, then validation, then train.
 
-    Only a split that came with the data can have any. Returns bool (n,).
+    There are none unless the split came with the data.
+
+    Returns:
+        True for such images, (n,).
     """
     group, first = group_identical(digests)
     highest = np.zeros(len(first), np.int8)
@@ -79,9 +99,10 @@ def find_leaks(digests: NDArray[np.uint8], splits: NDArray[np.int8]) -> NDArray[
 
 
 def group_identical(digests: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return each image's group of identical images (n,), and the first member of each group.
+    """Group identical images.
 
-    Groups are numbered in the order of their digests.
+    Returns:
+        The group of each image (n,), in the order of digests, and the first image of each group.
     """
     keys = np.ascontiguousarray(digests).view(f"V{DIGEST_BYTES}")[:, 0]
     _, first, group = np.unique(keys, return_index=True, return_inverse=True)
@@ -89,7 +110,7 @@ def group_identical(digests: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDAr
 
 
 def uniform_from_digests(digests: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Return a number in [0, 1) made of each digest's last 8 bytes: float64 (n,)."""
+    """Convert the last 8 bytes of digests to numbers in [0, 1), float64 (n,)."""
     return _digest_words(digests) / 2.0**64
 
 
@@ -100,11 +121,18 @@ def choose_folds(
     max_folds: Callable[[], Choice[int]],
     is_by_time: bool = False,
 ) -> Choice[int]:
-    """Choose the number of folds for cross-validation; 1 means that a test part is held out.
+    """Choose the number of folds for cross-validation; 1 means that a test set is held out.
 
-    max_folds: returns how many folds the time budget allows, called if config.folds is "auto";
-    is_by_time: the latest images are the test part. Raises ConfigError for requested folds that
-    cannot be made.
+    Args:
+        config: The settings.
+        digests: uint8 (n, 16).
+        index: The labels and splits of the images.
+        max_folds: Returns the maximum number of folds for the time available. Called only if
+            config.folds is "auto".
+        is_by_time: Whether the latest images are the test set.
+
+    Raises:
+        ConfigError: If the requested folds cannot be made.
     """
     requested, tested = config.folds, int((index.splits == TEST).sum())
     if is_by_time:
@@ -137,30 +165,39 @@ def choose_folds(
 def assign_folds(
     digests: NDArray[np.uint8], labels: NDArray[np.int32], folds: int
 ) -> NDArray[np.int8]:
-    """Return the fold of each image, from 1 on: int8 (n,). Identical images share theirs.
+    """Assign images to folds.
 
-    The folds have equally many different images of each class, give or take one. An image goes
-    to the fold that its digest names, or if that is full to the next one, so that adding images
-    moves few others.
+    The numbers of different images of a class differ by at most one between folds, and identical
+    images are in the same fold. An image is in the fold that its digest determines, or in the next
+    one that is not full, so that adding images moves few others.
+
+    Args:
+        digests: uint8 (n, 16).
+        labels: Class numbers, (n,).
+        folds: The number of folds.
+
+    Returns:
+        The fold of each image, from 1 on, int8 (n,).
     """
     group, first = group_identical(digests)
     classes = labels[first]
-    wanted = (_digest_words(digests[first]) % np.uint64(folds)).astype(np.int64)
+    preferred = (_digest_words(digests[first]) % np.uint64(folds)).astype(np.int64)
     counts = np.bincount(classes)
-    chosen = np.full(len(first), -1)
-    # Fill every fold evenly first; then the few remaining images go to different folds.
+    assigned = np.full(len(first), -1)
+    # Folds are first filled evenly; then the few remaining images go to different folds. A cell is
+    # a class in a fold.
     for room in (np.repeat(counts // folds, folds), np.ones(len(counts) * folds, np.int64)):
-        for turn in range(folds):
-            waiting = np.flatnonzero(chosen < 0)
-            cell = classes[waiting] * folds + (wanted[waiting] + turn) % folds
+        for offset in range(folds):
+            rest = np.flatnonzero(assigned < 0)
+            cell = classes[rest] * folds + (preferred[rest] + offset) % folds
             fits = _rank(cell) < room[cell]
-            chosen[waiting[fits]] = cell[fits] % folds
+            assigned[rest[fits]] = cell[fits] % folds
             room -= np.bincount(cell[fits], minlength=len(room))
-    return (chosen[group] + 1).astype(np.int8)
+    return (assigned[group] + 1).astype(np.int8)
 
 
 def _digest_words(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Return each digest's last 8 bytes as a whole number: uint64 (n,)."""
+    """Return the last 8 bytes of digests as integers, uint64 (n,)."""
     return np.ascontiguousarray(digests[:, 8:]).view(">u8")[:, 0].astype(np.uint64)
 
 
@@ -172,7 +209,7 @@ def _choose_folds_automatically(
     fewest: int,
     max_folds: Callable[[], Choice[int]],
 ) -> Choice[int]:
-    """Choose cross-validation if the test part would be small and classes and time allow it."""
+    """Choose cross-validation if a test set would be small, and classes and time allow it."""
     expected = round(config.test_fraction * images)
     if tested:
         return Choice(1, "the data has a test split")
@@ -196,7 +233,7 @@ def _choose_folds_automatically(
 
 
 def _rank(cell: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count the earlier entries with the same value."""
+    """Count the earlier elements with the same value, for each element."""
     order = np.argsort(cell, kind="stable")
     ranked = cell[order]
     rank = np.empty_like(order)

@@ -1,4 +1,4 @@
-"""Units that a split must not divide: copies of an image, and images of one group.
+"""Finds images that must be in the same split: copies of an image, and images of a group.
 
 n images.
 """
@@ -29,21 +29,39 @@ from onsight.text import joined, plural
 
 @dataclass(frozen=True)
 class SplitUnits:
-    """The images that stay together, and how they are split."""
+    """Images that stay together, and how they are split.
 
-    digests: NDArray[np.uint8]  # (n, 16), equal for images that stay together
-    copy_digests: NDArray[np.uint8]  # (n, 16), equal for copies, whatever their groups
-    times: NDArray[np.float64] | None  # (n,) for a split by time, equal within a unit
-    how: Choice[str]  # basis of the split, and the images that it keeps together
-    includes_near_duplicates: bool  # copies are near-duplicates too, not only identical images
+    Attributes:
+        digests: Equal for images that stay together, (n, 16).
+        copy_digests: Equal for copies of an image, whatever their groups, (n, 16).
+        times: Times for a split by time, equal for images that stay together, (n,).
+        basis: "by digest" or "by time", with the kinds of images that stay together.
+        includes_near_duplicates: Whether near-duplicates are copies, not only identical images.
+    """
+
+    digests: NDArray[np.uint8]
+    copy_digests: NDArray[np.uint8]
+    times: NDArray[np.float64] | None
+    basis: Choice[str]
+    includes_near_duplicates: bool
 
     def assign(
-        self, given: NDArray[np.int8], validation_fraction: float, test_fraction: float
+        self, data_splits: NDArray[np.int8], validation_fraction: float, test_fraction: float
     ) -> NDArray[np.int8]:
-        """Return the split of each image: int8 (n,) of TRAIN, VALIDATION or TEST."""
+        """Assign images to splits.
+
+        Args:
+            data_splits: The splits that came with the data, (n,).
+            validation_fraction: The fraction of validation images.
+            test_fraction: The fraction of test images.
+
+        Returns:
+            TRAIN, VALIDATION or TEST, int8 (n,).
+        """
+        fractions = validation_fraction, test_fraction
         if self.times is not None:
-            return assign_splits_by_time(self.times, given, validation_fraction, test_fraction)
-        return assign_splits(self.digests, given, validation_fraction, test_fraction)
+            return assign_splits_by_time(self.times, data_splits, *fractions)
+        return assign_splits(self.digests, data_splits, *fractions)
 
 
 def find_split_units(
@@ -51,31 +69,32 @@ def find_split_units(
 ) -> SplitUnits:
     """Find the images that must stay together, and choose how to split.
 
-    Raises ConfigError for a regular expression that cannot be used, DataError for a group that a
-    given split divides.
+    Raises:
+        ConfigError: If a regular expression cannot be used.
+        DataError: If the split that came with the data divides a group.
     """
-    copies, together = pack.digests, ["identical images"]
-    pairs = _near_duplicates(source, pack, config, cache_folder)
+    copies, kinds = pack.digests, ["identical images"]
+    pairs = _find_near_duplicates(source, pack, config, cache_folder)
     if pairs is not None:
         copies = pack.digests[connected_groups(len(pack), pairs)]
-        together.append(f"{plural(len(pairs), 'pair')} of near-duplicates")
-    digests, groups = copies, _groups(source, pack, config)
+        kinds.append(f"{plural(len(pairs), 'pair')} of near-duplicates")
+    digests, groups = copies, _find_groups(source, pack, config)
     if groups is not None:
         _refuse_divided(groups, pack)
         digests = _unite(copies, groups)
-        together.append(f"the images of {plural(len(set(groups) - {''}), 'group')}")
+        kinds.append(f"the images of {plural(len(set(groups) - {''}), 'group')}")
     times = None
     if source.times is not None:
-        times = _latest(digests, source.times[pack.sources])
+        times = _find_latest(digests, source.times[pack.sources])
     value = "by digest" if times is None else "by time"
-    how = Choice(value, f"{joined(together)} stay together")
-    return SplitUnits(digests, copies, times, how, pairs is not None)
+    basis = Choice(value, f"{joined(kinds)} stay together")
+    return SplitUnits(digests, copies, times, basis, pairs is not None)
 
 
-def _near_duplicates(
+def _find_near_duplicates(
     source: Source, pack: Pack, config: Config, cache_folder: Path | None
 ) -> Sequence[tuple[int, int]] | None:
-    """Return the pairs that must stay together, None if near-duplicates may be divided."""
+    """Return the pairs that must stay together, or None if near-duplicates may be separated."""
     if config.split_near_duplicates == "apart":
         return None
     pairs = read_cached_duplicates(cache_folder, source, pack)
@@ -84,8 +103,8 @@ def _near_duplicates(
     return pairs
 
 
-def _groups(source: Source, pack: Pack, config: Config) -> list[str] | None:
-    """Return each image's group, empty for none; None if there are no groups at all."""
+def _find_groups(source: Source, pack: Pack, config: Config) -> list[str] | None:
+    """Return the group of each image, empty for none, or None if there are no groups."""
     if config.group_by:
         pattern = _compile(config.group_by)
         groups = [_match(pattern, locator) for locator in pack.index.locators]
@@ -108,13 +127,13 @@ def _compile(text: str) -> re.Pattern[str]:
 
 
 def _match(pattern: re.Pattern[str], path: str) -> str:
-    """Return the name of the group: the first parenthesis, or else the whole match."""
+    """Return the name of a path's group: the first group of the pattern, or the whole match."""
     match = pattern.search(path)
     return (match[1] if pattern.groups else match[0]) or "" if match else ""
 
 
 def _refuse_divided(groups: Iterable[str], pack: Pack) -> None:
-    """Raise DataError for a group on two sides of a split that came with the data."""
+    """Raise DataError if the split that came with the data divides a group."""
     sides: dict[str, int] = {}
     for group, split in zip(groups, pack.index.splits.tolist(), strict=True):
         if group and split != UNSPLIT and sides.setdefault(group, split) != split:
@@ -125,7 +144,7 @@ def _refuse_divided(groups: Iterable[str], pack: Pack) -> None:
 
 
 def _unite(copies: NDArray[np.uint8], groups: Sequence[str]) -> NDArray[np.uint8]:
-    """Return digests equal for images of one group, and for all that copies connect with them."""
+    """Return digests that are equal for images connected by copies or groups, (n, 16)."""
     first: dict[object, int] = {}
     pairs = []
     for index, group in enumerate(groups):
@@ -137,14 +156,15 @@ def _unite(copies: NDArray[np.uint8], groups: Sequence[str]) -> NDArray[np.uint8
     for unit, group in zip(lowest.tolist(), groups, strict=True):
         if group:
             names[unit] = min(group, names.get(unit, group))
-    for unit, group in names.items():  # the name decides: more images of a group do not move it
+    # The digest of a group depends on its name, so that adding images does not move the group.
+    for unit, group in names.items():
         name = hashlib.sha256(group.encode("utf-8", "surrogateescape")).digest()
         digests[unit] = np.frombuffer(name[:DIGEST_BYTES], np.uint8)
     return digests[lowest]
 
 
-def _latest(digests: NDArray[np.uint8], times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the latest time of each image's unit."""
+def _find_latest(digests: NDArray[np.uint8], times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the latest time among the images with the same digest, for each image (n,)."""
     _, unit = np.unique(digests, axis=0, return_inverse=True)
     latest = np.full(unit.max() + 1, -np.inf)
     np.maximum.at(latest, unit, times)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from onsight.data.augmentation_ops import AREA, CROP_X, CROP_Y, RATIO, crop_windows
 from onsight.data.decode import decode, prepare_image
-from onsight.data.fit import ImageFormat, background_of, resize, to_channels
+from onsight.data.fit import ImageFormat, background_colour, resize, to_channels
 from onsight.data.loader import Batch
 from onsight.data.pixels import Pixels
 from onsight.data.shards.order import ShardPrefetcher
@@ -84,11 +84,15 @@ class StreamedImages:
     def batches(
         self, batch_ids: Iterable[Tensor], epoch_key: tuple[int, int] | None, pinned: bool = False
     ) -> Iterator[Batch]:
-        """Yield the batch of each tensor of image numbers, a few decoded ahead.
+        """Yield a batch for each tensor of ids, decoding a few batches ahead.
 
-        epoch_key: (seed, epoch) for drawing training crops, None for whole images; pinned:
-        decode into page-locked memory. Raises DataError for an image that can no longer be
-        decoded.
+        Args:
+            batch_ids: Image ids, int64 (B,), of each batch.
+            epoch_key: (seed, epoch) for drawing training crops, None for whole images.
+            pinned: Decode into page-locked memory.
+
+        Raises:
+            DataError: For an image that can no longer be decoded.
         """
         started: deque[_StartedBatch] = deque()
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="stream")
@@ -187,8 +191,9 @@ def crop_image(content: bytes | Pixels, window: CropWindow, target: ImageFormat)
     """
     if isinstance(content, bytes):
         min_size = _min_size(window, target)
+        grey = target.channels == 1
         content = decode(
-            content, target.background, target.pixel_limit, min_size, True, target.channels == 1
+            content, target.background, target.pixel_limit, min_size, tight=True, grey=grey
         )
     pixels = to_channels(content, target.channels)
     if target.fit == "pad":
@@ -224,7 +229,7 @@ def _pad(pixels: Pixels, target: ImageFormat) -> Pixels:
         smaller = max(1, round(scale * height)), max(1, round(scale * width))
         return _pad(resize(pixels, *smaller), target)
     frame = np.empty((frame_height, frame_width, target.channels), np.uint8)
-    frame[:] = background_of(target)
+    frame[:] = background_colour(target)
     top, left = (frame_height - height) // 2, (frame_width - width) // 2
     frame[top : top + height, left : left + width] = pixels
     return frame

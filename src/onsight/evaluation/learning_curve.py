@@ -1,4 +1,4 @@
-"""The expected gain from more training images: a power law fitted to training runs on fewer."""
+"""Estimates the gain from more training images by a power law fitted to smaller training runs."""
 
 import math
 from collections.abc import Sequence
@@ -13,34 +13,42 @@ from onsight.evaluation.statistics import Z_95, wilson
 
 _MIN_POINTS = 3
 _MIN_RANGE = 3.0  # ratio of the largest to the smallest number of training images
-_MAX_EXPONENT = 1.0  # twice the images, half the error
-_MAX_MISFIT = 4.0  # chi-squared per degree of freedom; beyond it, the points are no power law
+_MAX_EXPONENT = 1.0  # at which twice the images halve the error
+_MAX_MISFIT = 4.0  # chi-squared per degree of freedom above which the power law is rejected
 _FLOORS = 50  # irreducible errors to try
 _CHI_SQUARED_95 = 3.84  # 95% quantile for one degree of freedom
 
 
 class TrainingSize(NamedTuple):
-    """The accuracy after training on some number of images."""
+    """The accuracy of a training run.
+
+    Attributes:
+        train_images: Images that it was trained on.
+        accuracy: Its accuracy, from 0 to 1.
+        images: Images that it was evaluated on.
+    """
 
     train_images: int
     accuracy: float
-    images: int  # images that it was evaluated on
+    images: int
 
 
 def fit_learning_curve(runs: Sequence[TrainingSize]) -> LearningCurve | None:
-    """Estimate the accuracy with twice the images; None if the training runs do not support it.
+    """Estimate the accuracy with twice the images.
 
-    error = factor * n ** -exponent is fitted by least squares of the logarithms, each weighted by
-    its binomial variance; the lower bound also allows for errors that level off. There is no
-    estimate from fewer than 3 sizes, from sizes less than 3-fold apart, from points that do not
-    follow such a law, or if the error may not decrease at all.
+    error = factor * n ** -exponent is fitted to the logarithms by least squares, weighted by their
+    binomial variance. The lower bound also allows for errors that level off.
+
+    Returns:
+        The curve, or None if there are fewer than 3 sizes, if they differ by less than a factor of
+        3, if the errors do not follow a power law, or if they do not clearly decrease.
     """
     points = sorted(point for point in runs if point.train_images > 0 and point.images > 0)
     sizes = [point.train_images for point in points]
     if len(set(sizes)) < _MIN_POINTS or sizes[-1] < _MIN_RANGE * sizes[0]:
         return None
-    # Half a mistake more keeps the logarithm finite where there was none.
-    errors = np.array([(_mistakes(point) + 0.5) / (point.images + 1) for point in points])
+    # Half a mistake is added, so that the logarithm is finite even without mistakes.
+    errors = np.array([(_count_mistakes(point) + 0.5) / (point.images + 1) for point in points])
     variances = errors * (1 - errors) / [point.images for point in points]
     law = _fit(np.array(sizes), errors, variances)
     if law.misfit > _MAX_MISFIT or law.exponent <= Z_95 * law.covariance[1, 1] ** 0.5:
@@ -48,7 +56,7 @@ def fit_learning_curve(runs: Sequence[TrainingSize]) -> LearningCurve | None:
     spread = Z_95 * _relative_gain_deviation(law)
     with_floor = _min_gain_with_floor(np.array(sizes), errors, variances)
     return LearningCurve(
-        points=[_with_interval(point) for point in points],
+        points=[_make_row(point) for point in points],
         exponent=law.exponent,
         factor=law.error * sizes[-1] ** law.exponent,
         gain=law.gain,
@@ -59,15 +67,25 @@ def fit_learning_curve(runs: Sequence[TrainingSize]) -> LearningCurve | None:
 
 @dataclass(frozen=True)
 class _PowerLaw:
-    error: float  # error with the largest number of training images
+    """A fitted power law.
+
+    Attributes:
+        error: The error with the largest number of training images.
+        exponent: The exponent, from 0 to 1.
+        covariance: Of the logarithm of that error and the slope, (2, 2).
+        chi_squared: Of the residuals.
+        misfit: chi_squared per degree of freedom.
+    """
+
+    error: float
     exponent: float
-    covariance: NDArray[np.floating[Any]]  # (2, 2), of the logarithm of that error and the slope
+    covariance: NDArray[np.floating[Any]]
     chi_squared: float
-    misfit: float  # chi-squared per degree of freedom
+    misfit: float
 
     @property
     def gain(self) -> float:
-        """How much the error decreases with twice the images."""
+        """The decrease of the error with twice the images."""
         return self.error * (1 - 2**-self.exponent)
 
 
@@ -89,28 +107,26 @@ def _fit(
 
 def _relative_gain_deviation(law: _PowerLaw) -> float:
     """Return the standard deviation of the gain, divided by the gain."""
-    gradient = np.array(
-        [1.0, math.log(2) / (1 - 2**law.exponent)]
-    )  # gradient of the gain's logarithm
+    gradient = np.array([1.0, math.log(2) / (1 - 2**law.exponent)])  # of the gain's logarithm
     return math.sqrt(gradient @ law.covariance @ gradient)
 
 
 def _min_gain_with_floor(
     sizes: NDArray[np.int64], errors: NDArray[np.float64], variances: NDArray[np.float64]
 ) -> float:
-    """Return the smallest gain of all laws with an irreducible error that fit as well."""
+    """Return the smallest gain of the power laws with an irreducible error that fit well."""
     floors = np.linspace(0, errors.min(), _FLOORS, endpoint=False)
     laws = [_fit(sizes, errors - floor, variances) for floor in floors]
     max_chi_squared = min(law.chi_squared for law in laws) + _CHI_SQUARED_95
     return min(law.gain for law in laws if law.chi_squared <= max_chi_squared)
 
 
-def _mistakes(point: TrainingSize) -> int:
+def _count_mistakes(point: TrainingSize) -> int:
     return round((1 - point.accuracy) * point.images)
 
 
-def _with_interval(point: TrainingSize) -> LearningCurveRow:
-    low, high = wilson(point.images - _mistakes(point), point.images)
+def _make_row(point: TrainingSize) -> LearningCurveRow:
+    low, high = wilson(point.images - _count_mistakes(point), point.images)
     return LearningCurveRow(
         train_images=point.train_images,
         images=point.images,

@@ -1,4 +1,4 @@
-"""Metrics of a PredictionTable: images are counted first and divided once at the end.
+"""Computes metrics of a PredictionTable. Images are counted first and divided once at the end.
 
 K classes, n images.
 """
@@ -22,17 +22,21 @@ from onsight.evaluation.statistics import Z_95, mean_proportion, wilson
 
 _BINS = 15  # bins of the calibration error, as in Guo et al., arXiv:1706.04599
 _MAX_CONFUSION_CLASSES = 1000  # with more classes, no confusion matrix is stored
-# Confused pairs of classes
-_MIN_IMAGES = 10  # images of each class; with fewer, a pair is not assessed
-_CLEARLY_ABOVE_CHANCE = 0.75  # where chance is 0.5
+
+# Pairs of classes are compared by the accuracy between the two, of which chance is 0.5.
+_MIN_IMAGES = 10  # images of each class; pairs with fewer are skipped
+_CLEARLY_ABOVE_CHANCE = 0.75
 _GOOD_ACCURACY = 0.95
-_MIN_RATIO = 3  # times as many confusions as if mistakes were spread evenly over all pairs
+_MIN_RATIO = 3  # how many times its even share of all mistakes a confused pair has
 
 
 def compute_metrics(table: PredictionTable, classes: Sequence[str], z: float = Z_95) -> Results:
-    """Compute all metrics; proportions are None where n is 0.
+    """Compute all metrics. Proportions of no images are None.
 
-    z: two-sided normal quantile of their intervals' level.
+    Args:
+        table: The predictions.
+        classes: The names of the classes.
+        z: The two-sided normal quantile of the intervals' level, 95% by default.
     """
     images = len(table)
     correct = int((table.labels == table.predicted).sum())
@@ -57,7 +61,13 @@ def compute_metrics(table: PredictionTable, classes: Sequence[str], z: float = Z
 
 
 def tta_results(table: PredictionTable, tta: str, z: float = Z_95) -> TtaResult:
-    """Return the accuracy with test-time augmentation, from predictions made with it."""
+    """Return the accuracy with test-time augmentation.
+
+    Args:
+        table: The predictions made with it.
+        tta: The name of the augmentation.
+        z: The two-sided normal quantile of the interval's level, 95% by default.
+    """
     correct = int((table.labels == table.predicted).sum())
     accuracy = proportion_with_interval("tta_accuracy", correct, len(table), z)
     return cast(TtaResult, {"tta": tta, "tta_images": len(table), **accuracy})
@@ -66,7 +76,14 @@ def tta_results(table: PredictionTable, tta: str, z: float = Z_95) -> TtaResult:
 def proportion_with_interval(
     name: str, successes: int, count: int, z: float = Z_95
 ) -> dict[str, float | None]:
-    """Return a proportion and its interval, 95% by default, under name, name_low and name_high."""
+    """Return a proportion and its confidence interval as `name`, `name_low` and `name_high`.
+
+    Args:
+        name: The name of the proportion.
+        successes: The numerator.
+        count: The denominator. If it is 0, the values are None.
+        z: The two-sided normal quantile of the interval's level, 95% by default.
+    """
     if count == 0:
         return {name: None, f"{name}_low": None, f"{name}_high": None}
     low, high = wilson(successes, count, z)
@@ -78,24 +95,23 @@ def class_results(
 ) -> list[ClassResult]:
     """Return recall, precision, one-vs-rest accuracy and F1 of each class."""
     count, total = len(classes), len(table)
-    right = table.labels == table.predicted
-    correct = np.bincount(table.labels[right], minlength=count)
+    is_correct = table.labels == table.predicted
+    correct = np.bincount(table.labels[is_correct], minlength=count)
     images = np.bincount(table.labels, minlength=count)
     predicted = np.bincount(table.predicted, minlength=count)
     rows: list[dict[str, Any]] = []
     for index, name in enumerate(classes):
-        hits, actual, claimed = (int(counts[index]) for counts in (correct, images, predicted))
+        hits, positives, claims = (int(counts[index]) for counts in (correct, images, predicted))
+        right = total - positives - claims + 2 * hits  # one-vs-rest
         rows.append(
             {
                 "name": name,
-                "images": actual,
-                "predicted": claimed,
-                **proportion_with_interval("recall", hits, actual, z),
-                **proportion_with_interval("precision", hits, claimed, z),
-                **proportion_with_interval(
-                    "accuracy", total - actual - claimed + 2 * hits, total, z
-                ),
-                "f1": 2 * hits / (actual + claimed) if actual + claimed else None,
+                "images": positives,
+                "predicted": claims,
+                **proportion_with_interval("recall", hits, positives, z),
+                **proportion_with_interval("precision", hits, claims, z),
+                **proportion_with_interval("accuracy", right, total, z),
+                "f1": 2 * hits / (positives + claims) if positives + claims else None,
             }
         )
     return cast(list[ClassResult], rows)
@@ -110,17 +126,21 @@ def confusion_matrix(table: PredictionTable, classes: int) -> NDArray[np.int64]:
 def find_confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> list[ConfusedPair]:
     """Return the pairs of classes that the model confuses, the worst first.
 
-    confusion: counts (K, K), rows are labels. The accuracy of a pair is the mean of both recalls
-    among its images that were predicted as either class; chance is one half. A pair is
-    indistinguishable (`no`) if its 95% interval includes one half and the upper end at a level that
-    holds for all pairs together (Bonferroni) is below 75%. It is hard to distinguish (`hardly`) if
-    its proportion of all mistakes exceeds 3 times that of an even spread, at that same level, and
-    the upper end of its 95% interval is below 95%.
+    The accuracy of a pair is the mean of both recalls among its images that were predicted as
+    either class, so chance is one half. A pair is indistinguishable (`no`) if its 95% interval
+    includes one half and the upper end of its Bonferroni-corrected interval is below 75%. A pair is
+    hard to distinguish (`hardly`) if its proportion of all mistakes is significantly more than 3
+    times that of an even spread, with the same correction, and the upper end of its 95% interval
+    is below 95%.
+
+    Args:
+        confusion: Counts (K, K), whose rows are labels.
+        names: The names of the classes.
     """
     classes, mistakes = len(names), int(confusion.sum() - confusion.trace())
-    pairs = classes * (classes - 1) // 2
+    all_pairs = classes * (classes - 1) // 2
     confusions = confusion + confusion.T
-    found = []
+    confused_pairs = []
     for a, b in np.argwhere(np.triu(confusions, 1)).tolist():
         correct = int(confusion[a, a]), int(confusion[b, b])
         counts = correct[0] + int(confusion[a, b]), correct[1] + int(confusion[b, a])
@@ -128,13 +148,13 @@ def find_confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> l
             continue
         recalls = list(zip(correct, counts, strict=True))
         accuracy, low, high = mean_proportion(recalls)
-        strict_z = NormalDist().inv_cdf(1 - 0.025 / pairs)
+        strict_z = NormalDist().inv_cdf(1 - 0.025 / all_pairs)
         strict_high = mean_proportion(recalls, strict_z)[2]
         confused = int(confusions[a, b])
         is_chance = low <= 0.5 and strict_high < _CLEARLY_ABOVE_CHANCE
-        is_frequent = wilson(confused, mistakes, strict_z)[0] > _MIN_RATIO / pairs
+        is_frequent = wilson(confused, mistakes, strict_z)[0] > _MIN_RATIO / all_pairs
         if is_chance or (is_frequent and high < _GOOD_ACCURACY):
-            found.append(
+            confused_pairs.append(
                 ConfusedPair(
                     classes=(names[a], names[b]),
                     told_apart="no" if is_chance else "hardly",
@@ -145,13 +165,18 @@ def find_confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> l
                     mistakes=confused,
                 )
             )
-    return sorted(found, key=lambda pair: (pair["told_apart"] != "no", pair["accuracy"]))
+    return sorted(confused_pairs, key=lambda pair: (pair["told_apart"] != "no", pair["accuracy"]))
 
 
 def calibration_bins(
     confidence: NDArray[np.float32], right: NDArray[np.bool_]
 ) -> list[CalibrationBin]:
-    """Return mean confidence and accuracy of images (n,) in 15 equally wide bins of confidence."""
+    """Return the mean confidence and accuracy of images in 15 equally wide bins of confidence.
+
+    Args:
+        confidence: Probabilities of the predicted classes, (n,).
+        right: True for correct predictions, (n,).
+    """
     bins = np.clip(np.ceil(confidence * _BINS).astype(np.int64) - 1, 0, _BINS - 1)
     images = np.bincount(bins, minlength=_BINS)
     summed = np.bincount(bins, confidence.astype(np.float64), minlength=_BINS)
@@ -169,7 +194,12 @@ def calibration_bins(
 
 
 def expected_calibration_error(bins: Sequence[CalibrationBin], images: int) -> float | None:
-    """Return the mean gap between confidence and accuracy; bins are weighted by their images."""
+    """Return the mean difference between confidence and accuracy, weighted by images.
+
+    Args:
+        bins: The bins of `calibration_bins`.
+        images: The number of images n. If it is 0, the error is None.
+    """
     if images == 0:
         return None
     gaps = (
@@ -181,9 +211,9 @@ def expected_calibration_error(bins: Sequence[CalibrationBin], images: int) -> f
 
 
 def _balanced_accuracy(table: PredictionTable, classes: int, z: float) -> dict[str, float | None]:
-    right = table.labels == table.predicted
+    is_correct = table.labels == table.predicted
     images = np.bincount(table.labels, minlength=classes)
-    correct = np.bincount(table.labels[right], minlength=classes)
+    correct = np.bincount(table.labels[is_correct], minlength=classes)
     recalls = [(int(hits), int(n)) for hits, n in zip(correct, images, strict=True) if n]
     values = mean_proportion(recalls, z) if recalls else (None, None, None)
     suffixes = ("", "_low", "_high")

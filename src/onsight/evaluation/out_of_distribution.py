@@ -1,4 +1,4 @@
-"""The threshold above which an image is out of distribution: setting it, and testing it.
+"""Sets and tests the threshold above which an image is out of distribution.
 
 B batch, D features, K classes, m held-out images, n training images.
 """
@@ -29,44 +29,52 @@ from onsight.models.out_of_distribution import (
 from onsight.text import plural
 
 FALSE_ALARMS = 0.01  # target proportion of images from the training distribution that are flagged
-_MIN_IMAGES = 20
+_MIN_IMAGES = 20  # training images, and held-out images
 
 
-def choose_detector(seen: Tensor, held_out: Tensor) -> Choice[OutOfDistributionDetector | None]:
-    """Return a detector with its threshold, or None with the reason.
+def choose_detector(train: Tensor, held_out: Tensor) -> Choice[OutOfDistributionDetector | None]:
+    """Return a detector with a threshold, or None with the reason.
 
-    seen: float32 (n, D), features of training images; held_out: (m, D), of other images. D is 0
-    for a network without features.
+    Args:
+        train: Features of training images, float32 (n, D). D is 0 if the network has no features.
+        held_out: Features of other images, float32 (m, D).
     """
     count = len(held_out)
     images = plural(count, "validation image")
-    if count < _MIN_IMAGES or len(seen) < _MIN_IMAGES:
+    if count < _MIN_IMAGES or len(train) < _MIN_IMAGES:
         return Choice(None, f"{images}, and setting a threshold takes {_MIN_IMAGES}")
-    if not seen.shape[1]:
+    if not train.shape[1]:
         return Choice(None, "the network does not end in a linear layer")
-    if not (seen.isfinite().all() and held_out.isfinite().all()):
+    if not (train.isfinite().all() and held_out.isfinite().all()):
         return Choice(None, "not every output of the network is finite")
-    detector = OutOfDistributionDetector(F.normalize(seen, dim=1).half(), math.inf, 0.0, 0)
+    detector = OutOfDistributionDetector(F.normalize(train, dim=1).half(), math.inf, 0.0, 0)
     scores = score(held_out, detector.bank)
     return Choice(set_threshold(detector, scores), f"set on {images}")
 
 
 def set_threshold(detector: OutOfDistributionDetector, scores: Tensor) -> OutOfDistributionDetector:
-    """Return the detector with a threshold that at most 1% of new images like these exceed.
+    """Return the detector with a threshold that at most 1% of similar images exceed.
 
-    It is the score of rank 0.99 (m + 1) among scores (m,), which a new image exceeds with a
-    probability of at most 1% (Vovk et al., Algorithmic Learning in a Random World, 2005). For m
-    below 99 it is the largest, which is exceeded with a probability of at most 1 / (m + 1).
+    The threshold is the score of rank 0.99 (m + 1), which the score of a new image exceeds with a
+    probability of at most 1% (Vovk et al., Algorithmic Learning in a Random World, 2005). With
+    fewer than 99 scores, it is the largest one, and the probability is at most 1 / (m + 1).
+
+    Args:
+        detector: The detector.
+        scores: Scores of held-out images, (m,).
     """
     count = len(scores)
-    allowed = max(FALSE_ALARMS, 1 / (count + 1))
-    rank = min(count, math.ceil((1 - allowed) * (count + 1) - 1e-9))
+    rate = max(FALSE_ALARMS, 1 / (count + 1))
+    rank = min(count, math.ceil((1 - rate) * (count + 1) - 1e-9))
     threshold = float(scores.kthvalue(rank).values)
-    return replace(detector, threshold=threshold, false_alarm_rate=allowed, images=count)
+    return replace(detector, threshold=threshold, false_alarm_rate=rate, images=count)
 
 
-def with_scores(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return logits (B, K) and scores (B,) of uint8 images (B, H, W, C); NaN without detector."""
+def logits_and_scores(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits (B, K) and out-of-distribution scores (B,) of uint8 images (B, H, W, C).
+
+    Scores are NaN if the classifier has no detector.
+    """
     if classifier.out_of_distribution is None:
         logits = classifier(images)
         return logits, compute_scores(classifier, logits)
@@ -75,7 +83,7 @@ def with_scores(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]
 
 
 def compute_scores(classifier: Classifier, features: Tensor) -> Tensor:
-    """Return scores (B,) of images by their features (B, D); NaN without detector."""
+    """Return the scores (B,) of images with features (B, D), or NaN if there is no detector."""
     detector = classifier.out_of_distribution
     if detector is None:
         return features.new_full((len(features),), math.nan)
@@ -87,7 +95,7 @@ def evaluate_with_scores(classifier: Classifier, batches: Iterable[Batch]) -> Pr
     scores: list[Tensor] = []
 
     def forward(images: Tensor) -> Tensor:
-        logits, batch_scores = with_scores(classifier, images)
+        logits, batch_scores = logits_and_scores(classifier, images)
         scores.append(batch_scores.cpu())
         return logits
 
@@ -98,10 +106,16 @@ def evaluate_with_scores(classifier: Classifier, batches: Iterable[Batch]) -> Pr
 def pool_folds(
     detector: OutOfDistributionDetector, scores: NDArray[np.float32], folds: NDArray[np.int8]
 ) -> tuple[OutOfDistributionDetector, NDArray[np.bool_]]:
-    """Set the threshold on the images of all folds, and test it fold by fold.
+    """Set the threshold on the images of all folds, and test it on each fold.
 
-    scores: (n,), by the models that were not trained on these images; folds: (n,). The second
-    result is True for images above the threshold that the other folds set.
+    Args:
+        detector: The detector.
+        scores: The score of each image by a model that was not trained on it, (n,).
+        folds: The fold of each image, (n,).
+
+    Returns:
+        The detector, and flags (n,) that are True for images above the threshold that was set on
+        the other folds.
     """
     flagged = np.zeros(len(scores), np.bool_)
     for fold in np.unique(folds):
@@ -113,9 +127,11 @@ def pool_folds(
 def detector_results(
     detector: OutOfDistributionDetector, flagged: NDArray[np.bool_]
 ) -> OutOfDistributionResult:
-    """Return the threshold and the proportion of flagged images, none of which was used to set it.
+    """Return the threshold and the proportion of flagged images.
 
-    flagged: bool (n,).
+    Args:
+        detector: The detector.
+        flagged: True for flagged images, (n,). The threshold was not set on any of them.
     """
     proportion = proportion_with_interval("flagged", int(flagged.sum()), len(flagged))
     result: dict[str, Any] = {"threshold": detector.threshold, "share": detector.false_alarm_rate}

@@ -1,4 +1,7 @@
-"""The predictions of a model for every image of a split, from which all metrics are computed."""
+"""Predicts every image of a split. All metrics are computed from these predictions.
+
+B batch, H height, W width, C channels, K classes, n images.
+"""
 
 import math
 from collections.abc import Callable, Iterable
@@ -13,33 +16,45 @@ from torch import Tensor
 from onsight.data.loader import Batch
 
 BATCH_SIZE = 256
-# On a CPU, small batches of larger images keep the activations in its caches.
-_LARGER_PIXELS, _CPU_BATCH_SIZE = 96 * 96, 16
+# On a CPU, small batches of large images keep the activations in its caches.
+_LARGE_PIXELS, _CPU_BATCH_SIZE = 96 * 96, 16
 _TOP = 5
 
 
 def evaluation_batch_size(device: torch.device, size: tuple[int, int]) -> int:
-    """Return the batch size of every evaluation and prediction of (height, width) images.
+    """Return the batch size of all evaluations and predictions of (height, width) images.
 
-    It is the same everywhere, because equal batches give bit-identical results.
+    It is the same everywhere, because only equal batches give bit-identical results.
     """
     height, width = size
-    is_larger = height * width >= _LARGER_PIXELS
-    return _CPU_BATCH_SIZE if device.type == "cpu" and is_larger else BATCH_SIZE
+    is_large = height * width >= _LARGE_PIXELS
+    return _CPU_BATCH_SIZE if device.type == "cpu" and is_large else BATCH_SIZE
 
 
 @dataclass(frozen=True)
 class PredictionTable:
-    """One entry per image, in order."""
+    """The predictions of images, as columns (n,).
 
-    ids: NDArray[np.int64]  # (n,), as all columns
+    Attributes:
+        ids: Image numbers.
+        labels: Labels.
+        predicted: Predicted classes.
+        confidence: Probabilities of the predicted classes.
+        losses: Cross-entropy losses.
+        in_top5: True if the label is among the 5 most probable classes; all False for 5 classes or
+            fewer.
+        raw_confidence: Confidence before temperature scaling.
+        out_of_distribution: Out-of-distribution scores, NaN if the model has no detector.
+    """
+
+    ids: NDArray[np.int64]
     labels: NDArray[np.int64]
     predicted: NDArray[np.int64]
-    confidence: NDArray[np.float32]  # probability of the predicted class
-    losses: NDArray[np.float32]  # cross-entropy
-    in_top5: NDArray[np.bool_]  # all False for 5 classes or fewer
-    raw_confidence: NDArray[np.float32]  # the confidence before temperature scaling
-    out_of_distribution: NDArray[np.float32]  # score, NaN if the model has no detector
+    confidence: NDArray[np.float32]
+    losses: NDArray[np.float32]
+    in_top5: NDArray[np.bool_]
+    raw_confidence: NDArray[np.float32]
+    out_of_distribution: NDArray[np.float32]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -49,10 +64,12 @@ class PredictionTable:
 def evaluate_batches(
     forward: Callable[[Tensor], Tensor], batches: Iterable[Batch], temperature: float = 1.0
 ) -> PredictionTable:
-    """Run a model over batches.
+    """Predict the images of all batches.
 
-    forward: from uint8 (B, H, W, C) to logits (B, K), which it has divided by the temperature.
-    Results are per image, so they do not depend on how images are divided into batches.
+    Args:
+        forward: Maps uint8 (B, H, W, C) to logits (B, K) that are divided by the temperature.
+        batches: The images.
+        temperature: The temperature.
     """
     parts = [
         _evaluate_batch(forward(batch.images).float(), batch, temperature) for batch in batches

@@ -1,7 +1,7 @@
-"""The results of an evaluation or a run, as plain values that JSON can hold.
+"""The results of an evaluation or a run, as JSON values.
 
-A proportion (accuracy, recall, ...) is accompanied by the ends of its 95% interval, as `_low` and
-`_high`; all three are None where n is 0.
+The ends of a proportion's 95% confidence interval have its name with `_low` and `_high`. All three
+are None if n is 0.
 """
 
 from collections.abc import Iterable
@@ -35,8 +35,8 @@ class ClassResult(Accuracy):
     validation_images: NotRequired[int]
 
 
-def worst_first(classes: Iterable[ClassResult]) -> list[ClassResult]:
-    """Sort classes by rising recall, those without images last."""
+def sort_by_recall(classes: Iterable[ClassResult]) -> list[ClassResult]:
+    """Sort classes by increasing recall; classes without images come last."""
     return sorted(classes, key=lambda row: 2.0 if row["recall"] is None else row["recall"])
 
 
@@ -55,15 +55,15 @@ class ConfusedPair(TypedDict):
 
     classes: tuple[str, str]
     told_apart: Literal["no", "hardly"]  # no better than chance, or often confused
-    images: int  # images of both classes that were predicted as either
+    images: int  # images of both classes that were predicted as one of the two
     accuracy: float  # mean of the two recalls among these images
     accuracy_low: float
     accuracy_high: float
-    mistakes: int  # images of one class predicted as the other
+    mistakes: int  # images of one class that were predicted as the other
 
 
 class EvaluationMetrics(Accuracy):
-    """Metrics that depend on the predictions alone. `images` is the n of every proportion."""
+    """Metrics that depend on predictions alone. `images` is the n of every proportion."""
 
     images: int
     balanced_accuracy: float | None  # mean recall of the classes that have images
@@ -75,7 +75,7 @@ class EvaluationMetrics(Accuracy):
     top5_high: NotRequired[float | None]
     expected_calibration_error: float | None
     calibration: list[CalibrationBin]
-    expected_calibration_error_before: NotRequired[float | None]  # temperature scaling, if any
+    expected_calibration_error_before: NotRequired[float | None]  # before temperature scaling
     calibration_before: NotRequired[list[CalibrationBin]]
     classes: list[ClassResult]
     confusion: list[list[int]] | None  # (K, K), rows are labels; None for very many classes
@@ -103,14 +103,14 @@ class TtaResult(TypedDict, total=False):
 
 
 class LearningCurveRow(Accuracy):
-    """The accuracy after training on `train_images` images, evaluated on `images` others."""
+    """The accuracy after training on `train_images` images, evaluated on `images` other images."""
 
     train_images: int
     images: int
 
 
 class LearningCurve(TypedDict):
-    """The expected gain from more images, estimated from training runs on fewer.
+    """The expected gain from more images, estimated from training runs on some of the images.
 
     The error is modelled as factor * train_images ** -exponent.
     """
@@ -124,30 +124,30 @@ class LearningCurve(TypedDict):
 
 
 class OutOfDistributionResult(TypedDict):
-    """The out-of-distribution threshold and how many images exceeded it."""
+    """The out-of-distribution threshold, and the proportion of images that exceed it."""
 
     threshold: float  # images with a higher score are flagged
-    share: float  # at most this proportion of images from the training distribution is flagged
+    share: float  # maximum proportion of images from the training distribution that are flagged
     held_out: int  # images that the threshold was set on
-    images: int  # other images, which it was tested on
+    images: int  # other images that it was tested on
     flagged: float | None  # proportion of these images; None if there are none
     flagged_low: float | None
     flagged_high: float | None
 
 
 class Results(EvaluationMetrics, TtaResult, total=False):
-    """Metrics and how they came about, as in results.json and from `onsight.evaluate`."""
+    """The content of results.json, and the result of `onsight.evaluate`."""
 
     split: str
     temperature: float  # logits are divided by it before they become probabilities
     temperature_reason: str
-    out_of_distribution: OutOfDistributionResult | None  # None: no detector, for this reason:
+    out_of_distribution: OutOfDistributionResult | None  # None if the model has no detector
     out_of_distribution_reason: str
     learning_curve: LearningCurve
-    folds: int  # number of cross-validation models, each of which evaluated a part of the images
+    folds: int  # number of cross-validation models; each evaluated a part of the images
     fold_results: list[FoldResult]
-    fitted: int  # images that a linear classifier was fitted on, validation images included
-    used: int
+    fitted: int  # images that the head was fitted on, including validation images
+    used: int  # images in any split
     problems: int  # files that could not be used
     notes: list[str]
     model: str
@@ -166,7 +166,7 @@ class Results(EvaluationMetrics, TtaResult, total=False):
     peak_memory_bytes: int
     seconds: float
     report: str
-    seen: int  # images excluded from an evaluation: the model was trained or selected with them
+    seen: int  # images that the model was trained or selected with, excluded from an evaluation
     problem_rows: list[Problem]
 
 
@@ -179,7 +179,7 @@ class LossLine(TypedDict):
 
 
 class EpochRow(TypedDict):
-    """One epoch, as in metrics.jsonl; test results only on request."""
+    """One epoch, as in metrics.jsonl. Test results are optional."""
 
     epoch: int
     train_loss: float

@@ -1,4 +1,4 @@
-"""Confidence intervals of proportions, and two classifiers compared on the same images."""
+"""Confidence intervals of proportions, and comparison of two classifiers on the same images."""
 
 import math
 from collections.abc import Sequence
@@ -11,11 +11,12 @@ Z_95 = 1.959963984540054  # two-sided 95% quantile of the normal distribution
 
 
 def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
-    """Return the confidence interval of a binomial proportion; (0, 1) if count is 0.
+    """Return the confidence interval of a binomial proportion (E. B. Wilson, JASA 22, 1927).
 
-    z: two-sided normal quantile of the level, 95% by default.
-
-    E. B. Wilson, JASA 22 (1927).
+    Args:
+        successes: The numerator.
+        count: The denominator. If it is 0, the interval is (0, 1).
+        z: The two-sided normal quantile of the level, 95% by default.
     """
     if count == 0:
         return 0.0, 1.0
@@ -29,20 +30,22 @@ def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
 
 
 def mean_proportion(
-    counted: Sequence[tuple[int, int]], z: float = Z_95
+    counts: Sequence[tuple[int, int]], z: float = Z_95
 ) -> tuple[float, float, float]:
     """Return the unweighted mean of independent proportions, and the ends of its interval.
 
-    counted: (successes, count > 0) of each proportion. The interval is the normal one after z^2
-    trials, half of them successes, were added to all proportions together: Price and Bonett,
-    Computational Statistics and Data Analysis 45 (2004).
+    The interval is the normal one after adding z^2 trials, half of them successes, in equal parts
+    to all proportions (Price and Bonett, Computational Statistics and Data Analysis 45, 2004).
+
+    Args:
+        counts: The successes and the positive count of each proportion.
+        z: The two-sided normal quantile of the level, 95% by default.
     """
-    groups = len(counted)
-    mean = sum(successes / count for successes, count in counted) / groups
+    groups = len(counts)
+    mean = sum(successes / count for successes, count in counts) / groups
     trials = z * z / groups
     adjusted = [
-        ((successes + trials / 2) / (count + trials), count + trials)
-        for successes, count in counted
+        ((successes + trials / 2) / (count + trials), count + trials) for successes, count in counts
     ]
     centre = sum(p for p, _ in adjusted) / groups
     spread = z * math.sqrt(sum(p * (1 - p) / n for p, n in adjusted)) / groups
@@ -50,19 +53,24 @@ def mean_proportion(
 
 
 def fold_interval_ratio(folds: int) -> float:
-    """Return how much wider an interval is if the images were evaluated by cross-validation.
+    """Return the factor by which cross-validation widens an interval.
 
-    The models of the folds share most of their training images, and the final model is none of
-    them. Nadeau and Bengio, Machine Learning 52 (2003): the variance of the mean over k folds is
-    that of independent images times 1 + k * (test images / training images) = 1 + k / (k - 1).
+    The models of the folds share most of their training images, and the final model is another
+    one. According to Nadeau and Bengio (Machine Learning 52, 2003), the variance of the mean over k
+    folds is that of independent images times 1 + k * (test images / training images), which is
+    1 + k / (k - 1).
     """
     return math.sqrt(1 + folds / (folds - 1))
 
 
 class PairedCounts(NamedTuple):
-    """How many of the same images two classifiers got right.
+    """Counts of images by which of two classifiers was correct.
 
-    Only images that one of them got right and the other wrong show a difference.
+    Attributes:
+        both_right: Images that both classified correctly.
+        only_first: Images that only the first classified correctly.
+        only_second: Images that only the second classified correctly.
+        both_wrong: Images that neither classified correctly.
     """
 
     both_right: int
@@ -72,7 +80,7 @@ class PairedCounts(NamedTuple):
 
     @classmethod
     def of(cls, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> "PairedCounts":
-        """Count images, from flags (n,) that are True where a classifier was right."""
+        """Count images by flags (n,), which are True where a classifier was correct."""
         both, either = int((first & second).sum()), int((first | second).sum())
         return cls(both, int(first.sum()) - both, int(second.sum()) - both, len(first) - either)
 
@@ -90,26 +98,30 @@ class PairedCounts(NamedTuple):
 def mcnemar(counts: PairedCounts) -> float:
     """Return the exact two-sided p-value of McNemar's test (Psychometrika 12, 1947).
 
-    If both classifiers are equally accurate, each image that only one got right favours either
-    with probability 1/2.
+    If both classifiers are equally accurate, an image that only one of them classifies correctly
+    favours either with probability 1/2.
     """
     discordant = counts.only_first + counts.only_second
-    fewer = min(counts.only_first, counts.only_second)
+    smaller = min(counts.only_first, counts.only_second)
     if counts.only_first == counts.only_second:
         return 1.0
     scale = math.lgamma(discordant + 1) - discordant * math.log(2)
     tail = math.fsum(
         math.exp(scale - math.lgamma(k + 1) - math.lgamma(discordant - k + 1))
-        for k in range(fewer + 1)
+        for k in range(smaller + 1)
     )
     return min(1.0, 2 * tail)
 
 
 def difference_interval(counts: PairedCounts, z: float = Z_95) -> tuple[float, float]:
-    """Return the interval of the difference of two accuracies on the same n > 0 images.
+    """Return the confidence interval of the difference of two accuracies on the same images.
 
-    At 95% by default. Method 10 of Newcombe, Statistics in Medicine 17, 2635 (1998): Wilson's
-    intervals of both accuracies, combined by the correlation of the two.
+    Method 10 of Newcombe (Statistics in Medicine 17, 2635, 1998) combines Wilson's intervals of
+    both accuracies according to their correlation.
+
+    Args:
+        counts: The counts of at least one image.
+        z: The two-sided normal quantile of the level, 95% by default.
     """
     first = counts.both_right + counts.only_first
     second = counts.both_right + counts.only_second
@@ -124,10 +136,7 @@ def difference_interval(counts: PairedCounts, z: float = Z_95) -> tuple[float, f
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for multiple comparisons.
-
-    Holm's method (Scand. J. Statist. 6, 1979).
-    """
+    """Adjust p-values for multiple comparisons (Holm, Scand. J. Statist. 6, 1979)."""
     corrected = [0.0] * len(p_values)
     highest = 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
@@ -137,7 +146,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _correlation(counts: PairedCounts) -> float:
-    """Return phi with Newcombe's correction towards 0, which applies to positive values only."""
+    """Return phi with Newcombe's correction of positive values towards 0."""
     right, first, second, wrong = counts
     product: float = right * wrong - first * second
     if product > 0:

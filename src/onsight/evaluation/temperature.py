@@ -1,6 +1,7 @@
-"""Temperature scaling: one number that makes confidence match accuracy.
+"""Temperature scaling, which makes confidence match accuracy without changing predictions.
 
-Guo et al., arXiv:1706.04599, section 4.2. It changes probabilities, but no prediction.
+Guo et al., arXiv:1706.04599, section 4.2.
+
 K classes, n images.
 """
 
@@ -14,14 +15,14 @@ from onsight.choice import Choice
 from onsight.text import plural
 
 _MIN_IMAGES = 50
-_LOWEST, _HIGHEST = 0.1, 10.0  # a fit outside means that the images do not determine it
-_DIGITS = 4  # further ones are rounding errors, which differ between machines
+_LOWEST, _HIGHEST = 0.1, 10.0  # the images do not determine a temperature outside this range
+_DIGITS = 4  # later digits are rounding errors, which differ between machines
 
 
 def choose_temperature(logits: Tensor, labels: Tensor) -> Choice[float]:
-    """Return the temperature to divide logits (n, K) by, fitted to labels (n,).
+    """Fit the temperature to divide logits (n, K) by to labels (n,).
 
-    It is 1, with the reason, unless it lowers the loss on images that it was not fitted on.
+    It is 1 unless another temperature lowers the loss of images that it was not fitted on.
     """
     count = len(labels)
     images = plural(count, "validation image")
@@ -32,15 +33,19 @@ def choose_temperature(logits: Tensor, labels: Tensor) -> Choice[float]:
     if (logits.argmax(dim=1) == labels).all():
         return Choice(1.0, f"all {images} are correct, which leaves the confidence undetermined")
     temperature = round(fit_temperature(logits, labels), _DIGITS)
-    if not _LOWEST < temperature < _HIGHEST or not _lowers_unseen_loss(logits, labels):
+    if not _LOWEST < temperature < _HIGHEST or not _lowers_held_out_loss(logits, labels):
         return Choice(1.0, f"it did not help on {images}")
     return Choice(temperature, f"fitted on {images}")
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """Return the temperature from 0.1 to 10 with the lowest mean cross-entropy.
+    """Find the temperature from 0.1 to 10 with the lowest mean cross-entropy.
 
-    The loss is convex in the inverse temperature, so Newton's method inside a bracket converges.
+    The loss is convex in the inverse temperature, so Newton's method within a bracket converges.
+
+    Args:
+        logits: (n, K).
+        labels: (n,).
     """
     logits = logits.double()
     low, high, inverse = 1 / _HIGHEST, 1 / _LOWEST, 1.0
@@ -64,8 +69,8 @@ def _derivatives(logits: Tensor, labels: Tensor, inverse: float) -> tuple[float,
     return (expected - observed).mean().item(), spread.mean().item()
 
 
-def _lowers_unseen_loss(logits: Tensor, labels: Tensor) -> bool:
-    """Fit each half of the images, and return True if the loss of the other halves decreases."""
+def _lowers_held_out_loss(logits: Tensor, labels: Tensor) -> bool:
+    """Return whether temperatures fitted on each half of the images lower the other half's loss."""
     halves = [(logits[start::2].double(), labels[start::2]) for start in (0, 1)]
     temperatures = [fit_temperature(*half) for half in reversed(halves)]
     before = [F.cross_entropy(outputs, targets, reduction="sum") for outputs, targets in halves]

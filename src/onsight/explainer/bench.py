@@ -127,7 +127,7 @@ class FlagTrial:
         """Return images per second, measured for about this long. Raises TrialFailed."""
         try:
             if self._time_steps is None:
-                self._time_steps = Trial(self.config, self.bench.data).at(self.config.batch_size)
+                self._time_steps = Trial(self.config, self.bench.data).timer(self.config.batch_size)
                 self._time_steps(1)  # allocates memory and chooses kernels
                 while (spent := self._time_steps(self._steps)) < _CALIBRATION_SECONDS:
                     self._steps *= 2

@@ -102,7 +102,7 @@ def compare_devices(
         reporter.say(f"timing {config.model} at batch {', '.join(f'{size:,}' for size in sizes)}")
         trials = _make_trials(candidates, config, dataset, sizes[0], reporter)
         cells = [
-            TimedCell(candidate, size, trial.at(size))
+            TimedCell(candidate, size, trial.timer(size))
             for size in sizes
             for candidate, trial in trials.items()
         ]
@@ -218,7 +218,7 @@ def _make_trials(
         try:
             trial = _make_trial(candidate, config, dataset)
             if candidate.tentative:
-                trial.at(smallest)(1)
+                trial.timer(smallest)(1)
         except (RuntimeError, ConfigError) as error:
             if is_out_of_memory(error):
                 raise DeviceError(

@@ -67,7 +67,7 @@ def record_step(
             line.step(recorder.steps)
 
     recorder = Recorder(clock, nowhere, seconds, _MAX_STEPS, _WARM_UP_STEPS, after_step)
-    train = trial.at(batch_size)
+    train = trial.timer(batch_size)
     recorder.install()
     _time_own_parts(recorder, trial)
     try:
@@ -99,9 +99,9 @@ def _time_own_parts(recorder: Recorder, trial: Trial) -> None:
     recorder.patches.put(Loader, "epoch", _time_as_data(Loader.epoch, recorder.clock))
     kind = type(trial.update.augmentation)
     for owner, name, phase in (
-        (kind, "draw", "augment"),
-        (kind, "change", "augment"),
-        (kind, "mixed", "augment"),
+        (kind, "draw_numbers", "augment"),
+        (kind, "augment_images", "augment"),
+        (kind, "mix_batch", "augment"),
         (MovingAverage, "update", "optimizer"),
     ):
         recorder.time(owner, name, phase)

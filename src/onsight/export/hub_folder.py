@@ -16,7 +16,7 @@ from onsight.data.fit import Fit
 from onsight.errors import OutputError
 from onsight.files import check_output, write_json
 from onsight.inference.predictor import list_model_files
-from onsight.models.catalog import is_user_spec, own_names
+from onsight.models.catalog import builtin_names, is_user_spec
 from onsight.models.file import FILE_NAME, ModelFile, build_model, save_model
 from onsight.models.head import find_heads
 from onsight.models.timm_nets import timm_facts
@@ -84,7 +84,7 @@ def _without_local_paths(file: ModelFile, data_name: str) -> ModelFile:
 
 
 def _why_no_timm(file: ModelFile) -> str:
-    if file.model in own_names() or is_user_spec(file.model):
+    if file.model in builtin_names() or is_user_spec(file.model):
         return f"'{file.model}' is not one of its networks"
     if file.hidden_units:
         return "Onsight gave its head a hidden layer, which timm's networks do not have"

@@ -1,4 +1,4 @@
-"""The choice of a head by validation images, or by cross-validation if there are few.
+"""Chooses the settings of a head by validation images, or by cross-validation if there are few.
 
 K classes, D features, m evaluated images.
 """
@@ -19,40 +19,53 @@ from onsight.features.heads import (
     fit_linear,
 )
 
-# Weights of the penalty beside the mean loss, strong to weak.
-PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4)
+PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4)  # from strong to weak
 COARSE = (0.3, 0.03, 3e-3)  # penalties that suffice to compare backbones
 
-_FEW = 100  # validation images; with fewer, the choice would be luck
-_FOLDS, _FOLDS_OF_MANY, _MANY = 5, 3, 100  # folds, folds of many images, images that count as many
-_MAX_FITTED = 5000  # most images that a penalty is chosen with
-_ITERATIONS = 15  # iterations per penalty while choosing; each starts from the previous head
-_WORSE = 2  # successive weaker penalties with a worse result, after which the search ends
-_CURVE_SHARES = (0.125, 0.25, 0.5, 1.0)
+_MIN_VALIDATION = 100  # with fewer validation images, cross-validation is used
+_SMALL = 100  # with fewer images in total, cross-validation has _FOLDS, otherwise _FOLDS_IF_LARGE
+_FOLDS, _FOLDS_IF_LARGE = 5, 3
+_MAX_IMAGES = 5000  # images that are fitted to compare penalties
+_ITERATIONS = 15  # iterations per penalty; each fit starts from the head of the previous penalty
+_PATIENCE = 2  # the search ends after this many consecutive penalties without improvement
+_CURVE_SHARES = (0.125, 0.25, 0.5, 1.0)  # fractions of the images, for the learning curve
 
-Round = tuple[LabelledFeatures, LabelledFeatures]  # (fitted images, evaluated images)
+Round = tuple[LabelledFeatures, LabelledFeatures]  # (images to fit, images to evaluate)
 
 
 @dataclass(frozen=True)
 class ChosenHead:
-    """The settings that did best, and their logits of images that the head was not fitted to."""
+    """The best settings, and their results on held-out images.
+
+    Attributes:
+        settings: The settings.
+        logits: Logits of the held-out images, (m, K).
+        labels: Labels of the held-out images, (m,).
+        method: How images were held out, in words.
+    """
 
     settings: HeadSettings | HiddenSettings
-    logits: Tensor  # (m, K)
-    labels: Tensor  # (m,)
-    how: str  # how the images were held out
+    logits: Tensor
+    labels: Tensor
+    method: str
 
     @property
-    def right(self) -> int:
+    def correct(self) -> int:
         """The number of held-out images that were classified correctly."""
         return int((self.logits.argmax(dim=1) == self.labels).sum())
 
 
 class LearningCurvePoint(NamedTuple):
-    """The number of evaluated images that a head fitted on fewer images classifies correctly."""
+    """The result of a head that was fitted on some of the images.
+
+    Attributes:
+        images: Images that it was fitted on.
+        correct: Evaluated images that it classified correctly.
+        evaluated: Evaluated images.
+    """
 
     images: int
-    right: int
+    correct: int
     evaluated: int
 
 
@@ -63,21 +76,28 @@ def choose_head(
     class_weights: Tensor | None = None,
     penalties: tuple[float, ...] = PENALTIES,
 ) -> ChosenHead:
-    """Try penalties from strong to weak, and nearest class mean; the least held-out loss wins.
+    """Choose the penalty with the lowest loss on held-out images, or nearest class mean.
 
-    Nearest class mean must be more accurate to win. With fewer than 100 validation images,
-    training and validation images are cross-validated together in five folds, or three if there
-    are many.
+    Nearest class mean is chosen if it is more accurate. With fewer than 100 validation images, the
+    training and validation images together are cross-validated: in 5 folds, or in 3 from 100
+    images on.
+
+    Args:
+        train: The training images.
+        validation: The validation images.
+        classes: The number of classes K.
+        class_weights: The weight of each class in the loss, float (K,).
+        penalties: The penalties to try, from strong to weak.
     """
     rounds = split_rounds(train, validation)
-    if len(validation) >= _FEW:
-        how = "on validation images"
+    if len(validation) >= _MIN_VALIDATION:
+        method = "on validation images"
     else:
-        how = f"by {len(rounds)}-fold cross-validation"
+        method = f"by {len(rounds)}-fold cross-validation"
     labels = torch.cat([evaluated.labels for _, evaluated in rounds])
     best: ChosenHead | None = None
     for settings, logits in _try_settings(rounds, classes, class_weights, penalties):
-        candidate = ChosenHead(settings, logits, labels, how)
+        candidate = ChosenHead(settings, logits, labels, method)
         if best is None or _is_better(candidate, best):
             best = candidate
     assert best is not None
@@ -85,14 +105,15 @@ def choose_head(
 
 
 def split_rounds(train: LabelledFeatures, validation: LabelledFeatures) -> list[Round]:
-    """Split images into rounds of fitted images, at most 5,000 in one view, and evaluated ones.
+    """Split images into rounds of images to fit and images to evaluate.
 
-    Each image is evaluated at most once.
+    There is one round if validation images suffice, otherwise one per fold. Each image is evaluated
+    at most once. At most 5,000 images are fitted, in one view.
     """
     rounds = [(train, validation)]
-    if len(validation) < _FEW:
-        rounds = list(_folds(train.joined(validation)))
-    return [(_first_view(fitted), evaluated) for fitted, evaluated in rounds]
+    if len(validation) < _MIN_VALIDATION:
+        rounds = list(_split_folds(train.join(validation)))
+    return [(_take_first_view(fitted), evaluated) for fitted, evaluated in rounds]
 
 
 def measure_learning_curve(
@@ -101,18 +122,25 @@ def measure_learning_curve(
     classes: int,
     class_weights: Tensor | None,
 ) -> list[LearningCurvePoint]:
-    """Fit a head with these settings to growing parts of each round's images, and evaluate it."""
+    """Fit heads on growing parts of each round's images, and evaluate them.
+
+    Args:
+        rounds: The images to fit and to evaluate.
+        settings: The settings of all heads.
+        classes: The number of classes K.
+        class_weights: The weight of each class in the loss, float (K,).
+    """
     points = []
     for share in _CURVE_SHARES:
-        images = right = total = 0
+        images = correct = total = 0
         for fitted, evaluated in rounds:
             order = torch.randperm(len(fitted), generator=torch.Generator().manual_seed(0))
             part = fitted.take(order[: max(1, int(share * len(fitted)))])
             logits: Tensor = settings.fit(part, classes, class_weights)(evaluated.views[0])
             images += len(part)
-            right += int((logits.argmax(dim=1) == evaluated.labels).sum())
+            correct += int((logits.argmax(dim=1) == evaluated.labels).sum())
             total += len(evaluated)
-        points.append(LearningCurvePoint(images // len(rounds), right, total))
+        points.append(LearningCurvePoint(images // len(rounds), correct, total))
     return points
 
 
@@ -122,9 +150,9 @@ def _try_settings(
     class_weights: Tensor | None,
     penalties: tuple[float, ...],
 ) -> Iterator[tuple[HeadSettings, Tensor]]:
-    """Yield each way to fit a head, with the logits of all images evaluated."""
+    """Yield each setting with the logits of all evaluated images."""
     starts: list[LinearHead | None] = [None] * len(rounds)
-    best, worse = float("inf"), 0
+    best_loss, worse = float("inf"), 0
     labels = torch.cat([evaluated.labels for _, evaluated in rounds])
     for penalty in penalties:
         heads = [
@@ -135,9 +163,9 @@ def _try_settings(
         logits = _evaluate(heads, rounds)
         yield HeadSettings(penalty), logits
         loss = float(F.cross_entropy(logits, labels))
-        worse = worse + 1 if loss > best else 0
-        best = min(best, loss)
-        if worse >= _WORSE:
+        worse = worse + 1 if loss > best_loss else 0
+        best_loss = min(best_loss, loss)
+        if worse >= _PATIENCE:
             break
     heads = [fit_linear(None, fitted, classes, class_weights) for fitted, _ in rounds]
     yield HeadSettings(None), _evaluate(heads, rounds)
@@ -150,14 +178,14 @@ def _evaluate(heads: list[LinearHead], rounds: list[Round]) -> Tensor:
 
 def _is_better(candidate: ChosenHead, best: ChosenHead) -> bool:
     if candidate.settings == HeadSettings(None):
-        return candidate.right > best.right
+        return candidate.correct > best.correct
     losses = [float(F.cross_entropy(head.logits, head.labels)) for head in (candidate, best)]
     return losses[0] < losses[1]
 
 
-def _folds(data: LabelledFeatures) -> Iterator[Round]:
-    """Yield the fitted and the evaluated images of each fold; folds divide each class evenly."""
-    folds = _FOLDS if len(data) < _MANY else _FOLDS_OF_MANY
+def _split_folds(data: LabelledFeatures) -> Iterator[Round]:
+    """Yield the images to fit and to evaluate in each fold, with each class divided evenly."""
+    folds = _FOLDS if len(data) < _SMALL else _FOLDS_IF_LARGE
     fold = torch.empty(len(data), dtype=torch.int64)
     order = data.labels.argsort(stable=True)
     fold[order] = torch.arange(len(data)) % folds
@@ -167,6 +195,7 @@ def _folds(data: LabelledFeatures) -> Iterator[Round]:
             yield data.take((~evaluated).nonzero()[:, 0]), data.take(evaluated.nonzero()[:, 0])
 
 
-def _first_view(data: LabelledFeatures) -> LabelledFeatures:
-    # One view suffices to compare penalties; images are numbered by digest, so the first are fair.
-    return LabelledFeatures(data.views[:1, :_MAX_FITTED], data.labels[:_MAX_FITTED])
+def _take_first_view(data: LabelledFeatures) -> LabelledFeatures:
+    # One view suffices to compare settings. Images are numbered by digest, so the first are a
+    # random sample.
+    return LabelledFeatures(data.views[:1, :_MAX_IMAGES], data.labels[:_MAX_IMAGES])

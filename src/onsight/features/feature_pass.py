@@ -1,4 +1,4 @@
-"""The features of images, the input of a network's head: computed once, cached and shared.
+"""Features of images, the input of a network's head: computed once, cached and shared.
 
 B batch, H height, W width, C channels, D features, K classes, n images.
 """
@@ -24,14 +24,15 @@ from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 PLAIN, MIRRORED = "plain", "mirrored"
 
-# Small batches keep a CPU's activations in its caches: 1.5 times as fast as 64 at 96 pixels.
+# On a CPU, small batches keep the activations in its caches: 16 is 1.5 times as fast as 64 for
+# images of 96 pixels.
 _CPU_BATCH, _BATCH = 16, 256
 
 _MAX_CACHE_BYTES = 4_000_000_000
 
 
 def feature_loader(loader: Loader) -> Loader:
-    """Return the same images in batches of the size that is best for inference."""
+    """Return a loader of the same images whose batch size is best for inference."""
     is_cpu = loader.device.type == "cpu"
     return replace(loader, batch_size=_CPU_BATCH if is_cpu else _BATCH)
 
@@ -43,11 +44,21 @@ def compute_features(
     progress: Callable[[int], None] = lambda done: None,
     deadline: float = math.inf,
 ) -> Tensor:
-    """Compute the features of every image in order: float32 (n, D), on the CPU.
+    """Compute the features of every image.
 
-    view: PLAIN, or MIRRORED left to right; progress: called with numbers of images done; deadline:
-    on the monotonic clock, after which only the images done by then are returned. Raises
-    ModelError for a network that does not end in a linear layer.
+    Args:
+        classifier: The network and its preprocessing.
+        batches: The images.
+        view: PLAIN, or MIRRORED to flip images left to right.
+        progress: Called with the number of images of each batch.
+        deadline: Time on the monotonic clock at which to stop.
+
+    Returns:
+        The features in order, float32 (n, D) on the CPU. Images that the deadline left no time
+        for are missing at the end.
+
+    Raises:
+        ModelError: If the network does not end in a linear layer.
     """
     parts: list[Tensor] = []
     for batch in batches:
@@ -59,20 +70,21 @@ def compute_features(
     if not parts:
         return torch.zeros(0, require_head(classifier.net).in_features)
     with torch.no_grad():
-        return torch.cat(parts).clone()  # outside inference mode: heads are trained on them
+        return torch.cat(parts).clone()  # not an inference tensor, so that heads can be trained
 
 
 def logits_and_features(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Return logits (B, K) of uint8 images (B, H, W, C), and their float32 features (B, D).
+    """Return logits (B, K) and float32 features (B, D) of uint8 images (B, H, W, C).
 
-    Raises ModelError for a network that does not end in a linear layer.
+    Raises:
+        ModelError: If the network does not end in a linear layer.
     """
     net = classifier.net
     head = require_head(net)
     with capturing_features(net) as captured:
         logits = classifier(images)
-    # One row per image, in as many parts as memory demands; the last linear layer may also be in
-    # the middle of a network, which then has no head.
+    # There are several parts if memory ran out. The last linear layer may also be in the middle of
+    # the network, in which case there are no features.
     rows = sum(len(part) for part in captured)
     is_flat = all(part.dim() == 2 for part in captured)
     if rows != len(images) or not is_flat or head.out_features != logits.shape[1]:
@@ -83,10 +95,13 @@ def logits_and_features(classifier: Classifier, images: Tensor) -> tuple[Tensor,
 def features_key(
     classifier: Classifier, target: ImageFormat, digests: Tensor, view: str = PLAIN
 ) -> str:
-    """Return a digest of all that determines features: backbone, preprocessing, images and view.
+    """Return a digest of everything that determines features.
 
-    target: the format that images are fitted to; digests: uint8 (n, 16) of the images in order,
-    before they are fitted.
+    Args:
+        classifier: The backbone, the normalization and the precision.
+        target: The format that images are converted to.
+        digests: Digests of the decoded images in order, uint8 (n, 16).
+        view: PLAIN or MIRRORED.
     """
     head = find_head(classifier.net)
     head_parameters = {id(parameter) for parameter in head.parameters()} if head else set()
@@ -102,18 +117,23 @@ def features_key(
 
 
 class FeatureStore:
-    """Features in a cache folder, by everything that went into them; None stores nothing.
+    """A cache of features by `features_key`, which removes the least recently used above 4 GB.
 
-    If they exceed 4 GB, the least recently used are removed.
+    Args:
+        cache_folder: The cache folder of Onsight. With None, nothing is stored.
     """
 
     def __init__(self, cache_folder: Path | None) -> None:
         self.folder = cache_folder / "features" if cache_folder else None
 
     def get(self, key: str, compute: Callable[[], Tensor], count: int) -> Tensor:
-        """Return the features (count, D) under a key, computing them if they are not there.
+        """Return the features of a key, computing and storing them if they are missing.
 
-        Fewer features, because there was no time for all, are not stored.
+        Args:
+            key: The key.
+            compute: Returns features (m, D).
+            count: The number of images. If m is smaller, because time ran out, the features are
+                not stored.
         """
         features = self.find(key)
         if features is None:
@@ -123,15 +143,16 @@ class FeatureStore:
         return features
 
     def find(self, key: str) -> Tensor | None:
-        """Return the features under a key, None if they are not there."""
+        """Return the features of a key, or None if they are missing."""
         if self.folder is None:
             return None
         path = self._path(key)
         try:
             tensors, _ = read_tensors(path)
-            # Aligned like the tensors that torch computes, or the last bits of sums may differ.
+            # A copy is aligned like tensors that torch computes; otherwise the last bits of sums
+            # may differ.
             features = tensors["features"].clone()
-            path.touch()  # files are removed by age
+            path.touch()  # the oldest files are removed first
         except (DamagedFile, KeyError, OSError):
             return None
         return features
@@ -139,13 +160,12 @@ class FeatureStore:
     def _store(self, key: str, features: Tensor) -> None:
         if self.folder is None or features.nbytes > _MAX_CACHE_BYTES:
             return
-        # A full disk costs time in the next run, nothing else.
-        with suppress(OSError, DiskError):
+        with suppress(OSError, DiskError):  # a full disk only costs time in the next run
             write_tensors(self._path(key), {"features": features}, {})
             self._remove_oldest()
 
     def _remove_oldest(self) -> None:
-        """Remove the oldest features, because every training run adds more."""
+        """Remove the least recently used features above the limit."""
         assert self.folder is not None
         files = [(path, path.stat()) for path in self.folder.glob("*.safetensors")]
         room = _MAX_CACHE_BYTES
@@ -160,19 +180,26 @@ class FeatureStore:
 
 
 class SharedFeatures:
-    """Features that several fits in one run share, such as its folds, by image number.
+    """Features in memory by image number, shared by the trainings of a run, such as its folds.
 
-    Each is computed when it is first needed.
+    Attributes:
+        rows: Features (N, D) of each kind by image number; NaN for images that are missing.
     """
 
     def __init__(self) -> None:
         self.rows: dict[Hashable, Tensor] = {}
 
     def get(self, kind: Hashable, ids: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the features (m, D) of images ids (n,); m < n if compute had no time for all.
+        """Return features of images, computing those that are missing.
 
-        kind: all that determines features besides the image; compute(ids) returns the features
-        of the first of these images.
+        Args:
+            kind: Everything that determines features besides the image.
+            ids: Image numbers, int64 (n,).
+            compute: Returns the features of some images by number, or of the first of them if
+                time runs out.
+
+        Returns:
+            Features (m, D). If time ran out, m is smaller than n.
         """
         rows = self.rows.get(kind)
         known = torch.zeros(len(ids), dtype=torch.bool) if rows is None else self._has(rows, ids)
@@ -181,9 +208,9 @@ class SharedFeatures:
             computed = compute(missing)
             rows = self._add(kind, missing[: len(computed)], computed)
         if rows is None:
-            return compute(ids)  # features of no images: shape (0, D)
-        usable = self._has(rows, ids).long().cumprod(0).bool()  # rows before the first missing one
-        return rows[ids[usable]]
+            return compute(ids)  # of no images, which have the shape (0, D)
+        is_usable = self._has(rows, ids).long().cumprod(0).bool()  # before the first missing image
+        return rows[ids[is_usable]]
 
     def _has(self, rows: Tensor, ids: Tensor) -> Tensor:
         inside = ids < len(rows)

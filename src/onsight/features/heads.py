@@ -12,9 +12,10 @@ from torch import Tensor
 
 from onsight.models.head import HiddenHead
 
-_TOLERANCE = 1e-5  # largest gradient at which fitting stops
+_TOLERANCE = 1e-5  # fitting stops once no gradient is larger
 
-# Found on one kind of images (NOTEBOOK.md); half or twice of each changes little.
+# Settings of the hidden layer, tuned on one data set (NOTEBOOK.md). Halving or doubling any of them
+# changes little.
 _UNITS = 512
 _BATCH, _MIN_EPOCHS, _MIN_STEPS = 256, 20, 300
 _RATE, _WEIGHT_DECAY = 2e-3, 1.0
@@ -23,69 +24,93 @@ _INPUT_DROPOUT, _DROPOUT = 0.25, 0.5
 
 @dataclass(frozen=True)
 class LabelledFeatures:
-    """The features and labels that heads are fitted on."""
+    """The features and labels that heads are fitted on.
 
-    views: Tensor  # float (V, n, D)
-    labels: Tensor  # int64 (n,)
+    Attributes:
+        views: Features of each view of the images, float (V, n, D).
+        labels: Class numbers, int64 (n,).
+    """
+
+    views: Tensor
+    labels: Tensor
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, rows: Tensor) -> "LabelledFeatures":
-        """Return some of the images, with all their views."""
+        """Select images by row, with all their views."""
         return LabelledFeatures(self.views[:, rows], self.labels[rows])
 
-    def joined(self, more: "LabelledFeatures") -> "LabelledFeatures":
-        """Return these images and more, with the views that both have."""
-        common = min(len(self.views), len(more.views))
-        views = torch.cat([self.views[:common], more.views[:common]], dim=1)
-        return LabelledFeatures(views, torch.cat([self.labels, more.labels]))
+    def join(self, other: "LabelledFeatures") -> "LabelledFeatures":
+        """Concatenate the images of two sets, with the views that both have."""
+        common = min(len(self.views), len(other.views))
+        views = torch.cat([self.views[:common], other.views[:common]], dim=1)
+        return LabelledFeatures(views, torch.cat([self.labels, other.labels]))
 
 
 @dataclass(frozen=True)
 class LinearHead:
-    """A linear classifier of features: logits = features @ weight.T + bias."""
+    """A linear classifier of features: logits = features @ weight.T + bias.
 
-    weight: Tensor  # (K, D)
-    bias: Tensor  # (K,)
+    Attributes:
+        weight: (K, D).
+        bias: (K,).
+    """
+
+    weight: Tensor
+    bias: Tensor
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return logits (n, K) of features (n, D)."""
         return torch.addmm(self.bias, features, self.weight.T)
 
+    @classmethod
+    def zeros(cls, classes: int, features: Tensor) -> "LinearHead":
+        """Make a head of zeros for features (n, D)."""
+        return cls(features.new_zeros(classes, features.shape[1]), features.new_zeros(classes))
+
 
 @dataclass(frozen=True)
 class Standardization:
-    """The mean and deviation of each feature over the training images."""
+    """The mean and standard deviation of each feature over the training images.
 
-    mean: Tensor  # (D,)
-    std: Tensor  # (D,)
+    Attributes:
+        mean: (D,).
+        std: (D,).
+    """
+
+    mean: Tensor
+    std: Tensor
 
     @classmethod
     def of(cls, features: Tensor) -> "Standardization":
-        """Measure features (n, D); a feature that never varies keeps its scale."""
+        """Measure features (n, D). A constant feature gets a deviation of 1."""
         std, mean = torch.std_mean(features, dim=0, correction=0)
         return cls(mean, torch.where(std > 1e-6, std, torch.ones_like(std)))
 
     def apply(self, features: Tensor) -> Tensor:
-        """Return features (n, D) with mean 0 and deviation 1."""
+        """Scale features (n, D) to mean 0 and deviation 1."""
         return (features - self.mean) / self.std
 
     def fold(self, head: LinearHead) -> LinearHead:
-        """Return the head for plain features that equals a head for standardised ones."""
+        """Convert a head for standardised features to an equal head for plain features."""
         weight = head.weight / self.std
         return LinearHead(weight, head.bias - weight @ self.mean)
 
     def unfold(self, head: LinearHead) -> LinearHead:
-        """Return the head for standardised features that equals a head for plain ones."""
+        """Convert a head for plain features to an equal head for standardised features."""
         return LinearHead(head.weight * self.std, head.bias + head.weight @ self.mean)
 
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """The settings for fitting a linear head."""
+    """The settings of a linear head.
 
-    penalty: float | None  # weight of the squared weights; None for nearest class mean
+    Attributes:
+        penalty: The factor of the squared weights in the loss. None for nearest class mean.
+    """
+
+    penalty: float | None
 
     def __str__(self) -> str:
         if self.penalty is None:
@@ -95,15 +120,25 @@ class HeadSettings:
     def fit(
         self, data: LabelledFeatures, classes: int, class_weights: Tensor | None = None
     ) -> LinearHead:
-        """Fit a head for plain features to all views. class_weights: float (K,)."""
+        """Fit a head for plain features.
+
+        Args:
+            data: The images; all views are used.
+            classes: The number of classes K.
+            class_weights: The weight of each class in the loss, float (K,).
+        """
         return fit_linear(self.penalty, data, classes, class_weights)
 
 
 @dataclass(frozen=True)
 class HiddenSettings:
-    """The settings for fitting a head with a hidden layer, for classes that no plane separates."""
+    """The settings of a head with a hidden layer, for classes that are not linearly separable.
 
-    seed: int  # seed of the initial weights and of the batches
+    Attributes:
+        seed: The seed of the initial weights and of the order of the images.
+    """
+
+    seed: int
 
     def __str__(self) -> str:
         return f"one hidden layer of {_UNITS} units"
@@ -111,9 +146,15 @@ class HiddenSettings:
     def fit(
         self, data: LabelledFeatures, classes: int, class_weights: Tensor | None = None
     ) -> HiddenHead:
-        """Fit a head for plain features, a function of the arguments. class_weights: float (K,).
+        """Fit a head for plain features with AdamW.
 
-        Trained by AdamW; an epoch uses one random view of each image.
+        Each epoch uses one random view of each image. The result depends on the arguments and the
+        seed alone.
+
+        Args:
+            data: The images.
+            classes: The number of classes K.
+            class_weights: The weight of each class in the loss, float (K,).
         """
         flat = data.views.flatten(0, 1)
         scale = Standardization.of(flat)
@@ -122,7 +163,7 @@ class HiddenSettings:
             torch.manual_seed(self.seed)
             head = HiddenHead(flat.shape[1], _UNITS, classes).to(flat.dtype)
             optimizer = torch.optim.AdamW(head.parameters(), lr=_RATE, weight_decay=_WEIGHT_DECAY)
-            epochs, steps = _epochs(count), math.ceil(count / _BATCH)
+            epochs, steps = _count_epochs(count), math.ceil(count / _BATCH)
             schedule = torch.optim.lr_scheduler.OneCycleLR(
                 optimizer, _RATE, epochs=epochs, steps_per_epoch=steps
             )
@@ -148,10 +189,15 @@ def fit_linear(
     start: LinearHead | None = None,
     iterations: int = 100,
 ) -> LinearHead:
-    """Fit a head for plain features to all views.
+    """Fit a linear head for plain features.
 
-    penalty: None for nearest class mean; start: where logistic regression begins, by default at
-    zero; iterations: the most.
+    Args:
+        penalty: The factor of the squared weights in the loss. None for nearest class mean.
+        data: The images; all views are used.
+        classes: The number of classes K.
+        class_weights: The weight of each class in the loss, float (K,).
+        start: The initial head of logistic regression, by default zeros.
+        iterations: The maximum number of iterations.
     """
     flat = data.views.flatten(0, 1)
     labels = data.labels.repeat(len(data.views))
@@ -161,30 +207,32 @@ def fit_linear(
         return scale.fold(fit_class_means(standard, labels, classes))
     weights = None if class_weights is None else class_weights[labels]
     weights = None if weights is None else weights / weights.mean()
-    unfolded = None if start is None else scale.unfold(start)
-    fitted = fit_logistic(standard, labels, classes, penalty, weights, unfolded, iterations)
-    return scale.fold(fitted)
+    initial = scale.unfold(start) if start else LinearHead.zeros(classes, standard)
+    return scale.fold(fit_logistic(standard, labels, initial, penalty, weights, iterations))
 
 
 def fit_logistic(
     features: Tensor,
     labels: Tensor,
-    classes: int,
+    start: LinearHead,
     penalty: float,
     weights: Tensor | None = None,
-    start: LinearHead | None = None,
     iterations: int = 100,
 ) -> LinearHead:
-    """Minimise the mean cross-entropy plus penalty / 2 times the squared weights, by L-BFGS.
+    """Minimise the mean cross-entropy plus penalty / 2 times the squared weights, with L-BFGS.
 
-    The problem is convex, so the result does not depend on luck. features: float (n, D),
-    standardised; labels: int64 (n,); weights: float (n,) of the images, their mean 1; start: where
-    to begin, by default at zero; iterations: the most. The bias is not penalised; scikit-learn's C
-    is 1 / (n * penalty).
+    The problem is convex, so the solution does not depend on the start. The bias is not penalised.
+    scikit-learn's C is 1 / (n * penalty).
+
+    Args:
+        features: Standardised features, float (n, D).
+        labels: Class numbers, int64 (n,).
+        start: The initial head.
+        penalty: The factor of the squared weights.
+        weights: The weight of each image, with mean 1, float (n,).
+        iterations: The maximum number of iterations.
     """
-    shape = (classes, features.shape[1])
-    weight = start.weight.clone() if start else features.new_zeros(shape)
-    bias = start.bias.clone() if start else features.new_zeros(classes)
+    weight, bias = start.weight.clone(), start.bias.clone()
     weight.requires_grad_(), bias.requires_grad_()
     optimizer = torch.optim.LBFGS(
         [weight, bias],
@@ -197,8 +245,8 @@ def fit_logistic(
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        each = F.cross_entropy(torch.addmm(bias, features, weight.T), labels, reduction="none")
-        mean = (each if weights is None else each * weights).mean()
+        losses = F.cross_entropy(torch.addmm(bias, features, weight.T), labels, reduction="none")
+        mean = (losses if weights is None else losses * weights).mean()
         total = mean + penalty / 2 * weight.square().sum()
         total.backward()
         return total
@@ -209,31 +257,35 @@ def fit_logistic(
 
 
 def fit_class_means(features: Tensor, labels: Tensor, classes: int) -> LinearHead:
-    """Return the head whose largest logit names the class with the nearest mean.
+    """Return a head that classifies by the nearest class mean.
 
-    It works with an image or two of each class. features: float (n, D), standardised; labels:
-    int64 (n,). Logits are minus half the squared distance in units of the mean squared distance of
-    an image from its own class's mean, so that probabilities are of a sensible size. A class
-    without images is never nearest.
+    It needs no more than an image or two per class. Logits are minus half the squared distance to
+    a class mean, relative to the mean squared distance of images from the mean of their own class,
+    so that probabilities are of a sensible size. Classes without images are never predicted.
+
+    Args:
+        features: Standardised features, float (n, D).
+        labels: Class numbers, int64 (n,).
+        classes: The number of classes K.
     """
     counts = torch.bincount(labels, minlength=classes)
     sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
     means = sums / counts.clamp(min=1).unsqueeze(1)
     spread = (features - means[labels]).square().sum(dim=1).mean().clamp(min=1e-6)
-    unit = spread / features.shape[1] ** 0.5  # distances of D features differ by this much
+    unit = spread / features.shape[1] ** 0.5  # scale of the differences between distances
     bias = torch.where(counts > 0, -means.square().sum(dim=1) / (2 * unit), -torch.inf)
     return LinearHead(means / unit, torch.nan_to_num(bias, neginf=-1e4))
 
 
-def hidden_fit_operations(data: LabelledFeatures, classes: int) -> float:
-    """Return the floating-point operations of fitting a head with a hidden layer.
+def count_hidden_fit_operations(data: LabelledFeatures, classes: int) -> float:
+    """Count the floating-point operations to fit a head with a hidden layer.
 
-    Three passes, of two operations for each weight.
+    Each of three passes takes two operations per weight and image.
     """
-    return 6.0 * _epochs(len(data)) * len(data) * _UNITS * (data.views.shape[-1] + classes)
+    return 6.0 * _count_epochs(len(data)) * len(data) * _UNITS * (data.views.shape[-1] + classes)
 
 
-def _epochs(count: int) -> int:
+def _count_epochs(count: int) -> int:
     return max(_MIN_EPOCHS, math.ceil(_MIN_STEPS / math.ceil(count / _BATCH)))
 
 

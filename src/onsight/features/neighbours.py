@@ -1,4 +1,4 @@
-"""The nearest images by their features, compared with all of them in blocks.
+"""Search for the nearest images by their features, in blocks.
 
 D features, m queries, n images to compare with.
 """
@@ -13,17 +13,27 @@ _QUERIES, _ROWS = 256, 16_384  # queries and rows per block: 16 MB of similariti
 
 
 class Neighbours(NamedTuple):
-    """The nearest images of each query, most similar first."""
+    """The nearest images of each query, most similar first.
 
-    rows: Tensor  # int64 (m, k) among the n images
-    similarities: Tensor  # float32 (m, k)
+    Attributes:
+        rows: Their rows among the n images, int64 (m, k).
+        similarities: Their similarities, float32 (m, k).
+    """
+
+    rows: Tensor
+    similarities: Tensor
 
 
 def find_nearest(queries: Tensor, among: Tensor, count: int) -> Neighbours:
-    """Return the `count` most similar images for each query, or all n if that is fewer.
+    """Return the most similar images for each query.
 
-    The similarity is the cosine, -1 to 1, of features from which the mean of the n images was
-    subtracted, because all images share it. queries: float (m, D); among: float (n, D).
+    The similarity is the cosine, from -1 to 1, after the mean of the n images is subtracted from
+    all features.
+
+    Args:
+        queries: Features of the queries, float (m, D).
+        among: Features of the images to search, float (n, D).
+        count: The number of images per query; all n if there are fewer.
     """
     centre = among.mean(dim=0)
     blocks = [_search(block, among, centre, count) for block in queries.split(_QUERIES)]
@@ -43,8 +53,8 @@ def _search(queries: Tensor, among: Tensor, centre: Tensor, count: int) -> Neigh
 
 
 def _select(rows: Tensor, similarities: Tensor, count: int) -> Neighbours:
-    values, places = similarities.topk(min(count, rows.shape[1]), dim=1)
-    return Neighbours(rows.gather(1, places), values)
+    values, columns = similarities.topk(min(count, rows.shape[1]), dim=1)
+    return Neighbours(rows.gather(1, columns), values)
 
 
 def _directions(features: Tensor, centre: Tensor) -> Tensor:

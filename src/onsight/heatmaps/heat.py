@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from onsight.installation import require
 from onsight.models.classifier import Classifier
 from onsight.models.trial_forward import preserving_modes, trial_forward
-from onsight.models.unsuitable import unsuitable
+from onsight.models.unsuitable import unsuitable_error
 from onsight_explain.devices import is_out_of_memory
 
 _IMAGES_AT_ONCE = 16
@@ -88,7 +88,7 @@ def find_spatial_layers(net: nn.Module, images: Tensor) -> SpatialLayers:
         for hook in hooks:
             hook.remove()
     if not outputs.last:
-        raise unsuitable(
+        raise unsuitable_error(
             net,
             "heat maps",
             "it has no convolution whose output has rows and columns",
@@ -153,7 +153,7 @@ def _evidence(
         if isinstance(error, RuntimeError) and is_out_of_memory(error):
             raise
         reason = f"its gradients cannot be computed: {type(error).__name__}: {error}"
-        raise unsuitable(net, "heat maps", reason) from error
+        raise unsuitable_error(net, "heat maps", reason) from error
     return [values.detach().sum(dim=1) for values in maps]
 
 

@@ -16,7 +16,7 @@ from onsight.files import digest_around
 from onsight.inference.runner import Outputs, model_facts
 from onsight.installation import require
 from onsight.models.preprocessing import Preprocessing
-from onsight.models.unsuitable import exported_unsuitable
+from onsight.models.unsuitable import exported_error
 from onsight_explain.threads import usable_cores
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class OnnxRunner:
     def run(self, images: Pixels, features: bool = False) -> Outputs:
         """Compute images uint8 (B, H, W, C). Raises ModelError if features are requested."""
         if features:
-            raise exported_unsuitable("computing features")
+            raise exported_error("computing features")
         names = [OUTPUT] if self.threshold is None else [OUTPUT, SCORES]
         return Outputs(*self._session.run(names, {INPUT: images}))
 

@@ -23,7 +23,7 @@ from onsight.inference.images import (
     read_image,
 )
 from onsight.inference.runner import Runner
-from onsight.models.unsuitable import exported_unsuitable, unsuitable
+from onsight.models.unsuitable import exported_error, unsuitable_error
 from onsight.text import notebook_table
 
 if TYPE_CHECKING:
@@ -188,14 +188,16 @@ class Predictor:
         blank = np.zeros((1, size.height, size.width, size.channels), np.uint8)
         features = self.runner.run(blank, features=True).features
         if features is None:
-            raise unsuitable(str(self.runner.facts["model"]), "computing features", "it has none")
+            raise unsuitable_error(
+                str(self.runner.facts["model"]), "computing features", "it has none"
+            )
         return features[:0]
 
     def _torch_runner(self) -> "TorchRunner":
         from onsight.inference.torch_runner import TorchRunner
 
         if not isinstance(self.runner, TorchRunner):
-            raise exported_unsuitable("reading its network or model file")
+            raise exported_error("reading its network or model file")
         return self.runner
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onsight.data.pixels import Pixels
-from onsight.evaluation.out_of_distribution import compute_scores, with_scores
+from onsight.evaluation.out_of_distribution import compute_scores, logits_and_scores
 from onsight.evaluation.predictions import BATCH_SIZE, evaluation_batch_size
 from onsight.features.feature_pass import logits_and_features
 from onsight.hardware.devices import choose_device
@@ -67,7 +67,7 @@ class TorchRunner:
     def run(self, images: Pixels, features: bool = False) -> Outputs:
         """Compute images uint8 (B, H, W, C). Raises ModelError if it has no features."""
         batch = torch.from_numpy(images)
-        forward = partial(logits_and_features if features else with_scores, self.classifier)
+        forward = partial(logits_and_features if features else logits_and_scores, self.classifier)
         parts = self._parts.map(forward, batch) if self._parts else [forward(batch)]
         logits, extra = (torch.cat(column) for column in zip(*parts, strict=True))
         if features:

@@ -1,4 +1,4 @@
-"""Networks by name: Onsight's own, timm's, and a user's package.module:callable.
+"""Makes networks by name: built-in ones, timm's, and a user's package.module:callable.
 
 C channels, H height, W width, K classes.
 """
@@ -19,37 +19,42 @@ from onsight.models.weights import LoadedWeights, load_into, read_weights
 from onsight.text import plural
 
 
-class _OwnNetwork(NamedTuple):
-    """One of Onsight's networks."""
+class _BuiltinNetwork(NamedTuple):
+    """A network of Onsight.
 
-    make: Callable[[tuple[int, int, int], int], nn.Module]  # makes a network from (C, H, W) and K
-    size: tuple[int, int] | None = None  # (height, width) it is designed for, None for any
+    Attributes:
+        make: Makes the network for images (C, H, W) and K classes.
+        size: The (height, width) it is designed for; None for any.
+    """
+
+    make: Callable[[tuple[int, int, int], int], nn.Module]
+    size: tuple[int, int] | None = None
 
 
-_OWN = {
-    "compact": _OwnNetwork(Compact),
-    "sprint": _OwnNetwork(Sprint),
-    "lenet": _OwnNetwork(LeNet, (32, 32)),
-    "conv3": _OwnNetwork(Conv3, (50, 50)),
-    "quick": _OwnNetwork(Quick),
-    "linear": _OwnNetwork(Linear),
+_BUILTIN = {
+    "compact": _BuiltinNetwork(Compact),
+    "sprint": _BuiltinNetwork(Sprint),
+    "lenet": _BuiltinNetwork(LeNet, (32, 32)),
+    "conv3": _BuiltinNetwork(Conv3, (50, 50)),
+    "quick": _BuiltinNetwork(Quick),
+    "linear": _BuiltinNetwork(Linear),
 }
 
 
-def own_names() -> list[str]:
-    """Return the names of Onsight's own networks."""
-    return [*_OWN]
+def builtin_names() -> list[str]:
+    """Return the names of the built-in networks."""
+    return [*_BUILTIN]
 
 
 def model_names() -> list[str]:
-    """Return the names of all networks: Onsight's own first, then timm's."""
+    """Return the names of all networks: built-in ones first, then timm's."""
     import timm
 
-    return [*_OWN, *timm.list_models()]
+    return [*_BUILTIN, *timm.list_models()]
 
 
 def is_user_spec(name: str) -> bool:
-    """Return whether a model name refers to a user's code, package.module:callable."""
+    """Return whether a model name refers to a user's code: package.module:callable."""
     return ":" in name
 
 
@@ -62,14 +67,24 @@ def make_model(
     weights: str = "",
     report: Callable[[LoadedWeights], object] = lambda loaded: None,
 ) -> nn.Module:
-    """Make a network for images (C, H, W) and K classes, and check it with a trial forward pass.
+    """Make a network and check it with a trial forward pass.
 
-    It maps float (B, C, H, W) to logits (B, K). The same random state leads to the same weights.
-    weights: a file to start from, in place of published weights; report: called with the
-    loaded weights. Raises ModelError.
+    The network maps float (B, C, H, W) to logits (B, K). The same random state leads to the same
+    weights.
+
+    Args:
+        name: The name of the network.
+        shape: The shape (C, H, W) of an image.
+        classes: The number of classes K.
+        pretrained: Start from published weights.
+        weights: A file to start from instead of published weights.
+        report: Called with the loaded weights, if any.
+
+    Raises:
+        ModelError: If the network or the weights cannot be used.
     """
     published = pretrained and not weights
-    if published and (name in _OWN or is_user_spec(name)):
+    if published and (name in _BUILTIN or is_user_spec(name)):
         raise ModelError(f"'{name}' has no published weights. {OFFLINE_CHOICE}")
     net, loaded = _make(name, shape, classes, published)
     if weights:
@@ -80,32 +95,48 @@ def make_model(
 
 
 def load_weights(net: nn.Module, path: str) -> LoadedWeights:
-    """Start a network from a weights file. Raises ModelError."""
+    """Load a weights file into a network. Raises ModelError."""
     file = read_weights(path)
     return load_into(net, file.tensors, file.source)
 
 
 def preferred_size(name: str, weights: str = "") -> tuple[int, int] | None:
-    """Return the (height, width) that weights were trained at or a model was made for, if any.
+    """Return the (height, width) that weights were trained at or a model was designed for.
 
-    Raises ModelError.
+    Args:
+        name: The name of the network.
+        weights: A weights file, if the network starts from it.
+
+    Returns:
+        The size, or None if any size is suitable or nothing is known.
+
+    Raises:
+        ModelError: If there is no such model or file.
     """
     expected = read_weights(weights).expected if weights else None
     if expected and expected.size:
         return expected.size
-    if name in _OWN:
-        return _OWN[name].size
+    if name in _BUILTIN:
+        return _BUILTIN[name].size
     facts = None if is_user_spec(name) else _facts(name)
     return None if facts is None else (facts.input_size[1], facts.input_size[2])
 
 
 def expected_input(name: str, weights: str = "") -> ExpectedInput | None:
-    """Return the images that a weights file, or a model's published weights, were trained on.
+    """Return the input that a weights file or a model's published weights were trained on.
 
-    None if nothing records it. Raises ModelError.
+    Args:
+        name: The name of the network.
+        weights: A weights file, if the network starts from it.
+
+    Returns:
+        The input, or None if nothing is known.
+
+    Raises:
+        ModelError: If there is no such model or file.
     """
     expected = read_weights(weights).expected if weights else None
-    if expected or name in _OWN or is_user_spec(name):
+    if expected or name in _BUILTIN or is_user_spec(name):
         return expected
     facts = _facts(name)
     return None if facts is None else ExpectedInput.of_timm(vars(facts))
@@ -116,9 +147,9 @@ def _make(
 ) -> tuple[nn.Module, LoadedWeights | None]:
     if is_user_spec(name):
         return make_user_model(name, shape, classes), None
-    if name not in _OWN:
+    if name not in _BUILTIN:
         return _make_timm(name, shape, classes, pretrained)
-    net = _OWN[name].make(shape, classes)
+    net = _BUILTIN[name].make(shape, classes)
     check_output(net, shape, classes, name)
     return net, None
 
@@ -132,7 +163,7 @@ def _make_timm(
         net, loaded = make_timm(name, facts, shape, classes, pretrained)
     except ModelError:
         raise
-    except Exception as error:  # timm's nets reject sizes in many ways
+    except Exception as error:  # timm's networks reject sizes in many ways
         raise ModelError(
             f"timm cannot make '{name}' for images of {shape[1]}x{shape[2]} with "
             f"{plural(shape[0], 'channel')}: {type(error).__name__}: {error}{hint}"

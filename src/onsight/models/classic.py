@@ -1,7 +1,6 @@
-"""Textbook networks: small, without normalization, for any image that survives their pooling.
+"""Textbook networks: small, without normalization, for images that are not too small to pool.
 
-All map float (B, C, H, W) to logits (B, K); none ends in a softmax, because the loss expects
-logits.
+All map float (B, C, H, W) to logits (B, K), without a softmax, because the loss expects logits.
 
 B batch, C channels, H height, W width, K classes.
 """
@@ -17,7 +16,7 @@ _MAX_SIDE = 1024
 
 
 class _Textbook(nn.Module):
-    """Convolutions, then linear layers on all their outputs."""
+    """Convolutions, then linear layers on all of their outputs."""
 
     features: nn.Sequential
     classifier: nn.Sequential
@@ -31,8 +30,14 @@ class _Textbook(nn.Module):
 class LeNet(_Textbook):
     """5x5 convolutions of 6 and 16 channels with max pooling, then linear layers 120, 84 and K.
 
-    shape is (C, H, W), at least 16x16; the textbook size is 32x32. Based on LeNet-5 (LeCun et
-    al., 1998), with ReLU and max pooling, as is usual today. Raises ModelError.
+    Based on LeNet-5 (LeCun et al., 1998), with the ReLU and max pooling of today's textbooks.
+
+    Args:
+        shape: (C, H, W), at least 16x16 pixels. The textbook size is 32x32.
+        classes: The number of classes K.
+
+    Raises:
+        ModelError: If images are too small.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
@@ -58,7 +63,12 @@ class LeNet(_Textbook):
 class Conv3(_Textbook):
     """5x5 convolutions of 32, 64 and 128 channels with ReLU and max pooling, then linear 512 and K.
 
-    shape is (C, H, W), at least 36x36; the textbook size is 50x50. Raises ModelError.
+    Args:
+        shape: (C, H, W), at least 36x36 pixels. The textbook size is 50x50.
+        classes: The number of classes K.
+
+    Raises:
+        ModelError: If images are too small.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
@@ -85,8 +95,14 @@ class Conv3(_Textbook):
 class Quick(_Textbook):
     """Padded 5x5 convolutions of 32, 32 and 64 channels with max pooling, then linear 64 and K.
 
-    As in the textbook, the pooling is the only nonlinearity. shape is (C, H, W), at least
-    8x8; the textbook size is 32x32. Raises ModelError.
+    As in the textbook, pooling is the only nonlinearity.
+
+    Args:
+        shape: (C, H, W), at least 8x8 pixels. The textbook size is 32x32.
+        classes: The number of classes K.
+
+    Raises:
+        ModelError: If images are too small.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
@@ -107,19 +123,25 @@ class Quick(_Textbook):
 
 
 class Linear(nn.Sequential):
-    """One linear layer from all values of an image to K classes; shape is any (C, H, W)."""
+    """One linear layer from all values of an image.
+
+    Args:
+        shape: Any (C, H, W).
+        classes: The number of classes K.
+    """
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
         super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
 def flattened_size(name: str, features: nn.Module, shape: tuple[int, int, int]) -> int:
-    """Return the number of values of an image (C, H, W) after the convolutions.
+    """Return the number of values of an image (C, H, W) after convolutions.
 
-    If none are left, raises ModelError, which names the smallest size.
+    Raises:
+        ModelError: If the image is too small, with the smallest size.
     """
     channels, height, width = shape
-    size = _size_after(features, shape)
+    size = _find_size(features, shape)
     if size is None:
         side = _min_side(features, channels)
         raise ModelError(
@@ -130,8 +152,8 @@ def flattened_size(name: str, features: nn.Module, shape: tuple[int, int, int]) 
 
 
 @torch.no_grad()
-def _size_after(features: nn.Module, shape: tuple[int, int, int]) -> int | None:
-    # A real forward pass of a black image: the meta device would import half of torch.
+def _find_size(features: nn.Module, shape: tuple[int, int, int]) -> int | None:
+    # A real forward pass, because torch's meta device takes long to import.
     image = torch.zeros(1, *shape)
     try:
         output: Tensor = features(image)
@@ -142,4 +164,4 @@ def _size_after(features: nn.Module, shape: tuple[int, int, int]) -> int | None:
 
 def _min_side(features: nn.Module, channels: int) -> int:
     sides = range(1, _MAX_SIDE)
-    return next(side for side in sides if _size_after(features, (channels, side, side)))
+    return next(side for side in sides if _find_size(features, (channels, side, side)))

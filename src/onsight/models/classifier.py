@@ -1,4 +1,4 @@
-"""A network with its preprocessing: the forward pass shared by evaluation and prediction.
+"""A network with its preprocessing: the forward pass of evaluation and prediction.
 
 B batch, H height, W width, C channels, K classes.
 """
@@ -19,9 +19,9 @@ from onsight_explain.devices import is_out_of_memory, release_cached_memory
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-View = tuple[int, int, bool]  # pixels down, pixels right, mirrored; no shift is larger than 1
+View = tuple[int, int, bool]  # (pixels down, pixels right, mirrored), shifted by at most 1 pixel
 
-# The shifts are along one diagonal, as in Jordan, arXiv:2404.00498.
+# Shifts are along one diagonal, as in Jordan, arXiv:2404.00498.
 VIEWS: dict[str, Sequence[View]] = {
     "flip": [(0, 0, False), (0, 0, True)],
     "flip-shift": [(shift, shift, mirrored) for shift in (0, -1, 1) for mirrored in (False, True)],
@@ -31,8 +31,13 @@ VIEWS: dict[str, Sequence[View]] = {
 class Classifier:
     """Maps uint8 images (B, H, W, C) to float32 logits (B, K), in evaluation mode.
 
-    The network's own logits are divided by the temperature, which calibrates the probabilities
-    that softmax returns.
+    Args:
+        net: The network.
+        normalization: The conversion of images to the network's input.
+        precision: One of PRECISIONS.
+        device: The device of the network.
+        temperature: The divisor of the network's logits, which calibrates probabilities.
+        out_of_distribution: The detector of out-of-distribution images, if any.
     """
 
     def __init__(
@@ -50,13 +55,13 @@ class Classifier:
         self.device = device
         self.temperature = temperature
         self.out_of_distribution = out_of_distribution and out_of_distribution.to(device)
-        self._max_images: int | None = None  # images per pass, after memory has run out
+        self._max_images: int | None = None  # images per pass, set once memory has run out
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
         """Return the logits of a batch, computed on the classifier's device.
 
-        When memory runs out, batches are computed in parts of half the size from then on.
+        Whenever memory runs out, this and all later batches are computed in smaller parts.
         """
         self.net.eval()
         parts: list[Tensor] = []
@@ -70,7 +75,7 @@ class Classifier:
             except RuntimeError as error:
                 if not is_out_of_memory(error) or size <= 1:
                     raise
-            self._max_images = size // 2  # out here, where the error no longer holds any memory
+            self._max_images = size // 2  # outside `except`, where the error still holds memory
             release_cached_memory(self.device)
         return torch.cat(parts)
 
@@ -82,10 +87,14 @@ class Classifier:
 
 
 class TtaForward:
-    """Test-time augmentation: the mean probabilities of several views of each image.
+    """Test-time augmentation: averages the probabilities of several views of each image.
 
-    forward: maps uint8 (B, H, W, C) to logits (B, K); name: one of VIEWS. No image's result depends
-    on the others. Raises ConfigError.
+    Args:
+        forward: Maps uint8 (B, H, W, C) to logits (B, K).
+        name: One of VIEWS.
+
+    Raises:
+        ConfigError: If there are no views of this name.
     """
 
     def __init__(self, forward: Callable[[Tensor], Tensor], name: str) -> None:
@@ -95,17 +104,17 @@ class TtaForward:
         self.views = VIEWS[name]
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return the logarithms of the mean probabilities (B, K), which softmax inverts."""
-        logs = [self.forward(_show(images, view)).log_softmax(dim=1) for view in self.views]
+        """Return the logarithms of the mean probabilities (B, K), to be used as logits."""
+        logs = [self.forward(_transform(images, view)).log_softmax(dim=1) for view in self.views]
         return torch.stack(logs).logsumexp(dim=0) - math.log(len(logs))
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """Return a context manager for a precision's arithmetic."""
+    """Return a context manager that computes in a precision."""
     dtype = PRECISIONS[precision]
     return torch.autocast(device.type, dtype=dtype) if dtype else nullcontext()
 
 
-def _show(images: Tensor, view: View) -> Tensor:
+def _transform(images: Tensor, view: View) -> Tensor:
     count, device = len(images), images.device
     return shift_and_flip(images, *(torch.full((count,), value, device=device) for value in view))

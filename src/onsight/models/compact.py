@@ -1,4 +1,4 @@
-"""Onsight's convolutional networks: Compact, fast on a CPU, and Sprint, for short training runs.
+"""Two small convolutional networks: Compact, fast on a CPU, and Sprint, for short training runs.
 
 B batch, C channels, H height, W width, K classes.
 """
@@ -16,24 +16,31 @@ MIN_SIDE = 8
 _STEM_SIDE = 48  # pixels a side; larger images get a larger stride, so that cost grows slowly
 _FILTERS = 16  # filters in Sprint's fixed first layer
 
-# Statistics of the images for which cosine_patches makes filters.
+# Assumptions of cosine_patches about images.
 _CORRELATION = 0.95  # correlation of neighbouring pixels, and of neighbouring channels
-_EPSILON = 1e-3  # a variance that keeps the finest patterns, mostly noise, from being amplified
+_EPSILON = 1e-3  # added variance, so that the finest patterns, mostly noise, are not amplified
 
 
 class Compact(nn.Module):
     """Dense 3x3 convolutions in three stages of width, 2 width and 4 width channels.
 
-    For images of about 28 to 128 pixels; shape is (C, H, W), at least 8x8. 5.7 million
-    multiply-adds for 1x28x28 at width 32. Maps float (B, C, H, W) to logits (B, K).
-    Raises ModelError.
+    Maps float (B, C, H, W) to logits (B, K), for images of about 28 to 128 pixels. A 1x28x28 image
+    takes 5.7 million multiply-adds at width 32.
+
+    Args:
+        shape: (C, H, W), at least 8x8 pixels.
+        classes: The number of classes K.
+        width: The channels of the first stage.
+
+    Raises:
+        ModelError: If images are too small.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int, *, width: int = 32) -> None:
         super().__init__()
         _require_min_side("compact", shape)
         stride = stem_stride(*shape[1:])
-        stem = width if stride > 1 else width // 2  # a larger patch has more to distinguish
+        stem = width if stride > 1 else width // 2  # larger patches need more filters
         self.stem = _stem(shape[0], stem, stride)
         self.stage1 = _convolution(stem, width)
         self.stage2 = _stage(width, 2 * width)
@@ -49,7 +56,7 @@ class Compact(nn.Module):
         return logits
 
     def _initialise(self) -> None:
-        """Initialise as He et al. (2015); each residual block starts as the identity."""
+        """Initialise convolutions like He et al. (2015), and residual blocks as the identity."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 _initialise_convolution(module)
@@ -59,10 +66,16 @@ class Compact(nn.Module):
 
 
 class Sprint(nn.Module):
-    """Fixed patterns in both signs, then dense 3x3 convolutions of 32, 64 and 128 channels.
+    """A fixed first layer of cosine patterns, then 3x3 convolutions of 32, 64 and 128 channels.
 
-    The first layer is not trained. shape is (C, H, W), at least 8x8. 2.6 million multiply-adds for
-    1x28x28. Maps float (B, C, H, W) to logits (B, K). Raises ModelError.
+    Maps float (B, C, H, W) to logits (B, K). A 1x28x28 image takes 2.6 million multiply-adds.
+
+    Args:
+        shape: (C, H, W), at least 8x8 pixels.
+        classes: The number of classes K.
+
+    Raises:
+        ModelError: If images are too small.
     """
 
     patterns: Tensor
@@ -90,10 +103,9 @@ class Sprint(nn.Module):
 
 
 def stem_stride(height: int, width: int) -> int:
-    """Return the stride of the first convolution: 1 up to a side of 48 pixels, then doubled.
+    """Return the stride of the first convolution: 1 up to a side of 48 pixels.
 
-    It doubles with each doubling of the side of a square of the image's area; no stride
-    leaves a map too small to pool.
+    For larger images, it is doubled until the map has that size, or is just large enough to pool.
     """
     side, shorter, stride = math.sqrt(height * width), min(height, width), 1
     while side / stride > _STEM_SIDE and shorter // (2 * stride) >= MIN_SIDE:
@@ -102,15 +114,21 @@ def stem_stride(height: int, width: int) -> int:
 
 
 def cosine_patches(channels: int, side: int, count: int) -> Tensor:
-    """Make fixed filters for a first layer: JPEG's cosines, scaled to whiten an image's patches.
+    """Make fixed filters for a first layer: JPEG's cosines, scaled to whiten image patches.
 
     Neighbouring pixels are alike, so the principal directions of patches are nearly cosines,
-    whatever the images show (Ahmed, Natarajan and Rao, 1974). Responses of equal size let the
-    layers behind learn from the first step on, and a fixed layer needs no backward pass.
+    whatever the images show (Ahmed, Natarajan and Rao, 1974). Responses of equal size let later
+    layers learn from the first step on, and a fixed layer needs no backward pass.
 
-    Returns the most varying patterns of patches (C, side, side), whose responses have deviation 1
-    for pixels of mean 0 and deviation 1; all patterns, then all their negatives: float32
-    (2 count, C, side, side), count <= C * side * side.
+    Args:
+        channels: The channels C of images.
+        side: The side of a patch in pixels.
+        count: The number of patterns, at most C * side * side.
+
+    Returns:
+        The patterns with the largest variance, then their negatives, float32
+        (2 * count, C, side, side). For normalised pixels, their responses have a standard
+        deviation of 1.
     """
     colours, lines = _cosines(channels), _cosines(side)
     line_variances = _response_variances(lines)
@@ -125,7 +143,7 @@ def cosine_patches(channels: int, side: int, count: int) -> Tensor:
 
 
 class _Residual(nn.Module):
-    """Two convolutions, half as wide in between, added to their input."""
+    """Two convolutions with a bottleneck of half the width, added to their input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -147,8 +165,8 @@ def _require_min_side(name: str, shape: tuple[int, int, int]) -> None:
 
 
 def _stem(channels: int, width: int, stride: int) -> nn.Sequential:
-    # One strided convolution is six times as fast at 128 pixels as pooling full-size maps
-    # repeatedly. Pooling comes first, so that norm and ReLU work on a quarter of the map.
+    # At 128 pixels, one strided convolution is six times as fast as pooling full-size maps
+    # repeatedly. Pooling comes first, so that batch norm and ReLU compute a quarter of the values.
     return nn.Sequential(
         nn.Conv2d(channels, width, stride + 2, stride=stride, padding=1, bias=False),
         nn.MaxPool2d(2),
@@ -172,7 +190,7 @@ def _initialised_convolution(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def _initialise_convolution(layer: nn.Module) -> None:
-    # torch's default initialisation is for layers without batch norm.
+    # torch's default initialisation suits layers without batch norm.
     assert isinstance(layer, nn.Conv2d)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
@@ -182,16 +200,16 @@ def _stage(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def _cosines(size: int) -> Tensor:
-    """Return the orthonormal cosine transform: float64 (frequency, place)."""
-    places = torch.arange(size, dtype=torch.float64)
-    rows = torch.cos(math.pi / size * places[:, None] * (places + 0.5))
+    """Return the orthonormal cosine transform: float64 (frequency, position)."""
+    positions = torch.arange(size, dtype=torch.float64)
+    rows = torch.cos(math.pi / size * positions[:, None] * (positions + 0.5))
     unit: Tensor = rows / rows.norm(dim=1, keepdim=True)
     return unit
 
 
 def _response_variances(rows: Tensor) -> Tensor:
-    """Return the variance of the response to each row (n, size), for correlated pixels."""
-    places = torch.arange(rows.shape[1], dtype=torch.float64)
-    correlations = _CORRELATION ** (places[:, None] - places).abs()
+    """Return the variance (n,) of the responses of rows (n, size) to correlated pixels."""
+    positions = torch.arange(rows.shape[1], dtype=torch.float64)
+    correlations = _CORRELATION ** (positions[:, None] - positions).abs()
     variances: Tensor = (rows @ correlations * rows).sum(dim=1)
     return variances

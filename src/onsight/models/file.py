@@ -1,7 +1,7 @@
 """The model file: weights, classes, preprocessing, results and provenance in one safetensors file.
 
-It contains tensors and JSON, never code, and detects any damage. A user's own network is never
-imported because a file names it.
+It contains tensors and JSON, but no code, and any damage is detected. A file that names a user's
+network does not cause it to be imported.
 
 n images, D features.
 """
@@ -33,16 +33,29 @@ FILE_NAME = "model.safetensors"
 _FORMAT = "onsight-model"
 _VERSION = 2
 _NAMES_SHOWN = 3
-_SEEN = "onsight.seen"  # stored with the weights; never a parameter's name
+_SEEN = "onsight.seen"  # stored beside the weights; no parameter has such a name
 _BANK = "onsight.out_of_distribution"
-_SPARE_PARAMETERS, _SPARE_FACTOR = 10_000_000, 2  # a network may replace some while it is made
+# Parameters that a network may create beyond its weights, because it replaces some.
+_SPARE_PARAMETERS, _SPARE_FACTOR = 10_000_000, 2
 
 
 @dataclass(frozen=True)
 class ModelFile:
     """Everything needed to use a trained classifier, and its origin.
 
-    results and provenance are JSON, so tuples in them come back as lists.
+    Attributes:
+        model: The name of the network.
+        classes: The names of the classes.
+        preprocessing: The conversion of images to the network's input.
+        results: The results of the run, as JSON values.
+        provenance: The data, settings and versions of the run, as JSON values.
+        weights: The tensors of the network.
+        seen: `image_keys` of the images that trained or selected the model, int64 (n,). They are
+            excluded from evaluations.
+        temperature: The divisor of the network's logits.
+        hidden_units: Units of the hidden layer that was added to the head; 0 for none.
+        out_of_distribution: The detector of out-of-distribution images, None if there were too few
+            images for one.
     """
 
     model: str
@@ -51,23 +64,28 @@ class ModelFile:
     results: Mapping[str, Any]
     provenance: dict[str, Any]
     weights: dict[str, Tensor]
-    # int64 (n,) keys of the images that trained or chose the model, so that none evaluates it
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    temperature: float = 1.0  # divisor of the network's logits
-    hidden_units: int = 0  # units of the hidden layer added to its head; 0 for the built-in head
-    out_of_distribution: OutOfDistributionDetector | None = None  # None if images were too few
+    temperature: float = 1.0
+    hidden_units: int = 0
+    out_of_distribution: OutOfDistributionDetector | None = None
 
 
 def image_keys(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the first 8 bytes of each image's digest as a number. digests: uint8 (n, 16)."""
+    """Return the first 8 bytes of image digests, uint8 (n, 16), as numbers, int64 (n,)."""
     return np.ascontiguousarray(digests[:, :8]).view(">i8")[:, 0].astype(np.int64)
 
 
 def save_model(path: Path, file: ModelFile, weights_only: bool = False) -> None:
-    """Write a model file completely or not at all. Raises DiskError.
+    """Write a model file atomically.
 
-    weights_only: store no tensor but the network's, for programs that load every tensor into it,
-    and thus no out-of-distribution detector.
+    Args:
+        path: The path of the file.
+        file: The content.
+        weights_only: Store only the tensors of the network, for programs that load every tensor
+            into it. The out-of-distribution detector is left out.
+
+    Raises:
+        DiskError: If the file cannot be written.
     """
     facts = {
         "format": _FORMAT,
@@ -87,14 +105,18 @@ def save_model(path: Path, file: ModelFile, weights_only: bool = False) -> None:
     else:
         tensors[_SEEN] = torch.from_numpy(seen)
     if file.out_of_distribution and not weights_only:
-        numbers = dict(vars(file.out_of_distribution))
-        tensors[_BANK] = numbers.pop("bank")
-        facts["out_of_distribution"] = numbers
+        detector = dict(vars(file.out_of_distribution))
+        tensors[_BANK] = detector.pop("bank")
+        facts["out_of_distribution"] = detector
     write_tensors(path, tensors, facts)
 
 
 def load_model_file(path: str | Path) -> ModelFile:
-    """Read a model file, or the one in a run folder; runs no code from it. Raises ModelError."""
+    """Read a model file, or the model file in a run folder, without running code from it.
+
+    Raises:
+        ModelError: If there is none, or it cannot be used.
+    """
     path = Path(path)
     if path.is_dir():
         path = path / FILE_NAME
@@ -107,26 +129,31 @@ def load_model_file(path: str | Path) -> ModelFile:
     _check_version(path, facts)
     try:
         return ModelFile(
-            model=_typed(facts["model"], str),
-            classes=tuple(_typed(name, str) for name in _typed(facts["classes"], list)),
-            preprocessing=Preprocessing.of(_typed(facts["image"], dict)),
-            results=_typed(facts["results"], dict),
-            provenance=_typed(facts["provenance"], dict),
+            model=_check_type(facts["model"], str),
+            classes=tuple(_check_type(name, str) for name in _check_type(facts["classes"], list)),
+            preprocessing=Preprocessing.of(_check_type(facts["image"], dict)),
+            results=_check_type(facts["results"], dict),
+            provenance=_check_type(facts["provenance"], dict),
             seen=_pop_seen(weights, facts),
             out_of_distribution=_pop_detector(weights, facts.get("out_of_distribution")),
             weights=weights,
-            temperature=_temperature(facts.get("temperature", 1.0)),
-            hidden_units=_units(facts.get("hidden_units", 0)),
+            temperature=_check_temperature(facts.get("temperature", 1.0)),
+            hidden_units=_check_units(facts.get("hidden_units", 0)),
         )
     except (KeyError, TypeError, ValueError, ModelError) as error:
         raise ModelError(f"{path} is not a complete Onsight model file: {error}") from error
 
 
 def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
-    """Build the trained network in evaluation mode.
+    """Build the trained network in evaluation mode, without changing the random state.
 
-    module: the user's own network to fill, needed if the file names package.module:callable.
-    The random state stays as it was. Raises ModelError.
+    Args:
+        file: The model file.
+        module: The user's network to load the weights into, required if the model is named
+            package.module:callable.
+
+    Raises:
+        ModelError: If the network is required, or the weights do not fit.
     """
     if module is None and is_user_spec(file.model):
         raise ModelError(
@@ -148,9 +175,14 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
 
 @contextmanager
 def limiting_parameters(weights: Mapping[str, Tensor], name: str) -> Iterator[None]:
-    """Raise ModelError as soon as a network made meanwhile has far more parameters than weights.
+    """Limit the parameters that are created within a block, so that damaged files waste no memory.
 
-    A file that names a network far larger than its weights is thus refused before memory is spent.
+    Args:
+        weights: The weights of the file.
+        name: The name of the network.
+
+    Raises:
+        ModelError: As soon as a network has far more parameters than the weights.
     """
     limit = _SPARE_PARAMETERS + _SPARE_FACTOR * sum(tensor.numel() for tensor in weights.values())
     made = 0
@@ -185,9 +217,9 @@ def _check_version(path: Path, facts: Any) -> None:
 
 
 def _pop_seen(tensors: dict[str, Tensor], facts: dict[str, Any]) -> NDArray[np.int64]:
-    """Return the keys of the images seen, removing them from the tensors if they are there."""
+    """Return the keys of the images seen in training, and remove them from the tensors."""
     if "seen" in facts:
-        text = base64.b64decode(_typed(facts["seen"], str), validate=True)
+        text = base64.b64decode(_check_type(facts["seen"], str), validate=True)
         return np.frombuffer(text, "<i8").astype(np.int64)
     keys = tensors.pop(_SEEN)
     if keys.dtype != torch.int64 or keys.ndim != 1:
@@ -196,14 +228,14 @@ def _pop_seen(tensors: dict[str, Tensor], facts: dict[str, Any]) -> NDArray[np.i
 
 
 def _pop_detector(tensors: dict[str, Tensor], facts: Any) -> OutOfDistributionDetector | None:
-    """Return the detector that save_model wrote, if any, removing its bank from the tensors."""
+    """Return the detector that save_model wrote, if any, and remove its bank from the tensors."""
     if facts is None:
         return None
     bank = tensors.pop(_BANK)
     if bank.dtype != torch.float16 or bank.ndim != 2 or len(bank) < NEAREST:
         raise TypeError(f"{_BANK} must be float16 (n, D), not {bank.dtype} {tuple(bank.shape)}")
     threshold, false_alarm_rate, images = (
-        _typed(facts, dict)[name] for name in ("threshold", "false_alarm_rate", "images")
+        _check_type(facts, dict)[name] for name in ("threshold", "false_alarm_rate", "images")
     )
     if not all(
         isinstance(number, int | float) and 0 <= number < math.inf for number in facts.values()
@@ -212,19 +244,19 @@ def _pop_detector(tensors: dict[str, Tensor], facts: Any) -> OutOfDistributionDe
     return OutOfDistributionDetector(bank, threshold, false_alarm_rate, images)
 
 
-def _temperature(value: Any) -> float:
+def _check_temperature(value: Any) -> float:
     if not isinstance(value, int | float) or not 0 < value < math.inf:
         raise TypeError(f"the temperature must be a number above 0, not {value!r}")
     return float(value)
 
 
-def _units(value: Any) -> int:
+def _check_units(value: Any) -> int:
     if not isinstance(value, int) or not 0 <= value <= HIDDEN_UNITS:
         raise TypeError(f"a head has 0 to {HIDDEN_UNITS:,} hidden units, not {value!r}")
     return value
 
 
-def _typed(value: Any, kind: type[Any]) -> Any:
+def _check_type(value: Any, kind: type[Any]) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"expected a {kind.__name__}, not {value!r}")
     return value
@@ -232,11 +264,11 @@ def _typed(value: Any, kind: type[Any]) -> Any:
 
 def _check_weights(file: ModelFile, module: nn.Module) -> None:
     expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in file.weights.items()}
+    actual = {name: tuple(tensor.shape) for name, tensor in file.weights.items()}
     misfits = [
-        _describe_misfit(name, expected.get(name), given.get(name))
-        for name in {**expected, **given}
-        if expected.get(name) != given.get(name)
+        _describe_misfit(name, expected.get(name), actual.get(name))
+        for name in {**expected, **actual}
+        if expected.get(name) != actual.get(name)
     ]
     if misfits:
         more = len(misfits) - _NAMES_SHOWN
@@ -247,13 +279,13 @@ def _check_weights(file: ModelFile, module: nn.Module) -> None:
 
 
 def _describe_misfit(
-    name: str, expected: tuple[int, ...] | None, given: tuple[int, ...] | None
+    name: str, expected: tuple[int, ...] | None, actual: tuple[int, ...] | None
 ) -> str:
-    if given is None:
+    if actual is None:
         return f"{name} is missing"
     if expected is None:
         return f"{name} is not part of the network"
-    return f"{name} is {given}, but the network has {expected}"
+    return f"{name} is {actual}, but the network has {expected}"
 
 
 def _check_detector(file: ModelFile, module: nn.Module) -> None:

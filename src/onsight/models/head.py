@@ -1,4 +1,6 @@
-"""The head of a network: its last linear layer or two, their input, and the frozen parameters.
+"""Finds and replaces the head of a network, captures its input, and freezes the backbone.
+
+The head is the last linear layer, or two with a hidden layer between them.
 
 B batch, D features, K classes.
 """
@@ -12,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onsight.errors import ModelError
-from onsight.models.unsuitable import unsuitable
+from onsight.models.unsuitable import unsuitable_error
 
 
 class HiddenHead(nn.Module):
-    """A head with one hidden layer, in place of a linear one: features (B, D) to logits (B, K)."""
+    """A head with one hidden layer, which maps features (B, D) to logits (B, K)."""
 
     def __init__(self, in_features: int, units: int, out_features: int) -> None:
         super().__init__()
@@ -34,9 +36,9 @@ Head = nn.Linear | HiddenHead
 
 
 def find_heads(model: nn.Module) -> list[nn.Module]:
-    """Return timm's classifiers; otherwise our HiddenHead or the last nn.Linear, if any.
+    """Return timm's classifiers, or else a HiddenHead, or else the last nn.Linear, if any.
 
-    Distilled networks have two, the second for the teacher.
+    Distilled networks have two heads, the second for the teacher.
     """
     get_classifier = getattr(model, "get_classifier", None)
     if callable(get_classifier):
@@ -51,15 +53,19 @@ def find_heads(model: nn.Module) -> list[nn.Module]:
 
 
 def find_head(model: nn.Module) -> Head | None:
-    """Return the only layer that turns features (B, D) into logits (B, K), or None."""
+    """Return the layer that maps features (B, D) to logits (B, K), or None.
+
+    It is None as well if there are several such layers, or if it is not linear.
+    """
     heads = find_heads(model)
     return heads[0] if len(heads) == 1 and isinstance(heads[0], Head) else None
 
 
 def require_head(model: nn.Module) -> Head:
-    """Return the only layer that turns features into logits, to read features from.
+    """Return the layer that maps features to logits.
 
-    Raises ModelError.
+    Raises:
+        ModelError: If `find_head` finds none.
     """
     head = find_head(model)
     if head is None:
@@ -68,30 +74,39 @@ def require_head(model: nn.Module) -> Head:
 
 
 def hidden_units(model: nn.Module) -> int:
-    """Return the units of the hidden layer in the model's head, 0 if it has none."""
+    """Return the units of the hidden layer in the model's head, or 0 if it has none."""
     head = find_head(model)
     return head.first.out_features if isinstance(head, HiddenHead) else 0
 
 
 def add_hidden_layer(model: nn.Module, units: int) -> None:
-    """Replace the linear head with a new one that has a hidden layer. Raises ModelError."""
-    head = _replaceable_head(model)
+    """Replace the linear head with a new head that has a hidden layer. Raises ModelError."""
+    head = _require_replaceable_head(model)
     set_hidden_head(model, HiddenHead(head.in_features, units, head.out_features))
 
 
 def set_hidden_head(model: nn.Module, head: HiddenHead) -> None:
-    """Replace the model's head with one that has a hidden layer. Raises ModelError."""
-    old = _replaceable_head(model)
+    """Replace the model's head with a head that has a hidden layer. Raises ModelError."""
+    old = _require_replaceable_head(model)
     name = next(name for name, module in model.named_modules() if module is old)
     model.set_submodule(name, head.to(next(old.parameters()).device))
 
 
 @torch.no_grad()
 def set_linear_head(model: nn.Module, weight: Tensor, bias: Tensor) -> None:
-    """Copy a fitted head into the model. weight: (K, D); bias: (K,). Raises ModelError."""
+    """Copy a fitted head into the model.
+
+    Args:
+        model: The model.
+        weight: (K, D).
+        bias: (K,).
+
+    Raises:
+        ModelError: If the model's head is not linear or has no bias.
+    """
     head = find_head(model)
     if not isinstance(head, nn.Linear) or head.bias is None:
-        raise unsuitable(
+        raise unsuitable_error(
             model, "a fitted head", "it does not end in a linear layer that has a bias"
         )
     head.weight.copy_(weight)
@@ -99,9 +114,9 @@ def set_linear_head(model: nn.Module, weight: Tensor, bias: Tensor) -> None:
 
 
 def start_head_at_zero(net: nn.Module) -> None:
-    """Set the last layer of each head to zero, so that the first loss is ln K for K classes.
+    """Set the last layer of each head to zero, so that the first loss is ln K.
 
-    A random head's gradients would damage the pretrained features.
+    The gradients of a random head would damage pretrained features.
     """
     for head in find_heads(net):
         layers = [layer for layer in head.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
@@ -112,7 +127,7 @@ def start_head_at_zero(net: nn.Module) -> None:
 
 @contextmanager
 def capturing_features(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect the head's input, (B, D), of each forward pass of this thread within a block."""
+    """Collect the head's input (B, D) in each forward pass of this thread within a block."""
     head = require_head(model)
     captured: list[Tensor] = []
     thread = get_ident()
@@ -129,8 +144,8 @@ def capturing_features(model: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def no_feature_error(model: nn.Module) -> ModelError:
-    """Return the error to raise for a network whose images have no features."""
-    return unsuitable(
+    """Return the error to raise for a network that does not compute features."""
+    return unsuitable_error(
         model,
         "comparing images by features",
         "it does not end in a linear layer that receives one row of numbers per image",
@@ -139,13 +154,19 @@ def no_feature_error(model: nn.Module) -> ModelError:
 
 
 def freeze_backbone(model: nn.Module) -> list[str]:
-    """Make only the head trainable; return the names of its parameters.
+    """Freeze all parameters except those of the head.
 
-    Then train it in `set_training_mode`. Raises ModelError if there is no head.
+    Use `set_training_mode` for training, which keeps the backbone in evaluation mode.
+
+    Returns:
+        The names of the head's parameters.
+
+    Raises:
+        ModelError: If there is no head.
     """
     head = {id(parameter) for parameter in _head_parameters(model)}
     if not head:
-        raise unsuitable(
+        raise unsuitable_error(
             model, "training with a frozen backbone", "it has no final linear layer to train"
         )
     for parameter in model.parameters():
@@ -154,27 +175,29 @@ def freeze_backbone(model: nn.Module) -> list[str]:
 
 
 def set_training_mode(model: nn.Module, keep_statistics: bool = False) -> None:
-    """Put a model in training mode, but a frozen backbone in evaluation mode.
+    """Put a model in training mode, except a frozen backbone, which stays in evaluation mode.
 
-    keep_statistics: keep norm layers in evaluation mode so that their running statistics stay
-    fixed, as when fine-tuning published weights with few or small batches.
+    Args:
+        model: The model.
+        keep_statistics: Keep norm layers with running statistics in evaluation mode, which suits
+            fine-tuning with few or small batches.
     """
     model.train()
     if _is_backbone_frozen(model):
         heads = {id(part) for head in find_heads(model) for part in head.modules()}
         for part in model.modules():
             if id(part) not in heads:
-                part.training = False  # not eval(), which would reach the head inside
+                part.training = False  # eval() would include the head, if it is inside
     elif keep_statistics:
         for part in model.modules():
             if _has_statistics(part):
                 part.eval()
 
 
-def _replaceable_head(model: nn.Module) -> Head:
+def _require_replaceable_head(model: nn.Module) -> Head:
     head = find_head(model)
     if head is None or head is model:
-        raise unsuitable(
+        raise unsuitable_error(
             model,
             "training a head with a hidden layer",
             "it has no single linear layer after a backbone to replace",

@@ -1,4 +1,4 @@
-"""The list of `onsight models`: the name, source of weights and cost of each model.
+"""Facts about models for `onsight models`: names, sources of weights and costs.
 
 C channels, H height, W width.
 """
@@ -9,10 +9,10 @@ from fnmatch import fnmatchcase
 import torch
 
 from onsight.errors import ModelError, did_you_mean
-from onsight.models.catalog import make_model, model_names, own_names, preferred_size
+from onsight.models.catalog import builtin_names, make_model, model_names, preferred_size
 from onsight.models.timm_nets import has_offline_weights, is_cached, offline_models, timm_facts
 
-# Good for their cost on a CPU or a single GPU, smallest first.
+# Models with a good accuracy for their cost on a CPU or a single GPU, smallest first.
 _RECOMMENDED = (
     "mobilenetv4_conv_small",
     "mobilenetv3_large_100",
@@ -30,28 +30,36 @@ _RECOMMENDED = (
     "vit_small_patch16_224",
     "convnext_tiny",
 )
-_OWN_CLASSES = 10
-_OWN_SIZE = (32, 32)  # input size for Onsight's networks that accept any size
+# Classes, and input size if it is arbitrary, with which the cost of built-in networks is counted.
+_BUILTIN_CLASSES = 10
+_BUILTIN_SIZE = (32, 32)
 
 
 @dataclass(frozen=True)
 class ModelCost:
-    """A colour model at the (height, width) it was made for, with its published head."""
+    """The cost of a model for colour images, with its published head.
+
+    Attributes:
+        size: The (height, width) it was designed for, if known.
+        parameters: The number of parameters, None if the model cannot be counted.
+        multiply_adds: Multiply-adds per image, None if the model cannot be counted.
+    """
 
     size: tuple[int, int] | None
-    parameters: int | None = None  # None for a model that cannot be counted
-    multiply_adds: int | None = None  # multiply-adds per image
+    parameters: int | None = None
+    multiply_adds: int | None = None
 
 
 def recommended_models() -> list[str]:
-    """Return Onsight's models, models with offline weights, and recommended timm models."""
-    return list(dict.fromkeys([*own_names(), *offline_models(), *_RECOMMENDED]))
+    """Return built-in models, models with offline weights, and recommended timm models."""
+    return list(dict.fromkeys([*builtin_names(), *offline_models(), *_RECOMMENDED]))
 
 
 def find_models(pattern: str) -> list[str]:
     """Return the models whose names contain a text, or match a pattern with * or ?.
 
-    Raises ModelError if there are none.
+    Raises:
+        ModelError: If there are none.
     """
     is_glob = any(sign in pattern for sign in "*?")
     names = model_names()
@@ -62,8 +70,8 @@ def find_models(pattern: str) -> list[str]:
 
 
 def locate_weights(name: str) -> str:
-    """Return the place of a model's published weights: "here", "Hub" (online) or "none"."""
-    if name in own_names():
+    """Return where a model's published weights are: "here", on the "Hub", or "none"."""
+    if name in builtin_names():
         return "none"
     facts = timm_facts(name)
     if has_offline_weights(name):
@@ -74,9 +82,12 @@ def locate_weights(name: str) -> str:
 
 
 def count_cost(name: str) -> ModelCost:
-    """Count a model's parameters and multiply-adds on torch's meta device, computing nothing.
+    """Count a model's parameters and multiply-adds on torch's meta device.
 
-    Onsight's own models have 10 classes, and 32x32 pixels if they accept any. Raises ModelError.
+    Built-in models are counted with 10 classes, and with 32x32 pixels if they accept any size.
+
+    Raises:
+        ModelError: If there is no such model.
     """
     shape, classes = _published_shape(name)
     if shape is None:
@@ -84,13 +95,13 @@ def count_cost(name: str) -> ModelCost:
     size = shape[1:]
     try:
         return ModelCost(size, *_count(name, shape, classes))
-    except Exception:  # some of timm's nets cannot be made without memory
+    except Exception:  # some of timm's networks cannot be made on the meta device
         return ModelCost(size)
 
 
 def _published_shape(name: str) -> tuple[tuple[int, int, int] | None, int]:
-    if name in own_names():
-        return (3, *(preferred_size(name) or _OWN_SIZE)), _OWN_CLASSES
+    if name in builtin_names():
+        return (3, *(preferred_size(name) or _BUILTIN_SIZE)), _BUILTIN_CLASSES
     facts = timm_facts(name)
     if facts is None:
         return None, 0
@@ -110,8 +121,8 @@ def _count(name: str, shape: tuple[int, int, int], classes: int) -> tuple[int, i
 
 
 def _make(name: str, shape: tuple[int, int, int], classes: int) -> torch.nn.Module:
-    if name in own_names():
-        with torch.device("cpu"):  # their trial forward pass needs real images
+    if name in builtin_names():
+        with torch.device("cpu"):  # the trial forward pass needs real images
             return make_model(name, shape, classes).to("meta")
     import timm
 

@@ -1,4 +1,4 @@
-"""Out-of-distribution detection: an image's distance from the features seen in training.
+"""Out-of-distribution detection by the distance of an image's features from training images.
 
 B batch, D features, n training images.
 """
@@ -11,28 +11,42 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-NEAREST = 5  # neighbours; the single nearest may be an odd training image
+NEAREST = 5  # rank of the neighbour whose distance counts; the nearest may be an outlier itself
 
 
 @dataclass(frozen=True)
 class OutOfDistributionDetector:
-    """The features that images are compared with, and the score above which an image is flagged."""
+    """Flags images whose features are far from those of training images.
 
-    bank: Tensor  # float16 (n, D), n >= 5, directions of training images' features
+    Attributes:
+        bank: Normalised features of at least 5 training images, float16 (n, D).
+        threshold: The score above which an image is flagged.
+        false_alarm_rate: The maximum proportion of images like the training images that are
+            flagged.
+        images: Held-out images that the threshold was set on.
+    """
+
+    bank: Tensor
     threshold: float
-    false_alarm_rate: float  # largest fraction flagged of images like the training images
-    images: int  # number of held-out images that set the threshold
+    false_alarm_rate: float
+    images: int
 
     def to(self, device: torch.device) -> "OutOfDistributionDetector":
-        """Return this detector on a device."""
+        """Copy the detector to a device."""
         return replace(self, bank=self.bank.to(device))
 
 
 def score(features: Tensor, bank: Tensor) -> Tensor:
-    """Return each image's distance from the training images, 0 to 2: float32 (B,).
+    """Return the cosine distance of images to their fifth nearest training image.
 
-    The cosine distance of its features (B, D) to the fifth nearest of the bank (n, D): Sun et al.,
-    arXiv:2204.06507. Plain tensor operations, for exported graphs.
+    Sun et al., arXiv:2204.06507. Uses plain tensor operations only, for exported graphs.
+
+    Args:
+        features: Features of the images, (B, D).
+        bank: Normalised features of training images, (n, D).
+
+    Returns:
+        Distances from 0 to 2, float32 (B,).
     """
     similarities = F.normalize(features.float(), dim=1) @ bank.float().T
     return 1 - similarities.topk(NEAREST, dim=1).values[:, -1]
@@ -41,5 +55,5 @@ def score(features: Tensor, bank: Tensor) -> Tensor:
 def is_out_of_distribution(
     scores: NDArray[np.float32], detector: OutOfDistributionDetector
 ) -> NDArray[np.bool_]:
-    """Mark the scores (n,) that are above the threshold, or not a number: bool (n,)."""
+    """Return flags (n,) that are True for scores (n,) above the threshold or NaN."""
     return np.logical_not(scores <= detector.threshold)

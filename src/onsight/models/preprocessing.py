@@ -1,6 +1,6 @@
-"""The conversion of an image to a network's input, and the input that weights expect.
+"""The conversion of images to a network's input, and the input that weights expect.
 
-C channels, H height, W width; sizes are (height, width) in pixels.
+C channels, H height, W width. Sizes are (height, width) in pixels.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ _JsonList = Field(strict=False)  # JSON has lists in place of tuples
 class Preprocessing(BaseModel):
     """The settings to decode, fit and normalise images, and the precision.
 
-    The first seven fields match ImageFormat; mean and std are for each channel, with
+    The fields up to input_size are those of ImageFormat. The mean and std of each channel are for
     pixels from 0 to 1.
     """
 
@@ -59,7 +59,7 @@ class Preprocessing(BaseModel):
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> "Preprocessing":
-        """Make it from a file's facts. Raises ModelError if any is missing or wrong."""
+        """Read the settings from a file's facts. Raises ModelError if any is missing or invalid."""
         try:
             return cls.model_validate(facts)
         except ValidationError as error:
@@ -93,17 +93,25 @@ class Preprocessing(BaseModel):
 
 @dataclass(frozen=True)
 class ExpectedInput:
-    """The images that weights were trained on; None or an empty text for unrecorded fields."""
+    """The input that weights were trained on.
 
-    mean: tuple[float, ...]  # mean of each channel, with pixels from 0 to 1
+    Attributes:
+        mean: The mean of each channel, for pixels from 0 to 1.
+        std: The standard deviation of each channel.
+        size: The size, None if unknown.
+        crop_share: The fraction of each side in a central crop, None if unknown.
+        interpolation: The name of the interpolation, empty if unknown.
+    """
+
+    mean: tuple[float, ...]
     std: tuple[float, ...]
     size: tuple[int, int] | None = None
-    crop_share: float | None = None  # fraction of each side in the central crop
+    crop_share: float | None = None
     interpolation: str = ""
 
     @classmethod
     def of_timm(cls, facts: Mapping[str, Any]) -> "ExpectedInput":
-        """Make it from timm's pretrained_cfg. Raises KeyError, TypeError or ValueError."""
+        """Read timm's pretrained_cfg. Raises KeyError, TypeError or ValueError."""
         mean, std = (tuple(float(value) for value in facts[name]) for name in ("mean", "std"))
         if len(mean) != len(std) or not min(std) > 0:
             raise ValueError("mean and std do not match")
@@ -115,18 +123,22 @@ class ExpectedInput:
 
     @classmethod
     def of_run(cls, preprocessing: Preprocessing) -> "ExpectedInput":
-        """Make it from the preprocessing of another run, which decodes as this one does."""
+        """Convert the preprocessing of another run, whose crop and interpolation do not differ."""
         return cls(preprocessing.mean, preprocessing.std, preprocessing.input_shape[1:])
 
     def scaling(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return (mean, std) for images of 1 or 3 channels; grey ones get the channels' mean."""
+        """Return (mean, std) for images of 1 or 3 channels, averaged if their number differs."""
         if len(self.mean) == channels:
             return self.mean, self.std
         mean, std = (sum(values) / len(values) for values in (self.mean, self.std))
         return (mean,) * channels, (std,) * channels
 
-    def differences(self, size: tuple[int, int], fit: str) -> str:
-        """Return how images of this size and --fit differ, in words; empty if they do not."""
+    def describe_differences(self, size: tuple[int, int], fit: str) -> str:
+        """Describe how images of a size and --fit differ from those of training.
+
+        Returns:
+            A sentence, empty if they do not differ.
+        """
         parts = []
         if self.size not in (None, size):
             parts.append(f"{_sides(self.size)} pixels (here {_sides(size)})")

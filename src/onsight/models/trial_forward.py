@@ -1,4 +1,4 @@
-"""A trial forward pass: whether a network suits the images, classes and memory format.
+"""Trial forward passes, which test whether a network suits images, classes and memory format.
 
 B batch, C channels, H height, W width, K classes.
 """
@@ -16,12 +16,22 @@ from onsight.text import plural
 
 
 def check_output(net: nn.Module, shape: tuple[int, int, int], classes: int, name: str) -> None:
-    """Raise ModelError unless a net maps two black images (C, H, W) to logits (2, K)."""
+    """Check that a network maps two black images to logits (2, K).
+
+    Args:
+        net: The network.
+        shape: The shape (C, H, W) of an image.
+        classes: The number of classes K.
+        name: The name of the network, for error messages.
+
+    Raises:
+        ModelError: If it does not.
+    """
     channels, height, width = shape
     device = next(net.parameters(), torch.empty(0)).device
     try:
         output = trial_forward(net, torch.zeros(2, *shape, device=device))
-    except Exception as error:  # a net can fail in any way; all mean the same here
+    except Exception as error:  # a network can raise anything
         raise ModelError(
             f"'{name}' cannot process images of {height}x{width} with "
             f"{plural(channels, 'channel')}: {type(error).__name__}: {error}"
@@ -48,17 +58,26 @@ def set_memory_format(
     device: torch.device,
     memory_format: str = "auto",
 ) -> nn.Module:
-    """Move a net to a device, as channels last if a trial with images (C, H, W) passes.
+    """Move a network to a device, in channels-last format if it supports that.
 
-    Nets that reshape with view(), as in tutorials, need contiguous images, and get them.
-    memory_format: "contiguous" skips the trial; "channels_last" raises ModelError if the trial
-    fails. The random state stays as it was.
+    Networks that reshape with view(), as in many tutorials, need contiguous images; for these,
+    images are converted. The random state is not changed.
+
+    Args:
+        net: The network.
+        shape: The shape (C, H, W) of an image.
+        device: The device.
+        memory_format: "auto" to try channels last, "channels_last" to require it, or "contiguous".
+
+    Raises:
+        ModelError: If channels last is required but not supported.
     """
     channels, height, width = shape
     if memory_format == "contiguous":
         return _use_contiguous(net.to(device))
     net = net.to(device).to(memory_format=torch.channels_last)
-    # Permuted as normalization does: with one channel, torch takes each layout for the other.
+    # The images are permuted like those of Normalization, because torch cannot tell the layouts of
+    # images with one channel apart.
     if _passes(net, torch.zeros(2, height, width, channels, device=device).permute(0, 3, 1, 2)):
         return net
     if memory_format == "channels_last":
@@ -70,19 +89,25 @@ def set_memory_format(
 
 
 def trial_forward(net: nn.Module, images: Tensor) -> object:
-    """Return a net's output for images (B, C, H, W) in evaluation mode.
+    """Return a network's output for images (B, C, H, W) in evaluation mode.
 
-    The net, the mode of each of its modules and the random state stay as they were.
+    The modes of its modules and the random state are restored.
     """
     with preserving_modes(net), torch.no_grad():
         return net.eval()(images)
 
 
 def find_narrow_input(net: nn.Module, shape: tuple[int, int, int]) -> str:
-    """Return the name of a convolution's trained weight whose input is narrower than its stride.
+    """Find a trainable convolution whose input is narrower than its stride.
 
-    Empty if there is none for images (C, H, W). On a CPU, oneDNN 3.13 leaves a part of the bf16
-    gradient of such a weight uninitialized.
+    On a CPU, oneDNN 3.13 leaves a part of the bf16 gradient of its weight uninitialized.
+
+    Args:
+        net: The network.
+        shape: The shape (C, H, W) of an image.
+
+    Returns:
+        The name of the weight, empty if there is none.
     """
     device = next(net.parameters(), torch.empty(0)).device
     with preserving_modes(net), _NarrowInputs() as narrow:
@@ -90,11 +115,11 @@ def find_narrow_input(net: nn.Module, shape: tuple[int, int, int]) -> str:
     if not narrow.weights:
         return ""
     names = (name for name, weight in net.named_parameters() if weight is narrow.weights[0])
-    return next(names, "a computed weight")  # standardized ones are no parameters
+    return next(names, "a computed weight")  # such as a standardized weight
 
 
 class _NarrowInputs(TorchDispatchMode):
-    """Lists the weights whose gradient would be wrong, by the convolutions that are computed."""
+    """Collects the trainable weights of convolutions whose input is narrower than their stride."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -117,8 +142,8 @@ class _NarrowInputs(TorchDispatchMode):
 
 @contextmanager
 def preserving_modes(net: nn.Module) -> Iterator[None]:
-    """Restore the mode of each of a net's modules and the random state after a block."""
-    # Each module's own mode is restored: a net may keep parts in evaluation mode on purpose.
+    """Restore the modes of a network's modules and the random state after a block."""
+    # Modules are restored one by one, because some may be in evaluation mode on purpose.
     modes = [(module, module.training) for module in net.modules()]
     try:
         with torch.random.fork_rng(devices=[]):

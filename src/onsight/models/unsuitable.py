@@ -1,13 +1,16 @@
-"""The error for a model that lacks a property that a feature of Onsight needs."""
+"""Errors for models that lack what a feature of Onsight needs."""
 
 from onsight.errors import ModelError
 
 
-def unsuitable(model: object, purpose: str, reason: str, remedy: str = "") -> ModelError:
-    """Return the error to raise when a model cannot be used for a purpose.
+def unsuitable_error(model: object, purpose: str, reason: str, remedy: str = "") -> ModelError:
+    """Return the error to raise if a model cannot be used for a purpose.
 
-    model: a network, or a model's name; reason: the missing property, as a sentence about "it";
-    remedy: models that have the property, or a change that helps.
+    Args:
+        model: A network, or the name of a model.
+        purpose: What it was to be used for.
+        reason: What it lacks, as a sentence about "it".
+        remedy: What to do instead.
     """
     name = model if isinstance(model, str) else type(model).__name__
     return ModelError(
@@ -15,7 +18,7 @@ def unsuitable(model: object, purpose: str, reason: str, remedy: str = "") -> Mo
     )
 
 
-def exported_unsuitable(purpose: str) -> ModelError:
-    """Return the error to raise when an exported model is used for more than predicting."""
+def exported_error(purpose: str) -> ModelError:
+    """Return the error to raise if an exported model is used for more than predicting."""
     remedy = "Use the run folder or model file that it was exported from"
-    return unsuitable("an exported model", purpose, "it can only predict", remedy)
+    return unsuitable_error("an exported model", purpose, "it can only predict", remedy)

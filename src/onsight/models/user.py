@@ -1,4 +1,4 @@
-"""A network by the user, named as package.module:callable.
+"""Imports a user's network by its name, package.module:callable.
 
 C channels, H height, W width, K classes.
 """
@@ -22,13 +22,21 @@ from onsight.models.trial_forward import check_output
 def make_user_model(spec: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
     """Import package.module:callable, make the network and check it with a trial forward pass.
 
-    The callable is an nn.Module class, a function that returns an nn.Module, or an nn.Module
-    (which is copied). Of num_classes, classes, in_channels, in_chans, image_size (H, W) and shape
-    (C, H, W) it is passed those that it has parameters for. Raises ModelError.
+    The callable is a subclass of nn.Module, a function that returns an nn.Module, or an nn.Module,
+    which is copied. It is called with those of num_classes, classes, in_channels, in_chans,
+    image_size (H, W) and shape (C, H, W) that it has parameters for.
+
+    Args:
+        spec: package.module:callable.
+        shape: The shape (C, H, W) of an image.
+        classes: The number of classes K.
+
+    Raises:
+        ModelError: If the network cannot be imported, made or used.
     """
     module_name, name = _split_spec(spec)
     target = _get_attribute(spec, _import(spec, module_name), name)
-    # A net at module level would carry one run's training into the next, so copy it.
+    # A copy, because a network at module level would stay trained for the next run.
     net = (
         copy.deepcopy(target)
         if isinstance(target, nn.Module)
@@ -63,9 +71,9 @@ def _import(spec: str, module_name: str) -> ModuleType:
                     f"there is no module '{error.name}' for '{spec}', neither in {Path.cwd()} "
                     "nor among the installed packages"
                 ) from error
-            raise _raised(f"importing '{module_name}'", error) from error
+            raise _error_during(f"importing '{module_name}'", error) from error
         except Exception as error:
-            raise _raised(f"importing '{module_name}'", error) from error
+            raise _error_during(f"importing '{module_name}'", error) from error
 
 
 @contextmanager
@@ -75,7 +83,7 @@ def _current_folder_importable() -> Iterator[None]:
     if folder in sys.path:
         yield
         return
-    sys.path.append(folder)  # last: no file there takes the place of an installed module
+    sys.path.append(folder)  # last, so that installed modules take precedence
     try:
         yield
     finally:
@@ -103,14 +111,14 @@ def _call(spec: str, target: Any, shape: tuple[int, int, int], classes: int) -> 
         return target(**arguments)
     except Exception as error:
         passed = ", ".join(f"{name}={value}" for name, value in arguments.items())
-        raise _raised(f"calling '{spec}' with ({passed})", error) from error
+        raise _error_during(f"calling '{spec}' with ({passed})", error) from error
 
 
 def _arguments(
     spec: str, target: Callable[..., Any], shape: tuple[int, int, int], classes: int
 ) -> dict[str, Any]:
     """Return the arguments that a callable accepts by name."""
-    offered = {
+    available = {
         "num_classes": classes,
         "classes": classes,
         "in_channels": shape[0],
@@ -123,7 +131,7 @@ def _arguments(
     except (TypeError, ValueError):  # some builtins have no signature
         return {}
     named = {name for name, parameter in parameters.items() if _is_passed_by_name(parameter)}
-    accepted = {name: value for name, value in offered.items() if name in named}
+    accepted = {name: value for name, value in available.items() if name in named}
     missing = [
         name
         for name, parameter in parameters.items()
@@ -132,14 +140,14 @@ def _arguments(
     if missing:
         raise ModelError(
             f"'{spec}' needs {', '.join(missing)}, which Onsight does not have. Add a default; "
-            f"Onsight passes any of {', '.join(offered)}"
+            f"Onsight passes any of {', '.join(available)}"
         )
     accepts_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if inspect.getattr_static(target, "__init__", None) is nn.Module.__init__:
-        # A class without an __init__ inherits one that only seems to accept any parameter.
+        # nn.Module.__init__, inherited by a class without its own, only seems to accept anything.
         accepts_any = False
     if accepts_any and not named & {"num_classes", "classes"}:
-        accepted["num_classes"] = classes  # the name in torchvision's nets
+        accepted["num_classes"] = classes  # as in torchvision
     return accepted
 
 
@@ -152,5 +160,5 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and parameter.kind not in many
 
 
-def _raised(action: str, error: Exception) -> ModelError:
+def _error_during(action: str, error: Exception) -> ModelError:
     return ModelError(f"{action} raised {type(error).__name__}: {error}")

@@ -1,7 +1,7 @@
-"""Weights from a file: reading them without running code, and filling a network with them.
+"""Reads weights files without running code, and loads them into networks.
 
-Files are safetensors, or pickles of plain tensors. Every tensor is accounted for: loaded, skipped
-or newly started.
+Files are safetensors, or pickles of plain tensors. Every tensor is reported as loaded, skipped or
+newly initialized.
 """
 
 import argparse
@@ -26,35 +26,49 @@ from onsight.text import joined, plural
 _IN_FOLDER = "model.safetensors"  # name in a run folder, and in a Hugging Face repository
 _PICKLED = {".pth", ".pt", ".bin"}
 _KINDS = "a .safetensors, .pth, .pt or .bin file with a network's weights"
-_WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")  # averages first, as in timm
-_OWN_PREFIX = "onsight."  # prefix of tensors other than weights in a model file of Onsight
+# Keys that training scripts save weights under; moving averages come first, as in timm.
+_WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
+_OWN_PREFIX = "onsight."  # of tensors other than weights in a model file of Onsight
 
-_PREFIXES = ("module.", "_orig_mod.", "model.", "net.")  # prefixes from wrappers around a network
+_PREFIXES = ("module.", "_orig_mod.", "model.", "net.")  # of wrappers around a network
 _NAMES_SHOWN = 4
 _Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """The tensors of a weights file by name."""
+    """The content of a weights file.
+
+    Attributes:
+        source: The path, for messages.
+        tensors: The tensors by name.
+        expected: The input that they were trained on, if known.
+    """
 
     source: str
     tensors: dict[str, Tensor]
-    expected: ExpectedInput | None = None  # input that they were trained on, if recorded
+    expected: ExpectedInput | None = None
 
 
 @dataclass(frozen=True)
 class LoadedWeights:
-    """The origin of a network's initial weights."""
+    """The origin of a network's initial weights.
+
+    Attributes:
+        source: The file or package of the weights.
+        loaded: Tensors of the network that were loaded.
+        new: Its other tensors, which are newly initialized, with reasons by name.
+        skipped: Tensors of the source that were not loaded, with reasons by name.
+    """
 
     source: str
-    loaded: int  # number of the network's tensors that came from the source
-    new: Mapping[str, str]  # the network's other tensors by name, with the reason
-    skipped: Mapping[str, str]  # tensors of the source that the network has no place for
+    loaded: int
+    new: Mapping[str, str]
+    skipped: Mapping[str, str]
 
     @property
     def sentence(self) -> str:
-        """One line that accounts for every tensor of the network and of the source."""
+        """A line about all tensors of the network and of the source."""
         total = self.loaded + len(self.new)
         parts = [f"{self.loaded:,} of {plural(total, 'tensor')} from {self.source}"]
         parts += [
@@ -70,7 +84,11 @@ class LoadedWeights:
 
 
 def read_weights(path: str | Path) -> WeightsFile:
-    """Read a weights file, or the model.safetensors in a folder. Raises ModelError."""
+    """Read a weights file, or the model.safetensors in a folder.
+
+    Raises:
+        ModelError: If there is none, or it cannot be used.
+    """
     path = Path(path)
     if path.is_dir():
         path = path / _IN_FOLDER
@@ -82,30 +100,40 @@ def read_weights(path: str | Path) -> WeightsFile:
         raise ModelError(f"{path} is not a weights file: pass {_KINDS}")
     wrapper, tensors = _unwrap(path, _unpickle(path))
     source = f"{path} ({wrapper})" if wrapper else str(path)
-    return WeightsFile(source, tensors, _config_beside(path))
+    return WeightsFile(source, tensors, _read_expected_input(path))
 
 
 def load_into(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> LoadedWeights:
-    """Fill a network with tensors by name; a head for other classes starts at zero.
+    """Load tensors into a network by name.
 
-    Prefixes of wrappers are dropped, and a first convolution for colour is summed for grey
-    images. Raises ModelError unless everything except the head fits.
+    Prefixes of wrappers are dropped. For grey images, the first convolution of a colour network is
+    summed over channels. A head for other classes starts at zero.
+
+    Args:
+        net: The network.
+        tensors: The tensors by name.
+        source: Their origin, for messages.
+
+    Raises:
+        ModelError: If anything except the head does not fit.
     """
-    given = _for_timm(net, _named_as(net, tensors, source))
-    own = {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()}
-    given = {name: _for_channels(tensor, own.get(name)) for name, tensor in given.items()}
-    shapes = {name: tuple(tensor.shape) for name, tensor in given.items()}
-    new = _new_tensors(net, own, shapes, source)
-    loaded = {name: tensor for name, tensor in given.items() if name in own and name not in new}
+    tensors = _convert_for_timm(net, _rename_like(net, tensors, source))
+    expected = {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()}
+    tensors = {name: _fit_channels(tensor, expected.get(name)) for name, tensor in tensors.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    new = _find_new_tensors(net, expected, shapes, source)
+    loaded = {
+        name: tensor for name, tensor in tensors.items() if name in expected and name not in new
+    }
     net.load_state_dict(loaded, strict=False)
     if any(name in new for name in head_tensors(net)):
         start_head_at_zero(net)
-    skipped = {name: new.get(name, "no such tensor") for name in given if name not in loaded}
+    skipped = {name: new.get(name, "no such tensor") for name in tensors if name not in loaded}
     return LoadedWeights(source, len(loaded), new, skipped)
 
 
 def head_tensors(net: nn.Module) -> list[str]:
-    """Return the names of the tensors in a network's heads, as in its state_dict."""
+    """Return the names of the tensors of a network's heads, as in its state_dict."""
     heads = {id(head) for head in find_heads(net)}
     starts = tuple(f"{name}." for name, module in net.named_modules() if id(module) in heads)
     return [name for name in net.state_dict() if name.startswith(starts)]
@@ -117,14 +145,14 @@ def _read_safetensors(path: Path) -> WeightsFile:
             metadata = file.metadata() or {}
         if "facts" in metadata and "sha256" in metadata:
             return _read_own(path)
-        # Mapped, since most callers only need `expected`; a network gets copies.
-        return WeightsFile(str(path), load_file(path), _config_beside(path))
+        # The tensors are memory-mapped, because most callers only need `expected`.
+        return WeightsFile(str(path), load_file(path), _read_expected_input(path))
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path} is truncated, damaged or not safetensors: {error}") from error
 
 
 def _read_own(path: Path) -> WeightsFile:
-    """Read the model file of another run, which contains its preprocessing."""
+    """Read a model file of Onsight, which contains the preprocessing."""
     try:
         tensors, facts = read_tensors(path)
     except DamagedFile as error:
@@ -138,15 +166,15 @@ def _read_own(path: Path) -> WeightsFile:
 
 def _unpickle(path: Path) -> Any:
     try:
-        # timm saves the arguments of a training run with its weights; a Namespace is plain data.
+        # timm saves the arguments of a training run as a Namespace, which is plain data.
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # a damaged file fails in many ways
-        raise ModelError(f"{path} {_unreadable(str(error))}") from error
+        raise ModelError(f"{path} {_explain_unreadable(str(error))}") from error
 
 
-def _unreadable(reason: str) -> str:
-    """Return one line on why torch could not read a file; torch's own advice is to run its code."""
+def _explain_unreadable(reason: str) -> str:
+    """Explain in one line why torch cannot read a file, without its advice to run code."""
     if not reason.startswith("Weights only load failed"):
         first = reason.strip().partition("\n")[0]
         return f"is truncated, damaged or not a weights file: {first}"
@@ -159,7 +187,7 @@ def _unreadable(reason: str) -> str:
 
 
 def _unwrap(path: Path, content: Any) -> tuple[str, dict[str, Tensor]]:
-    """Return the key that a training script saved the weights under (or ""), and the weights."""
+    """Return the key that the weights are saved under, if any, and the weights."""
     key_used = ""
     while isinstance(content, Mapping):
         wrapper = next((key for key in _WRAPPERS if isinstance(content.get(key), Mapping)), None)
@@ -175,8 +203,8 @@ def _unwrap(path: Path, content: Any) -> tuple[str, dict[str, Tensor]]:
     return key_used, tensors
 
 
-def _config_beside(path: Path) -> ExpectedInput | None:
-    """Read the pretrained_cfg of the config.json that the Hugging Face Hub keeps with weights."""
+def _read_expected_input(path: Path) -> ExpectedInput | None:
+    """Read the pretrained_cfg in a config.json beside the weights, as on the Hugging Face Hub."""
     config = path.parent / "config.json"
     if not config.is_file():
         return None
@@ -187,21 +215,20 @@ def _config_beside(path: Path) -> ExpectedInput | None:
         raise ModelError(f"the pretrained_cfg in {config} cannot be used: {error!r}") from error
 
 
-def _named_as(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-    own = net.state_dict()
-    named: dict[str, Tensor] = {}
-    for stored, tensor in tensors.items():
-        name = _own_name(stored, own)
-        if name in named:
+def _rename_like(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    state = net.state_dict()
+    renamed: dict[str, Tensor] = {}
+    for stored_name, tensor in tensors.items():
+        name = _drop_prefixes(stored_name, state)
+        if name in renamed:
             raise ModelError(f"{source} holds two tensors for '{name}': pass one network's weights")
-        named[name] = tensor
-    return named
+        renamed[name] = tensor
+    return renamed
 
 
-def _own_name(stored: str, own: Mapping[str, Tensor]) -> str:
-    """Return a tensor's name without prefixes of wrappers that the network does not have."""
-    name = stored
-    while name not in own:
+def _drop_prefixes(name: str, state: Mapping[str, Tensor]) -> str:
+    """Drop prefixes of wrappers until the network has a tensor of the name."""
+    while name not in state:
         prefix = next((text for text in _PREFIXES if name.startswith(text)), None)
         if prefix is None:
             break
@@ -209,10 +236,12 @@ def _own_name(stored: str, own: Mapping[str, Tensor]) -> str:
     return name
 
 
-def _for_timm(net: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Convert weights with their authors' names, or for another image size, as timm does."""
-    own, heads = net.state_dict(), set(head_tensors(net))
-    if all(name in tensors and tensors[name].shape == own[name].shape for name in {*own} - heads):
+def _convert_for_timm(net: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Convert weights with other names or for another image size, as timm does."""
+    state, heads = net.state_dict(), set(head_tensors(net))
+    if all(
+        name in tensors and tensors[name].shape == state[name].shape for name in {*state} - heads
+    ):
         return tensors
     convert = getattr(sys.modules[type(net).__module__], "checkpoint_filter_fn", None)
     if convert is None or not type(net).__module__.startswith("timm."):
@@ -220,55 +249,63 @@ def _for_timm(net: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     try:
         converted = convert(tensors, net)
         return {name: tensor for name, tensor in converted.items() if tensor is not None}
-    except Exception:  # it expects a specific architecture; misfits are reported by name
+    except Exception:  # weights of another architecture, which are reported later
         return tensors
 
 
-def _for_channels(tensor: Tensor, own_shape: tuple[int, ...] | None) -> Tensor:
+def _fit_channels(tensor: Tensor, expected: tuple[int, ...] | None) -> Tensor:
     shape = tuple(tensor.shape)
-    if own_shape is None or len(shape) != 4 or shape[1] != 3 or own_shape[1:2] != (1,):
+    if expected is None or len(shape) != 4 or shape[1] != 3 or expected[1:2] != (1,):
         return tensor
-    # A grey image equals one with three equal channels, so the sum makes the same maps.
-    return tensor.sum(dim=1, keepdim=True) if own_shape == (shape[0], 1, *shape[2:]) else tensor
+    # The sum over channels has the same output for a grey image as for three equal channels.
+    return tensor.sum(dim=1, keepdim=True) if expected == (shape[0], 1, *shape[2:]) else tensor
 
 
-def _new_tensors(net: nn.Module, own: _Shapes, given: _Shapes, source: str) -> dict[str, str]:
-    """Return the network's tensors that start new, with the reason; only heads and counters may."""
-    misfits = [name for name, shape in own.items() if given.get(name) != shape]
+def _find_new_tensors(
+    net: nn.Module, expected: _Shapes, actual: _Shapes, source: str
+) -> dict[str, str]:
+    """Return the network's tensors that are newly initialized, with reasons.
+
+    Raises:
+        ModelError: If there are others than heads and counters.
+    """
+    misfits = [name for name, shape in expected.items() if actual.get(name) != shape]
     heads = head_tensors(net)
-    may_be_new = {*heads, *(name for name in own if name.endswith("num_batches_tracked"))}
+    may_be_new = {*heads, *(name for name in expected if name.endswith("num_batches_tracked"))}
     wrong = [name for name in misfits if name not in may_be_new]
-    if wrong or len(misfits) == len(own):
-        raise ModelError(_misfit(source, net, len(own) - len(misfits), own, given, wrong))
-    reasons = {name: _reason(own[name], given.get(name)) for name in misfits}
-    # A head is started as a whole: half of it means nothing.
-    started = next((reasons[name] for name in heads if name in reasons), None)
-    return (dict.fromkeys(heads, started) if started else {}) | reasons
+    if wrong or len(misfits) == len(expected):
+        fitting = len(expected) - len(misfits)
+        raise ModelError(f"{source} {_describe_misfit(net, fitting, expected, actual, wrong)}")
+    reasons = {name: _explain_misfit(expected[name], actual.get(name)) for name in misfits}
+    # If a part of a head does not fit, all of it is new.
+    head_reason = next((reasons[name] for name in heads if name in reasons), None)
+    return (dict.fromkeys(heads, head_reason) if head_reason else {}) | reasons
 
 
-def _reason(own: tuple[int, ...], given: tuple[int, ...] | None) -> str:
-    if given is None:
+def _explain_misfit(expected: tuple[int, ...], actual: tuple[int, ...] | None) -> str:
+    if actual is None:
         return "not in the file"
-    if own and given and own[1:] == given[1:]:
-        return f"{plural(own[0], 'class', 'classes')} instead of {given[0]:,}"
-    return f"{own} instead of {given}"
+    if expected and actual and expected[1:] == actual[1:]:
+        return f"{plural(expected[0], 'class', 'classes')} instead of {actual[0]:,}"
+    return f"{expected} instead of {actual}"
 
 
-def _misfit(
-    source: str, net: nn.Module, fitting: int, own: _Shapes, given: _Shapes, wrong: list[str]
+def _describe_misfit(
+    net: nn.Module, fitting: int, expected: _Shapes, actual: _Shapes, wrong: list[str]
 ) -> str:
+    network = type(net).__name__
     if not fitting:
         return (
-            f"{source} fits no layer of {type(net).__name__}: it has {joined(list(given), 2)}, "
-            f"the network {joined(list(own), 2)}"
+            f"fits no layer of {network}: it has {joined(list(actual), 2)}, "
+            f"the network {joined(list(expected), 2)}"
         )
     name = wrong[0]
-    fault = f"is {given[name]} instead of {own[name]}" if name in given else "is missing"
-    if given.get(name, ())[1:2] == (1,) and own[name][1:2] == (3,):
+    fault = f"is {actual[name]} instead of {expected[name]}" if name in actual else "is missing"
+    if actual.get(name, ())[1:2] == (1,) and expected[name][1:2] == (3,):
         fault += " (these weights are for grey images: --channels 1)"
     return (
-        f"{source} is of another architecture than {type(net).__name__}: "
-        f"{fitting:,} of {plural(len(own), 'tensor')} fit, but {name} {fault}"
+        f"is of another architecture than {network}: "
+        f"{fitting:,} of {plural(len(expected), 'tensor')} fit, but {name} {fault}"
     )
 
 

@@ -1,7 +1,6 @@
-"""Starts the ranks of a run on this machine with torch's own elastic launcher.
+"""Starts the ranks of a run on this machine with torch's elastic launcher.
 
-Nothing listens beyond loopback: the store where the ranks meet is bound to it, and gloo and NCCL
-are told to use its interface.
+Nothing listens on other interfaces than loopback: neither the store nor gloo and NCCL.
 """
 
 import json
@@ -24,17 +23,17 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from onsight.errors import Interrupted, OnsightError, RankLost
-from onsight.ranks.watchdog import LAUNCHED, LauncherWatchdog
+from onsight.ranks.watchdog import STORE_ENV, LauncherWatchdog
 from onsight_explain.python_process import child_command
 
 _LOOPBACK = "127.0.0.1"
 _INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
-_ENDED = "; the job was ended"
-_TALKERS = "torch.distributed.elastic"
+_JOB_ENDED = "; the job was ended"
+_LAUNCHER_LOGGERS = "torch.distributed.elastic"
 
 
 class RankFailed(OnsightError):
-    """A rank ended with an error message, which this error repeats."""
+    """A rank failed; the message is its own."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -46,19 +45,28 @@ def launch(
     ranks: int,
     run: Path,
     restarts: int = 0,
-    say: Callable[[str], None] = lambda line: None,
+    warn: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Run training/worker.py as the given number of ranks and wait until they end.
+    """Run training/worker.py in a process per rank and wait until they exit.
 
-    request: arguments of train, as JSON values; restarts: how often a job that has lost a rank is
-    started again; say: told of each time. Raises RankFailed, RankLost, Interrupted.
+    Args:
+        request: Arguments of `train`, as JSON values.
+        ranks: The number of ranks.
+        run: The run folder.
+        restarts: How often the job is restarted after it has lost a rank.
+        warn: Called with a message at each restart.
+
+    Raises:
+        RankFailed: If a rank failed.
+        RankLost: If a rank was lost, after all restarts.
+        Interrupted: If a signal stopped the job.
     """
     for number in range(1, restarts + 1):
         try:
             _launch_once(request, ranks, run)
-        except RankLost as lost:
-            what = str(lost).partition(_ENDED)[0]
-            say(f"{what}; the ranks are started again ({number} of at most {restarts} times)")
+        except RankLost as error:
+            cause = str(error).partition(_JOB_ENDED)[0]
+            warn(f"{cause}; the ranks are started again ({number} of at most {restarts} times)")
             request = request | {"restarted": True}
         else:
             return
@@ -66,14 +74,11 @@ def launch(
 
 
 def _launch_once(request: dict[str, Any], ranks: int, run: Path) -> None:
-    """Launch the ranks with torch's launcher.
-
-    Its own restarts would repeat a user's mistake as often as the loss of a rank, without a word.
-    """
+    """Launch the ranks, without torch's restarts: they are silent and also follow user errors."""
     with (
         tempfile.TemporaryDirectory(prefix="onsight-") as folder,
-        _watched_store(ranks) as watchdog,
-        _former_handlers(),
+        _host_store(ranks) as watchdog,
+        _quiet_launcher(),
     ):
         config = LaunchConfig(
             min_nodes=1,
@@ -83,28 +88,28 @@ def _launch_once(request: dict[str, Any], ranks: int, run: Path) -> None:
             rdzv_backend="c10d",
             rdzv_endpoint=str(Path(folder) / "rendezvous"),
             rdzv_configs={"store_type": "file"},
-            logs_specs=DefaultLogsSpecs(folder),  # otherwise it leaves a folder behind
+            logs_specs=DefaultLogsSpecs(folder),  # the default leaves a folder behind
             max_restarts=0,
         )
-        python, *words = child_command("onsight.training.worker")
+        python, *arguments = child_command("onsight.training.worker")
         try:
-            elastic_launch(config, python)(*words, json.dumps(request))
+            elastic_launch(config, python)(*arguments, json.dumps(request))
         except ChildFailedError as error:
-            raise _explain(error.failures, run, watchdog.describe) from None
+            raise _to_error(error.failures, run, watchdog.describe) from None
         except SignalException as error:
             raise Interrupted(f"stopped; {_resume_hint(run)}", int(error.sigval)) from None
 
 
-def _explain(
+def _to_error(
     failures: dict[int, ProcessFailure],
     run: Path,
     describe: Callable[[int], str] = "rank {}".format,
 ) -> OnsightError:
-    """Describe the first failure; if two happen together, a killed rank is the cause."""
-    rank, first = min(failures.items(), key=_by_cause)
+    """Return the error for the failure that caused the others."""
+    rank, first = min(failures.items(), key=_likeliest_cause)
     if first.exitcode < 0:
         return RankLost(
-            f"{describe(rank)} was lost, killed by {first.signal_name()}{_ENDED}; "
+            f"{describe(rank)} was lost, killed by {first.signal_name()}{_JOB_ENDED}; "
             f"{_resume_hint(run)}"
         )
     message = first.error_file_data["message"]
@@ -118,9 +123,10 @@ def _explain(
     return RankFailed(f"rank {rank} failed; its own messages are above", 1)
 
 
-def _by_cause(failed: tuple[int, ProcessFailure]) -> tuple[bool, int, bool]:
-    _, failure = failed
-    ended_by_launcher = failure.exitcode == -signal.SIGTERM  # because another failed
+def _likeliest_cause(item: tuple[int, ProcessFailure]) -> tuple[bool, int, bool]:
+    """Sort the first failure first; of simultaneous ones, that of a killed rank."""
+    _, failure = item
+    ended_by_launcher = failure.exitcode == -signal.SIGTERM  # because another rank failed
     return ended_by_launcher, failure.timestamp, failure.exitcode > 0
 
 
@@ -131,31 +137,31 @@ def _resume_hint(run: Path) -> str:
 
 
 @contextmanager
-def _watched_store(ranks: int) -> Iterator[LauncherWatchdog]:
-    """A store for the ranks, hosted by this process and bound to loopback, and their watchdog."""
-    listening = socket.create_server((_LOOPBACK, 0))
-    address = f"{_LOOPBACK}:{listening.getsockname()[1]}"
+def _host_store(ranks: int) -> Iterator[LauncherWatchdog]:
+    """Host a store for the ranks on the loopback interface; yield a watchdog that uses it."""
+    server = socket.create_server((_LOOPBACK, 0))
+    port = server.getsockname()[1]
     variables = {
-        LAUNCHED: address,
+        STORE_ENV: f"{_LOOPBACK}:{port}",
         "GLOO_SOCKET_IFNAME": _INTERFACE,
         "NCCL_SOCKET_IFNAME": _INTERFACE,
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # the launcher's own would listen everywhere
     }
-    former = {name: os.environ.get(name) for name in variables}
+    previous = {name: os.environ.get(name) for name in variables}
     store = TCPStore(
         _LOOPBACK,
-        listening.getsockname()[1],
+        port,
         is_master=True,
         wait_for_workers=False,
-        master_listen_fd=listening.detach(),
+        master_listen_fd=server.detach(),
     )
     watchdog = LauncherWatchdog(PrefixStore("watchdog", store), ranks)
     os.environ |= variables
     try:
         yield watchdog
     finally:
-        watchdog.leave()
-        for name, value in former.items():
+        watchdog.stop()
+        for name, value in previous.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
@@ -163,19 +169,19 @@ def _watched_store(ranks: int) -> Iterator[LauncherWatchdog]:
 
 
 @contextmanager
-def _former_handlers() -> Iterator[None]:
-    """Silence the launcher's log, and restore the signal handlers that it replaces."""
+def _quiet_launcher() -> Iterator[None]:
+    """Silence torch's launcher, and restore the signal handlers that it replaces."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     handlers = {number: signal.getsignal(number) for number in numbers}
-    names = [n for n in logging.root.manager.loggerDict if n.startswith(_TALKERS)]
-    talkers = [logging.getLogger(name) for name in names]  # each has its own level
-    for talker in talkers:
-        talker.disabled = True
+    names = [n for n in logging.root.manager.loggerDict if n.startswith(_LAUNCHER_LOGGERS)]
+    loggers = [logging.getLogger(name) for name in names]  # each has its own level
+    for logger in loggers:
+        logger.disabled = True
     try:
         yield
     finally:
-        for talker in talkers:
-            talker.disabled = False
+        for logger in loggers:
+            logger.disabled = False
         if threading.current_thread() is threading.main_thread():  # others may not set handlers
             for number, handler in handlers.items():
                 signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP ask a run to stop at its next step; a second SIGINT, at once."""
+"""SIGINT, SIGTERM and SIGHUP stop a run after its current step; a second SIGINT, immediately."""
 
 import signal
 import threading
@@ -8,7 +8,7 @@ from types import FrameType
 
 
 class StopRequest:
-    """Whether a signal has asked to stop, and which."""
+    """The signal that asked a run to stop; false if there was none."""
 
     def __init__(self) -> None:
         self.signal_number: int | None = None
@@ -17,53 +17,55 @@ class StopRequest:
         return self.signal_number is not None
 
 
-_open: list[StopRequest] = []  # of the runs in this process
+_active: list[StopRequest] = []  # of the runs in this process
 
 
-def ask_to_stop(signal_number: int) -> None:
+def request_stop(signal_number: int) -> None:
     """Ask the runs in this process to stop, as if it had received this signal."""
-    for request in _open:
+    for request in _active:
         request.signal_number = signal_number
 
 
 @contextmanager
 def stop_on_signals(request: StopRequest) -> Iterator[None]:
-    """Note these signals in a request while the block runs; then restore the handlers.
+    """Store stop signals in the request while the block runs.
 
-    One that came when the block no longer looked is passed on to them.
+    If the block ends normally after a signal, which it then did not see in time, the signal is
+    raised again for the previous handlers.
     """
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         if request and number == signal.SIGINT:
             raise KeyboardInterrupt
         request.signal_number = number
 
-    _open.append(request)
+    _active.append(request)
     try:
-        with handling(note):
+        with handle_stop_signals(handle):
             yield
     finally:
-        _open.remove(request)
+        _active.remove(request)
     if request and threading.current_thread() is threading.main_thread():
         signal.raise_signal(request.signal_number or signal.SIGTERM)
 
 
 @contextmanager
-def handling(note: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let the signals that ask to stop call a function; outside the main thread, nothing.
+def handle_stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Call a handler for SIGINT, SIGTERM and SIGHUP while the block runs.
 
-    SIGHUP, which the end of a terminal sends, is left ignored where it is, as under nohup.
+    SIGHUP, sent when a terminal closes, stays ignored where it already is, as under nohup. Outside
+    the main thread, which alone may set handlers, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers
+        yield
         return
     numbers = [signal.SIGINT, signal.SIGTERM]
     hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
     if hang_up and signal.getsignal(hang_up) is not signal.SIG_IGN:
         numbers.append(hang_up)
-    former = {number: signal.signal(number, note) for number in numbers}
+    previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+        for number, previous_handler in previous.items():
+            signal.signal(number, previous_handler)

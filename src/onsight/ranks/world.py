@@ -1,4 +1,4 @@
-"""The processes that train together, as seen by one of them; a world of one costs nothing."""
+"""The processes that train together, as seen by one of them: its rank, and what ranks exchange."""
 
 import os
 from collections import Counter
@@ -14,111 +14,137 @@ from torch import Tensor
 
 from onsight.errors import DataError, DeviceError, RankLost
 from onsight.hardware.devices import physical_device
-from onsight.ranks.meeting import JOIN, RankInfo, interface_towards, meet
+from onsight.ranks.meeting import JOIN_TIMEOUT, RankInfo, interface_towards, meet
 from onsight.ranks.signals import StopRequest
 from onsight.ranks.watchdog import Watchdog
 from onsight.text import joined
 
-_COLLECTIVE = timedelta(minutes=30)  # a last resort: the watchdog acts long before
-_LONG = timedelta(days=7)  # decoding may take hours; the watchdog ends a lost job
+_COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # a last resort: the watchdog acts long before
+_STORE_TIMEOUT = timedelta(days=7)  # decoding may take hours; the watchdog ends a lost job
 
 
 Item = TypeVar("Item")
 
 
 class Resettable(Protocol):
-    """Something that can be freed of what it has recorded."""
+    """Something that holds resources until it is reset."""
 
     def reset(self) -> None:
-        """Free it."""
+        """Free the resources."""
 
 
 class World:
-    """A single process: every sum is its own, and nobody waits."""
+    """A single process: collectives return its own values, and nothing waits.
+
+    Attributes:
+        rank: The number of this process, from 0.
+        size: The number of processes.
+        stop: Whether a signal has asked this process to stop.
+        recordings: Recorded work of all ranks, reset before the process group is destroyed.
+    """
 
     rank = 0
     size = 1
 
     def __init__(self) -> None:
         self.stop = StopRequest()
-        self.recordings: WeakSet[Resettable] = WeakSet()  # of work that the ranks do together
+        self.recordings: WeakSet[Resettable] = WeakSet()
 
     @property
     def stopping(self) -> bool:
-        """Whether a signal has asked to stop; every rank learns of it after the same step."""
+        """Whether a signal has asked any rank to stop; true on all ranks after the same step."""
         return bool(self.stop)
 
     @property
     def is_main(self) -> bool:
-        """Whether this rank writes the files and reports."""
+        """Whether this is the first rank, which writes the files and reports."""
         return self.rank == 0
 
     def all_reduce_async(self, number: float) -> Callable[[], float]:
-        """Start summing a number over all ranks; call the returned function to wait for the sum."""
+        """Start summing a number over all ranks; return a function that waits for the sum."""
         return lambda: number
 
-    def agree_soon(self, asked: bool) -> bool:
-        """Return the first rank's answer as of the last `all_reduce_async`, on every rank alike."""
-        return asked
+    def poll_first_rank(self, answer: bool) -> bool:
+        """Send the first rank's answer with the next `all_reduce_async`; return the last received.
 
-    def forget_answer(self) -> None:
-        """Take the last answer as no, once every sum that was begun has been waited for."""
+        All ranks return the same.
+        """
+        return answer
+
+    def reset_poll(self) -> None:
+        """Forget the last answer; all pending sums must have been waited for."""
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """The sum over all ranks, in place, of a tensor on the CPU or on this rank's device."""
+        """Sum a tensor over all ranks in place; it is on the CPU or on this rank's device."""
         return tensor
 
     def agree(self, value: float) -> float:
-        """The first rank's value, on every rank."""
+        """Return the first rank's value."""
         return value
 
     def count_sync(self) -> None:
-        """Count a point where all ranks wait for each other."""
+        """Count a point at which all ranks wait for each other."""
 
-    def does(self, what: str) -> None:
-        """Note what this process does now; each call shows that it moves, if slowly."""
+    def report_activity(self, activity: str) -> None:
+        """Tell the other ranks what this process is doing, and that it is making progress."""
 
-    def follow(self, batches: Iterable[Item], what: str) -> Iterator[Item]:
-        """The same batches; each shows that this process moves."""
+    def report_each(self, batches: Iterable[Item], activity: str) -> Iterator[Item]:
+        """Yield the batches, reporting the activity at each."""
         return iter(batches)
 
-    def check_equal(self, what: str, value: str) -> None:
+    def check_equal(self, name: str, value: str) -> None:
         """Raise DataError unless every rank has the same value."""
 
-    def broadcast(self, what: str, make: Callable[[], str]) -> str:
-        """The value that the first rank makes; the others wait for it."""
+    def broadcast(self, name: str, make: Callable[[], str]) -> str:
+        """Return what `make` returns on the first rank; the others wait for it."""
         return make()
 
-    def gather(self, what: str, line: str) -> list[str]:
-        """One line from every rank, in the order of the ranks."""
+    def wait_for_first_rank(self, name: str) -> None:
+        """Wait until the first rank gets here too; it does not wait for the others."""
+        self.broadcast(name, str)
+
+    def gather(self, name: str, line: str) -> list[str]:
+        """Return a line from every rank, in the order of the ranks."""
         return [line]
 
     @contextmanager
-    def local_first(self, what: str) -> Iterator[None]:
-        """Let the first rank of each machine run the block before the others there do."""
+    def local_first(self, name: str) -> Iterator[None]:
+        """Run the block on the first rank of each machine before the machine's other ranks."""
         yield
 
     @contextmanager
     def watchdog_paused(self) -> Iterator[None]:
-        """Do work that the others may have to wait for, without being taken for stuck."""
+        """Let the block take any time, even if other ranks wait for this one."""
         yield
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """Take part while the block runs."""
+        """Take part in the job while the block runs."""
         yield
 
 
 class Ranks(World):
-    """Several processes. Raises RankLost when another one is gone."""
+    """One of several processes.
+
+    Args:
+        rank_info: Which of the processes this is.
+        device: The device that it computes on.
+        store: Where the ranks meet; by default a new connection is made.
+
+    Raises:
+        RankLost: If a rank does not join or is lost; also raised in `joined`.
+        DeviceError: If two ranks have the same GPU.
+    """
 
     def __init__(
         self, rank_info: RankInfo, device: torch.device, store: dist.Store | None = None
     ) -> None:
         super().__init__()
         self.any_stop = False
-        self.asked = self.answer = False  # what the first rank asks, and what all have heard
-        self.exchanges: Counter[str] = Counter()  # so far, by what is exchanged
+        self.answer_to_send = self.answer = (
+            False  # of the first rank; `answer` is the last received
+        )
+        self.exchanges: Counter[str] = Counter()  # number of exchanges so far, by name
         self.rank, self.size = rank_info.rank, rank_info.size
         self.local_rank, self.node = rank_info.local_rank, rank_info.node
         self.store = store or meet(rank_info)
@@ -128,16 +154,15 @@ class Ranks(World):
         if device.type != "cpu":
             backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
             torch.accelerator.set_device_index(device)
-        watched = dist.PrefixStore("watchdog", self.store)
-        self.watchdog = Watchdog(watched, self.rank, self.size, self.node)
+        store = dist.PrefixStore("watchdog", self.store)
+        self.watchdog = Watchdog(store, self.rank, self.size, self.node)
         try:
-            self._begin(device, backend)
+            self._form_group(device, backend)
         except BaseException:
-            self.watchdog.stop()  # without notice of leaving: the others find this rank gone
+            self.watchdog.stop()  # without leaving in good order: the others find this rank lost
             raise
 
-    def _begin(self, device: torch.device, backend: str) -> None:
-        """Wait for all ranks and form their process group. Raises DeviceError."""
+    def _form_group(self, device: torch.device, backend: str) -> None:
         self.store.set(f"here/{self.rank}", "1")
         self._wait_for_all()
         self._refuse_shared_device(device)
@@ -146,122 +171,124 @@ class Ranks(World):
             store=dist.PrefixStore("group", self.store),
             rank=self.rank,
             world_size=self.size,
-            timeout=_COLLECTIVE,
+            timeout=_COLLECTIVE_TIMEOUT,
         )
 
     @property
     def stopping(self) -> bool:
-        """Whether a signal has asked any rank to stop, as of the last all_reduce_async."""
+        """Whether a signal has asked any rank to stop, as of the last `all_reduce_async`."""
         return self.any_stop
 
     def all_reduce_async(self, number: float) -> Callable[[], float]:
-        """Start summing a number over all ranks in float64.
+        """Start summing a number over all ranks in float64; return a function that waits for it.
 
-        A request to stop travels with it, and what the first rank asks. The sum is under way while
-        the caller does other work before waiting for it.
+        Requests to stop and the first rank's answer travel along.
         """
         self.count_sync()
-        mine = torch.tensor(
-            [number, float(bool(self.stop)), float(self.asked)], dtype=torch.float64
+        sums = torch.tensor(
+            [number, float(bool(self.stop)), float(self.answer_to_send)], dtype=torch.float64
         )
-        under_way = dist.all_reduce(mine, async_op=True)
+        pending = dist.all_reduce(sums, async_op=True)
 
         def wait() -> float:
-            under_way.wait()
-            value, stops, answer = mine.tolist()
+            pending.wait()
+            total, stops, answer = sums.tolist()
             self.any_stop, self.answer = stops > 0, answer > 0
-            return float(value)
+            return float(total)
 
         return wait
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """The sum over all ranks, in place, of a tensor on the CPU or on this rank's device."""
+        """Sum a tensor over all ranks in place; it is on the CPU or on this rank's device."""
         self.count_sync()
         dist.all_reduce(tensor)
         return tensor
 
-    def agree_soon(self, asked: bool) -> bool:
-        """Return the first rank's answer as of the last `all_reduce_async`, on every rank alike."""
-        self.asked = asked and self.is_main
+    def poll_first_rank(self, answer: bool) -> bool:
+        """Send the first rank's answer with the next `all_reduce_async`; return the last received.
+
+        All ranks return the same.
+        """
+        self.answer_to_send = answer and self.is_main
         return self.answer
 
-    def forget_answer(self) -> None:
-        """Take the last answer as no, once every sum that was begun has been waited for."""
-        self.asked = self.answer = False
+    def reset_poll(self) -> None:
+        """Forget the last answer; all pending sums must have been waited for."""
+        self.answer_to_send = self.answer = False
 
     def agree(self, value: float) -> float:
-        """The first rank's value, on every rank."""
+        """Return the first rank's value."""
         self.count_sync()
         shared = torch.tensor([value], dtype=torch.float64)
         dist.broadcast(shared, src=0)
         return float(shared)
 
     def count_sync(self) -> None:
-        """Count a point where all ranks wait for each other."""
+        """Count a point at which all ranks wait for each other."""
         self.watchdog.syncs += 1
 
-    def does(self, what: str) -> None:
-        """Note what this process does now; each call shows that it moves, if slowly."""
-        self.watchdog.doing = what
-        self.watchdog.moves += 1
+    def report_activity(self, activity: str) -> None:
+        """Tell the other ranks what this process is doing, and that it is making progress."""
+        self.watchdog.activity = activity
+        self.watchdog.reports += 1
 
-    def follow(self, batches: Iterable[Item], what: str) -> Iterator[Item]:
-        """The same batches; each shows that this process moves."""
+    def report_each(self, batches: Iterable[Item], activity: str) -> Iterator[Item]:
+        """Yield the batches, reporting the activity at each."""
         for number, batch in enumerate(batches, 1):
-            self.does(f"{what}, batch {number}")
+            self.report_activity(f"{activity}, batch {number}")
             yield batch
 
-    def check_equal(self, what: str, value: str) -> None:
+    def check_equal(self, name: str, value: str) -> None:
         """Raise DataError unless every rank has the same value."""
-        values = self.gather(what, value)
-        odd = [rank for rank, other in enumerate(values) if other != values[0]]
-        if odd:
+        values = self.gather(name, value)
+        different = [rank for rank, other in enumerate(values) if other != values[0]]
+        if different:
             raise DataError(
-                f"{self.watchdog.describe(odd[0])} does not see the same {what} as rank 0; "
+                f"{self.watchdog.describe(different[0])} does not see the same {name} as rank 0; "
                 "all ranks must"
             )
 
-    def _numbered(self, what: str) -> str:
-        """A key of its own for each exchange: the store keeps what earlier ones left there."""
-        self.exchanges[what] += 1
-        return f"{what}/{self.exchanges[what]}"
+    def _unique_key(self, name: str) -> str:
+        """Return a key for one exchange: the store still holds the values of earlier ones."""
+        self.exchanges[name] += 1
+        return f"{name}/{self.exchanges[name]}"
 
-    def broadcast(self, what: str, make: Callable[[], str]) -> str:
-        """The value that the first rank makes; the others wait for it."""
-        key = f"first/{self._numbered(what)}"
+    def broadcast(self, name: str, make: Callable[[], str]) -> str:
+        """Return what `make` returns on the first rank; the others wait for it."""
+        key = f"first/{self._unique_key(name)}"
         if self.is_main:
             with self.watchdog_paused():
                 value = make()
             self.store.set(key, value)
             return value
         with self.watchdog_paused():
-            self.store.wait([key], _LONG)
+            self.store.wait([key], _STORE_TIMEOUT)
         value = self.store.get(key).decode()
         return str(value)
 
-    def gather(self, what: str, line: str) -> list[str]:
-        """One line from every rank, in the order of the ranks."""
-        what = self._numbered(what)
-        self.store.set(f"{what}/{self.rank}", line)
-        keys = [f"{what}/{rank}" for rank in range(self.size)]
+    def gather(self, name: str, line: str) -> list[str]:
+        """Return a line from every rank, in the order of the ranks."""
+        key = self._unique_key(name)
+        self.store.set(f"{key}/{self.rank}", line)
+        keys = [f"{key}/{rank}" for rank in range(self.size)]
         with self.watchdog_paused():
-            self.store.wait(keys, _LONG)
+            self.store.wait(keys, _STORE_TIMEOUT)
         return [self.store.get(key).decode() for key in keys]
 
     @contextmanager
-    def local_first(self, what: str) -> Iterator[None]:
-        """Let the first rank of each machine run the block before the others there do."""
-        key = f"{what}/machine-{self.node}"
+    def local_first(self, name: str) -> Iterator[None]:
+        """Run the block on the first rank of each machine before the machine's other ranks."""
+        key = f"{name}/machine-{self.node}"
         with self.watchdog_paused():
             if self.local_rank > 0:
-                self.store.wait([key], _LONG)
+                self.store.wait([key], _STORE_TIMEOUT)
             yield
         if self.local_rank == 0:
             self.store.set(key, "done")
 
     @contextmanager
     def watchdog_paused(self) -> Iterator[None]:
-        """Do work that the others may have to wait for, without being taken for stuck."""
+        """Let the block take any time, even if other ranks wait for this one."""
         before = self.watchdog.paused
         self.watchdog.paused = True
         yield
@@ -269,10 +296,14 @@ class Ranks(World):
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """Take part while the block runs; name the lost ranks if a collective fails."""
+        """Take part in the job while the block runs.
+
+        Raises:
+            RankLost: If a collective fails, naming the ranks that were lost.
+        """
         try:
             yield
-            self.gather("finished", "1")  # nobody leaves while another still writes or reads
+            self.gather("finished", "1")  # no rank leaves while another still writes or reads
         except RuntimeError as error:
             if not _is_broken_connection(error):
                 raise
@@ -280,13 +311,13 @@ class Ranks(World):
             who = ", ".join(names) or "another rank"
             raise RankLost(f"{who} was lost; the job was ended") from error
         finally:
-            for recording in self.recordings:  # NCCL waits for them before it ends
+            for recording in self.recordings:  # NCCL cannot shut down while they exist
                 recording.reset()
         self.watchdog.leave()
         dist.destroy_process_group()
 
     def _refuse_shared_device(self, device: torch.device) -> None:
-        """Raise DeviceError if two ranks compute on one GPU, where NCCL would fail or hang."""
+        """Raise DeviceError if two ranks share a GPU, with which NCCL fails or hangs."""
         ranks: dict[str, list[str]] = {}
         for rank, name in enumerate(self.gather("device", physical_device(device))):
             ranks.setdefault(name, []).append(str(rank))
@@ -301,12 +332,12 @@ class Ranks(World):
     def _wait_for_all(self) -> None:
         keys = {rank: f"here/{rank}" for rank in range(self.size)}
         try:
-            self.store.wait(list(keys.values()), JOIN)
+            self.store.wait(list(keys.values()), JOIN_TIMEOUT)
         except RuntimeError as error:
             missing = [str(rank) for rank, key in keys.items() if not self.store.check([key])]
             raise RankLost(
                 f"{len(missing)} of {self.size} ranks did not join within "
-                f"{JOIN.total_seconds():.0f} s: rank {', '.join(missing)}"
+                f"{JOIN_TIMEOUT.total_seconds():.0f} s: rank {', '.join(missing)}"
             ) from error
 
 
@@ -316,10 +347,14 @@ def join(
     records: bool = False,
     store: dist.Store | None = None,
 ) -> World:
-    """The world of this process; waits up to five minutes for the other ranks.
+    """Return the world of this process; wait up to five minutes for the other ranks.
 
-    store: where they meet, if they have met; records: whether steps are to be recorded as a CUDA
-    graph; torch then asks that NCCL's errors be left to others, which here is the watchdog.
+    Args:
+        rank_info: Which of several processes this is; None if it runs alone.
+        device: The device that it computes on.
+        records: Whether steps may be recorded as a CUDA graph. torch then requires that NCCL's own
+            error handling be off; the watchdog takes its place.
+        store: Where the ranks have already met.
     """
     if records:
         os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
@@ -327,13 +362,13 @@ def join(
 
 
 def _reach_other_machines() -> None:
-    """Let gloo listen where the other machines can reach it."""
-    towards = interface_towards(os.environ.get("MASTER_ADDR", ""))
-    if towards:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", towards)
+    """Make gloo listen on an interface that the other machines can reach."""
+    interface = interface_towards(os.environ.get("MASTER_ADDR", ""))
+    if interface:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
 def _is_broken_connection(error: RuntimeError) -> bool:
-    """Whether a collective failed because of another process, by torch's types and words."""
+    """Return whether a collective failed because of another process, by type or message."""
     words = ("gloo", "nccl")  # no everyday words: a user's network may raise RuntimeError too
     return isinstance(error, dist.DistError) or any(w in str(error).lower() for w in words)

@@ -8,7 +8,7 @@ from typing import Any, cast
 from onsight.data.sources.source import is_memory_name
 from onsight.evaluation.results import ClassResult, Results
 from onsight.limits import FEW_IMAGES
-from onsight.models.catalog import is_user_spec, own_names
+from onsight.models.catalog import builtin_names, is_user_spec
 from onsight.models.file import FILE_NAME, ModelFile, load_model_file
 from onsight.report.run_files import LenientDict, read_json
 from onsight.report.sentences import is_imbalanced, pair_sentence
@@ -148,7 +148,7 @@ def _network_facts(subject: CardSubject) -> Iterator[str]:
         "a user-defined network"
         if is_user_spec(name)
         else "from Onsight"
-        if name in own_names()
+        if name in builtin_names()
         else "from timm"
     )
     count = sum(tensor.numel() for tensor in subject.file.weights.values())

@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 from onsight.choice import Choice
-from onsight.evaluation.results import ClassResult, Results, worst_first
+from onsight.evaluation.results import ClassResult, Results, sort_by_recall
 from onsight.report.sentences import (
     calibration_sentence,
     is_imbalanced,
@@ -173,7 +173,7 @@ def print_results(results: Results, console: Console) -> None:
     for name in ("n", "recall", "95% CI", "precision", "95% CI"):
         table.add_column(name, justify="right")
     rows = results["classes"]
-    for row in rows if len(rows) <= _MAX_CLASS_ROWS else worst_first(rows)[:_WORST_ROWS]:
+    for row in rows if len(rows) <= _MAX_CLASS_ROWS else sort_by_recall(rows)[:_WORST_ROWS]:
         table.add_row(escape(row["name"]), f"{row['images']:,}", *_share_cells(row))
     console.print(table)
     if len(rows) > _MAX_CLASS_ROWS:

@@ -14,7 +14,7 @@ from onsight.evaluation.results import (
     ClassResult,
     EpochRow,
     Results,
-    worst_first,
+    sort_by_recall,
 )
 from onsight.report import figures
 from onsight.report.run_files import Row, read_csv
@@ -52,7 +52,7 @@ def class_table(results: Results, classes: Sequence[ClassResult]) -> ClassTable 
     """Return the table of the classes, or None without results by class."""
     if not classes:
         return None
-    accuracy, ranked = results["accuracy"], worst_first(classes)
+    accuracy, ranked = results["accuracy"], sort_by_recall(classes)
     shown = ranked if len(classes) <= _MAX_CLASS_ROWS else ranked[:_WORST_ROWS]
     lows = [row["recall_low"] for row in shown if row["recall_low"] is not None]
     return ClassTable(

@@ -1,5 +1,10 @@
-"""Fits the temperature of a trained classifier on validation images, at the end of a run."""
+"""Fits what a trained classifier gets from images at the end of a run.
 
+These are its temperature, its out-of-distribution detector and the statistics of its batch norms.
+n images, K classes, D features.
+"""
+
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -17,96 +22,71 @@ from onsight.models.classifier import Classifier, autocast
 from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.ranks.world import World
 
-TEMPERATURE_IMAGES = 4096  # plenty for one number; the first by digest are a fair sample
+TEMPERATURE_IMAGES = 4096  # enough for one number
+DETECTOR_IMAGES = 1000  # of the training and of the validation images
+RECALIBRATION_IMAGES = 4096
 
 
-def calibrate(
+def fit_temperature_on_images(
     classifier: Classifier, images: BatchSource, ids: Tensor, world: World
 ) -> Choice[float]:
-    """Set the classifier's temperature, from the first 4,096 validation images ids (n,).
+    """Set the classifier's temperature, fitted on the images with these ids (n,).
 
-    ids are in ascending order. Each rank computes its share, and all take the first's result.
+    Each rank computes its share, and all use the first rank's result.
     """
-    ids = ids[:TEMPERATURE_IMAGES]
-    logits = _logits(classifier, images, ids, world)
-    return set_temperature(classifier, logits, images.labels_of(ids).cpu(), world)
+    logits = _compute_rows(classifier, images, ids, world, classifier, "fitting the temperature")
+    return fit_temperature_on_logits(classifier, logits, images.labels_of(ids).cpu(), world)
 
 
-def set_temperature(
+def fit_temperature_on_logits(
     classifier: Classifier, logits: Tensor, labels: Tensor, world: World
 ) -> Choice[float]:
-    """The same from logits (n, K) and labels (n,) that every rank knows."""
+    """Set the classifier's temperature, fitted on logits (n, K) and labels (n,) of every rank."""
     choice = choose_temperature(logits, labels)
-    mine = torch.tensor(choice.value if world.is_main else 0.0, dtype=torch.float64)
-    classifier.temperature = world.all_reduce(mine).item()
+    temperature = torch.tensor(choice.value if world.is_main else 0.0, dtype=torch.float64)
+    classifier.temperature = world.all_reduce(temperature).item()
     return choice
 
 
-def _logits(classifier: Classifier, images: BatchSource, ids: Tensor, world: World) -> Tensor:
-    """(n, K), on the CPU of every rank."""
-    device, (height, width, _) = classifier.device, images.shape
-    at_once = evaluation_batch_size(device, (height, width))
-    loader = Loader(images, ids, at_once, device, world.rank, world.size)
-    batches = world.follow(loader.in_order(), "fitting the temperature")
-    parts = [(batch.ids, classifier(batch.images).cpu()) for batch in batches]
-    classes = int(world.agree(parts[0][1].shape[1] if parts else 1))  # the first rank has some
-    logits = torch.zeros(len(ids), classes)
-    for some, values in parts:
-        logits[find_positions(ids, some.cpu())] = values
-    return world.all_reduce(logits)
-
-
-RECALIBRATION_IMAGES = 4096  # images are numbered by digest, so the first are a fair sample
-
-
-@torch.no_grad()
-def recalibrate_norms(classifier: Classifier, images: BatchSource, ids: Tensor) -> None:
-    """Set every batch norm's statistics to their mean over batches of the first 4,096 images.
-
-    ids: int64 (n,) training images. Every rank computes the same. Wu and Johnson,
-    arXiv:2105.07576, section 3.
-    """
-    net = classifier.net.eval()  # dropout and the like stay off
-    norms = [one for one in net.modules() if isinstance(one, _BatchNorm)]
-    norms = [norm for norm in norms if norm.track_running_stats]
-    if not norms or len(ids) == 0:
-        return
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # in torch's terms the plain mean over batches
-        norm.train()
-    # All batches weigh the same, so a smaller last one is left out.
-    sample = ids[: min(RECALIBRATION_IMAGES, len(ids) // BATCH_SIZE * BATCH_SIZE or len(ids))]
-    for batch in Loader(images, sample, BATCH_SIZE, classifier.device).in_order():
-        with autocast(classifier.precision, classifier.device):
-            net(classifier.normalization.apply(batch.images))
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-    net.eval()
-
-
-DETECTOR_IMAGES = 1000  # of either part; images are numbered by digest, so the first are fair
-
-
-def fit_out_of_distribution_detector(
+def fit_detector_on_images(
     classifier: Classifier, images: BatchSource, seen: Tensor, held_out: Tensor, world: World
 ) -> Choice[OutOfDistributionDetector | None]:
-    """Set what tells the classifier's unlike images, from the first 1,000 of either part.
+    """Set the classifier's out-of-distribution detector, fitted on images.
 
-    seen, held_out: ids (n,) of training and of validation images, in ascending order. Each rank
-    computes its share, and all take the first's result.
+    Each rank computes its share, and all use the first rank's result.
+
+    Args:
+        classifier: The trained classifier.
+        images: Where batches come from.
+        seen: Ids (n,) of training images.
+        held_out: Ids (n,) of validation images.
+        world: The ranks.
     """
-    trained, others = (
-        _features(classifier, images, ids[:DETECTOR_IMAGES], world) for ids in (seen, held_out)
+
+    def compute_features(batch: Tensor) -> Tensor:
+        try:
+            return logits_and_features(classifier, batch)[1]
+        except ModelError:  # the network does not end in a linear layer
+            return torch.zeros(len(batch), 0)
+
+    seen_features, held_out_features = (
+        _compute_rows(classifier, images, ids, world, compute_features, "comparing images")
+        for ids in (seen, held_out)
     )
-    return set_out_of_distribution(classifier, trained, others, world)
+    return fit_detector_on_features(classifier, seen_features, held_out_features, world)
 
 
-def set_out_of_distribution(
+def fit_detector_on_features(
     classifier: Classifier, seen: Tensor, held_out: Tensor, world: World
 ) -> Choice[OutOfDistributionDetector | None]:
-    """The same from the features (n, D) of either part, which every rank knows."""
+    """Set the classifier's out-of-distribution detector, fitted on features (n, D) of every rank.
+
+    Args:
+        classifier: The trained classifier.
+        seen: Features of training images.
+        held_out: Features of validation images.
+        world: The ranks.
+    """
     choice = choose_detector(seen, held_out)
     if choice.value:  # on every rank or on none, but rounding differs between machines
         agreed = replace(choice.value, threshold=world.agree(choice.value.threshold))
@@ -115,22 +95,48 @@ def set_out_of_distribution(
     return choice
 
 
-def _features(classifier: Classifier, images: BatchSource, ids: Tensor, world: World) -> Tensor:
-    """(n, D), on the CPU of every rank; D is 0 for a network without features."""
-    device, (height, width, _) = classifier.device, images.shape
-    at_once = evaluation_batch_size(device, (height, width))
-    loader = Loader(images, ids, at_once, device, world.rank, world.size)
-    batches = world.follow(loader.in_order(), "comparing images")
-    parts = [(batch.ids, _of_batch(classifier, batch.images)) for batch in batches]
-    wide = int(world.agree(parts[0][1].shape[1] if parts else 0))  # the first rank has some
-    features = torch.zeros(len(ids), wide)
-    for some, values in parts:
-        features[find_positions(ids, some.cpu())] = values.cpu()
-    return world.all_reduce(features)
+def _compute_rows(
+    classifier: Classifier,
+    images: BatchSource,
+    ids: Tensor,
+    world: World,
+    compute: Callable[[Tensor], Tensor],
+    activity: str,
+) -> Tensor:
+    """Compute a row (D,) per image, a share of them on each rank, and return all, on the CPU."""
+    batch_size = evaluation_batch_size(classifier.device, images.shape[:2])
+    loader = Loader(images, ids, batch_size, classifier.device, world.rank, world.size)
+    batches = world.report_each(loader.in_order(), activity)
+    parts = [(batch.ids.cpu(), compute(batch.images).cpu()) for batch in batches]
+    width = int(world.agree(parts[0][1].shape[1] if parts else 0))  # rank 0 has the first batch
+    rows = torch.zeros(len(ids), width)
+    for part_ids, values in parts:
+        rows[find_positions(ids, part_ids)] = values
+    return world.all_reduce(rows)
 
 
-def _of_batch(classifier: Classifier, images: Tensor) -> Tensor:
-    try:
-        return logits_and_features(classifier, images)[1]
-    except ModelError:  # it does not end in a linear layer
-        return torch.zeros(len(images), 0)
+@torch.no_grad()
+def recalibrate_norms(classifier: Classifier, images: BatchSource, ids: Tensor) -> None:
+    """Set every batch norm's statistics to their mean over batches of training images.
+
+    Uses the first 4,096 of the ids (n,), on every rank the same. See Wu and Johnson,
+    arXiv:2105.07576, section 3.
+    """
+    net = classifier.net.eval()  # dropout and the like stay off
+    norms = [module for module in net.modules() if isinstance(module, _BatchNorm)]
+    norms = [norm for norm in norms if norm.track_running_stats]
+    if not norms or len(ids) == 0:
+        return
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # to torch, this means the plain mean over batches
+        norm.train()
+    # All batches have the same weight, so a smaller last one is left out.
+    sample = ids[: min(RECALIBRATION_IMAGES, len(ids) // BATCH_SIZE * BATCH_SIZE or len(ids))]
+    for batch in Loader(images, sample, BATCH_SIZE, classifier.device).in_order():
+        with autocast(classifier.precision, classifier.device):
+            net(classifier.normalization.apply(batch.images))
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    net.eval()

@@ -300,7 +300,7 @@ class GraphedStep(Step):
             self.optimizer.zero_grad(set_to_none=True)
             self._renew_scaler()
             if self.replica:
-                self.replica.renew()
+                self.replica.rewrap()
             release_cached_memory(self.device)
 
     def _stream(self) -> Any:

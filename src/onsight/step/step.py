@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from onsight.models.classifier import autocast
+from onsight.randomness import seed_generators
 from onsight.ranks.ddp import Replica
 from onsight.ranks.world import World
 from onsight.step.deferred_losses import DeferredLosses, NonFiniteGradients
@@ -100,6 +101,7 @@ class Step:
         self.world = world or World()
         self.replica = replica
         self.compiled = compiled
+        self.random_key: tuple[int, ...] | None = None  # which torch's generators were seeded with
         self.losses = DeferredLosses(device, self.world)
         self.listener = listener or StepListener()
         is_scaled = precision == "fp16"  # without a scaled loss, fp16 gradients underflow
@@ -163,7 +165,7 @@ class Step:
         total_weight = self._total_weight(targets, global_labels)
         earlier: Tensor | None = None
         for part in first:
-            with self.replica.unsynced() if self.replica else nullcontext():
+            with self.replica.no_sync() if self.replica else nullcontext():
                 loss, share = self._forward(*part, total_weight)
                 value = _multiply(loss.detach(), share)
                 earlier = value if earlier is None else earlier + value
@@ -186,6 +188,8 @@ class Step:
         release_cached_memory(self.device)
         self.listener.out_of_memory(2 * self.accumulate)  # may raise: nothing has changed by then
         self.accumulate *= 2
+        if self.random_key:  # the failed attempt may have drawn random numbers
+            seed_generators(self.device, *self.random_key)
 
     def _parts(self, inputs: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Split a batch, on all ranks into equally many parts, of which some may be empty."""

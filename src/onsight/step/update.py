@@ -150,23 +150,26 @@ class Update:
 
     def augment(self, batch: Batch, epoch: int, step: int) -> tuple[Tensor, Tensor]:
         """Seed torch's generators; return the inputs (B, C, H, W) and targets of a batch."""
-        seed_generators(self.step.device, self.seed, epoch, step, self.step.world.rank)
+        self.step.random_key = (self.seed, epoch, step, self.step.world.rank)
+        seed_generators(self.step.device, *self.step.random_key)
         inputs, numbers = self._change(batch, epoch)
-        return self.augmentation.mixed(inputs, batch.labels, numbers, self.classes)
+        return self.augmentation.mix_batch(inputs, batch.labels, numbers, self.classes)
 
     def _change(self, batch: Batch, epoch: int) -> tuple[Tensor, Numbers]:
         """Return a batch's inputs before mixing, and their random numbers.
 
         Small batches come in chunks, which are changed all at once.
         """
-        if batch.part is None:
-            numbers = self.augmentation.draw(self.seed, epoch, batch.ids)
-            return self.augmentation.change(batch.images, numbers, self.normalization), numbers
-        chunk, start = batch.part
+        if batch.place_in_chunk is None:
+            numbers = self.augmentation.draw_numbers(self.seed, epoch, batch.ids)
+            return self.augmentation.augment_images(
+                batch.images, numbers, self.normalization
+            ), numbers
+        chunk, start = batch.place_in_chunk
         if self.chunk is None or self.chunk.chunk is not chunk or self.chunk.epoch != epoch:
             self.chunk = None  # frees its memory
-            numbers = self.augmentation.draw(self.seed, epoch, chunk.ids)
-            inputs = self.augmentation.change(chunk.images, numbers, self.normalization)
+            numbers = self.augmentation.draw_numbers(self.seed, epoch, chunk.ids)
+            inputs = self.augmentation.augment_images(chunk.images, numbers, self.normalization)
             self.chunk = _AugmentedChunk(chunk, epoch, inputs, numbers)
         inputs, numbers = self.chunk.inputs, self.chunk.numbers
         mine = slice(start, start + len(batch.ids))

@@ -16,7 +16,7 @@ from typing import Any
 
 from onsight.cluster.session import list_live_nodes, ray_cluster
 from onsight.errors import Interrupted, OnsightError, OutputError
-from onsight.ranks.signals import handling
+from onsight.ranks.signals import handle_stop_signals
 from onsight.report.console import Reporter
 from onsight.sweeper.plan import PlannedRun, Settings
 from onsight.training.run_folder import lock_folder
@@ -136,7 +136,7 @@ def _run_child(request: dict[str, Any]) -> dict[str, Any]:
     ) as child:
         assert child.stdin
         assert child.stdout
-        with handling(lambda number, frame: child.send_signal(number)):
+        with handle_stop_signals(lambda number, frame: child.send_signal(number)):
             with suppress(BrokenPipeError):  # the process has already ended
                 child.stdin.write(json.dumps(request).encode() + b"\n")
             line = child.stdout.readline()

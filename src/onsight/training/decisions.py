@@ -1,4 +1,4 @@
-"""The decisions of a run that depend on time or memory, on record so that they can be repeated."""
+"""Records the decisions of a run that depend on time or memory, so that they can be repeated."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from onsight.files import disk_errors
 from onsight.ranks.world import World
 
 DECISIONS = "decisions.jsonl"
-_HEADER = "run"  # the name of the line that says what the others belong to
+_HEADER = "run"  # the name of the line with what all decisions depend on
 
 Value = TypeVar("Value")  # what JSON can express
 
@@ -19,12 +19,12 @@ class Decisions:
     """Decisions by name, one JSON line each, written before they are carried out.
 
     A decision on record is repeated. Any other is made by the first rank, for all. Lines are not
-    fsynced: what a power failure loses is also lost from the weights, and checkpoints keep a copy.
+    fsynced: after a power failure, the copy in the last checkpoint is used.
 
     Args:
-        folder: Of the run, which holds the record; None keeps none.
+        folder: Of the run, where the record is written; None for no record.
         world: The ranks of the run.
-        is_timed: Whether the run has a deadline; without one only what memory decided is kept.
+        is_timed: Whether the run has a deadline; otherwise only what memory decided is recorded.
         repeated_run: The folder of a run whose decisions are to be repeated.
     """
 
@@ -49,22 +49,22 @@ class Decisions:
         return Decisions(folder, self.world, is_timed=self.is_timed, repeated_run=repeated)
 
     def begin(self, header: Mapping[str, Any]) -> list[str]:
-        """Take over the decisions of the run to repeat, if they were made for the same.
+        """Take over the decisions of the run to repeat, if they depend on the same.
 
         Args:
             header: What decisions depend on, such as the images.
 
         Returns:
-            The names in the header that differ; then nothing is repeated.
+            What differs, by its name in the header; then nothing is repeated.
         """
         self.header = header
         if self.repeated_run:
             recorded = self._read(self.repeated_run)
             before = recorded.get(_HEADER, header)
-            odd = [name for name, value in header.items() if before.get(name) != value]
-            if odd:
+            differing = [name for name, value in header.items() if before.get(name) != value]
+            if differing:
                 self.repeated_run = None
-                return odd
+                return differing
             self.update(recorded)
         return []
 
@@ -91,7 +91,7 @@ class Decisions:
             _append_line(self.folder / DECISIONS, json.dumps({"decision": name, "value": value}))
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Add decisions that another copy of the record has; its values win."""
+        """Add the decisions of another copy of the record, which takes precedence."""
         for name, value in values.items():
             if name not in self.values or self.values[name] != value:
                 self.record(name, value)
@@ -108,7 +108,7 @@ class Decisions:
 
 
 def read_decisions(run: Path) -> dict[str, Any]:
-    """Read the record of a run: the last line of each name counts, one cut short is ignored."""
+    """Read the record of a run; the last line of each name counts, a truncated one is ignored."""
     values: dict[str, Any] = {}
     path = run / DECISIONS
     if not path.is_file():
@@ -123,7 +123,7 @@ def read_decisions(run: Path) -> dict[str, Any]:
 
 
 def _append_line(path: Path, line: str) -> None:
-    """Append a line, on its own even if the one before it was cut short by a full disk."""
+    """Append a line, after a line break if a full disk has truncated the previous one."""
     with disk_errors(path), path.open("a+b") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
@@ -132,6 +132,6 @@ def _append_line(path: Path, line: str) -> None:
 
 
 def is_complete(decisions: Mapping[str, Any]) -> bool:
-    """Return whether training came to its end, if it was divided into segments."""
+    """Return whether training finished, if it was divided into segments."""
     segments = [value for name, value in decisions.items() if name.startswith("segment ")]
     return not segments or None in segments

@@ -50,7 +50,7 @@ def evaluate(classifier: Classifier, dataset: Dataset, tta: str, world: World) -
     loader = Loader(dataset.images, ids, batch_size, device, world.rank, world.size)
 
     def batches() -> Iterator[Batch]:
-        return world.follow(loader.in_order(), f"evaluating the {SPLIT_NAMES[split]} images")
+        return world.report_each(loader.in_order(), f"evaluating the {SPLIT_NAMES[split]} images")
 
     per_image = gather_per_image(evaluate_with_scores(classifier, batches()), ids, world)
     views = None

@@ -1,4 +1,4 @@
-"""Trains one network on the split of a planned run, from its start or its last checkpoint."""
+"""Trains one network as planned, from its start or its last checkpoint."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -27,16 +27,15 @@ from onsight.step.build import make_net, make_update
 from onsight.step.calibrate import (
     DETECTOR_IMAGES,
     TEMPERATURE_IMAGES,
-    calibrate,
-    fit_out_of_distribution_detector,
+    fit_detector_on_features,
+    fit_detector_on_images,
+    fit_temperature_on_images,
+    fit_temperature_on_logits,
     recalibrate_norms,
-    set_out_of_distribution,
-    set_temperature,
 )
-from onsight.step.fine_tuning import HEAD_SHARE
 from onsight.text import fixed_percent, joined, percent
 from onsight.training.checkpoint import load_weights
-from onsight.training.fit_head import FittedHead, fit_head, fits_head, put_head
+from onsight.training.fit_head import FittedHead, fit_head, set_head, uses_fitted_head
 from onsight.training.interpolation import FRACTIONS, Interpolation
 from onsight.training.job import RunJob
 from onsight.training.listener import RunListener
@@ -59,7 +58,7 @@ _MAX_INTERPOLATION_FRACTION = 0.1  # of the time left, for evaluating interpolat
 
 @dataclass(frozen=True)
 class Trained:
-    """A network with the weights that were chosen, and how its training went.
+    """A trained network with the weights that are kept.
 
     Args:
         classifier: The network.
@@ -82,12 +81,12 @@ class Trained:
 
 @dataclass(frozen=True)
 class Shared:
-    """What the trainings of a run have in common besides the run folder.
+    """What all trainings of a run use: loggers, provenance and computed features.
 
     Args:
-        loggers: Hear of every epoch.
-        provenance: What model files say about their origin.
-        features: Those that one training has computed and another can use.
+        loggers: Are told of every epoch.
+        provenance: What model files contain about their origin.
+        features: Computed by one training, and used by the others.
     """
 
     loggers: Loggers
@@ -105,7 +104,7 @@ def fit(planned: PlannedRun, shared: Shared, job: RunJob) -> Trained:
     net = make_net(config, data.dataset, data.device, data.module, announce)
     head = None
     resumes = job.resume and job.folder.last_checkpoint.exists()
-    if fits_head(config, net) and not resumes:
+    if uses_fitted_head(config, net) and not resumes:
         head = _fit_head(planned, net, shared, job)
         if config.freeze:
             return _without_training(planned, net, head, shared, job)
@@ -179,7 +178,7 @@ def _train_layers(
 
 
 def _time_saving(trainer: Trainer) -> float:
-    """Write a checkpoint; return the seconds that takes."""
+    """Write a checkpoint and return the seconds it took."""
     begun = time.perf_counter()
     trainer.checkpoints.save(trainer.update, trainer.progress)
     trainer.checkpoints.wait()
@@ -300,7 +299,7 @@ def _announcing_weights(
     def announce(loaded: LoadedWeights) -> None:
         reporter.say(loaded.sentence)
         expected = expected_input(config.model, config.weights)
-        differences = expected.differences(size, config.fit) if expected else ""
+        differences = expected.describe_differences(size, config.fit) if expected else ""
         if differences:
             reporter.say(differences)
 
@@ -309,21 +308,11 @@ def _announcing_weights(
 
 def _fit_head(planned: PlannedRun, net: nn.Module, shared: Shared, job: RunJob) -> FittedHead:
     """Fit the head in a part of the time, or in all of it if nothing else is trained."""
-    config, data = planned.config, planned.data
-    fraction = 1.0 if config.freeze else HEAD_SHARE
+    config = planned.config
     reserve_evaluation(job.deadline, config, planned.dataset, planned.estimates.image_seconds)
-    classifier = Classifier(net, data.normalization, config.precision, data.device)
-    job.world.does("fitting the head")
+    job.world.report_activity("fitting the head")
     with job.world.watchdog_paused():  # every rank computes the same, in its own time
-        return fit_head(
-            config,
-            data,
-            classifier,
-            job.reporter,
-            job.decisions,
-            lambda: fraction * job.deadline.remaining(),
-            shared.features,
-        )
+        return fit_head(config, planned.data, net, job, shared.features)
 
 
 def _without_training(
@@ -338,13 +327,17 @@ def _without_training(
         progress.add_row(head.row)
         log.log_epoch(head.row)
     # The temperature is that of the head which has not learned from validation images.
-    temperature = set_temperature(classifier, head.logits, head.labels, job.world)
-    detector = set_out_of_distribution(classifier, head.seen, head.features, job.world)
-    if head.kept:
-        put_head(classifier.net, head.kept)
+    temperature = fit_temperature_on_logits(
+        classifier, head.validation_logits, head.validation_labels, job.world
+    )
+    detector = fit_detector_on_features(
+        classifier, head.training_features, head.validation_features, job.world
+    )
+    if head.refit_head:
+        set_head(classifier.net, head.refit_head)
     seconds = {"training": head.seconds}
     return Trained(
-        classifier, progress, temperature, detector, seconds, head.kept_images, head.fewer
+        classifier, progress, temperature, detector, seconds, head.refit_images, head.learning_curve
     )
 
 
@@ -373,9 +366,11 @@ def _calibrate(
 
     validation, training = dataset.ids(VALIDATION), dataset.ids(TRAIN)
     count = count_images("temperature", TEMPERATURE_IMAGES, 1)
-    temperature = calibrate(classifier, dataset.images, validation[:count], job.world)
+    temperature = fit_temperature_on_images(
+        classifier, dataset.images, validation[:count], job.world
+    )
     count = count_images("detector", DETECTOR_IMAGES, 2)
-    detector = fit_out_of_distribution_detector(
+    detector = fit_detector_on_images(
         classifier, dataset.images, training[:count], validation[:count], job.world
     )
     seconds["calibration"] = time.perf_counter() - begun

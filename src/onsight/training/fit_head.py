@@ -1,15 +1,17 @@
-"""Fits a network's head on the features of its backbone: before fine-tuning, or instead of it."""
+"""Fits a network's head on the features of its backbone: before fine-tuning, or instead of it.
+
+D features, K classes, m training images, n validation images.
+"""
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from onsight.config import Config
+from onsight.config import Config, find_unused_by_fitted_head
 from onsight.data.cache import find_cache_folder
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
@@ -36,200 +38,237 @@ from onsight.features.heads import (
     HiddenSettings,
     LabelledFeatures,
     LinearHead,
-    hidden_fit_operations,
+    count_hidden_fit_operations,
 )
 from onsight.models.catalog import is_user_spec
 from onsight.models.classifier import Classifier
 from onsight.models.head import HiddenHead, find_head, set_hidden_head, set_linear_head
-from onsight.report.console import Reporter
 from onsight.step.build import loss_weights
 from onsight.step.calibrate import DETECTOR_IMAGES
-from onsight.text import fixed_percent, plural
-from onsight.training.decisions import Decisions
+from onsight.step.fine_tuning import HEAD_SHARE
+from onsight.text import fixed_percent, joined, plural
+from onsight.training.job import Job
 from onsight.tune.training_data import TrainingData
 
-_AGAIN = 1.5  # times as long as fitting on the training images, to be on the safe side
-_CURVE = 8.0  # the same for heads on parts of the images, if judged by folds
+# Estimated times of optional fits, as multiples of the time of the first fit.
+_REFIT_TIME = 1.5  # on the training and validation images
+_CURVE_TIME = 8.0  # on growing parts of the images, in each fold of a cross-validation
 
-
-def fits_head(config: Config, net: nn.Module) -> bool:
-    """Whether a run fits its head on features: it is frozen, or starts from published weights."""
-    head = find_head(net)
-    plain = config.loss == "cross-entropy" and isinstance(head, nn.Linear) and head.bias is not None
-    return plain and (config.freeze or config.starts_from_weights)
+# A hidden layer is tried with at least this many images; with fewer, the comparison is noise.
+_MIN_HIDDEN_TRAINING, _MIN_HIDDEN_VALIDATION = 500, 100
+_MIN_GAIN = 0.01  # smallest relative decrease of the loss that is worth a hidden layer
+_HIDDEN_FITS = 2  # fits of a hidden layer to reserve time for: the second is the refit
+_OPERATIONS_PER_SECOND = 1e10  # of a slow processor
 
 
 @dataclass(frozen=True)
 class FittedHead:
-    """What fitting a head gave: a row for the history, and its cost.
+    """A head fitted on features.
 
-    images: images whose features were computed, counting each view. logits, labels: (n, K) and
-    (n,) of the validation images, features: (n, D) theirs; seen: (m, D) of the first 1,000
-    training images. kept: the same head fitted on the validation images too, to
-    replace the one that they judged; None where that one stays.
-    kept_images: how many kept is fitted on. fewer: what it achieved with fewer images, if it is not
-    fine-tuned and there was time to find out.
+    Attributes:
+        row: The head as epoch 0 of the history.
+        images: Images whose features were computed, counting each view.
+        seconds: Time for features and fitting.
+        validation_logits: The head's logits of the validation images, (n, K).
+        validation_labels: Their labels, (n,).
+        validation_features: Their features, (n, D).
+        training_features: Features of the first 1,000 training images, (m, D).
+        refit_head: A head with the same settings fitted on the validation images too, to replace
+            the head that they evaluated. None if that one is final.
+        refit_images: Images that refit_head was fitted on.
+        learning_curve: Accuracy with fewer training images; empty if the network is fine-tuned or
+            time was short.
     """
 
     row: EpochRow
     images: int
     seconds: float
-    logits: Tensor
-    labels: Tensor
-    features: Tensor
-    seen: Tensor
-    kept: LinearHead | HiddenHead | None = None
-    kept_images: int = 0
-    fewer: tuple[LearningCurvePoint, ...] = ()
+    validation_logits: Tensor
+    validation_labels: Tensor
+    validation_features: Tensor
+    training_features: Tensor
+    refit_head: LinearHead | HiddenHead | None = None
+    refit_images: int = 0
+    learning_curve: tuple[LearningCurvePoint, ...] = ()
+
+
+def uses_fitted_head(config: Config, net: nn.Module) -> bool:
+    """Return whether a run fits its head on features.
+
+    It does if the backbone is frozen or has pretrained weights.
+    """
+    head = find_head(net)
+    can_be_fitted = isinstance(head, nn.Linear) and head.bias is not None
+    is_needed = config.freeze or config.starts_from_weights
+    return config.loss == "cross-entropy" and can_be_fitted and is_needed
 
 
 def fit_head(
     config: Config,
     data: TrainingData,
-    classifier: Classifier,
-    reporter: Reporter,
-    decisions: Decisions | None = None,
-    left_seconds: Callable[[], float] = lambda: math.inf,
-    shared: SharedFeatures | None = None,
+    net: nn.Module,
+    job: Job,
+    shared: SharedFeatures,
 ) -> FittedHead:
-    """Compute features, choose and fit the head, and put it into the classifier's network.
+    """Compute features, choose and fit a head, and put it into the network.
 
-    decisions: what is decided by the time left is kept here, or repeated; left_seconds: the time
-    left for it; as many images are used as there is time for. shared: features that other trainings
-    of the run have computed.
+    As many images are used as there is time for. Decisions that depend on time are recorded in
+    the job, or repeated from its record.
+
+    Args:
+        config: The settings.
+        data: The images.
+        net: The network, whose head is replaced.
+        job: Its deadline limits the time.
+        shared: Features that other trainings of the run have computed.
     """
-    begun = time.perf_counter()
-    shared = shared or SharedFeatures()
-    decisions = decisions or Decisions()
-    passes = _FeaturePasses(config, data, classifier, reporter, decisions, left_seconds, shared)
-    validation = passes.labelled("validation", VALIDATION, [PLAIN], 0.2)
+    started = time.perf_counter()
+    if config.freeze:
+        _report_unused_settings(config, job)
+    loader = _FeatureLoader(config, data, net, job, shared)
+    validation = loader.load("validation", VALIDATION, [PLAIN], 0.2)
     views = [PLAIN, MIRRORED] if config.flip else [PLAIN]
-    train = passes.labelled("training", TRAIN, views, 0.9)
-    classes = len(data.dataset.classes)
-    weights = loss_weights(config, data.dataset)
-    chosen = choose_head(train, validation, classes, weights)
-    before_seconds = left_seconds()
-    head = chosen.settings.fit(train, classes, weights)
-    if _may_have_hidden_layer(config, data, classifier.net):
-        chosen, head = try_hidden_layer(
-            chosen, head, train, validation, classes, weights, config.seed, decisions, left_seconds
-        )
-    put_head(classifier.net, head)
-    seconds = time.perf_counter() - begun
-    loss = _loss(head(train.views[0]), train.labels)
+    train = loader.load("training", TRAIN, views, 0.9)
+    classes, class_weights = len(data.dataset.classes), loss_weights(config, data.dataset)
+    chosen = choose_head(train, validation, classes, class_weights)
+    seconds_before = loader.left_seconds()
+    head = chosen.settings.fit(train, classes, class_weights)
+    if (
+        _may_add_hidden_layer(config, data, net)
+        and has_enough_images(train, validation)
+        and loader.has_time_for("hidden layer", estimate_hidden_seconds(train, classes))
+    ):
+        chosen, head = try_hidden_layer(chosen, head, train, validation, class_weights, config.seed)
+    set_head(net, head)
     logits = head(validation.views[0])
-    row = _row(loss, logits, validation.labels, passes.images, seconds)
-    sentence = _sentence(chosen, passes, len(train), len(train.views), seconds)
-    fitting_seconds = before_seconds - left_seconds()
-    every = passes.with_validation(train, views, fitting_seconds) if config.freeze else None
-    kept = None
-    if every:
-        kept = chosen.settings.fit(every, classes, weights)
-        sentence += f"; then refit on all {len(every):,} training and validation images"
-    reporter.say(sentence)
-    fewer: list[LearningCurvePoint] = []
-
-    def has_time_for_curve() -> bool:
-        # Without a limit the seconds are nan, which is never more.
-        return not _CURVE * fitting_seconds > left_seconds()
-
-    if config.freeze and decisions.decide("learning curve", has_time_for_curve):
+    seconds = time.perf_counter() - started
+    train_loss = _mean_loss(head(train.views[0]), train.labels)
+    row = _make_row(train_loss, logits, validation.labels, loader.images, seconds)
+    summary = _summarise(chosen, train, loader, seconds)
+    fit_seconds = seconds_before - loader.left_seconds()  # nan without a deadline
+    refit_data = loader.load_for_refit(train, views, fit_seconds) if config.freeze else None
+    refit_head = None
+    if refit_data:
+        refit_head = chosen.settings.fit(refit_data, classes, class_weights)
+        summary += f"; then refit on all {len(refit_data):,} training and validation images"
+    job.reporter.say(summary)
+    learning_curve: list[LearningCurvePoint] = []
+    if config.freeze and loader.has_time_for("learning curve", _CURVE_TIME * fit_seconds):
         rounds = split_rounds(train, validation)
-        fewer = measure_learning_curve(rounds, chosen.settings, classes, weights)
-    seconds = time.perf_counter() - begun
-    count = len(every) if every else 0
-    judged = logits, validation.labels, validation.views[0], train.views[0, :DETECTOR_IMAGES]
-    return FittedHead(row, passes.images, seconds, *judged, kept, count, tuple(fewer))
+        learning_curve = measure_learning_curve(rounds, chosen.settings, classes, class_weights)
+    return FittedHead(
+        row=row,
+        images=loader.images,
+        seconds=time.perf_counter() - started,
+        validation_logits=logits,
+        validation_labels=validation.labels,
+        validation_features=validation.views[0],
+        training_features=train.views[0, :DETECTOR_IMAGES],
+        refit_head=refit_head,
+        refit_images=len(refit_data) if refit_data else 0,
+        learning_curve=tuple(learning_curve),
+    )
 
 
-def put_head(net: nn.Module, head: LinearHead | HiddenHead) -> None:
-    """Make a fitted head the network's own. Raises ModelError."""
+def set_head(net: nn.Module, head: LinearHead | HiddenHead) -> None:
+    """Replace the network's head with a fitted one. Raises ModelError."""
     if isinstance(head, HiddenHead):
         set_hidden_head(net, head)
     else:
         set_linear_head(net, head.weight, head.bias)
 
 
-def _may_have_hidden_layer(config: Config, data: TrainingData, net: nn.Module) -> bool:
-    """Whether the network's layers may change: not if they are trained, or somebody's own."""
-    own = data.module is not None or is_user_spec(config.model)
-    return config.freeze and not own and find_head(net) is not net
+class _FeatureLoader:
+    """Loads features of a run's images from the cache, or computes them as far as time allows.
 
-
-class _FeaturePasses:
-    """Computes the features of a run's images, as far as there is time, and counts them."""
+    Attributes:
+        images: Images whose features were computed, counting each view.
+        seconds: Time spent computing them.
+    """
 
     def __init__(
-        self,
-        config: Config,
-        data: TrainingData,
-        classifier: Classifier,
-        reporter: Reporter,
-        decisions: Decisions,
-        left_seconds: Callable[[], float],
-        shared: SharedFeatures,
+        self, config: Config, data: TrainingData, net: nn.Module, job: Job, shared: SharedFeatures
     ) -> None:
-        self.data, self.classifier, self.reporter = data, classifier, reporter
-        self.decisions = decisions
-        self.left_seconds = left_seconds
-        self.shared = shared
+        self.data, self.job, self.shared = data, job, shared
+        self.classifier = Classifier(net, data.normalization, config.precision, data.device)
+        self.time_share = 1.0 if config.freeze else HEAD_SHARE
         self.store = FeatureStore(find_cache_folder(config.cache_folder))
         self.images = 0
         self.seconds = 0.0
 
-    def labelled(
+    def left_seconds(self) -> float:
+        """Return the time left for the head; infinity without a deadline."""
+        return self.time_share * self.job.deadline.remaining()
+
+    def has_time_for(self, name: str, seconds: float) -> bool:
+        """Decide whether something optional that takes some seconds is done.
+
+        Args:
+            name: The name of the decision on record.
+            seconds: The estimated time; nan if there is no deadline.
+        """
+        return self.job.decisions.decide(name, lambda: not seconds > self.left_seconds())
+
+    def load(
         self, name: str, split: int, views: list[str], share_of_time: float
     ) -> LabelledFeatures:
-        """The features of a split's images in these views, with their labels.
+        """Return the features and labels of a split's images, or of as many as time allows.
 
-        name: by which the number of features is on record.
+        Args:
+            name: The name under which the number of images is recorded.
+            split: TRAIN or VALIDATION.
+            views: The views to compute. All but the first are left out if time runs out.
+            share_of_time: Fraction of the time left that this may take.
         """
         dataset = self.data.dataset
         ids = dataset.ids(split)
         labels = torch.from_numpy(dataset.pack.index.labels)[ids].long()
         deadline = time.monotonic() + share_of_time * self.left_seconds()
-        computed: list[Tensor] = []
+        loaded: list[Tensor] = []
         for view in views:
-            features = self._pass(f"{view} {name} features", ids, view, deadline)
-            if computed and len(features) < len(computed[0]):
-                break  # no time for all of another view: do without it
-            computed.append(features)
-        views_of_all = torch.stack(computed)
-        return LabelledFeatures(views_of_all, labels[: views_of_all.shape[1]])
+            features = self._load_in_time(f"{view} {name} features", ids, view, deadline)
+            if loaded and len(features) < len(loaded[0]):
+                break
+            loaded.append(features)
+        count = len(loaded[0])  # an edited record may claim more of another view
+        return LabelledFeatures(torch.stack([view[:count] for view in loaded]), labels[:count])
 
-    def with_validation(
-        self, train: LabelledFeatures, views: list[str], fitting_seconds: float
+    def load_for_refit(
+        self, train: LabelledFeatures, views: list[str], fit_seconds: float
     ) -> LabelledFeatures | None:
-        """The training and validation images, if the head may and can be fitted on both.
+        """Return the training and validation images together, to fit the final head on.
 
-        fitting_seconds: what fitting it on the training images took. None where validation
-        images judge the run, or where there was no time for all training images.
+        Args:
+            train: The training images.
+            views: Their views.
+            fit_seconds: Time of the fit on the training images; nan if there is no deadline.
+
+        Returns:
+            None if the run is evaluated on validation images, or time does not suffice for all
+            images.
         """
         dataset = self.data.dataset
-        judged_by_others = (dataset.splits == TEST).any() or dataset.folds.value > 1
-        if not judged_by_others or len(train) < len(dataset.ids(TRAIN)):
+        has_test_images = (dataset.splits == TEST).any() or dataset.folds.value > 1
+        if not has_test_images or len(train) < len(dataset.ids(TRAIN)):
             return None
-        validation = self.labelled("refit", VALIDATION, views[: len(train.views)], 0.5)
+        validation = self.load("refit", VALIDATION, views[: len(train.views)], 0.5)
         is_complete = len(validation) == len(dataset.ids(VALIDATION)) > 0
         if not is_complete or len(validation.views) < len(train.views):
             return None
+        if not self.has_time_for("refit", _REFIT_TIME * fit_seconds):
+            return None
+        return train.join(validation)
 
-        def is_in_time() -> bool:
-            # Without a limit the seconds are nan, which is never more.
-            return not _AGAIN * fitting_seconds > self.left_seconds()
+    def _load_in_time(self, name: str, ids: Tensor, view: str, deadline: float) -> Tensor:
+        """Return the features of the first images: as many as on record, or as time allows."""
+        loaded: list[Tensor] = []
 
-        return train.joined(validation) if self.decisions.decide("refit", is_in_time) else None
+        def count_loaded() -> int:
+            loaded.append(self._load(ids, view, deadline))
+            return len(loaded[0])
 
-    def _pass(self, name: str, ids: Tensor, view: str, deadline: float) -> Tensor:
-        """The features of the first images: as many as on record, or as there is time for."""
-        computed: list[Tensor] = []
-
-        def compute() -> int:
-            computed.append(self._load(ids, view, deadline))
-            return len(computed[0])
-
-        count = self.decisions.decide(name, compute)
-        return computed[0] if computed else self._load(ids[:count], view, math.inf)
+        count = self.job.decisions.decide(name, count_loaded)
+        return loaded[0] if loaded else self._load(ids[:count], view, math.inf)
 
     def _load(self, ids: Tensor, view: str, deadline: float) -> Tensor:
         dataset = self.data.dataset
@@ -237,34 +276,111 @@ class _FeaturePasses:
         key = features_key(self.classifier, dataset.format, digests, view)
         kind = view, self.classifier.normalization, self.classifier.precision
 
-        def rows() -> Tensor:
-            return self.shared.get(kind, ids, lambda some: self._compute(some, view, deadline))
+        def load_shared() -> Tensor:
+            return self.shared.get(kind, ids, lambda rest: self._compute(rest, view, deadline))
 
-        return self.store.get(key, rows, len(ids))
+        return self.store.get(key, load_shared, len(ids))
 
     def _compute(self, ids: Tensor, view: str, deadline: float) -> Tensor:
         device = self.classifier.device
         loader = feature_loader(Loader(self.data.images, ids, 1, device))
-        begun = time.perf_counter()
-        with self.reporter.bar(f"features ({view})", len(ids)) as bar:
+        started = time.perf_counter()
+        with self.job.reporter.bar(f"features ({view})", len(ids)) as bar:
             features = compute_features(
                 self.classifier, loader.in_order(), view, bar.advance, deadline
             )
-        self.seconds += time.perf_counter() - begun
+        self.seconds += time.perf_counter() - started
         self.images += len(features)
         return features
 
 
-def _loss(logits: Tensor, labels: Tensor) -> float | None:
+def has_enough_images(train: LabelledFeatures, validation: LabelledFeatures) -> bool:
+    """Return whether there are enough images to fit and compare a head with a hidden layer."""
+    return len(train) >= _MIN_HIDDEN_TRAINING and len(validation) >= _MIN_HIDDEN_VALIDATION
+
+
+def estimate_hidden_seconds(train: LabelledFeatures, classes: int) -> float:
+    """Return an upper estimate of the time to fit a head with a hidden layer, and to refit it."""
+    return _HIDDEN_FITS * count_hidden_fit_operations(train, classes) / _OPERATIONS_PER_SECOND
+
+
+def try_hidden_layer(
+    chosen: ChosenHead,
+    linear: LinearHead | HiddenHead,
+    train: LabelledFeatures,
+    validation: LabelledFeatures,
+    class_weights: Tensor | None,
+    seed: int,
+) -> tuple[ChosenHead, LinearHead | HiddenHead]:
+    """Fit a head with a hidden layer, and return it if it is clearly better than the linear one.
+
+    Args:
+        chosen: The settings of the linear head.
+        linear: The linear head, fitted on the training images.
+        train: The training images.
+        validation: The images that both heads are compared on.
+        class_weights: The weight of each class in the loss, (K,).
+        seed: The seed of the hidden layer.
+
+    Returns:
+        The settings and the head that did better.
+    """
+    settings = HiddenSettings(seed)
+    hidden = settings.fit(train, chosen.logits.shape[1], class_weights)
+    features, labels = validation.views[0], validation.labels
+    logits: Tensor = hidden(features)
+    if not is_clearly_better(logits, linear(features), labels):
+        return chosen, linear
+    return replace(chosen, settings=settings, logits=logits, labels=labels), hidden
+
+
+def is_clearly_better(logits: Tensor, baseline: Tensor, labels: Tensor) -> bool:
+    """Return whether logits (n, K) are at least as accurate as the baseline, with a lower loss.
+
+    The loss must be lower by 1%, and by more than one standard error of the mean difference. Each
+    loss is computed at the temperature that fits the logits, because the final head gets one too.
+    """
+    correct, baseline_correct = (
+        int((outputs.argmax(dim=1) == labels).sum()) for outputs in (logits, baseline)
+    )
+    baseline_losses = _calibrated_losses(baseline, labels)
+    gain = baseline_losses - _calibrated_losses(logits, labels)
+    min_gain = torch.maximum(gain.std() / len(gain) ** 0.5, _MIN_GAIN * baseline_losses.mean())
+    return correct >= baseline_correct and bool(gain.mean() > min_gain)
+
+
+def _report_unused_settings(config: Config, job: Job) -> None:
+    # A line rather than a warning, because warnings are repeated for each fold.
+    unused = find_unused_by_fitted_head(config)
+    if unused:
+        have = "has" if len(unused) == 1 else "have"
+        job.reporter.say(
+            "the backbone is frozen and its head is not trained but fitted: "
+            f"{joined(unused)} {have} no effect"
+        )
+
+
+def _may_add_hidden_layer(config: Config, data: TrainingData, net: nn.Module) -> bool:
+    """Return whether the network's layers may change: not the user's own, nor before training."""
+    is_users = data.module is not None or is_user_spec(config.model)
+    return config.freeze and not is_users and find_head(net) is not net
+
+
+def _calibrated_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    calibrated = logits.double() / fit_temperature(logits, labels)
+    return F.cross_entropy(calibrated, labels, reduction="none")
+
+
+def _mean_loss(logits: Tensor, labels: Tensor) -> float | None:
     return float(F.cross_entropy(logits, labels)) if len(labels) else None
 
 
-def _row(
+def _make_row(
     train_loss: float | None, logits: Tensor, labels: Tensor, images: int, seconds: float
 ) -> EpochRow:
-    """The head as epoch 0 of the history."""
-    right = int((logits.argmax(dim=1) == labels).sum())
-    accuracy = proportion_with_interval("validation_accuracy", right, len(labels))
+    """Return the row for epoch 0 of the history, from the logits of the validation images."""
+    correct = int((logits.argmax(dim=1) == labels).sum())
+    accuracy = proportion_with_interval("validation_accuracy", correct, len(labels))
     return {
         "epoch": 0,
         "train_loss": train_loss or 0.0,
@@ -273,7 +389,7 @@ def _row(
         "images_per_second": images / seconds,
         "data_wait_share": 0.0,
         "lines": [],
-        "validation_loss": _loss(logits, labels),
+        "validation_loss": _mean_loss(logits, labels),
         "validation_accuracy": accuracy["validation_accuracy"],
         "validation_accuracy_low": accuracy["validation_accuracy_low"],
         "validation_accuracy_high": accuracy["validation_accuracy_high"],
@@ -281,72 +397,19 @@ def _row(
     }
 
 
-def _sentence(
-    chosen: ChosenHead, passes: _FeaturePasses, images: int, views: int, seconds: float
+def _summarise(
+    chosen: ChosenHead, train: LabelledFeatures, loader: _FeatureLoader, seconds: float
 ) -> str:
     count = len(chosen.labels)
-    found = proportion_with_interval("accuracy", chosen.right, count)
-    low, high = found["accuracy_low"] or 0.0, found["accuracy_high"] or 0.0
-    if passes.images:
-        rate = f"computed at {passes.images / passes.seconds:,.0f} images/s"
+    accuracy = proportion_with_interval("accuracy", chosen.correct, count)
+    low, high = accuracy["accuracy_low"] or 0.0, accuracy["accuracy_high"] or 0.0
+    if loader.images:
+        rate = f"computed at {loader.images / loader.seconds:,.0f} images/s"
     else:
         rate = "reopened from the cache"
-    mirrored = " and their mirror images" if views > 1 else ""
+    mirrored = " and their mirror images" if len(train.views) > 1 else ""
     return (
-        f"head: {chosen.settings} on the features of {plural(images, 'image')}{mirrored} "
-        f"({rate}): {fixed_percent(found['accuracy'])} {chosen.how} "
+        f"head: {chosen.settings} on the features of {plural(len(train), 'image')}{mirrored} "
+        f"({rate}): {fixed_percent(accuracy['accuracy'])} {chosen.method} "
         f"({100 * low:.1f} to {100 * high:.1f}, n = {count:,}), {seconds:.1f} s"
     )
-
-
-_FEWEST, _FEWEST_JUDGED = 500, 100  # training and validation images; with fewer, luck decides
-_GAIN = 0.01  # of the loss; for less, another layer is not worth having
-_FITS = 2  # on training images, and later on those of validation too
-_OPERATIONS_PER_SECOND = 1e10  # of a slow processor
-
-
-def try_hidden_layer(
-    chosen: ChosenHead,
-    linear: LinearHead | HiddenHead,
-    train: LabelledFeatures,
-    validation: LabelledFeatures,
-    classes: int,
-    class_weights: Tensor | None,
-    seed: int,
-    decisions: Decisions,
-    left_seconds: Callable[[], float],
-) -> tuple[ChosenHead, LinearHead | HiddenHead]:
-    """The choice and the head fitted on training images: the linear one, or a better one.
-
-    It takes the linear head's place if validation images show that clearly, not by a hair: it is
-    one more candidate judged by the same images.
-    """
-    has_enough = len(train) >= _FEWEST and len(validation) >= _FEWEST_JUDGED
-    seconds = _FITS * hidden_fit_operations(train, classes) / _OPERATIONS_PER_SECOND
-    if not has_enough or not decisions.decide("hidden layer", lambda: seconds <= left_seconds()):
-        return chosen, linear
-    settings = HiddenSettings(seed)
-    hidden = settings.fit(train, classes, class_weights)
-    features, labels = validation.views[0], validation.labels
-    logits: Tensor = hidden(features)
-    if not is_clearly_better(logits, linear(features), labels):
-        return chosen, linear
-    return replace(chosen, settings=settings, logits=logits, labels=labels), hidden
-
-
-def is_clearly_better(tried: Tensor, usual: Tensor, labels: Tensor) -> bool:
-    """Whether logits (n, K) are as often right as the usual ones, and their loss is lower.
-
-    By a hundredth, and by more than one standard error of the mean difference. Each is judged at
-    the temperature that suits it: one is fitted in the end, whichever head is kept.
-    """
-    right = [int((logits.argmax(dim=1) == labels).sum()) for logits in (tried, usual)]
-    before = _losses(usual, labels)
-    gain = before - _losses(tried, labels)
-    least = torch.maximum(gain.std() / len(gain) ** 0.5, _GAIN * before.mean())
-    return right[0] >= right[1] and bool(gain.mean() > least)
-
-
-def _losses(logits: Tensor, labels: Tensor) -> Tensor:
-    cooled = logits.double() / fit_temperature(logits, labels)
-    return F.cross_entropy(cooled, labels, reduction="none")

@@ -1,4 +1,4 @@
-"""Where a run happens and how much time is left: ranks, run folder, console, clock and record."""
+"""Where a run happens and how much time is left for it."""
 
 import time
 from collections.abc import Iterator
@@ -37,26 +37,38 @@ from onsight_explain.python_process import seconds_since_start
 
 @dataclass(frozen=True)
 class Job:
-    """Where work happens and how much time is left for it, but not what is computed."""
+    """Where work happens and how much time is left for it, but not what is computed.
+
+    Attributes:
+        reporter: The console.
+        device: Where the network is trained, with the reason.
+        threads: Of this rank, for decoding and for computing on a CPU, with the reason.
+        world: The ranks.
+        deadline: When the run must have ended.
+        decisions: The record of what depended on time or memory.
+        spending: How much time choosing and fitting may use.
+        phases: Seconds by phase.
+        is_planned: Whether a run that is resumed has already decided how to train.
+    """
 
     reporter: Reporter
     device: Choice[torch.device]
-    threads: Choice[int]  # per rank, for decoding and for computing on the CPU
+    threads: Choice[int]
     world: World = field(default_factory=World)
     deadline: Deadline = field(default_factory=Deadline)
     decisions: Decisions = field(default_factory=Decisions)
-    spending: Budget | None = None  # what choosing and fitting may use of the time
-    phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
-    is_planned: bool = False  # whether a run that goes on has already decided how to train
+    spending: Budget | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+    is_planned: bool = False
 
     @property
     def budget(self) -> Budget | None:
-        """What choosing and fitting may use of the time; None if that is not limited."""
+        """How much time choosing and fitting may use; None without a deadline."""
         return self.spending if self.deadline.is_set else None
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """Add the seconds of the block to a phase."""
+        """Add the seconds of a block to a phase."""
         begun = time.perf_counter()
         yield
         self.phases[phase] = self.phases.get(phase, 0.0) + time.perf_counter() - begun
@@ -64,11 +76,17 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class RunJob(Job):
-    """The job of a run, which has a folder."""
+    """The job of a run with a folder.
+
+    Attributes:
+        folder: The run folder, claimed for this run.
+        resume: Whether the run goes on from its last checkpoint.
+        unrepeatable: Operations without a deterministic kernel, as far as they have run.
+    """
 
     folder: RunFolder
     resume: bool = False
-    unrepeatable: list[str] = field(default_factory=list)  # operations without a repeatable kernel
+    unrepeatable: list[str] = field(default_factory=list)
 
     def save_config(self, config: Config) -> None:
         """Save the config, from which a run that is killed can be resumed."""
@@ -78,11 +96,11 @@ class RunJob(Job):
     def begin_decisions(self, data_key: str) -> None:
         """Repeat the decisions of another run if they were made for the same images."""
         device = self.device.value.type
-        odd = self.decisions.begin(
+        differing = self.decisions.begin(
             {"images": data_key, "ranks": self.world.size, "kind of device": device}
         )
-        if odd:
-            warn_not_repeated(self.reporter, f"the {' and '.join(odd)} differ")
+        if differing:
+            warn_not_repeated(self.reporter, f"the {' and '.join(differing)} differ")
             self.deadline.is_suspended = False
             self.decisions.is_timed = self.deadline.is_set
         elif self.decisions.repeated_run:
@@ -92,7 +110,7 @@ class RunJob(Job):
 
 @contextmanager
 def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
-    """Join the other ranks and claim the run folder; yields the job, and DATA as resolved.
+    """Join the other ranks and claim the run folder; yield the job, and DATA as resolved.
 
     Raises OutputError if the folder is in use, RankLost if ranks are missing.
     """
@@ -105,14 +123,16 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
     with KERNELS[config.kernels](threads.value):
         world = join(rank_info, device.value, config.cuda_graph == "on", request.store)
         with world.joined():
-            chosen = world.broadcast(
-                "folder", lambda: str(request.out or choose_run_folder(default_name))
+            path = Path(
+                world.broadcast(
+                    "folder", lambda: str(request.out or choose_run_folder(default_name))
+                )
             )
-            refuse_inside_data(Path(chosen), name_data(data), "../runs/first")
+            refuse_inside_data(path, name_data(data), "../runs/first")
             reporter = request.reporter if world.is_main else SilentReporter()
             with (
                 reporting_nondeterministic(reporter.warn) as unrepeatable,
-                _claimed(Path(chosen), request.resume, world) as folder,
+                _claimed(path, request.resume, world) as folder,
             ):
                 if request.not_repeated:
                     warn_not_repeated(reporter, request.not_repeated)
@@ -153,7 +173,7 @@ def report_device(job: Job) -> None:
 
 
 def warn_not_repeated(reporter: Reporter, reason: str) -> None:
-    """Warn that a run goes its own way, though its settings are those of another."""
+    """Warn that a run with the settings of another one does not repeat its decisions."""
     reporter.warn(
         f"the decisions of the run that the settings come from are not repeated: {reason}"
     )

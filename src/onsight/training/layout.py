@@ -1,4 +1,4 @@
-"""What is decided before any image is decoded: the model, how many images, and their size."""
+"""Chooses the model, and which images to decode at which size."""
 
 import math
 from collections.abc import Mapping
@@ -34,9 +34,9 @@ class Layout:
         config: The settings, with all that is decided by now.
         image_size: (height, width) of the model's input in pixels.
         choices: The reasons, by config field.
-        fine_tuning: Those of fine-tuning alone; empty if the model is not fine-tuned.
+        fine_tuning: The reasons of fine-tuning settings; empty if the model is not fine-tuned.
         pace: What was measured before decoding, if there is a budget.
-        decoding_fraction: Of the time left, after which images not yet decoded are left out.
+        decoding_fraction: How much of the time left decoding may take; later images are left out.
     """
 
     source: Source
@@ -49,7 +49,7 @@ class Layout:
 
 
 def find_data(data: str | Source, config: Config, job: Job) -> Source:
-    """Find out what DATA is, and report it. Raises DataError."""
+    """Open DATA and report what it is. Raises DataError."""
     cache_folder = find_cache_folder(config.cache_folder)
     source = find_source(data, ReadOptions.from_config(config.model_dump()), cache_folder)
     job.reporter.say(f"data: {source.description}")
@@ -80,15 +80,16 @@ def _choose_for_model(
         fine_tuning = choose_fine_tuning(config)
         config = settle_fine_tuning(config, fine_tuning)
         cache = find_cache_folder(config.cache_folder)
-        asked_images = config.train_images
+        given_images = config.train_images
         if job.budget and not job.is_planned:
             config = fit_images(
                 job.budget, source, config, job.threads.value, cache, job.reporter, job.world
             )
-        is_drawn = config.train_images != asked_images and job.world.size == 1
+        is_drawn = config.train_images != given_images and job.world.size == 1
         source = take_images(source, config)
         rate = choose_learning_rate(config)
-        job.reporter.choice("learning_rate", rate)
+        if not (config.freeze and config.loss == "cross-entropy"):  # a fitted head has none
+            job.reporter.choice("learning_rate", rate)
         for name, choice in fine_tuning.items():
             job.reporter.choice(name, choice)
         config = config.model_copy(update={"learning_rate": rate.value})

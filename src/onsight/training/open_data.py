@@ -24,7 +24,7 @@ from onsight.text import plural
 from onsight.training.job import Job
 from onsight.training.layout import Layout
 from onsight.tune.budget import Budget
-from onsight.tune.folds import choose_most_folds
+from onsight.tune.folds import choose_max_folds
 from onsight.tune.training_data import data_key
 
 
@@ -70,7 +70,7 @@ def open_data(layout: Layout, module: nn.Module | None, job: Job) -> OpenedData:
             "train_images": _count_train_images(layout, dataset, job.reporter),
         }
     )
-    split = dataset.units.how
+    split = dataset.units.basis
     if not job.budget and job.world.is_main:
         copies = find_copies(dataset)
         if hint := describe_copies(copies, dataset, layout.source.name):
@@ -100,7 +100,7 @@ def _decode(layout: Layout, module: nn.Module | None, job: Job) -> Dataset:
             find_cache_folder(config.cache_folder),
             job.threads.value,
             bar.advance,
-            lambda pack: choose_most_folds(pack, config, job.device.value, job.budget, module),
+            lambda pack: choose_max_folds(pack, config, job.device.value, job.budget, module),
             _decoding_deadline(layout, job.budget),
         )
     _report_images(dataset, job.reporter)

@@ -1,4 +1,4 @@
-"""Puts the images where batches are taken from, and decides how each step is computed."""
+"""Puts the images where batches are gathered from, and chooses how each step is computed."""
 
 import math
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from onsight.data.index import TRAIN
 from onsight.data.loader import Loader
 from onsight.step.fine_tuning import choose_average, choose_freezing
 from onsight.step.losses import choose_class_weights
-from onsight.training.fit_head import fits_head
+from onsight.training.fit_head import uses_fitted_head
 from onsight.training.job import Job
 from onsight.training.open_data import OpenedData
 from onsight.training.placement_check import naming_misplaced
-from onsight.tune.batch_size import UNLIMITED, Allowed, fit_batch, usual_batch
+from onsight.tune.batch_size import fit_batch, usual_batch
 from onsight.tune.budget import Budget
 from onsight.tune.compute import default_options, why_not_graphed
 from onsight.tune.fit_epochs import (
@@ -31,7 +31,13 @@ from onsight.tune.fit_epochs import (
 )
 from onsight.tune.pace import Pace
 from onsight.tune.plan import ComputePlan, Plan, with_tf32_named
-from onsight.tune.planning import choose_compute, choose_inference, unmeasured_plan
+from onsight.tune.planning import (
+    UNLIMITED,
+    MeasuringBudget,
+    choose_compute,
+    choose_inference,
+    unmeasured_plan,
+)
 from onsight.tune.room import move_if_room
 from onsight.tune.training_data import TrainingData, choose_residency, place_data
 from onsight_explain.devices import has_graphs
@@ -42,7 +48,7 @@ _RANKS_NOT_MEASURED = "not measured: all ranks would have to measure the same"
 
 @dataclass(frozen=True)
 class PlacedData:
-    """Images where batches are taken from.
+    """Images where batches are gathered from.
 
     Args:
         data: The images, their normalization, the device and the user's own network, if any.
@@ -84,7 +90,7 @@ class PlannedRun:
 
 
 def place(opened: OpenedData, module: nn.Module | None, job: Job) -> PlacedData:
-    """Put the images on the device, in memory, or leave them in the pack's file."""
+    """Put the images on the device or in memory, or leave them in the pack's file."""
     dataset, device, reporter = opened.dataset, job.device.value, job.reporter
     config, layout = opened.config, opened.layout
     images = choose_residency(dataset.images, device, config.residency, job.world.size)
@@ -114,7 +120,7 @@ def place(opened: OpenedData, module: nn.Module | None, job: Job) -> PlacedData:
 
 
 def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
-    """Decide the batch size and how each step is computed, and with a budget how many epochs fit.
+    """Choose the batch size, how each step is computed and, with a budget, how many epochs fit.
 
     Sets the number of threads of this process.
     """
@@ -123,33 +129,33 @@ def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
     with job.timed("plan"), naming_misplaced(lambda: data.new_network(config)):
         if job.budget:
             fitted = _fit_training(job.budget, config, data, opened.layout.pace, job)
-            batch_size, compute, settled, estimates = fitted
+            batch_size, compute, config, estimates = fitted
         else:
             batch_size = usual_batch(config, len(data.dataset.ids(TRAIN)))
-            sized = config.model_copy(update={"batch_size": batch_size.value})
-            compute = _choose_compute(sized, data, job)
-            settled = _apply(compute, sized)
+            config = config.model_copy(update={"batch_size": batch_size.value})
+            compute = _choose_compute(config, data, job)
+            config = _apply(compute, config)
     choices = {**placed.choices, "device": job.device, "batch_size": batch_size}
     choices |= compute.choices()
     if opened.layout.fine_tuning and not config.freeze:
-        average = choose_average(settled, _expected_steps(settled, data.dataset, estimates, job))
+        average = choose_average(config, _expected_steps(config, data.dataset, estimates, job))
         job.reporter.choice("ema", average)
         choices["ema"] = average
-        settled = settled.model_copy(update={"ema": average.value})
+        config = config.model_copy(update={"ema": average.value})
     plan = Plan(choices, compute.measured)
     found = opened.layout.source.description
-    return PlannedRun(settled, plan, data, opened.key, found, estimates)
+    return PlannedRun(config, plan, data, opened.key, found, estimates)
 
 
 def _apply(compute: ComputePlan, config: Config) -> Config:
-    """The config with the plan, whose threads this process uses from now on."""
-    settled = compute.apply(config)
-    torch.set_num_threads(settled.threads)
-    return settled
+    """Return the config with the plan, and let this process use its number of threads."""
+    config = compute.apply(config)
+    torch.set_num_threads(config.threads)
+    return config
 
 
 def _expected_steps(config: Config, dataset: Dataset, estimates: Estimates, job: Job) -> int:
-    """Steps of one training; with a budget, about as many as there is time for."""
+    """Return the steps of one training; with a budget, about as many as there is time for."""
     if job.budget is None:
         return config.epochs * math.ceil(len(dataset.ids(TRAIN)) / config.batch_size)
     folds = dataset.folds.value
@@ -160,17 +166,16 @@ def _expected_steps(config: Config, dataset: Dataset, estimates: Estimates, job:
 def _fit_training(
     budget: Budget, config: Config, data: TrainingData, pace: Pace | None, job: Job
 ) -> tuple[Choice[int], ComputePlan, Config, Estimates]:
-    """The batch size, the plan and the config with which training fits into a budget."""
+    """Return batch size, plan, config and estimates with which training fits into a budget."""
     training = len(data.dataset.ids(TRAIN))
     if config.freeze and pace and job.world.size == 1:
         with budget.trying():
             compute = _choose_compute(config, data, job)
-        settled = _apply(compute, config)
-        estimates = Estimates(0.0, SLOWER * pace.judge.per_image)
-        reserve_evaluation(budget.deadline, settled, data.dataset, estimates.image_seconds)
         batch_size = usual_batch(config, training)
-        settled = settled.model_copy(update={"batch_size": batch_size.value})
-        return batch_size, compute, settled, estimates
+        config = _apply(compute, config).model_copy(update={"batch_size": batch_size.value})
+        estimates = Estimates(0.0, SLOWER * pace.evaluate.per_image)
+        reserve_evaluation(budget.deadline, config, data.dataset, estimates.image_seconds)
+        return batch_size, compute, config, estimates
     with budget.trying():
         timing = time_run(budget, config, data, job.world, pace)
     budget.read_clock()
@@ -180,16 +185,16 @@ def _fit_training(
     batch_size = fit_batch(config, timing.train, left_seconds, training)
     job.reporter.choice("batch_size", batch_size)
     config = config.model_copy(update={"batch_size": batch_size.value})
-    allowed = Allowed(budget.trial_seconds, timing.build_seconds, timing.train)
+    allowed = MeasuringBudget(budget.trial_seconds, timing.build_seconds, timing.train)
     with budget.trying():
         compute = _choose_compute(config, data, job, left_seconds, allowed)
-    settled = _apply(compute, config)
+    config = _apply(compute, config)
     rate = compute.images_per_second
     batch = min(config.batch_size, training)
     step_seconds = config.batch_size / rate if rate else timing.train.at(batch)
     estimates = Estimates(step_seconds, image_seconds)
-    fitted = fit_epochs(budget, settled, data.dataset, estimates, job.reporter)
-    return batch_size, compute, settled if job.is_planned else fitted, estimates
+    fitted = fit_epochs(budget, config, data.dataset, estimates, job.reporter)
+    return batch_size, compute, config if job.is_planned else fitted, estimates
 
 
 def _choose_compute(
@@ -197,13 +202,13 @@ def _choose_compute(
     data: TrainingData,
     job: Job,
     left_seconds: float | None = None,
-    allowed: Allowed = UNLIMITED,
+    allowed: MeasuringBudget = UNLIMITED,
 ) -> ComputePlan:
-    """How each step is computed, reported with its reasons."""
+    """Choose how each step is computed, and report the reasons."""
     plain = default_options(config, data.device, job.threads.value)
     if job.world.size > 1:
         compute = unmeasured_plan(config, plain, _RANKS_NOT_MEASURED)
-    elif config.freeze and fits_head(config, data.new_network(config)):
+    elif config.freeze and uses_fitted_head(config, data.new_network(config)):
         compute = choose_inference(config, data, unmeasured_plan(config, plain, _NOTHING_TRAINED))
     else:
         compute = choose_compute(config, data, job.reporter, left_seconds, allowed)
@@ -218,7 +223,7 @@ def _choose_compute(
 
 
 def _describe_ranks(dataset: Dataset, config: Config, job: Job) -> Choice[int]:
-    """The number of ranks; each reports its device and its share of the first batch."""
+    """Return the number of ranks; report the device and the share of a batch of each."""
     world = job.world
     if world.size == 1:
         return Choice(1, "one process")

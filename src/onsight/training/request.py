@@ -1,4 +1,4 @@
-"""What a run is asked to do: settings, devices and run folder, before any work."""
+"""Reads what a run is asked to do: settings, devices and run folder."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from onsight.data.sources.memory import InMemory
 from onsight.errors import ConfigError, OutputError
 from onsight.files import user_path
 from onsight.hardware.devices import choose_devices, choose_rank_device
-from onsight.ranks.meeting import RankInfo, first_says, meet, rank_from_env
+from onsight.ranks.meeting import RankInfo, broadcast, meet, rank_from_env
 from onsight.report.console import Reporter
 from onsight.training.decisions import is_complete, read_decisions
 from onsight.training.loggers.loggers import check_installed
@@ -46,12 +46,12 @@ class Request:
         devices: One for each rank to launch, or that of this rank.
         elapsed: Returns the seconds since the run began.
         resume: Whether to go on with the run in `out`.
-        restarted: Whether the clock of a budget ran on while the run was down.
+        restarted: Whether the time while the run was down counts towards its budget.
         rank_info: Which rank this process is, if a launcher started several.
         store: Where the ranks meet.
         repeated_run: The folder of a run whose decisions are repeated.
-        not_repeated: Why those of the run that the config comes from are not.
-        arguments: What was given, for ranks in other processes.
+        not_repeated: Why the decisions of the config's run are not repeated; empty if they are.
+        arguments: Those of `train`, for ranks in other processes.
         reporter: The console.
     """
 
@@ -83,10 +83,7 @@ def read_request(
     spent: Callable[[], float] | None = None,
     restarted: bool = False,
 ) -> Request:
-    """Find out what is asked for, on every rank. Raises UserError for what the user can fix.
-
-    Args: as of `train`; fields: settings by the name of their config field.
-    """
+    """Read the arguments of `train`, on every rank. Raises UserError for what the user can fix."""
     called = time.monotonic()
     module = fields.get("model")
     if isinstance(module, nn.Module):
@@ -151,9 +148,9 @@ def _refuse_impossible(config: Config, devices: list[torch.device], ranks: int) 
 def _find_repeated(
     config_file: Path, config: Config, fields: Mapping[str, Any]
 ) -> tuple[Path | None, str]:
-    """Return the folder of the run whose decisions can be repeated, or why there is none.
+    """Return the folder of the config's run if its decisions can be repeated, or why they cannot.
 
-    Both are empty if no decision of that run is on record.
+    Both are empty if that run recorded no decision.
     """
     decisions = read_decisions(config_file.parent)
     if not decisions or config_file.name != CONFIG:
@@ -173,14 +170,14 @@ def _find_repeated(
 def _find_begun(
     path: Path | None, restarted: bool, rank_info: RankInfo | None, store: Store | None
 ) -> Path | None:
-    """Return the folder of the run that this job has begun, if any. All ranks agree."""
+    """Return the folder of the run that this job has begun, if any, on all ranks alike."""
 
     def find() -> str:
         if restarted:
             return str(path) if path and has_config(path) else ""
         return str(find_run_of_job(path) or "")
 
-    found = first_says(store, rank_info, "begun", find) if rank_info and store else find()
+    found = broadcast(store, rank_info, "begun", find) if rank_info and store else find()
     return Path(found) if found else None
 
 
@@ -193,7 +190,7 @@ def _bring_back(
         return str(bool(url) and not has_config(path) and restore_checkpoints(str(url), path))
 
     if rank_info and store:
-        first_says(store, rank_info, "brought back", bring)
+        broadcast(store, rank_info, "brought back", bring)
     else:
         bring()
 
@@ -204,22 +201,26 @@ def _resolve_config(
     config_file: str | Path | None,
     fields: dict[str, Any],
 ) -> Config:
-    """Flags override the file, then the recipe, then the defaults; a resumed run keeps its own."""
+    """Merge defaults, recipe, file and flags, each overriding those before it.
+
+    A resumed run keeps its settings, except for a few. Raises ConfigError, OutputError.
+    """
     layers = config_layers(recipe, config_file, fields)
-    asked = make_config(*layers)
+    given = make_config(*layers)
     if resumed is None:
-        return refuse_code_from_files(asked, fields)
+        return refuse_code_from_files(given, fields)
     if not (resumed / CONFIG).exists():
         raise OutputError(f"nothing to resume: {resumed} is not a run folder")
     saved = make_config(read_config_file(resumed / CONFIG))
     named = {name for layer in layers for name in layer} - OVERRIDABLE_ON_RESUME
-    if "stream" in (asked.residency, saved.residency):  # crops from a pack differ in bits
+    if "stream" in (given.residency, saved.residency):  # crops from a pack differ in bits
         named |= {name for layer in layers for name in layer if name == "residency"}
-    changed = sorted(n for n in named if getattr(asked, n) != getattr(saved, n))
+    changed = sorted(name for name in named if getattr(given, name) != getattr(saved, name))
     if changed:
         raise ConfigError(
             f"a resumed run keeps its settings, but {', '.join(changed)} would change; "
             "leave that out, or start a new run"
         )
-    free = {name: getattr(asked, name) for layer in layers for name in layer if name not in named}
-    return refuse_code_from_files(make_config(saved.model_dump(), free), fields)
+    changeable = {name for layer in layers for name in layer} - named
+    changes = {name: getattr(given, name) for name in changeable}
+    return refuse_code_from_files(make_config(saved.model_dump(), changes), fields)

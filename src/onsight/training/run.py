@@ -1,4 +1,4 @@
-"""A run on one screen: `train` reads what is asked for, and each stage hands on what it found."""
+"""Trains a classifier: `train` runs the stages, each of which hands on what it has found."""
 
 import json
 import time
@@ -93,8 +93,8 @@ def train(
             memory are repeated if its images and settings are the same.
         reporter: The console.
         spent: Returns the seconds of a budget used so far, by default since this call.
-        restarted: Go on with the run in `out` if it has begun, with a clock that has run on since
-            then.
+        restarted: Go on with the run in `out` if it has begun; the time in between counts towards
+            its budget.
         fields: Settings. `model` may also be a torch.nn.Module, which is then trained in place.
 
     Raises:
@@ -116,9 +116,9 @@ def train(
     )
     if len(request.devices.value) > 1:
         return _launch(request)
-    with start_job(request) as (job, found):
-        job.world.does("preparing the images and the plan")
-        source = find_data(found, request.config, job)
+    with start_job(request) as (job, resolved):
+        job.world.report_activity("preparing the images and the plan")
+        source = find_data(resolved, request.config, job)
         layout = choose_layout(source, request.config, request.module, job)
         job.save_config(layout.config)  # from here on the run can be resumed
         opened = open_data(layout, request.module, job)
@@ -165,13 +165,13 @@ def _warn_if_late(job: RunJob) -> None:
 
 
 def _launch(request: Request) -> Run:
-    """Train in as many processes as there are devices."""
+    """Train in one process for each device."""
     if not isinstance(request.data, (str, Path)):
-        raise _not_sent("images in memory", "save them as files")
+        raise _cannot_send("images in memory", "save them as files")
     path = request.out or choose_run_folder(str(request.data))
     refuse_inside_data(path, str(request.data), "../runs/first")
     if request.module is not None:
-        raise _not_sent("a network in memory", "pass it as package.module:callable")
+        raise _cannot_send("a network in memory", "pass it as package.module:callable")
     arguments = {
         "data": str(request.data),
         "out": str(path),
@@ -184,14 +184,14 @@ def _launch(request: Request) -> Run:
     return Run(path, read_results(path))
 
 
-def _not_sent(what: str, remedy: str) -> ConfigError:
+def _cannot_send(what: str, remedy: str) -> ConfigError:
     return ConfigError(
         f"{what} cannot be sent to other processes: {remedy}, or start your script with torchrun"
     )
 
 
 def _save_start(planned: PlannedRun, job: RunJob) -> None:
-    """Save what is known before training: the fully resolved config, with the reasons."""
+    """Save the resolved config, and the reasons for it, before training."""
     reset_peak_device_memory(job.device.value)  # that of the networks that were only timed
     job.save_config(planned.config)
     if job.world.is_main:
@@ -218,6 +218,6 @@ def _open_shared(planned: PlannedRun, source: Source, job: RunJob) -> Iterator[S
 
 
 def read_results(run: Path) -> Results:
-    """The results of a finished run folder."""
+    """Return the results in a finished run folder."""
     results: Results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     return results

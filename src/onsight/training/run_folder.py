@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onsight.errors import ConfigError, OutputError
 from onsight.files import disk_errors, is_unfinished, remove_unfinished, write_atomically
-from onsight.ranks.watchdog import LAUNCHED
+from onsight.ranks.watchdog import STORE_ENV
 
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
@@ -208,7 +208,7 @@ def find_run_of_job(path: Path | None) -> Path | None:
         ConfigError: torchrun has restarted the ranks, but their run cannot be identified.
     """
     job_id = _read_job_id()
-    restarts = 0 if LAUNCHED in os.environ else os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
+    restarts = 0 if STORE_ENV in os.environ else os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
     is_restarted = int(restarts) > 0
     folders = [path] if path else [file.parent for file in sorted(Path("runs").glob(f"*/{JOB}"))]
     for folder in folders:
@@ -230,4 +230,4 @@ def _has_job_id(run: Path, job_id: str) -> bool:
 def _read_job_id() -> str:
     """Return the id of the torchrun job; empty if it has none or Onsight launched the ranks."""
     job_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    return "" if job_id == "none" or LAUNCHED in os.environ else job_id
+    return "" if job_id == "none" or STORE_ENV in os.environ else job_id

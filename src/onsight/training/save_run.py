@@ -55,7 +55,7 @@ def save_run(
     Returns:
         The results on the first rank, None on the others.
     """
-    job.world.does("writing the results")
+    job.world.report_activity("writing the results")
     if not job.world.is_main:
         return None
     if job.unrepeatable:

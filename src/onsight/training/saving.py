@@ -243,7 +243,7 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Wait until all files are written. Raises DiskError."""
-        self.world.does("waiting until the checkpoints are written")
+        self.world.report_activity("waiting until the checkpoints are written")
         with self.world.watchdog_paused():
             self.writer.wait()
         self._show_warnings()

@@ -1,4 +1,4 @@
-"""The trainer runs segments: it steps, evaluates, saves and stops where its parts say so."""
+"""The training loop, in segments between two decisions of a pacer."""
 
 import signal
 import time
@@ -32,24 +32,31 @@ from onsight.training.saving import Checkpoints
 
 @dataclass(frozen=True)
 class TrainerData:
-    """Training batches, and images of other splits to evaluate as training goes on."""
+    """What a network is trained on, and evaluated on meanwhile.
+
+    Args:
+        loader: Of training batches.
+        watched: Of the splits that are evaluated, by name.
+        seed: Of the order of the training images.
+        name_images: Returns the names of a batch's images, for messages.
+    """
 
     loader: Loader
     watched: Mapping[str, Loader]
-    seed: int  # of the order of the batches
-    name_images: Callable[[Batch], str]  # for messages
+    seed: int
+    name_images: Callable[[Batch], str]
 
 
 class Trainer:
-    """Trains one network from where its progress says it is.
+    """Trains one network.
 
     Args:
-        update: Makes one step of training from a batch.
+        update: Makes one training step from a batch.
         classifier: The network as it is evaluated: with averaged weights, if there are any.
-        data: Where batches come from.
-        pacer: Says how far to train and when to evaluate.
-        checkpoints: Where training is saved, and where it goes on from.
-        listener: Hears of every step and epoch.
+        data: The batches to train on, and the images to evaluate.
+        pacer: Decides how far to train and when to evaluate.
+        checkpoints: Where training is saved.
+        listener: Is told of every step and epoch.
     """
 
     def __init__(
@@ -74,7 +81,7 @@ class Trainer:
         )
         self._batches: Iterator[Batch] | None = None  # of the current epoch
         self._pending_images: deque[int] = deque()  # of the steps whose loss is not yet known
-        self._planned_parts: dict[str, int] = {}  # by step, as memory ran out in a run repeated
+        self._recorded_parts: dict[str, int] = {}  # of batches, by step; memory ran out there
         self._is_over = False
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -90,7 +97,7 @@ class Trainer:
         Args:
             start: How good the network is before the first step, which training must improve on.
         """
-        self._planned_parts = self.checkpoints.decisions.named("accumulate")
+        self._recorded_parts = self.checkpoints.decisions.named("accumulate")
         self.listener.training_started(self.progress)
         if start:
             self.progress.add_row(start)
@@ -116,19 +123,19 @@ class Trainer:
         return now
 
     def finish(self) -> None:
-        """Wait until everything is saved. Raises Interrupted if a signal has come meanwhile."""
+        """Wait until everything is saved. Raises Interrupted after a signal."""
         self.checkpoints.wait()
         self.world.all_reduce_async(0.0)()  # tells all ranks of a request since the last step
         self._stop_if_asked()
         self.checkpoints.remove_previous()
 
     def evaluate(self, split: str, images: int) -> PredictionTable:
-        """Return the predictions for the first images of a split, numbered by digest."""
+        """Return the predictions for the first images of a split, a fair sample of it."""
         loader = self.data.watched[split]
         loader = replace(loader, ids=loader.ids[:images])
         what = f"validating after epoch {self.progress.epoch + 1}"
         begun = time.perf_counter()
-        batches = self.world.follow(loader.in_order(), what)
+        batches = self.world.report_each(loader.in_order(), what)
         part = evaluate_batches(self._classify, batches)
         table = gather_per_image(part, loader.ids, self.world)
         self.progress.validation_seconds += time.perf_counter() - begun
@@ -139,14 +146,14 @@ class Trainer:
         return self._keep_best(compute_split_metrics("validation", table))
 
     def _train(self, segment: Segment) -> None:
-        """Make the steps of a segment, or fewer if the pacer says so."""
+        """Make the steps of a segment, or fewer if the pacer ends it early."""
         if segment.steps:
             self.listener.segment_started(len(self.data.loader.ids))
         self.update.set_training_mode()
         now = self.progress
         begun = time.perf_counter()
         for k in range(segment.steps):
-            if self.world.agree_soon(self.pacer.must_stop()):
+            if self.world.poll_first_rank(self.pacer.must_stop()):
                 self.pacer.end_early(now)
                 break
             batch = self._next_batch()
@@ -162,19 +169,19 @@ class Trainer:
             ended = time.perf_counter()
             now.epoch_seconds += ended - begun
             begun = ended
-        self._flush()  # work still queued on an accelerator belongs to this segment
+        self._flush()  # the work still queued on an accelerator belongs to this segment
         now.epoch_seconds += time.perf_counter() - begun
-        self.world.forget_answer()
+        self.world.reset_poll()
 
     def _train_step(self, batch: Batch, position: int, total_steps: int) -> None:
         now = self.progress
-        if self._planned_parts:
-            parts = self._planned_parts.get(name_accumulate_decision(now.epoch, now.step))
+        if self._recorded_parts:
+            parts = self._recorded_parts.get(name_accumulate_decision(now.epoch, now.step))
             if parts:
                 self.update.step.accumulate = now.accumulate = parts
         self.update.set_learning_rate(position, total_steps)
         self._pending_images.append(len(batch.global_labels))
-        self.world.does(f"in epoch {now.epoch + 1}, step {now.step + 1}")
+        self.world.report_activity(f"in epoch {now.epoch + 1}, step {now.step + 1}")
         try:
             self._read(self.update(batch, now.epoch, now.step))
         except NonFiniteStepError as error:
@@ -209,7 +216,7 @@ class Trainer:
             self._save()
 
     def _end_epoch(self, images: int) -> None:
-        """Evaluate so many images of each watched split; keep the row and the best weights."""
+        """Evaluate a number of images of each watched split; keep the row and the best weights."""
         now = self.progress
         before = now.validation_seconds
         tables = {name: self.evaluate(name, images) for name in self.data.watched}
@@ -256,12 +263,12 @@ class Trainer:
             self._save()
 
     def _classify(self, images: Tensor) -> Tensor:
-        """Return the logits of a batch; a request to stop is obeyed before the next."""
+        """Return the logits of a batch, unless the run is to stop."""
         self._stop_if_asked()
         return self.classifier(images)
 
     def _stop_if_asked(self) -> None:
-        """Save and raise Interrupted if a signal has asked for it."""
+        """Save and raise Interrupted if a signal has arrived."""
         if self.world.stopping:
             self._save()
             self.checkpoints.wait()

@@ -15,7 +15,7 @@ def main() -> NoReturn:
     """Train; on failure, leave a message for the launcher, which reports it once for all ranks."""
     # KeyboardInterrupt while torch is imported would surface as errors about its modules.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from onsight.ranks.watchdog import leave_message
+    from onsight.ranks.watchdog import report_to_launcher
     from onsight.training.run import train
 
     if os.environ["RANK"] == "0":  # the others may be in an uninterruptible call
@@ -25,12 +25,12 @@ def main() -> NoReturn:
         begun = request.pop("begun")  # by the monotonic clock, which a machine's processes share
         train(**request, spent=lambda: time.monotonic() - begun)
     except OnsightError as error:
-        leave_message(str(error), error.exit_code, lost=isinstance(error, RankLost))
+        report_to_launcher(str(error), error.exit_code, lost=isinstance(error, RankLost))
         _end(error.exit_code)
     except KeyboardInterrupt:
         _end(130)
     except Exception:
-        leave_message(traceback.format_exc().rstrip(), 1, bug=True)
+        report_to_launcher(traceback.format_exc().rstrip(), 1, bug=True)
         _end(1)
     sys.exit(0)
 

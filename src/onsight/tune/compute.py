@@ -1,4 +1,4 @@
-"""The ways to compute a training step here that are worth measuring, in stages."""
+"""The ways to compute a training step that are worth measuring, in stages."""
 
 import shutil
 from collections.abc import Callable
@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from onsight.config import Config
 from onsight.step.optim import FUSED_NAMES
@@ -16,12 +15,12 @@ from onsight.tune.training_data import TrainingData
 from onsight_explain.devices import has_graphs
 from onsight_explain.threads import usable_cores
 
-_COMPILE_WORTH_SECONDS = 3600  # trying it takes up to a minute and often gains nothing
+_MIN_COMPILE_SECONDS = 3600  # of training: compiling takes up to a minute and often gains nothing
 
 
 @dataclass(frozen=True)
 class ComputeOptions:
-    """Values of the config's fields that say how a step is computed."""
+    """The settings that affect how a step is computed, named like their fields of the config."""
 
     precision: str
     memory_format: str
@@ -31,28 +30,29 @@ class ComputeOptions:
     cuda_graph: str = "off"
 
     def facts(self) -> dict[str, Any]:
-        """The fields by name."""
+        """Return the fields by name."""
         return asdict(self)
 
     def apply(self, config: Config) -> Config:
-        """The config with these options."""
+        """Return the config with these options."""
         return config.model_copy(update=self.facts())
 
     def __str__(self) -> str:
-        """In words: memory format, parts and compiling only where they are not the default."""
+        """Describe the options; all but precision and threads only if they are not the default."""
         words = [self.precision, plural(self.threads, "thread")]
         words += [self.memory_format] if self.memory_format != "auto" else []
         words += [f"{self.accumulate} parts"] if self.accumulate > 1 else []
         words += ["as a CUDA graph"] if self.cuda_graph == "on" else []
-        return ", ".join([*words, *(["compiled"] if self.compile == "on" else [])])
+        words += ["compiled"] if self.compile == "on" else []
+        return ", ".join(words)
 
 
-# From the best options of the previous stage, those to compare, simplest first.
+# Takes the best options of the previous stage; returns those to compare, the simplest first.
 Stage = Callable[[ComputeOptions], list[ComputeOptions]]
 
 
 def default_options(config: Config, device: torch.device, threads: int) -> ComputeOptions:
-    """The options to use without measuring."""
+    """Return the options to use without measuring."""
     return ComputeOptions(
         precision=choose_precision(config.precision, device).value,
         memory_format=config.memory_format,
@@ -64,15 +64,23 @@ def default_options(config: Config, device: torch.device, threads: int) -> Compu
 
 
 def eager_options(config: Config, device: torch.device, threads: int) -> ComputeOptions:
-    """The same with each step made by itself, from the first one on, as if it were the run's."""
-    plain = default_options(config, device, threads)
-    return replace(plain, compile="off", cuda_graph="off")
+    """Return the default options without compiling or graphs, which slow down the first steps."""
+    options = default_options(config, device, threads)
+    return replace(options, compile="off", cuda_graph="off")
 
 
 def open_stages(config: Config, data: TrainingData, expected_seconds: float) -> list[Stage]:
-    """What the config leaves open on this device, if anything; the default comes first."""
+    """Return a stage for each choice that the config leaves open; its default comes first.
+
+    Args:
+        config: The settings of the run.
+        data: What it trains on.
+        expected_seconds: The time for training.
+    """
     stages = _precision_and_threads(config, data.device)
-    if config.memory_format == "auto" and _convolves(data.new_network(config)):
+    # The memory format matters only to convolutions, whose weights have four dimensions.
+    parameters = data.new_network(config).parameters()
+    if config.memory_format == "auto" and any(parameter.ndim == 4 for parameter in parameters):
         stages.append(lambda best: [best, replace(best, memory_format="contiguous")])
     if may_graph(config, data.device):
         stages.append(lambda best: [best, replace(best, cuda_graph="on")])
@@ -82,7 +90,7 @@ def open_stages(config: Config, data: TrainingData, expected_seconds: float) -> 
 
 
 def _precision_and_threads(config: Config, device: torch.device) -> list[Stage]:
-    """One stage for both, if either is open."""
+    """Return one stage for both, if either is open."""
     threads, precisions = _thread_counts(config, device), _precisions(config, device)
     if len(precisions) * len(threads) <= 1:
         return []
@@ -91,12 +99,12 @@ def _precision_and_threads(config: Config, device: torch.device) -> list[Stage]:
 
 
 def may_graph(config: Config, device: torch.device) -> bool:
-    """Whether to try replaying steps as a graph."""
+    """Return whether to try replaying steps as a graph."""
     return config.cuda_graph == "auto" and why_not_graphed(config, device) == ""
 
 
 def why_not_graphed(config: Config, device: torch.device) -> str:
-    """Why no step can be replayed as a graph; empty if it may be possible."""
+    """Return why steps cannot be replayed as a graph; empty if they may be."""
     if not has_graphs(device):
         return "only NVIDIA's and AMD's GPUs have CUDA graphs"
     if config.optimizer not in FUSED_NAMES:
@@ -105,20 +113,15 @@ def why_not_graphed(config: Config, device: torch.device) -> str:
 
 
 def may_compile(config: Config, device: torch.device, expected_seconds: float) -> bool:
-    """Whether to try torch.compile: in long runs, if what it needs is installed."""
-    if config.compile != "auto" or expected_seconds <= _COMPILE_WORTH_SECONDS:
+    """Return whether to try torch.compile: in long runs, if there is a compiler."""
+    if config.compile != "auto" or expected_seconds <= _MIN_COMPILE_SECONDS:
         return False
-    # It needs a C++ compiler, or CUDA's Triton.
+    # On CUDA it uses Triton, which comes with torch; on the CPU, a C++ compiler.
     return device.type == "cuda" or any(shutil.which(name) for name in ("c++", "g++", "clang++"))
 
 
-def _convolves(net: nn.Module) -> bool:
-    """Whether the memory format may matter: some weight has four dimensions."""
-    return any(parameter.ndim == 4 for parameter in net.parameters())
-
-
 def _thread_counts(config: Config, device: torch.device) -> list[int]:
-    """All cores, then 1, 2, 4 ... as long as that is fewer."""
+    """Return all cores, then every power of two below."""
     if config.threads or device.type != "cpu":
         return [choose_threads(config.threads).value]
     cores = usable_cores()
@@ -126,6 +129,6 @@ def _thread_counts(config: Config, device: torch.device) -> list[int]:
 
 
 def _precisions(config: Config, device: torch.device) -> list[str]:
-    plain = choose_precision(config.precision, device).value
+    default = choose_precision(config.precision, device).value
     others = {"cpu": ["bf16"], "cuda": ["fp32", "fp16"]}.get(device.type, [])
-    return [plain, *(p for p in others if config.precision == "auto" and p != plain)]
+    return [default, *(p for p in others if config.precision == "auto" and p != default)]

@@ -68,12 +68,12 @@ def time_run(
     built = time.perf_counter() - begun
     seconds = max(_MIN_TIMING_SECONDS, _TIMING_FRACTION * budget.trial_seconds)
     share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)
-    steps = cache(trial.at)  # an epoch's batches take long to list
+    steps = cache(trial.timer)  # an epoch's batches take long to list
     step_seconds = max(_MIN_TIMING_SECONDS, seconds - built)
     train = time_batch_sizes(lambda size: steps(size)(1), share, step_seconds)
     at_once = evaluation_batch_size(data.device, data.dataset.format.model_size)
     judge = time_batch_sizes(_judging(trial), min(at_once, len(trial.ids)), seconds)
-    judge = judge.best(pace.judge) if pace else judge
+    judge = judge.best(pace.evaluate) if pace else judge
     mine = [built, train.scaled(1.0, world.size).seconds, judge.scaled(1 / world.size).seconds]
     agreed = json.loads(world.broadcast("timing", lambda: json.dumps(mine)))
     train, judge = (Timing({int(n): s for n, s in one.items()}) for one in agreed[1:])

@@ -18,7 +18,7 @@ from onsight.models.catalog import preferred_size
 from onsight.ranks.world import World
 from onsight.report.console import Reporter
 from onsight.tune.budget import Budget
-from onsight.tune.pace import decoding_seconds
+from onsight.tune.pace import time_decoding
 
 _DECODING_SHARE = 0.3  # of the time left besides, at most: what follows takes longer
 MOST_DECODING = 0.45  # of the time left, whatever the samples have shown: a few take very long
@@ -44,7 +44,7 @@ def fit_images(
 
     def decide() -> str:
         with budget.trying():
-            each = decoding_seconds(source, config, size, _TIMING_SECONDS) / threads
+            each = time_decoding(source, config, size, _TIMING_SECONDS) / threads
         budget.read_own_clock()
         held_out = count_held_out(source)
         free = len(source.index) - held_out

@@ -25,7 +25,7 @@ from onsight.errors import BudgetTooSmall
 from onsight.models.classifier import VIEWS
 from onsight.ranks.world import World
 from onsight.step.calibrate import RECALIBRATION_IMAGES
-from onsight.tune.batch_size import SMALLEST
+from onsight.tune.batch_size import MIN_BATCH_SIZE
 from onsight.tune.budget import Budget
 from onsight.tune.pace import Pace, Size, measure_pace
 
@@ -39,7 +39,7 @@ class Workload:
 
     decoded: int
     evaluated: int
-    batch_size: int = SMALLEST
+    batch_size: int = MIN_BATCH_SIZE
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Undecoded:
         free = count[UNSPLIT] + count[TRAIN]
         test = count[TEST] or round(config.test_fraction * free)
         validation = count[VALIDATION] or round(config.validation_fraction * free)
-        asked = config.batch_size if "batch_size" in config.model_fields_set else SMALLEST
+        asked = config.batch_size if "batch_size" in config.model_fields_set else MIN_BATCH_SIZE
         evaluated = evaluated_images(config, free, validation, test)
         if config.freeze:  # with the features of fewer images, a refusal says more than a head
             evaluated += min(free, MIN_PER_CLASS * len(self.source.index.classes))
@@ -179,7 +179,7 @@ def least_budget_seconds(
         + work.decoded * pace.decode_seconds
         + _BUILDS * pace.build_seconds
         + _WARM_UP_STEPS * pace.train.at(work.batch_size)
-        + work.evaluated * pace.judge.per_image
+        + work.evaluated * pace.evaluate.per_image
         + closing_seconds
     )
 

@@ -1,4 +1,4 @@
-"""How many folds there is time for, unasked: by the budget, or else by an estimate of the work."""
+"""Chooses how many folds there is time for, by the budget or else by an estimate of the work."""
 
 import copy
 import math
@@ -16,29 +16,36 @@ from onsight.text import duration
 from onsight.tune.budget import Budget
 from onsight_explain.threads import usable_cores
 
-_LEAST_SECONDS = 3.0  # of a budget, for each training
-_MOST_SECONDS = 300.0  # that folds may add to a run unasked
+_MIN_TRAINING_SECONDS = 3.0  # of a budget, for each fold's training
+_MAX_ADDED_SECONDS = 300.0  # more is only spent on folds if --folds asks for it
 
 
-def choose_most_folds(
+def choose_max_folds(
     pack: Pack,
     config: Config,
     device: torch.device,
     budget: Budget | None = None,
     module: nn.Module | None = None,
 ) -> Choice[int]:
-    """How many folds there is time for; 1 for none. module: the user's own network, if any."""
+    """Return how many folds there is time for, or 1 for none.
+
+    Args:
+        pack: The images.
+        config: The settings of the run.
+        device: The device to train on.
+        budget: The time limit, if there is one.
+        module: The user's own network, if any.
+    """
     if budget:
-        folds = int(budget.left_seconds / _LEAST_SECONDS) - 1  # the kept model is trained too
+        trainings = int(budget.left_seconds / _MIN_TRAINING_SECONDS)
         left = duration(max(0.0, budget.left_seconds))
-        reason = (
-            f"the budget leaves {left}, at {duration(_LEAST_SECONDS)} or more for each training"
-        )
-        return Choice(max(1, folds), reason)
+        least = duration(_MIN_TRAINING_SECONDS)
+        reason = f"the budget leaves {left}, at {least} or more for each training"
+        return Choice(max(1, trainings - 1), reason)  # one training is that of the kept model
     if config.freeze:
         return Choice(USUAL_FOLDS, "features are computed once for all folds")
     seconds = USUAL_FOLDS * _training_seconds(pack, config, device, module)
-    if seconds > _MOST_SECONDS:
+    if seconds > _MAX_ADDED_SECONDS:
         reason = f"{USUAL_FOLDS} folds would take roughly {duration(seconds)} more (--folds)"
         return Choice(1, reason, seconds)
     return Choice(USUAL_FOLDS, "the usual number", seconds)
@@ -47,7 +54,7 @@ def choose_most_folds(
 def _training_seconds(
     pack: Pack, config: Config, device: torch.device, module: nn.Module | None
 ) -> float:
-    """Roughly how many seconds one training takes."""
+    """Estimate how many seconds one training takes."""
     shape, count = (pack.format.channels, *pack.format.model_size), len(pack)
     if module is None:
         net = make_model(config.model, shape, len(pack.index.classes))
@@ -57,7 +64,7 @@ def _training_seconds(
     return expected_seconds(net.to(device), shape, config.epochs * count, steps, device)
 
 
-# Rough rates, good enough to tell seconds from minutes: measuring would not be repeatable.
+# Rough rates are enough to tell seconds from minutes, and unlike measured ones repeatable.
 _FLOPS_PER_CORE = 5e10
 _FLOPS_PER_ACCELERATOR = 1e13
 _STEP_SECONDS = 1e-3
@@ -66,16 +73,24 @@ _STEP_SECONDS = 1e-3
 def expected_seconds(
     net: nn.Module, shape: tuple[int, int, int], images: int, steps: int, device: torch.device
 ) -> float:
-    """Roughly the seconds of the given number of training steps and images (C, H, W).
+    """Estimate the seconds that training takes.
 
-    A step costs three forward passes (Kaplan et al., arXiv:2001.08361) and some overhead.
+    Each image costs three forward passes (Kaplan et al., arXiv:2001.08361), and each step some
+    overhead.
+
+    Args:
+        net: The network.
+        shape: (C, H, W) of its inputs.
+        images: Images in all epochs together.
+        steps: Steps in all epochs together.
+        device: The device to train on.
     """
     rate = _FLOPS_PER_CORE * usable_cores() if device.type == "cpu" else _FLOPS_PER_ACCELERATOR
     return 3 * forward_flops(net, shape, device) * images / rate + steps * _STEP_SECONDS
 
 
 def forward_flops(net: nn.Module, shape: tuple[int, int, int], device: torch.device) -> int:
-    """Floating-point operations of one forward pass over an image (C, H, W)."""
+    """Return the floating-point operations of one forward pass over an image (C, H, W)."""
     modes = [(module, module.training) for module in net.modules()]
     image = torch.zeros(1, *shape, device=device)
     counter = FlopCounterMode(display=False)

@@ -1,4 +1,4 @@
-"""How fast this machine decodes, trains and evaluates, measured before anything is decoded."""
+"""Measures how fast this machine decodes, trains and evaluates, before the data is decoded."""
 
 import time
 from collections.abc import Callable
@@ -22,38 +22,44 @@ from onsight.step.optim import make_optimizer
 from onsight.step.step import Step
 from onsight.step.timing import Timing, measure_seconds, time_batch_sizes
 
-_SAMPLED = 128  # images decoded at most to time decoding: a few large ones take most of it
+_MAX_SAMPLE = 128  # images decoded to time decoding; fewer might miss the large ones
 
 Size = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds to decode an image in one of the threads and to make the network; of a training
-    step and of an evaluation by batch size. size: (height, width) in pixels.
+    """The speed of this machine with images of one size.
+
+    Attributes:
+        size: (height, width) in pixels.
+        decode_seconds: Per image, with all threads at work.
+        build_seconds: To make the network.
+        train: Of a training step, by batch size.
+        evaluate: Of a forward pass, by batch size.
     """
 
     size: Size
     decode_seconds: float
     build_seconds: float
     train: Timing
-    judge: Timing
+    evaluate: Timing
 
     def best(self, other: "Pace") -> "Pace":
-        """The shorter times of two measurements at the same size."""
+        """Return the shorter times of two measurements at the same size."""
         return Pace(
             self.size,
             min(self.decode_seconds, other.decode_seconds),
             min(self.build_seconds, other.build_seconds),
             self.train.best(other.train),
-            self.judge.best(other.judge),
+            self.evaluate.best(other.evaluate),
         )
 
     def at(self, size: Size) -> "Pace":
-        """The same for images of another (height, width): in proportion to their area."""
+        """Return the speed at another size, in proportion to the area of images."""
         area = (size[0] * size[1]) / (self.size[0] * self.size[1])
-        train, judge = self.train.scaled(area), self.judge.scaled(area)
-        return replace(self, size=size, train=train, judge=judge)
+        train, evaluate = self.train.scaled(area), self.evaluate.scaled(area)
+        return replace(self, size=size, train=train, evaluate=evaluate)
 
 
 def measure_pace(
@@ -62,13 +68,19 @@ def measure_pace(
     size: Size,
     device: torch.device,
     threads: int,
-    most_seconds: float,
+    max_seconds: float,
     module: nn.Module | None = None,
 ) -> Pace:
-    """Time decoding, training and evaluating on random images of this (height, width).
+    """Time decoding, and training and evaluating on random images.
 
-    module: the user's own network, used as it is but for the trial's updates, so pass a copy.
-    Takes most_seconds at most, apart from making the network and steps on two images.
+    Args:
+        source: The data.
+        config: The settings of the run.
+        size: (height, width) of the images.
+        device: The device to train on.
+        threads: Threads for decoding.
+        max_seconds: The limit on measuring, apart from making the network and the first steps.
+        module: A copy of the user's own network, whose weights this changes.
     """
     begun = time.perf_counter()
     classes = len(source.index.classes)
@@ -76,20 +88,25 @@ def measure_pace(
     net = module or make_model(config.model, shape, classes, pretrained=config.pretrained)
     built = time.perf_counter() - begun
     trial = _RandomTrial(net.to(device), config, shape, classes, device)
-    third = most_seconds / 3
+    third = max_seconds / 3
     return Pace(
         size,
-        decoding_seconds(source, config, size, third) / threads,
-        built,
-        time_batch_sizes(trial.train, config.batch_size, third),
-        time_batch_sizes(trial.judge, evaluation_batch_size(device, size), third),
+        decode_seconds=time_decoding(source, config, size, third) / threads,
+        build_seconds=built,
+        train=time_batch_sizes(trial.train, config.batch_size, third),
+        evaluate=time_batch_sizes(trial.evaluate, evaluation_batch_size(device, size), third),
     )
 
 
 def _channels(config: Config, size: Size, classes: int, module: nn.Module | None) -> int:
-    """The images' channels, known before decoding only if asked for or if a module tells."""
-    if config.channels != "auto" or module is None:
-        return int(config.channels) if config.channels != "auto" else 3
+    """Return the number of channels of images that are not decoded yet.
+
+    It is known if it is configured, or if the user's network takes only one number.
+    """
+    if config.channels != "auto":
+        return int(config.channels)
+    if module is None:
+        return 3
     try:
         check_output(module, (3, *size), classes, config.model)
     except ModelError:
@@ -98,7 +115,7 @@ def _channels(config: Config, size: Size, classes: int, module: nn.Module | None
 
 
 class _RandomTrial:
-    """Training steps and forward passes over random images (C, H, W)."""
+    """Times training steps and forward passes on random images of a shape (C, H, W)."""
 
     def __init__(
         self,
@@ -117,14 +134,14 @@ class _RandomTrial:
         self.shape, self.classes, self.device = shape, classes, device
 
     def train(self, images: int) -> float:
-        """Seconds of a step."""
+        """Return the seconds of a step."""
         set_training_mode(self.net)
         inputs = self._inputs(images)
         labels = torch.arange(images, device=self.device) % self.classes
         return self._seconds(lambda: (self.step(inputs, labels), self.step.flush()))
 
-    def judge(self, images: int) -> float:
-        """Seconds of a forward pass."""
+    def evaluate(self, images: int) -> float:
+        """Return the seconds of a forward pass."""
         self.net.eval()
         inputs = self._inputs(images)
         with torch.inference_mode():
@@ -138,9 +155,9 @@ class _RandomTrial:
         return measure_seconds(work, torch.get_num_threads(), self.device)
 
 
-def decoding_seconds(source: Source, config: Config, size: Size, most_seconds: float) -> float:
-    """Seconds to decode one of a sample of images, at least one of them."""
-    rows = np.unique(np.linspace(0, len(source.index) - 1, _SAMPLED).astype(int))
+def time_decoding(source: Source, config: Config, size: Size, max_seconds: float) -> float:
+    """Return the mean seconds to decode an image, over a sample of at least one image."""
+    rows = np.unique(np.linspace(0, len(source.index) - 1, _MAX_SAMPLE).astype(int))
     begun, done = time.perf_counter(), 0
     for row in rows:
         try:
@@ -150,6 +167,6 @@ def decoding_seconds(source: Source, config: Config, size: Size, most_seconds: f
             continue
         finally:
             done += 1
-        if time.perf_counter() - begun > most_seconds:
+        if time.perf_counter() - begun > max_seconds:
             break
     return (time.perf_counter() - begun) / done

@@ -1,4 +1,4 @@
-"""The plan of a run: each choice with its reason, printed and kept in plan.json."""
+"""The plan of a run: each choice with its reason, printed and saved in plan.json."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -19,7 +19,11 @@ _CUDNN: Any = torch.backends.cudnn  # a module whose attributes are settings
 
 @dataclass(frozen=True)
 class ComputePlan:
-    """How each step is computed; measured: every set of options that was timed or refused."""
+    """How each step is computed.
+
+    Attributes:
+        measured: Every set of options that was timed or refused.
+    """
 
     precision: Choice[str]
     memory_format: Choice[str]
@@ -30,12 +34,13 @@ class ComputePlan:
     measured: Choice[list[dict[str, Any]]]
 
     def choices(self) -> dict[str, Choice[Any]]:
-        """The choices, by the name of their config field."""
-        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "measured"}
+        """Return the choices by the names of their settings."""
+        names = [field.name for field in fields(self) if field.name != "measured"]
+        return {name: getattr(self, name) for name in names}
 
     @property
     def images_per_second(self) -> float | None:
-        """The measured rate of the chosen options; None if they were not measured."""
+        """The measured rate of the chosen options, or None if they were not measured."""
         chosen = {name: choice.value for name, choice in self.choices().items()}
         rates = [
             row.get("images_per_second")
@@ -45,13 +50,13 @@ class ComputePlan:
         return rates[0] if rates else None
 
     def apply(self, config: Config) -> Config:
-        """The config with the chosen options, and nothing left to measure."""
+        """Return the config with the chosen options, and nothing left to measure."""
         chosen = {name: choice.value for name, choice in self.choices().items()}
         return config.model_copy(update=chosen | {"plan": "default"})
 
 
 def with_tf32_named(plan: ComputePlan, device: torch.device) -> ComputePlan:
-    """The plan, whose reason for fp32 says where convolutions are rounded to TF32."""
+    """Return the plan, in which the reason for fp32 says if convolutions are rounded to TF32."""
     precision = plan.precision
     rounds = has_tf32(device) and _CUDNN.conv.fp32_precision == "tf32"
     if precision.value != "fp32" or not rounds:
@@ -71,21 +76,22 @@ _ORDER = (  # of plan.json and of the report
 class Plan:
     """Every choice of a run with its reason.
 
-    choices: by config field, or another name of what was chosen; measured: every set of compute
-    options that was timed or refused.
+    Attributes:
+        choices: By setting, or by another name for what was chosen.
+        measured: Every set of compute options that was timed or refused.
     """
 
     choices: Mapping[str, Choice[Any]]
     measured: Choice[list[dict[str, Any]]]
 
     def facts(self) -> dict[str, Any]:
-        """All choices as plain values."""
-        every = {**self.choices, "measured": self.measured}
+        """Return all choices as plain values."""
+        choices = {**self.choices, "measured": self.measured}
         names = [
-            *(name for name in _ORDER if name in every),
-            *(n for n in every if n not in _ORDER),
+            *(name for name in _ORDER if name in choices),
+            *(name for name in choices if name not in _ORDER),
         ]
-        facts = {name: asdict(every[name]) for name in names}
+        facts = {name: asdict(choices[name]) for name in names}
         facts["device"]["value"] = str(self.choices["device"].value)
         return facts
 
@@ -94,22 +100,26 @@ class Plan:
         write_json(path, self.facts())
 
 
-def choose_threads(asked: int, local_ranks: int = 1) -> Choice[int]:
-    """Threads per rank, for decoding and for computing on the CPU."""
-    if asked:
-        return Choice(asked, "set by you")
+def choose_threads(configured: int, local_ranks: int = 1) -> Choice[int]:
+    """Choose the threads per rank, for decoding and for computing on the CPU; 0 leaves it open."""
+    if configured:
+        return Choice(configured, "set by you")
     if local_ranks > 1:
         share = max(1, usable_cores() // local_ranks)
         return Choice(share, f"this rank's share of the {usable_cores()} cores")
     return Choice(usable_cores(), "every core that this process may use")
 
 
-def choose_precision(asked: str, device: torch.device) -> Choice[str]:
-    """The precision of forward and backward. Raises ConfigError for fp16 without a GPU."""
-    if asked == "fp16" and device.type == "cpu":
+def choose_precision(configured: str, device: torch.device) -> Choice[str]:
+    """Choose the precision of forward and backward.
+
+    Raises:
+        ConfigError: For fp16 without a GPU.
+    """
+    if configured == "fp16" and device.type == "cpu":
         raise ConfigError("--precision fp16 needs a GPU; on the CPU use fp32 or bf16")
-    if asked != "auto":
-        return Choice(asked, "set by you")
+    if configured != "auto":
+        return Choice(configured, "set by you")
     if has_bf16(device):
         return Choice("bf16", "this GPU computes it natively")
     return Choice("fp32", f"exact everywhere; bf16 is not always faster on {device.type}")

@@ -1,10 +1,10 @@
-"""How a run computes its steps: as asked, kept from an earlier run, measured, or by default."""
+"""Chooses how a run computes its steps: as configured, cached, measured or by default."""
 
 import math
 import os
 import platform
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ from onsight.features.feature_pass import compute_features
 from onsight.hardware.devices import describe_device
 from onsight.models.classifier import Classifier
 from onsight.report.console import Reporter
-from onsight.step.timing import measure_seconds
+from onsight.step.timing import Timing, measure_seconds
 from onsight.text import joined, plural
-from onsight.tune.batch_size import UNLIMITED, Allowed
+from onsight.tune.batch_size import MIN_BATCH_SIZE
 from onsight.tune.compute import (
     ComputeOptions,
     Stage,
@@ -43,8 +43,53 @@ from onsight.tune.training_data import TrainingData
 from onsight_explain.devices import is_out_of_memory
 from onsight_explain.threads import is_busy, thread_variables_set_by_user, usable_cores
 
-_WORTH_SECONDS = 10.0  # shorter runs end before measuring has paid for itself
-_MOST_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.05, 1.5, 5.0  # for measuring: of the run, in seconds
+_MIN_RUN_SECONDS = 10.0  # shorter runs end before measuring has paid for itself
+_MEASURING_SHARE = 0.05  # of the run's time
+_MIN_MEASURING_SECONDS = 1.5
+_MAX_MEASURING_SECONDS = 5.0
+
+_MEASURED_OPTIONS = 4  # built and checked in the first round
+_MEASURED_STEPS = 4  # of each
+_COMPILE_SECONDS = 120.0  # compiling a large network may take this long
+
+
+@dataclass(frozen=True)
+class MeasuringBudget:
+    """How much time measuring a plan may take.
+
+    Attributes:
+        seconds: For all of it.
+        build_seconds: To make a network.
+        step: Seconds of a training step.
+    """
+
+    seconds: float
+    build_seconds: float
+    step: Timing
+
+    def choose_images(self, batch_size: int, max_seconds: float) -> int:
+        """Return how many images of a batch to measure with, or 0 if not even 8 can be.
+
+        Args:
+            batch_size: It is halved until one round of all options fits.
+            max_seconds: How long measuring should take.
+        """
+        images = batch_size
+        while self._round_seconds(images) > min(self.seconds / 2, 2 * max_seconds):
+            if images <= MIN_BATCH_SIZE:
+                return 0
+            images = max(MIN_BATCH_SIZE, images // 2)
+        return images
+
+    def seconds_worth_compiling(self, training_seconds: float) -> float:
+        """Return the seconds of training that may justify compiling; 0 if it takes too long."""
+        return training_seconds if self.seconds > _COMPILE_SECONDS else 0.0
+
+    def _round_seconds(self, images: int) -> float:
+        return _MEASURED_OPTIONS * (self.build_seconds + _MEASURED_STEPS * self.step.at(images))
+
+
+UNLIMITED = MeasuringBudget(math.inf, 0.0, Timing({1: 0.0}))
 
 
 def choose_compute(
@@ -52,37 +97,45 @@ def choose_compute(
     data: TrainingData,
     reporter: Reporter,
     left_seconds: float | None = None,
-    allowed: Allowed = UNLIMITED,
+    budget: MeasuringBudget = UNLIMITED,
 ) -> ComputePlan:
-    """Precision, memory format, threads, compiling and parts of a batch, each with its reason.
+    """Choose precision, memory format, threads, compiling and parts of a batch.
 
-    left_seconds: for training, if there is a budget; allowed: what measuring may take then. Takes
-    a few seconds at most, if steps do.
+    This takes a few seconds at most, unless steps are slow.
+
+    Args:
+        config: The settings of the run.
+        data: What it trains on.
+        reporter: The console.
+        left_seconds: The time for training, if there is a budget.
+        budget: The time for measuring.
     """
     seconds = _training_seconds(config, data) if left_seconds is None else left_seconds
-    plain = default_options(config, data.device, choose_threads(config.threads).value)
-    stages = open_stages(config, data, allowed.worth_compiling(seconds))
+    default = default_options(config, data.device, choose_threads(config.threads).value)
+    stages = open_stages(config, data, budget.seconds_worth_compiling(seconds))
     if config.plan == "default" or not stages:
         reason = "nothing is left open" if config.plan != "default" else "set by you"
-        return unmeasured_plan(config, plain, f"not measured: {reason}")
-    if seconds < _WORTH_SECONDS:
-        return unmeasured_plan(config, plain, "not measured: the run is too short to gain from it")
-    most = min(_MOST_SECONDS, max(_LEAST_SECONDS, _MOST_SHARE * seconds))
-    images = allowed.images(config.batch_size, most)
+        return unmeasured_plan(config, default, f"not measured: {reason}")
+    if seconds < _MIN_RUN_SECONDS:
+        reason = "not measured: the run is too short to gain from it"
+        return unmeasured_plan(config, default, reason)
+    max_seconds = max(_MIN_MEASURING_SECONDS, _MEASURING_SHARE * seconds)
+    max_seconds = min(_MAX_MEASURING_SECONDS, max_seconds)
+    images = budget.choose_images(config.batch_size, max_seconds)
     if not images:
-        why = f"not measured: it would take more than the {allowed.seconds:.1f} s there are for it"
-        return unmeasured_plan(config, plain, why)
-    path = _plan_path(config, data, seconds)
-    kept = read_plan(path) if path and config.plan == "auto" else None
-    if kept:
+        reason = f"it would take more than the {budget.seconds:.1f} s there are for it"
+        return unmeasured_plan(config, default, f"not measured: {reason}")
+    path = _cache_path(config, data, seconds)
+    cached = read_plan(path) if path and config.plan == "auto" else None
+    if cached:
         reporter.say(f"plan: kept from an earlier run ({path}; --plan fresh measures again)")
-        return _measured_plan(config, kept, "kept from an earlier run")
+        return _measured_plan(config, cached, "kept from an earlier run")
     begun = time.perf_counter()
-    probe = Probe(config, data, allowed.seconds, images)
-    measured = _measure(probe, stages, plain, most)
+    probe = Probe(config, data, budget.seconds, images)
+    measured = _measure(probe, stages, default, max_seconds)
     took = time.perf_counter() - begun
     reporter.say(f"plan: measured {len(measured.seconds)} ways to compute a step in {took:.1f} s")
-    if path and not is_busy():  # a plan for a busy machine is no plan for later runs
+    if path and not is_busy():  # later runs may find the machine idle
         error = write_plan(path, measured)
         if error:
             reporter.warn(f"the plan could not be kept for the next run: {error}")
@@ -90,7 +143,7 @@ def choose_compute(
 
 
 def _training_seconds(config: Config, data: TrainingData) -> float:
-    """Roughly how many seconds training takes."""
+    """Estimate how many seconds training takes."""
     count = len(data.dataset.ids(TRAIN))
     return expected_seconds(
         data.new_network(config),
@@ -101,73 +154,80 @@ def _training_seconds(config: Config, data: TrainingData) -> float:
     )
 
 
-def _plan_path(config: Config, data: TrainingData, seconds: float) -> Path | None:
-    """Where the plan for such a run is kept; None if it is not kept.
+def _cache_path(config: Config, data: TrainingData, seconds: float) -> Path | None:
+    """Return where the plan is cached, or None if it must not be.
 
-    A budget is best spent on what is fastest right now, with whatever else the machine is doing.
+    With a budget, what counts is which options are fastest now, beside the machine's other work.
     """
     folder = find_cache_folder(config.cache_folder)
-    may_keep = folder and data.module is None and not config.budget
-    return plan_path(folder, config, data, seconds) if folder and may_keep else None
+    may_cache = folder and data.module is None and not config.budget
+    return plan_path(folder, config, data, seconds) if folder and may_cache else None
 
 
-def unmeasured_plan(config: Config, options: ComputeOptions, why: str) -> ComputePlan:
-    """The plan with options that are used without measuring."""
+def unmeasured_plan(config: Config, options: ComputeOptions, reason: str) -> ComputePlan:
+    """Return the plan for options that are used without measuring."""
     choices = {
-        name: Choice(value, _asked(config, name) or why) for name, value in options.facts().items()
+        name: Choice(value, _configured(config, name) or reason)
+        for name, value in options.facts().items()
     }
-    return ComputePlan(**choices, measured=Choice([], why))
+    return ComputePlan(**choices, measured=Choice([], reason))
 
 
-def _measured_plan(config: Config, found: Measured, why: str) -> ComputePlan:
-    """The plan with the options chosen by measuring, each choice with its figure."""
+def _measured_plan(config: Config, measured: Measured, reason: str) -> ComputePlan:
+    """Return the plan for options that were chosen by measuring, each with its figure."""
     rows: list[dict[str, Any]] = [
         {**options.facts(), "images_per_second": round(config.batch_size / seconds, 1)}
-        for options, seconds in found.seconds.items()
+        for options, seconds in measured.seconds.items()
     ]
-    rows += [{**options.facts(), "refused": why} for options, why in found.refused.items()]
-    choices = {name: _explain(config, name, found) for name in found.chosen.facts()}
-    return ComputePlan(**choices, measured=Choice(rows, why))
+    rows += [{**options.facts(), "refused": why} for options, why in measured.refused.items()]
+    choices = {name: _explain(config, name, measured) for name in measured.chosen.facts()}
+    return ComputePlan(**choices, measured=Choice(rows, reason))
 
 
 def _measure(
-    probe: Probe, stages: list[Stage], plain: ComputeOptions, most_seconds: float
+    probe: Probe, stages: list[Stage], default: ComputeOptions, max_seconds: float
 ) -> Measured:
-    """Measure; a batch that does not fit in memory is split into twice as many parts."""
+    """Measure, splitting batches into ever more parts until they fit into memory."""
     while True:
         try:
-            return probe.measure(stages, plain, most_seconds)
+            return probe.measure(stages, default, max_seconds)
         except RuntimeError as error:
-            if not is_out_of_memory(error) or 2 * plain.accumulate > probe.batch_size:
+            if not is_out_of_memory(error) or 2 * default.accumulate > probe.batch_size:
                 raise
-        plain = replace(plain, accumulate=2 * plain.accumulate)
+        default = replace(default, accumulate=2 * default.accumulate)
 
 
-def _asked(config: Config, name: str) -> str:
+def _configured(config: Config, name: str) -> str:
+    """Return the reason for a configured setting; empty if it is left open."""
     value = getattr(config, name)
     return "" if value in ("auto", 0) else "set by you"
 
 
-def _explain(config: Config, name: str, found: Measured) -> Choice[Any]:
-    """A choice with how much faster it is than the best options that differ in it."""
-    value = getattr(found.chosen, name)
+def _explain(config: Config, name: str, measured: Measured) -> Choice[Any]:
+    """Return a choice with how much faster it is than the best options that differ in it."""
+    value = getattr(measured.chosen, name)
     if name == "accumulate":
-        asked = value == config.accumulate
-        return Choice(value, "as configured" if asked else "memory ran out with fewer parts")
-    others = {one: s for one, s in found.seconds.items() if getattr(one, name) != value}
+        is_configured = value == config.accumulate
+        reason = "as configured" if is_configured else "memory ran out with fewer parts"
+        return Choice(value, reason)
+    others = [options for options in measured.seconds if getattr(options, name) != value]
     if not others:
-        return Choice(value, _asked(config, name) or _why_alone(name, value, found))
-    other = min(others, key=lambda one: others[one])
-    rates = [config.batch_size / found.seconds[one] for one in (found.chosen, other)]
-    versus = f"{rates[0]:,.0f} against {rates[1]:,.0f} images/s with {other}"
-    if rates[0] > NEGLIGIBLE * rates[1]:
-        return Choice(value, f"{rates[0] / rates[1]:.2f} times as fast: {versus}", rates[0])
-    return Choice(value, f"simpler, and as fast within the noise: {versus}", rates[0])
+        return Choice(value, _configured(config, name) or _why_alone(name, value, measured))
+    other = min(others, key=lambda options: measured.seconds[options])
+    rate, other_rate = (
+        config.batch_size / measured.seconds[options] for options in (measured.chosen, other)
+    )
+    versus = f"{rate:,.0f} against {other_rate:,.0f} images/s with {other}"
+    if rate > NEGLIGIBLE * other_rate:
+        reason = f"{rate / other_rate:.2f} times as fast: {versus}"
+    else:
+        reason = f"simpler, and as fast within the noise: {versus}"
+    return Choice(value, reason, figure=rate)
 
 
-def _why_alone(name: str, value: Any, found: Measured) -> str:
-    """Why a choice was compared with no other."""
-    for options, reason in found.refused.items():
+def _why_alone(name: str, value: Any, measured: Measured) -> str:
+    """Return why a choice was compared with no other."""
+    for options, reason in measured.refused.items():
         if getattr(options, name) != value:
             return f"{options} was refused: {reason}"
     return "the run is too short for compiling" if name == "compile" else "nothing else was tried"
@@ -177,7 +237,14 @@ _VERSION = 4  # increased when options are measured or chosen differently
 
 
 def plan_path(folder: Path, config: Config, data: TrainingData, expected_seconds: float) -> Path:
-    """Return where the plan of such a run is cached. expected_seconds: of training."""
+    """Return where the plan of such a run is cached.
+
+    Args:
+        folder: The cache folder.
+        config: The settings of the run.
+        data: What it trains on.
+        expected_seconds: The time for training.
+    """
     dataset = data.dataset
     key = {
         "machine": [describe_device(data.device), platform.machine(), usable_cores()],
@@ -213,49 +280,51 @@ def _parse_plan(facts: Any) -> Measured | None:
 
 
 _WITHOUT_BF16 = ("AVX2", "NO AVX")  # x86-64; emulated, it was 20 times as slow as fp32
-_TRIED = 4  # images: where bf16 is emulated, more would take minutes
-_TIMES = 3
-_WORTH = 1.2  # times as fast: less does not pay for rounding
-_AGREE = 0.99  # least cosine between an image's features in both precisions
+_TIMED_IMAGES = 4  # more would take minutes where bf16 is emulated
+_REPETITIONS = 3
+_MIN_SPEEDUP = 1.2  # less is not worth the rounding
+_MIN_COSINE = 0.99  # between an image's features in both precisions
 
 
 def choose_inference(config: Config, data: TrainingData, plan: ComputePlan) -> ComputePlan:
-    """A plan with the precision and threads in which a frozen backbone is fastest here.
+    """Return the plan with the precision and threads that are fastest for a frozen backbone.
 
-    Measured on four images: beside other work one thread is often faster than two.
+    They are measured on four images. One thread is often faster than two on a busy machine.
     """
     if config.plan == "default" or data.device.type != "cpu":
         return plan
     net = data.new_network(config)
-    batch = next(iter(data.images.batches([data.dataset.ids(TRAIN)[:_TRIED]], None)))
+    batch = next(iter(data.images.batches([data.dataset.ids(TRAIN)[:_TIMED_IMAGES]], None)))
     fp32, bf16 = (
         Classifier(net, data.normalization, precision, data.device)
         for precision in ("fp32", "bf16")
     )
-    most = plan.threads.value
-    counts = [most] if config.threads or most == 1 else [most, 1]
-    seconds = {count: _seconds(fp32, batch.images, count) for count in counts}
+    max_threads = plan.threads.value
+    counts = [max_threads] if config.threads or max_threads == 1 else [max_threads, 1]
+    seconds = {count: _time_forward(fp32, batch.images, count) for count in counts}
     threads = min(counts, key=lambda count: seconds[count])
     if len(counts) > 1:
-        rates = [f"{plural(n, 'thread')} {_TRIED / seconds[n]:,.0f} images/s" for n in counts]
-        plan = replace(plan, threads=Choice(threads, joined(rates), _TRIED / seconds[threads]))
+        rates = {count: _TIMED_IMAGES / seconds[count] for count in counts}
+        texts = [f"{plural(n, 'thread')} {rate:,.0f} images/s" for n, rate in rates.items()]
+        plan = replace(plan, threads=Choice(threads, joined(texts), figure=rates[threads]))
     if config.precision != "auto":
         return plan
     if torch.backends.cpu.get_cpu_capability() in _WITHOUT_BF16:
         return replace(plan, precision=Choice("fp32", "this processor would only emulate bf16"))
     exact, rounded = (compute_features(classifier, [batch]) for classifier in (fp32, bf16))
     cosine = float(F.cosine_similarity(exact, rounded).min())
-    ratio = seconds[threads] / _seconds(bf16, batch.images, threads)
-    figures = f"bf16 is {ratio:.2f} times as fast, and its features agree to {cosine:.4f}"
-    chosen = "bf16" if ratio > _WORTH and cosine > _AGREE else "fp32"
-    return replace(
-        plan, precision=Choice(chosen, f"{figures} (least cosine of {_TRIED} images)", ratio)
+    speedup = seconds[threads] / _time_forward(bf16, batch.images, threads)
+    reason = (
+        f"bf16 is {speedup:.2f} times as fast, and its features agree to {cosine:.4f} "
+        f"(least cosine of {_TIMED_IMAGES} images)"
     )
+    precision = "bf16" if speedup > _MIN_SPEEDUP and cosine > _MIN_COSINE else "fp32"
+    return replace(plan, precision=Choice(precision, reason, figure=speedup))
 
 
-def _seconds(classifier: Classifier, images: Tensor, threads: int) -> float:
-    """Seconds of a forward pass; the first is not counted, unless all are slow."""
+def _time_forward(classifier: Classifier, images: Tensor, threads: int) -> float:
+    """Return the seconds of the fastest forward pass of up to four, within about a second."""
     times = [measure_seconds(lambda: classifier(images), threads, classifier.device)]
-    while len(times) <= _TIMES and sum(times) < 1.0:
+    while len(times) <= _REPETITIONS and sum(times) < 1.0:
         times.append(measure_seconds(lambda: classifier(images), threads, classifier.device))
     return min(times)

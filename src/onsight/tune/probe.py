@@ -1,4 +1,4 @@
-"""The measured plan: a run's own step, timed briefly with each set of options."""
+"""Times a run's own training step with each set of compute options, and picks the fastest."""
 
 import math
 import statistics
@@ -15,17 +15,23 @@ from onsight.tune.compute import ComputeOptions, Stage, may_graph
 from onsight.tune.training_data import TrainingData
 from onsight.tune.trial import Trial
 
-_CHECKED_STEPS = 3  # whose losses must agree with those of the default options
-_REPLAYED_STEPS = 2  # first timed of a compiled way, once the steps before have recorded its graphs
-_GRAPHED_STEPS = 2 * MAX_STEPS_PER_REPLAY  # checked besides where steps may be replayed
+_CHECKED_STEPS = 3  # their losses must agree with those of the default options
+_COMPILED_STEPS = 2  # timed after the checked steps, two of which record CUDA graphs
+_GRAPHED_STEPS = 2 * MAX_STEPS_PER_REPLAY  # checked as well if steps may be replayed
 _TOLERANCES = {"fp32": 1e-3, "bf16": 2e-2, "fp16": 2e-2}  # relative
-_FIRST_SHARE = 0.7  # of the time left, for a stage that others follow
-_WINDOW_SECONDS = 0.03  # per visit, but at least one step
+_STAGE_SHARE = 0.7  # of the remaining time, for a stage that others follow
+_WINDOW_SECONDS = 0.03  # per measurement, but at least one step
 
 
 @dataclass
 class Measured:
-    """The chosen options, the seconds per step of all that were timed, why others were refused."""
+    """The result of measuring.
+
+    Attributes:
+        chosen: The options to use.
+        seconds: Seconds per step of all options that were timed.
+        refused: Why other options cannot be used.
+    """
 
     chosen: ComputeOptions
     seconds: dict[ComputeOptions, float] = field(default_factory=dict)
@@ -35,8 +41,11 @@ class Measured:
 class Probe:
     """Times a run's training step with several options.
 
-    hard_seconds: measuring must not take longer, whatever it finds; most_images: those of a
-    batch that are computed, if whole batches would take too long.
+    Args:
+        config: The settings of the run.
+        data: What it trains on.
+        hard_seconds: The limit on measuring, whatever it finds.
+        max_images: The images of a batch that are computed, if whole batches take too long.
     """
 
     def __init__(
@@ -44,130 +53,137 @@ class Probe:
         config: Config,
         data: TrainingData,
         hard_seconds: float = math.inf,
-        most_images: int | None = None,
+        max_images: int | None = None,
     ) -> None:
         self.config = config
         self.data = data
-        self.until = time.perf_counter() + hard_seconds
-        self.batch_size = min(
-            config.batch_size, len(data.dataset.ids(TRAIN)), most_images or config.batch_size
-        )
-        self.reference: list[float] = []
+        self.end = time.perf_counter() + hard_seconds
+        self.full_batch = min(config.batch_size, len(data.dataset.ids(TRAIN)))
+        self.batch_size = min(self.full_batch, max_images or self.full_batch)
+        self.reference: list[float] = []  # losses of the default options
         self.refused: dict[ComputeOptions, str] = {}
-        self.built: dict[ComputeOptions, Callable[[], float]] = {}  # timers, each with its network
+        self.built: dict[ComputeOptions, Callable[[], float]] = {}  # timers, each with a network
 
-    def measure(
-        self, stages: list[Stage], default: ComputeOptions, most_seconds: float
-    ) -> Measured:
-        """Time the options of each stage, which build on the winner of the previous one."""
-        found = Measured(default, refused=self.refused)
-        self.built.clear()  # if memory ran out before
+    def measure(self, stages: list[Stage], default: ComputeOptions, max_seconds: float) -> Measured:
+        """Time the options of each stage, which vary the winner of the previous one."""
+        measured = Measured(default, refused=self.refused)
+        self.built.clear()  # networks of a call that ran out of memory
         begun = time.perf_counter()
         for stage in stages:
-            if found.seconds and time.perf_counter() >= min(self.until, begun + 2 * most_seconds):
+            if measured.seconds and time.perf_counter() >= min(self.end, begun + 2 * max_seconds):
                 break
             candidates = [
-                Candidate(one, self._visits(one))
-                for one in stage(found.chosen)
-                if one not in self.refused
+                TimedOptions(options, self._timer(options))
+                for options in stage(measured.chosen)
+                if options not in self.refused
             ]
-            seconds = most_seconds - (time.perf_counter() - begun)
-            seconds *= 1 if stage is stages[-1] else _FIRST_SHARE
-            left = self.until - time.perf_counter()
-            found.chosen = pick_fastest(candidates, seconds, left, self._drop).options
-            for loser in self.built.keys() - {found.chosen}:
-                self._drop(loser)
-            timed = [one for one in candidates if one.seconds and one.options not in self.refused]
-            found.seconds |= {one.options: self._whole(one.median) for one in timed}
-        return found
+            seconds = max_seconds - (time.perf_counter() - begun)
+            seconds *= 1 if stage is stages[-1] else _STAGE_SHARE
+            remaining = self.end - time.perf_counter()
+            measured.chosen = pick_fastest(candidates, seconds, remaining, self._free).options
+            for loser in self.built.keys() - {measured.chosen}:
+                self._free(loser)
+            scale = self.full_batch / self.batch_size
+            measured.seconds |= {
+                candidate.options: scale * candidate.median
+                for candidate in candidates
+                if candidate.seconds and candidate.options not in self.refused
+            }
+        return measured
 
-    def _whole(self, seconds: float) -> float:
-        """Seconds for a whole batch, from those for the part of it that was computed."""
-        whole = min(self.config.batch_size, len(self.data.dataset.ids(TRAIN)))
-        return seconds * whole / self.batch_size
+    def _timer(self, options: ComputeOptions) -> Callable[[], float]:
+        """Return a function that returns the seconds of a step; its first call builds the step."""
 
-    def _visits(self, options: ComputeOptions) -> Callable[[], float]:
-        """A function that times steps with these options, which it builds and checks if need be."""
-
-        def visit() -> float:
+        def measure() -> float:
             if options in self.built:
                 return self.built[options]()
             try:
-                timed, seconds, steps_per_replay = self._build(options)
+                time_steps, seconds, steps_per_replay = self._build(options)
             except _Refused as error:
                 self.refused[options] = str(error)
                 return float("inf")
             replays = max(1, round(_WINDOW_SECONDS / seconds / steps_per_replay))
             steps = replays * steps_per_replay
-            self.built[options] = lambda: timed(steps) / steps
+            self.built[options] = lambda: time_steps(steps) / steps
             return seconds
 
-        return visit
+        return measure
 
-    def _drop(self, options: ComputeOptions) -> None:
-        """Free the network of options that lost: the others need its memory."""
+    def _free(self, options: ComputeOptions) -> None:
+        """Free the network of options that lost, so that others can use its memory."""
         self.built.pop(options, None)
 
     def _build(self, options: ComputeOptions) -> tuple[Callable[[int], float], float, int]:
-        """Return a timer of steps with these options, seconds per step, and steps per replay."""
+        """Return a timer of steps with these options, seconds per step, and steps per replay.
+
+        Raises:
+            _Refused: If the options cannot be used.
+        """
         try:
             trial = Trial(options.apply(self.config), self.data)
-            timed = trial.at(self.batch_size)
-            self._in_time(timed(1))
-            seconds = timed(_CHECKED_STEPS - 1) / (_CHECKED_STEPS - 1)
-            if self._is_graphed(options):
-                seconds = timed(_GRAPHED_STEPS) / _GRAPHED_STEPS
-            self._check(trial, options)
-            if options.compile == "on":  # the 2nd and 3rd step recorded CUDA graphs
-                seconds = timed(_REPLAYED_STEPS) / _REPLAYED_STEPS
+            time_steps = trial.timer(self.batch_size)
+            seconds = self._warm_up(time_steps, options)
+            self._check_losses(trial, options)
+            if options.compile == "on":
+                seconds = time_steps(_COMPILED_STEPS) / _COMPILED_STEPS
         except (RuntimeError, ConfigError, NonFiniteLoss) as error:
             if not self.reference:
                 raise
             raise _Refused(str(error).splitlines()[0]) from error
         if trial.step.refused:
             raise _Refused(trial.step.refused)
-        return timed, seconds, trial.step.steps_per_replay
+        return time_steps, seconds, trial.step.steps_per_replay
 
-    def _is_graphed(self, options: ComputeOptions) -> bool:
-        """Whether steps are replayed, or those of other options whose losses must be the same."""
-        if options.cuda_graph == "on":
-            return True
-        return not self.reference and may_graph(self.config, self.data.device)
+    def _warm_up(self, time_steps: Callable[[int], float], options: ComputeOptions) -> float:
+        """Make the steps whose losses are checked; return the seconds of one of the last."""
+        first = time_steps(1)
+        is_late = time.perf_counter() + (_CHECKED_STEPS - 1) * first > self.end
+        if is_late and self.reference:
+            raise _Refused(f"a step took {first:.1f} s, too long to time it")
+        seconds = time_steps(_CHECKED_STEPS - 1) / (_CHECKED_STEPS - 1)
+        # The reference needs as many losses as the options that are compared with it.
+        is_reference_for_graph = not self.reference and may_graph(self.config, self.data.device)
+        if options.cuda_graph == "on" or is_reference_for_graph:
+            seconds = time_steps(_GRAPHED_STEPS) / _GRAPHED_STEPS
+        return seconds
 
-    def _in_time(self, step_seconds: float) -> None:
-        """Refuse options with which even checking their losses would take too long."""
-        late = time.perf_counter() + (_CHECKED_STEPS - 1) * step_seconds > self.until
-        if late and self.reference:
-            raise _Refused(f"a step took {step_seconds:.1f} s, too long to time it")
-
-    def _check(self, trial: Trial, options: ComputeOptions) -> None:
+    def _check_losses(self, trial: Trial, options: ComputeOptions) -> None:
+        """Refuse options whose losses differ from those of the default options."""
         trial.flush()
         tolerance = _TOLERANCES[options.precision]
         self.reference = self.reference or list(trial.losses)
-        for mine, theirs in zip(trial.losses, self.reference, strict=False):
-            off = abs(mine - theirs) / max(abs(theirs), 0.1)
-            if off > tolerance:
-                raise _Refused(f"its loss is {100 * off:.1f}% off, more than {100 * tolerance:g}%")
+        for loss, reference in zip(trial.losses, self.reference, strict=False):
+            error = abs(loss - reference) / max(abs(reference), 0.1)
+            if error > tolerance:
+                raise _Refused(
+                    f"its loss is {100 * error:.1f}% off, more than {100 * tolerance:g}%"
+                )
 
 
 class _Refused(Exception):
-    """Options that cannot be used, with the reason."""
+    """Raised for options that cannot be used, with the reason."""
 
 
 Options = TypeVar("Options")
 
 _ROUNDS = 9
-_FEWEST_ROUNDS = 3  # before a difference may count as noise
-_HOPELESS = (2.0, 1.5, 1.3)  # times the fastest after 1, 2, more rounds: not timed again
-NEGLIGIBLE = 1.03  # times the fastest: counts as equal
+_MIN_ROUNDS = 3  # before a difference may count as noise
+_HOPELESS = (2.0, 1.5, 1.3)  # times the fastest, after 1, 2 and more rounds: not timed again
+NEGLIGIBLE = 1.03  # times the fastest counts as equally fast
 
 
 @dataclass
-class Candidate(Generic[Options]):
-    """Options to time; `visit` measures the seconds of a step with them, now."""
+class TimedOptions(Generic[Options]):
+    """Options with their times so far.
+
+    Attributes:
+        options: What is timed.
+        measure: Returns the seconds of a step with these options.
+        seconds: Of a step, in each round.
+    """
 
     options: Options
-    visit: Callable[[], float]
+    measure: Callable[[], float]
     seconds: list[float] = field(default_factory=list)
 
     @property
@@ -177,57 +193,60 @@ class Candidate(Generic[Options]):
 
 
 def pick_fastest(
-    candidates: Sequence[Candidate[Options]],
-    most_seconds: float,
+    candidates: Sequence[TimedOptions[Options]],
+    max_seconds: float,
     hard_seconds: float = math.inf,
-    lost: Callable[[Options], object] = lambda options: None,
-) -> Candidate[Options]:
-    """The first candidate, simplest first, that is as fast as the fastest within noise.
+    on_drop: Callable[[Options], object] = lambda options: None,
+) -> TimedOptions[Options]:
+    """Time the candidates; return the first that is as fast as the fastest, within noise.
 
-    Every candidate that still has a chance is visited once per round, so that noise affects all
-    alike. Those not yet timed when the time is up do not take part. hard_seconds: a visit is not
-    begun if it would end later, as long as it takes no longer than the longest so far. lost: told
-    of the options that are not timed again.
+    Every candidate that still has a chance is timed once per round, so that noise affects all
+    alike. Those that were never timed cannot win.
+
+    Args:
+        candidates: What to time, the simplest first.
+        max_seconds: The limit on measuring; the first round may take twice as long.
+        hard_seconds: No measurement is begun that would end later, judging by the longest so far.
+        on_drop: Called with options that are not timed again.
     """
     begun = time.perf_counter()
     longest = 0.0
-    hopeful = list(candidates)
-    for number in range(_ROUNDS):
-        for candidate in hopeful:
-            # The first round may take twice the time: what is never timed is never chosen.
-            limit = most_seconds * (1 if candidates[-1].seconds else 2)
+    remaining = list(candidates)
+    for round_index in range(_ROUNDS):
+        for candidate in remaining:
+            limit = max_seconds * (1 if candidates[-1].seconds else 2)
             now = time.perf_counter() - begun
             is_late = now > limit or now + longest > hard_seconds
             if is_late and candidates[0].seconds:
-                return choose(candidates)
-            candidate.seconds.append(candidate.visit())
+                return pick_from_timed(candidates)
+            candidate.seconds.append(candidate.measure())
             longest = max(longest, time.perf_counter() - begun - now)
-        timed = [candidate for candidate in hopeful if candidate.seconds]
-        best = min(candidate.median for candidate in timed)
-        slowest = best * _HOPELESS[min(number, len(_HOPELESS) - 1)]
-        hopeful = [candidate for candidate in timed if candidate.median <= slowest]
+        timed = [candidate for candidate in remaining if candidate.seconds]
+        fastest = min(candidate.median for candidate in timed)
+        slowest = fastest * _HOPELESS[min(round_index, len(_HOPELESS) - 1)]
+        remaining = [candidate for candidate in timed if candidate.median <= slowest]
         for candidate in timed:
-            if candidate not in hopeful:
-                lost(candidate.options)
-        if len(hopeful) == 1:
+            if candidate not in remaining:
+                on_drop(candidate.options)
+        if len(remaining) == 1:
             break
-    return choose(candidates)
+    return pick_from_timed(candidates)
 
 
-def choose(candidates: Sequence[Candidate[Options]]) -> Candidate[Options]:
-    """The first candidate whose lag behind the fastest is negligible or no more than noise."""
+def pick_from_timed(candidates: Sequence[TimedOptions[Options]]) -> TimedOptions[Options]:
+    """Return the first candidate that is not slower than the fastest, or only within noise."""
     timed = [candidate for candidate in candidates if candidate.seconds]
     fastest = min(timed, key=lambda candidate: candidate.median)
     return next(candidate for candidate in timed if _keeps_up(candidate, fastest))
 
 
-def _keeps_up(candidate: Candidate[Options], fastest: Candidate[Options]) -> bool:
-    """Whether the rounds that both took part in show no difference beyond noise."""
+def _keeps_up(candidate: TimedOptions[Options], fastest: TimedOptions[Options]) -> bool:
+    """Return whether the rounds that both took part in show no difference beyond noise."""
     ratios = sorted(
-        mine / best for mine, best in zip(candidate.seconds, fastest.seconds, strict=False)
+        seconds / best for seconds, best in zip(candidate.seconds, fastest.seconds, strict=False)
     )
     if candidate is fastest or statistics.median(ratios) <= NEGLIGIBLE:
         return True
-    # A simple sign test: a slower one loses at least three in four of three or more rounds.
-    lost = sum(ratio > 1 for ratio in ratios)
-    return len(ratios) >= _FEWEST_ROUNDS and lost < 0.75 * len(ratios)
+    # A simple sign test: a slower candidate loses three in four of at least three rounds.
+    losses = sum(ratio > 1 for ratio in ratios)
+    return len(ratios) >= _MIN_ROUNDS and losses < 0.75 * len(ratios)

@@ -1,4 +1,4 @@
-"""Images that fill much of a device go there if a measured step leaves the room."""
+"""Moves images to the device if a measured step leaves enough memory for them."""
 
 from dataclasses import replace
 
@@ -18,39 +18,46 @@ from onsight_explain.devices import (
     release_cached_memory,
 )
 
-_SAFETY = 1.5  # times the step's peak: evaluation, and what libraries and gaps take
-_CHUNK_BYTES = 512 << 20  # of images that are augmented together
+_SAFETY = 1.5  # times a step's peak, for evaluation, libraries and fragmentation
+_CHUNK_BYTES = 512 << 20  # for images that are augmented together
 
 
 def move_if_room(
-    config: Config, data: TrainingData, kept: Choice[str], threads: int
+    config: Config, data: TrainingData, residency: Choice[str], threads: int
 ) -> tuple[Choice[str], TrainingData]:
-    """The images on their accelerator, if they were kept off only for lack of a measurement.
+    """Move the images to the accelerator if they are not there only because a step may not fit.
 
-    kept: where they are now, its figure their bytes.
+    Args:
+        config: The settings of the run.
+        data: What it trains on.
+        residency: Where the images are now; the figure is their size in bytes.
+        threads: Threads to compute with.
+
+    Returns:
+        Where the images are, and the data with them.
     """
     images, free = data.dataset.images, free_memory_bytes(data.device)
-    is_open = config.residency == "auto" and kept.value in ("memory", "map")
-    fits = is_open and (kept.figure or 0) + _CHUNK_BYTES < free
-    if not fits or config.freeze or not has_streams(data.device):
-        return kept, data
-    assert isinstance(images, Images)  # which alone are ever in memory
-    peak = _peak_of_a_step(eager_options(config, data.device, threads).apply(config), data)
+    is_open = config.residency == "auto" and residency.value in ("memory", "map")
+    may_fit = is_open and (residency.figure or 0) + _CHUNK_BYTES < free
+    if not may_fit or config.freeze or not has_streams(data.device):
+        return residency, data
+    assert isinstance(images, Images)  # the only kind kept in memory
+    peak = _measure_peak(eager_options(config, data.device, threads).apply(config), data)
     facts = f"they take {data_size(images.nbytes)} of the {data_size(free)} free"
     if peak is None or images.nbytes + _SAFETY * peak + _CHUNK_BYTES > free:
         took = "more than there is" if peak is None else data_size(peak)
-        return replace(kept, reason=f"{facts}, and a step {took}"), data
+        return replace(residency, reason=f"{facts}, and a step {took}"), data
     reason = f"{facts}, and a step, measured, {data_size(peak)}"
     moved = replace(data, images=images.to(data.device))
-    return Choice("device", reason, kept.figure), moved
+    return Choice("device", reason, residency.figure), moved
 
 
-def _peak_of_a_step(config: Config, data: TrainingData) -> int | None:
-    """Bytes that two steps took on the device at most; None if there was not enough."""
+def _measure_peak(config: Config, data: TrainingData) -> int | None:
+    """Return the most bytes on the device during two steps, or None if there were too few."""
     reset_peak_device_memory(data.device)
     try:
         trial = Trial(config, data)
-        trial.at(min(config.batch_size, len(data.dataset.ids(TRAIN))))(2)
+        trial.timer(min(config.batch_size, len(data.dataset.ids(TRAIN))))(2)
         trial.flush()
         return peak_device_memory_bytes(data.device)
     except RuntimeError as error:

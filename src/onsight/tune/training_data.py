@@ -31,7 +31,12 @@ from onsight_explain.devices import free_memory_bytes
 class TrainingData:
     """What a run trains on.
 
-    images: where batches come from; module: the user's own network, if any.
+    Attributes:
+        dataset: The images and their split.
+        images: Where batches come from.
+        normalization: From pixels to the model's input.
+        device: The device to train on.
+        module: The user's own network, if any.
     """
 
     dataset: Dataset
@@ -41,7 +46,7 @@ class TrainingData:
     module: nn.Module | None = None
 
     def new_network(self, config: Config) -> nn.Module:
-        """A network with the run's initial weights, to try things out."""
+        """Return a new network with the run's initial weights, for trials."""
         return make_net(config, self.dataset, self.device, copy.deepcopy(self.module))
 
 
@@ -52,14 +57,14 @@ def place_data(
     residency: str,
     module: nn.Module | None = None,
 ) -> TrainingData:
-    """Put the images where batches are taken from, and measure their normalization."""
+    """Move the images to where they are kept, and choose their normalization."""
     images = place_images(dataset.images, residency, device)
     normalization = make_normalization(config, images, dataset)
     return TrainingData(dataset, images, normalization, device, module)
 
 
 def make_normalization(config: Config, images: BatchSource, dataset: Dataset) -> Normalization:
-    """The normalization asked for; measured on the training images if the data decides."""
+    """Return the configured normalization; by default it is measured on the training images."""
     return replace(_make_scaling(config, images, dataset), size=dataset.input_shape[1:])
 
 
@@ -70,31 +75,35 @@ def _make_scaling(config: Config, images: BatchSource, dataset: Dataset) -> Norm
     if config.normalize == "none":
         return Normalization((0.0,) * channels, (1.0,) * channels)
     if config.normalize == "auto" and config.starts_from_weights:
-        wanted = expected_input(config.model, config.weights)
-        if wanted:
-            return Normalization(*wanted.scaling(channels))
-    kept = images if isinstance(images, Images) else Images.of(dataset.pack)
-    return measure_normalization(kept, dataset.ids(TRAIN))
+        expected = expected_input(config.model, config.weights)
+        if expected:
+            return Normalization(*expected.scaling(channels))
+    decoded = images if isinstance(images, Images) else Images.of(dataset.pack)
+    return measure_normalization(decoded, dataset.ids(TRAIN))
 
 
 def data_key(dataset: Dataset) -> str:
-    """A digest of the images, their labels and their split."""
+    """Return a digest of the images, their labels and their split."""
     digest = hashlib.sha256("\n".join(dataset.classes).encode("utf-8", "surrogateescape"))
     for column in (dataset.pack.digests, dataset.pack.index.labels, dataset.splits):
         digest.update(np.ascontiguousarray(column).data)
     return digest.hexdigest()
 
 
-_RESIDENT_SHARE = 0.4  # of a device's or the machine's free memory: the most for images
-_DISK_SHARE = 0.9  # of the free space on the cache's disk: the most for a pack
+_MAX_MEMORY_SHARE = 0.4  # of a device's or the machine's free memory, for images
+_MAX_DISK_SHARE = 0.9  # of the free space on the cache's disk, for a pack
 
 
 def choose_streaming(
     config: Config, source: Source, size: tuple[int, int], cache: Path | None
 ) -> Choice[bool]:
-    """Whether to decode images again for every batch, because a pack of them would not fit.
+    """Choose whether to decode images for every batch, because a pack of them would not fit.
 
-    size: (height, width) of the model's input.
+    Args:
+        config: The settings of the run.
+        source: The data.
+        size: (height, width) of the model's input.
+        cache: The cache folder, if there is one.
     """
     if config.residency != "auto":
         return Choice(config.residency == "stream", "set by you")
@@ -105,40 +114,47 @@ def choose_streaming(
     needed = len(source.index) * packed[0] * packed[1] * (job.target.channels or 3)
     disk = cache or Path(tempfile.gettempdir())
     free = shutil.disk_usage(_nearest_folder(disk)).free
-    fits = needed <= _DISK_SHARE * free
-    why = f"decoded, they take {data_size(needed)}, and {disk} has {data_size(free)} left"
-    return Choice(not fits, why, needed)
+    fits = needed <= _MAX_DISK_SHARE * free
+    reason = f"decoded, they take {data_size(needed)}, and {disk} has {data_size(free)} left"
+    return Choice(not fits, reason, figure=needed)
 
 
 def choose_residency(
-    images: BatchSource, device: torch.device, asked: str = "auto", ranks: int = 1
+    images: BatchSource, device: torch.device, configured: str = "auto", ranks: int = 1
 ) -> Choice[str]:
-    """Where batches come from: the device, a copy in memory, the memory map or the source.
+    """Choose where batches come from: the device, memory, the memory map or the source.
 
-    ranks: their number; ranks on one machine share one map. Raises ConfigError.
+    Args:
+        images: The decoded images, or what decodes them for every batch.
+        device: The device to train on.
+        configured: The setting.
+        ranks: The number of ranks; those on one machine share the memory map.
+
+    Raises:
+        ConfigError: If the setting is impossible on this device.
     """
     if not isinstance(images, Images):
         return Choice("stream", "each batch is decoded from DATA")
-    if asked == "device" and device.type == "cpu":
+    if configured == "device" and device.type == "cpu":
         raise ConfigError(
             "--residency device needs an accelerator; on the CPU use auto, memory, map or stream"
         )
     size = images.nbytes
-    if asked != "auto":
-        value, why = asked, "set by you"
+    if configured != "auto":
+        value, reason = configured, "set by you"
     elif device.type != "cpu" and _fits(size, device):
-        value, why = "device", f"fits on {device}"
+        value, reason = "device", f"fits on {device}"
     elif ranks > 1:
-        value, why = "map", f"{ranks} ranks share it"
+        value, reason = "map", f"{ranks} ranks share it"
     elif _fits(size, torch.device("cpu")):
-        value, why = "memory", "fits in memory"
+        value, reason = "memory", "fits in memory"
     else:
-        value, why = "map", "too large to copy to memory"
-    return Choice(value, f"{why}; {data_size(size)}", size)
+        value, reason = "map", "too large to copy to memory"
+    return Choice(value, f"{reason}; {data_size(size)}", figure=size)
 
 
 def place_images(images: BatchSource, residency: str, device: torch.device) -> BatchSource:
-    """The images, moved to where they are to be kept."""
+    """Return the images, moved to where they are kept."""
     if not isinstance(images, Images):
         return images
     if residency == "device":
@@ -147,9 +163,9 @@ def place_images(images: BatchSource, residency: str, device: torch.device) -> B
 
 
 def _fits(size: int, device: torch.device) -> bool:
-    return size < _RESIDENT_SHARE * free_memory_bytes(device)
+    return size < _MAX_MEMORY_SHARE * free_memory_bytes(device)
 
 
 def _nearest_folder(path: Path) -> Path:
-    """The folder itself, or its nearest parent that already exists."""
+    """Return the folder itself, or its nearest parent that exists."""
     return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())

@@ -1,4 +1,4 @@
-"""A trial of a run's training step: built from the same parts as in the run, and timed."""
+"""A trial of a run's training step, built from the same parts as in the run, and timed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,44 +18,57 @@ from onsight.tune.training_data import TrainingData
 
 
 class Trial:
-    """Training with this config and data, from the seed's initial weights.
+    """Training from the seed's initial weights, for as many steps as are asked for.
 
-    The config says how to compute: threads, precision, memory format. losses: those of the steps
-    so far.
+    Args:
+        config: The settings of the run, including threads, precision and memory format.
+        data: What to train on.
+
+    Attributes:
+        losses: Of the steps so far.
     """
 
     def __init__(self, config: Config, data: TrainingData) -> None:
         self.config = config
         self.data = data
         self.ids = data.dataset.ids(TRAIN)
-        net = data.new_network(config)
-        parts = (config, net, data.dataset, data.normalization, data.device)
-        self.update = make_update(*parts, listener=_RefusesParts())
+        self.update = make_update(
+            config,
+            data.new_network(config),
+            data.dataset,
+            data.normalization,
+            data.device,
+            listener=_RefuseParts(),
+        )
         self.update.set_training_mode()
         self.step = self.update.step
         self.losses: list[float] = []
 
-    def at(self, batch_size: int) -> Callable[[int], float]:
-        """A function that makes a number of steps at this batch size and returns their seconds."""
+    def timer(self, batch_size: int) -> Callable[[int], float]:
+        """Return a function that makes a number of steps and returns the seconds they took."""
         batches = self._batches(batch_size)
         self.step.set_full_batch(batch_size)
 
-        def work(steps: int) -> None:
+        def train(steps: int) -> None:
             for epoch, step, batch in islice(batches, steps):
                 self._train_step(epoch, step, batch)
 
-        def timed(steps: int) -> float:
-            return measure_seconds(lambda: work(steps), self.config.threads, self.data.device)
+        def time_steps(steps: int) -> float:
+            return measure_seconds(lambda: train(steps), self.config.threads, self.data.device)
 
-        return timed
+        return time_steps
 
     def flush(self) -> None:
-        """Wait for the losses of all steps so far. Raises NonFiniteLoss."""
-        with self._finite():
+        """Wait for the losses of all steps so far.
+
+        Raises:
+            NonFiniteLoss: If one is not a number.
+        """
+        with self._explain_non_finite():
             self.losses += self.step.flush()
 
     def _batches(self, batch_size: int) -> Iterator[tuple[int, int, Batch]]:
-        """Full batches, epoch after epoch, each with its epoch and its step."""
+        """Yield full batches, epoch after epoch, each with its epoch and step."""
         full = len(self.ids) // batch_size * batch_size
         ids, mixes = self.ids[:full], self.update.augmentation.mixes
         loader = Loader(self.data.images, ids, batch_size, self.data.device, with_next=mixes)
@@ -65,11 +78,11 @@ class Trial:
                 yield epoch, step, batch
 
     def _train_step(self, epoch: int, step: int, batch: Batch) -> None:
-        with self._finite():
+        with self._explain_non_finite():
             self.losses += self.update(batch, epoch, step)
 
     @contextmanager
-    def _finite(self) -> Iterator[None]:
+    def _explain_non_finite(self) -> Iterator[None]:
         try:
             yield
         except NonFiniteStepError as error:
@@ -78,8 +91,8 @@ class Trial:
             ) from error
 
 
-class _RefusesParts(StepListener):
-    """Lets a trial fail where a run would compute batches in more parts."""
+class _RefuseParts(StepListener):
+    """Fails a trial for lack of memory, where a run would split batches into more parts."""
 
     def out_of_memory(self, parts: int) -> None:
         raise torch.OutOfMemoryError("out of memory: the batch would have to be computed in parts")

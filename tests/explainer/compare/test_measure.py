@@ -44,7 +44,7 @@ def plant(monkeypatch):
             def __init__(self, candidate, *_):
                 self.candidate = candidate
 
-            def at(self, batch_size):
+            def timer(self, batch_size):
                 def seconds(steps):
                     fixed, image, largest = costs[self.candidate.name]
                     if batch_size > largest:
@@ -165,15 +165,15 @@ def test_bf16_is_skipped_if_it_does_not_work(bars, capsys, monkeypatch, plant):
         for precision in ("fp32", "bf16")
     }
     plant(costs)
-    working = comparing._make_trial.at
+    working = comparing._make_trial.timer
 
-    def at(trial, batch_size):
+    def timer(trial, batch_size):
         def fail(steps):
             raise RuntimeError("not implemented for 'BFloat16'")
 
         return fail if trial.candidate.precision == "bf16" else working(trial, batch_size)
 
-    monkeypatch.setattr(comparing._make_trial, "at", at)
+    monkeypatch.setattr(comparing._make_trial, "timer", timer)
     comparison = compare_devices(str(bars), make_config({"threads": 2}), (), (4, 8), Reporter())
     assert [one.name for one in comparison.candidates] == ["1 thread fp32", "2 threads fp32"]
     assert "1 thread bf16 is skipped" in capsys.readouterr().err

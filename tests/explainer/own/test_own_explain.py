@@ -70,9 +70,9 @@ def test_the_phases_of_a_step_add_up_and_the_work_is_counted(bars):
 @pytest.mark.parametrize(
     ("planted", "phase"),
     [
-        pytest.param("draw", "augment", marks=pytest.mark.soak),
-        ("change", "augment"),
-        pytest.param("mixed", "augment", marks=pytest.mark.soak),
+        pytest.param("draw_numbers", "augment", marks=pytest.mark.soak),
+        ("augment_images", "augment"),
+        pytest.param("mix_batch", "augment", marks=pytest.mark.soak),
         (None, "optimizer"),
     ],
 )
@@ -110,7 +110,7 @@ def test_recording_does_not_change_the_training(bars):
             if watched:
                 record_step(trial, 4, 0.1)
             else:
-                trial.at(4)(8)
+                trial.timer(4)(8)
             losses.append(trial.losses[:8])
     assert losses[0] == losses[1]
 

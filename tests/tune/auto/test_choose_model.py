@@ -190,7 +190,7 @@ def test_nothing_is_tried_where_decoding_leaves_no_time(
     """The images of a given test part have to be decoded, however long they take."""
     for part in ("train", "test"):
         shutil.copytree(textures, tmp_path / "parts" / part)
-    monkeypatch.setattr(choose_model, "decoding_seconds", lambda *given: seconds)
+    monkeypatch.setattr(choose_model, "time_decoding", lambda *given: seconds)
     config = make_config({"threads": 1, "budget": "60s"})
     source = find_data(str(tmp_path / "parts"), config, make_job())
     budget = Budget(Deadline(60.0, lambda: 5.0))

@@ -101,9 +101,13 @@ def _split_words(text: str) -> tuple[str, ...]:
 
 
 def _matching_patterns(applied: Iterable[Rule], texts: Sequence[str]) -> set[str]:
-    """The patterns of rules that match at least one of the texts."""
+    """Return the rules' patterns that match at least one of the texts."""
     patterns = {rule.pattern for rule in applied}  # many rules share theirs
-    return {pattern for pattern in patterns if any(re.search(pattern, text) for text in texts)}
+    return {
+        pattern
+        for pattern in patterns
+        if any(re.search(pattern, text, re.MULTILINE) for text in texts)
+    }
 
 
 def _finding(rule: Rule, mistake: Mistake, source: SourceFile) -> Finding:

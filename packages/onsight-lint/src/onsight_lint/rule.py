@@ -59,7 +59,9 @@ class Rule:
     title: str  # names the mistake in a few words
     why: str  # the consequence, in one or two sentences
     check: Callable[[Context], Iterator[Mistake]]
-    pattern: str = ""  # regular expression; scripts without a match cannot break the rule
+    # A regular expression that spares reading scripts: without a match in its text, a script cannot
+    # break the rule. ^ and $ match at lines; "" matches every script.
+    pattern: str = ""
 
 
 @dataclass(frozen=True)

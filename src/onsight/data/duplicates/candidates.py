@@ -29,7 +29,7 @@ _MAX_FREQUENCY = 14  # frequencies along a side; the lowest of both sides togeth
 _CUTS = (0.05, 0.1)  # fractions of a side that a slightly cropped copy may lack
 
 _BATCH = 1024  # images per batch
-_SAMPLE = 8192  # images are numbered by digest, so the first are a fair sample
+_SAMPLE = 8192  # images
 _MIN_SAMPLE = 64  # images, for medians to be meaningful
 _NOISE = 256.0  # amplitude of a frequency: one grey level up and down
 _MAX_DISTANCE = 0.4  # largest difference of candidates, relative to an image's frequencies

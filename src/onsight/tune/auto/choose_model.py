@@ -41,7 +41,7 @@ from onsight.tune.auto.race import Race, more_time, run_race
 from onsight.tune.auto.trials import Sample, Tried, draw_sample
 from onsight.tune.budget import Budget
 from onsight.tune.fit_images import images_in_time
-from onsight.tune.pace import decoding_seconds
+from onsight.tune.pace import time_decoding
 
 AUTO = "auto"
 _TRIED_SIDE = 128  # pixels, of a pretrained backbone's trial
@@ -213,7 +213,7 @@ def _leave_time(
     """
     given = count_held_out(source)
     _, validation, test = _parts(config, source)
-    each = decoding_seconds(source, config, size, _TIMING_SECONDS) / threads if given else 0.0
+    each = time_decoding(source, config, size, _TIMING_SECONDS) / threads if given else 0.0
     judging = least_forward_seconds(threads) if device.type == "cpu" else 0.0
     seconds = given * each + (validation + test) * judging
     budget.read_own_clock()

@@ -24,7 +24,7 @@ from onsight.models.classifier import Classifier
 from onsight.models.head import set_training_mode
 from onsight.step.build import make_net, make_update
 from onsight.step.optim import learning_rate_factor, set_learning_rate
-from onsight.tune.pace import decoding_seconds
+from onsight.tune.pace import time_decoding
 from onsight.tune.training_data import make_normalization
 
 _FINE = 1_000_000  # steps of a schedule that follows the clock
@@ -103,9 +103,9 @@ def try_head(config: Config, sample: Sample, device: torch.device, seconds: floa
     if len(data) >= _LEAST_FOR_CURVE:
         part = data.take(torch.arange(len(data) // 2))
         fewer = choose_head(part, nothing, classes, penalties=COARSE)
-        half = fewer.right, len(fewer.labels)
+        half = fewer.correct, len(fewer.labels)
     total = len(chosen.labels)
-    return Tried(chosen.right, total, len(data), len(data), each, half)
+    return Tried(chosen.correct, total, len(data), len(data), each, half)
 
 
 def try_training(config: Config, sample: Sample, device: torch.device, seconds: float) -> Tried:
@@ -185,7 +185,7 @@ def draw_sample(
     """
     rows = np.flatnonzero(source.index.splits != TEST)
     rows = np.random.default_rng(config.seed).permutation(rows)
-    each = max(1e-6, decoding_seconds(source, config, size, _TIMING_SHARE * seconds) / threads)
+    each = max(1e-6, time_decoding(source, config, size, _TIMING_SHARE * seconds) / threads)
     count = min(_MOST, max(_FEWEST, int((1 - _TIMING_SHARE) * seconds / each)))
     dataset = _decode(source, rows[:count], config, size, threads)
     if dataset is None:
