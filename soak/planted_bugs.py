@@ -79,8 +79,8 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/training/trainer.py",
-        "self._stop_if_asked()\n        self.checkpoints.drop_former()",
-        "self.checkpoints.drop_former()",
+        "self._stop_if_asked()\n        self.checkpoints.remove_previous()",
+        "self.checkpoints.remove_previous()",
         "tests/training/test_late_stop.py",
     ),
     Bug(
@@ -134,7 +134,7 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/training/saving.py",
-        "self.folder.former_checkpoint if self.last_is_whole else None",
+        "self.folder.previous_checkpoint if self.last_is_valid else None",
         "None",
         _DAMAGE,
     ),
@@ -214,8 +214,8 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/training/verify_resume.py",
-        "enumerate(zip(first, second, strict=True)) if a != b]",
-        "enumerate(zip(first, second, strict=True)) if False]",
+        "for number, (a, b) in pairs if a != b]",
+        "for number, (a, b) in pairs if False]",
         _VERIFY,
     ),
     Bug(

@@ -1,4 +1,4 @@
-"""`Classifier` follows scikit-learn's conventions, but does not need it to be installed."""
+"""A classifier with the interface of scikit-learn, which need not be installed."""
 
 import copy
 import shutil
@@ -32,23 +32,27 @@ from onsight.report.console import Reporter, SilentReporter
 from onsight.text import joined, plural
 from onsight.training.run import Run, train
 
-_OWN_PARAMETERS = ("budget", "out", "verbose")  # the others are fields of the config
+_OWN_PARAMETERS = ("budget", "out", "verbose")  # all others are config fields
 _DEFAULT_BUDGET = "60s"
 
 
 class Classifier:
-    """Trains on images and predicts their classes, as scikit-learn's classifiers do.
+    """An image classifier that follows scikit-learn's conventions.
 
-    After `fit`, `classes_` has the labels in order (K,) and `run_` is the Run. No test images are
-    held out unless `test_fraction` says so.
+    No test images are held out unless `test_fraction` is set.
 
     Args:
-        budget: Time for a fit; 60s if neither `budget` nor `epochs` is set.
-        out: The run folder; by default a temporary one that lasts as long as this object.
-        verbose: Show progress.
-        fields: Fields of the config, such as `model` or `epochs`.
+        budget: Time limit of `fit`; 60s if neither `budget` nor `epochs` is set.
+        out: The run folder; by default a temporary one, which is deleted with this object.
+        verbose: Whether to show progress.
+        **fields: Config fields, such as `model` or `epochs`.
 
-    Raises ArgumentError, a ValueError, for wrong arguments.
+    Attributes:
+        classes_: The distinct labels (K,), sorted. Set by `fit`.
+        run_: The Run. Set by `fit`.
+
+    Raises:
+        ArgumentError: An argument is unknown. This is a ValueError.
     """
 
     _estimator_type = "classifier"
@@ -69,18 +73,19 @@ class Classifier:
 
     def __repr__(self) -> str:
         defaults = Classifier().get_params()
-        given = self.get_params().items()
-        shown = (
-            f"{name}={value!r}" for name, value in given if defaults.get(name, "") is not value
+        arguments = (
+            f"{name}={value!r}"
+            for name, value in self.get_params().items()
+            if defaults.get(name, "") is not value
         )
-        return f"Classifier({', '.join(shown)})"
+        return f"Classifier({', '.join(arguments)})"
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the arguments of the constructor; config fields are included only if set."""
+        """Return the constructor's arguments; config fields are included only if set."""
         return {name: getattr(self, name) for name in _OWN_PARAMETERS} | self.fields
 
     def set_params(self, **params: Any) -> Self:
-        """Replace arguments of the constructor. Raises ArgumentError for an unknown name."""
+        """Set arguments of the constructor. Raises ArgumentError for an unknown name."""
         fields = {name: value for name, value in params.items() if name not in _OWN_PARAMETERS}
         _check_names(fields)
         self.fields = self.fields | fields
@@ -91,9 +96,13 @@ class Classifier:
         """Train on n images and their labels.
 
         Args:
-            X: A list of paths, Pillow images, arrays or tensors, or an array (n, H, W) or
+            X: A list of n paths, Pillow images, arrays or tensors, or an array (n, H, W) or
                 (n, H, W, C); pixels are uint8, or floats from 0 to 1.
-            y: n labels of str or int.
+            y: n labels of type str or int.
+            **unsupported: Not accepted; a message suggests an alternative to `sample_weight`.
+
+        Raises:
+            ArgumentError: The images or labels cannot be trained on.
         """
         if unsupported:
             raise ArgumentError(
@@ -114,25 +123,25 @@ class Classifier:
         return self
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable label of each image: (n,), of the type of y."""
-        rows = self.predict_proba(X)
-        winners: NDArray[Any] = self.classes_[rows.argmax(axis=1)]
-        return winners
+        """Return the most probable label of each image (n,), with the type of y."""
+        probabilities = self.predict_proba(X)
+        labels: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
+        return labels
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
-        """Return probabilities (n, K) in the order of `classes_`."""
+        """Return class probabilities (n, K), in the order of `classes_`."""
         self._check_fitted()
         with _as_value_errors():
             check_images(X)
-            predictor = self._trained.predictor()
+            predictor = self._trained.get_predictor()
             probabilities = predictor.predict_proba(list(X))
-        # The model lacks a class of which no image could be used.
+        # The model has no output for a class without usable images: its probability is 0.
         rows = np.zeros((len(probabilities), len(self.classes_)), np.float32)
         rows[:, [self._columns[name] for name in predictor.classes]] = probabilities
         return rows
 
     def score(self, X: Any, y: Any) -> float:
-        """Return the accuracy: the fraction of images whose predicted label equals y (n,)."""
+        """Return the accuracy of the predictions for X, given the labels y (n,)."""
         labels, predicted = np.asarray(y), self.predict(X)
         if labels.shape != predicted.shape:
             raise ArgumentError(f"X has {len(predicted)} images, but y has shape {labels.shape}")
@@ -161,23 +170,28 @@ class Classifier:
         return train(data, out=self.out or self._make_folder(), reporter=reporter, **fields)
 
     def _make_folder(self) -> Path:
-        """Return a run folder that is removed together with this object."""
+        """Create a temporary run folder, which is deleted with this object."""
         folder = tempfile.mkdtemp(prefix="onsight-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return Path(folder) / "run"
 
     def _check_fitted(self) -> None:
         if not self.__sklearn_is_fitted__():
-            # scikit-learn's error class if it is loaded, so that its callers can catch it
-            kind = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", NotFitted)
-            raise kind("this Classifier is not fitted yet: call fit(X, y) first")
+            # Code that uses scikit-learn expects its NotFittedError.
+            error_type = getattr(sys.modules.get("sklearn.exceptions"), "NotFittedError", NotFitted)
+            raise error_type("this Classifier is not fitted yet: call fit(X, y) first")
 
 
 class _StoredModel:
-    """A trained model as the bytes of its file, so that it can be copied and pickled."""
+    """A trained model that can be copied and pickled.
+
+    Args:
+        content: The content of the model file.
+        module: The user's own network or its package.module:callable, if any.
+        device: The device to predict on.
+    """
 
     def __init__(self, content: bytes, module: nn.Module | str | None, device: str) -> None:
-        """Store a model file. module: the user's network or package.module:callable, if any."""
         self._content = content
         self._module = module
         self._device = device
@@ -186,8 +200,8 @@ class _StoredModel:
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_predictor": None}
 
-    def predictor(self) -> Predictor:
-        """Return the model, loaded on first use. Raises ModelError, DeviceError."""
+    def get_predictor(self) -> Predictor:
+        """Return the predictor, which is loaded on first use. Raises ModelError, DeviceError."""
         if self._predictor is None:
             with tempfile.TemporaryDirectory(prefix="onsight-") as folder:
                 path = Path(folder) / FILE_NAME
@@ -204,15 +218,19 @@ def _check_names(fields: dict[str, Any]) -> None:
 
 
 def _read_labels(y: Any) -> tuple[NDArray[Any], list[Any]]:
-    """Return the distinct labels in order (K,), typed as in y, and the label of each image (n).
+    """Check the labels y.
 
-    Raises ArgumentError for anything but one str or whole number per image, or for one class.
+    Returns:
+        The sorted distinct labels (K,), with the type of y, and the n labels to train with.
+
+    Raises:
+        ArgumentError: y does not have one str or whole number per image, or has only one class.
     """
     labels = np.asarray(y)
     if labels.ndim != 1:
         raise ArgumentError(f"y has shape {labels.shape}; it must have one label per image, (n,)")
-    plain = labels.tolist()
-    missing = [row for row, label in enumerate(plain) if label is None or label != label]
+    values = labels.tolist()
+    missing = [row for row, label in enumerate(values) if label is None or label != label]
     if missing:
         raise ArgumentError(
             f"y has {plural(len(missing), 'missing label')} (NaN or None), the first in row "
@@ -225,14 +243,15 @@ def _read_labels(y: Any) -> tuple[NDArray[Any], list[Any]]:
     except TypeError:  # values of several types have no order
         raise ArgumentError("y has labels of several types; give only str or only int") from None
     if len(classes) == 1:
-        raise ArgumentError(f"y has only one class, {plain[0]!r}; a classifier needs at least two")
-    return classes, [str(label) for label in plain] if labels.dtype.kind == "f" else plain
+        raise ArgumentError(f"y has only one class, {values[0]!r}; a classifier needs at least two")
+    return classes, [str(label) for label in values] if labels.dtype.kind == "f" else values
 
 
 def _number_classes(classes: NDArray[Any]) -> dict[str, int]:
-    """Return the column of each class by its name in a run.
+    """Return the number of each class by its name in the run, which is in Unicode's form NFC.
 
-    Raises ArgumentError for names that become equal in Unicode's normal form.
+    Raises:
+        ArgumentError: Two names are equal in that form.
     """
     names = [unicodedata.normalize("NFC", str(label)) for label in classes.tolist()]
     columns = {name: column for column, name in enumerate(names)}
@@ -243,7 +262,10 @@ def _number_classes(classes: NDArray[Any]) -> dict[str, int]:
 
 @contextmanager
 def _as_value_errors() -> Iterator[None]:
-    """Raise what scikit-learn's callers expect; Ctrl-C ends a whole search, not one of its fits."""
+    """Turn UserError and ImageError into ValueError, as scikit-learn's tools expect.
+
+    Interrupted becomes KeyboardInterrupt, so that Ctrl-C ends a whole search, not only one fit.
+    """
     try:
         yield
     except Interrupted as error:

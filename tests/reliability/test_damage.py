@@ -107,7 +107,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
             assert again.code == 0, again.said
             said = "".join(again.said.split())
             assert f"{out}/checkpoints/last.safetensors".replace(" ", "") in said
-            assert "goesonfromthecheckpointbefore" in said
+            assert "resumingfromthecheckpointbefore" in said
             assert compare_folders(undisturbed, out).differences == []
     tally.end()
     (out / "checkpoints" / "last.safetensors").write_bytes(b"")

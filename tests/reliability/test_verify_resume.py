@@ -13,7 +13,7 @@ from trials import Trial
 from onsight.cli import main
 from onsight.tensorfile import read_tensors, write_tensors
 from onsight.training import verify_resume as killed
-from onsight.training.verify_resume import _draw, compare_folders, without_times
+from onsight.training.verify_resume import _draw_positions, compare_folders, drop_timings
 
 SETTINGS = "--model linear --threads 1 --precision fp32 --plan default --batch-size 8 --device cpu"
 
@@ -108,15 +108,15 @@ def test_every_kind_of_difference_is_found(name, undisturbed, tmp_path):
 
 def test_times_are_left_out_and_nothing_else():
     row = {"seconds": 1, "images_per_second": 2, "data_wait_share": 3, "loss": 4}
-    assert without_times({"rows": [row | {"lines": [row]}]}) == {
+    assert drop_timings({"rows": [row | {"lines": [row]}]}) == {
         "rows": [{"loss": 4, "lines": [{"loss": 4}]}]
     }
 
 
 def test_kills_are_drawn_in_order_and_no_more_than_there_are_steps():
     random.seed(1)
-    places = _draw(5, 2, 4, 0)
+    places = _draw_positions(5, 2, 4, 0)
     assert places == sorted(set(places))
     assert len(places) == 5
     assert all(0 < 4 * epoch + step < 8 and step < 4 for epoch, step in places)
-    assert len(_draw(50, 2, 4, 0)) == 7
+    assert len(_draw_positions(50, 2, 4, 0)) == 7

@@ -101,12 +101,12 @@ def test_a_sweep_connects_to_ray_as_a_training_does(ray):
 )
 def test_a_run_gets_a_gpu_with_its_cores_or_a_machines_cores(ray, machines, resources):
     ray.machines = machines
-    assert sweep_runs._resources_per_run(ray) == resources
+    assert sweep_runs._compute_resources(ray) == resources
 
 
 def test_a_head_without_cores_is_no_machine_for_runs(ray):
     ray.machines = [{"memory": 1.0}, {"CPU": 6.0}]
-    assert sweep_runs._resources_per_run(ray) == {"cpu": 6.0, "gpu": 0}
+    assert sweep_runs._compute_resources(ray) == {"cpu": 6.0, "gpu": 0}
 
 
 def test_no_cluster_no_extra_and_no_shared_disk_are_explained(ray, tmp_path, monkeypatch):

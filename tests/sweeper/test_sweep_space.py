@@ -3,7 +3,7 @@
 import pytest
 
 from onsight.errors import ConfigError
-from onsight.sweeper.plan import combinations, plan_runs, read_space
+from onsight.sweeper.plan import make_combinations, plan_runs, read_space
 
 
 def test_every_combination_once_with_the_fields_own_types():
@@ -13,7 +13,7 @@ def test_every_combination_once_with_the_fields_own_types():
         "model": ["lenet", "compact"],
         "flip": [True, False],
     }
-    tried = list(combinations(space))
+    tried = list(make_combinations(space))
     assert len(tried) == len({tuple(combination.items()) for combination in tried}) == 8
     assert tried[1] == {"learning_rate": 0.001, "model": "lenet", "flip": False}
 

@@ -108,7 +108,7 @@ def test_a_late_first_step_is_not_made_and_there_is_still_a_model(
 
     monkeypatch.setattr(open_data, "open_dataset", slow_disk)
     run = run_slow(bars, tmp_path, clock, net, 30, Reporter())
-    assert "no time for a single step" in capsys.readouterr().err
+    assert "before the first training step" in capsys.readouterr().err
     assert run.model.exists()
     assert (run.results["epochs"], run.results["images"]) == (0, 12)
 

@@ -9,7 +9,7 @@ from PIL import Image
 from onsight.config import make_config
 from onsight.data.dataset import open_dataset
 from onsight.data.sources.find import find_source
-from onsight.training.open_data import copies_hint, glance_at, with_alikeness
+from onsight.training.open_data import describe_copies, explain_split, find_copies
 
 
 def image(seed: int, side: int = 48) -> Image.Image:
@@ -33,12 +33,12 @@ def opened(data, **fields):
 
 def hint(data, **fields):
     dataset = opened(data, **fields)
-    return copies_hint(glance_at(dataset), dataset, "pets")
+    return describe_copies(find_copies(dataset), dataset, "pets")
 
 
 def how_split(data, **fields):
     dataset = opened(data, **fields)
-    return with_alikeness(dataset.units.basis, glance_at(dataset), dataset).reason
+    return explain_split(dataset.units.basis, find_copies(dataset), dataset).reason
 
 
 def test_nothing_is_said_of_images_without_copies(data):

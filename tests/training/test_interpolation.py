@@ -22,7 +22,7 @@ from onsight.tensorfile import read_tensors
 from onsight.training import run as running
 from onsight.training import trainer
 from onsight.training.decisions import read_decisions
-from onsight.training.interpolation import SHARES, Interpolation, interpolate
+from onsight.training.interpolation import FRACTIONS, Interpolation, interpolate
 from onsight.tune.fit_epochs import Estimates
 
 QUICK = {"model": "test_resnet", "image_size": 16, "threads": 1, "reporter": SilentReporter()}
@@ -38,7 +38,7 @@ def make_net(seed):
 def test_interpolated_weights_are_the_weighted_mean_of_all_weights():
     start, end = make_net(0).state_dict(), make_net(1).state_dict()
     end["1.num_batches_tracked"] += 5
-    for share in (0.0, *SHARES, 1.0):
+    for share in (0.0, *FRACTIONS, 1.0):
         found = interpolate(start, end, share)
         for name in ("0.weight", "1.running_var", "3.bias"):
             mean = (1 - share) * start[name].double() + share * end[name].double()
@@ -55,15 +55,15 @@ def test_the_ends_of_the_line_are_exact():
 
 def test_a_network_gets_its_own_weights_back(tmp_path):
     interpolation = Interpolation(tmp_path / "start.safetensors")
-    assert not interpolation.is_open
-    interpolation.keep_start(make_net(0))
+    assert not interpolation.has_start
+    interpolation.save_start(make_net(0))
     net = make_net(1)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     seen = []
-    for share in interpolation.steps(net, SHARES):
+    for share in interpolation.load_each(net, FRACTIONS):
         seen.append(share)
         assert not torch.equal(net[0].weight, before["0.weight"])
-    assert tuple(seen) == SHARES
+    assert tuple(seen) == FRACTIONS
     assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
 
 
@@ -102,7 +102,7 @@ def test_a_run_keeps_the_candidate_that_validates_best(bars, tmp_path, monkeypat
         )
         end = {name: last[f"average.{name}"] for name in start}
         net = planned[-1].data.new_network(planned[-1].config)
-        candidates = {share: interpolate(start, end, share) for share in (0.0, *SHARES, 1.0)}
+        candidates = {share: interpolate(start, end, share) for share in (0.0, *FRACTIONS, 1.0)}
         judged = {
             share: judged_again(net, planned[-1].data, one) for share, one in candidates.items()
         }
@@ -158,12 +158,12 @@ def test_interpolated_weights_that_validate_best_are_the_model_even_after_a_stop
     with monkeypatch.context() as patch:
         judge_in_order(patch, losses)
         onsight.train(bars, out=tmp_path / "stopped", resume=True, reporter=SilentReporter())
-    assert (whole.results["best_epoch"], whole.results["best_blend"]) == (1, SHARES[best])
+    assert (whole.results["best_epoch"], whole.results["best_blend"]) == (1, FRACTIONS[best])
     checkpoints = whole.path / "checkpoints"
     start, _ = read_tensors(checkpoints / "start.safetensors")
     last, _ = read_tensors(checkpoints / "last.safetensors")
     end = {name: last[f"average.{name}"] for name in start}
-    expected = interpolate(start, end, SHARES[best])
+    expected = interpolate(start, end, FRACTIONS[best])
     for path in (whole.path, tmp_path / "stopped"):
         found = load_model_file(path).weights
         assert all(torch.equal(found[name], expected[name]) for name in expected)

@@ -72,8 +72,8 @@ def test_the_nearest_training_images_are_found(prepared):
 
 
 def test_of_many_training_images_a_sample_is_searched(prepared, monkeypatch):
-    monkeypatch.setattr(lookalikes, "_SAMPLE", 20)
-    monkeypatch.setattr(lookalikes, "_FEWEST", 20)
+    monkeypatch.setattr(lookalikes, "_SAMPLE_SIZE", 20)
+    monkeypatch.setattr(lookalikes, "_MIN_SAMPLE_SIZE", 20)
     config, data = prepared
     train = data.dataset.ids(TRAIN).numpy()
     found = search(config, data, classifier_of(config, data), all_wrong(data.dataset))
@@ -82,7 +82,7 @@ def test_of_many_training_images_a_sample_is_searched(prepared, monkeypatch):
 
 
 def test_features_in_the_cache_are_all_searched(prepared, monkeypatch, tmp_path):
-    monkeypatch.setattr(lookalikes, "_SAMPLE", 20)
+    monkeypatch.setattr(lookalikes, "_SAMPLE_SIZE", 20)
     config, data = prepared
     config = config.model_copy(update={"freeze": True, "cache_folder": str(tmp_path)})
     classifier, train = classifier_of(config, data), data.dataset.ids(TRAIN)
@@ -98,7 +98,7 @@ def test_features_in_the_cache_are_all_searched(prepared, monkeypatch, tmp_path)
 
 
 def test_no_mistake_is_its_own_lookalike(prepared):
-    """Folds judge training images."""
+    """With folds, mistakes are training images."""
     config, data = prepared
     wrong = all_wrong(data.dataset, TRAIN)
     found = search(config, data, classifier_of(config, data), wrong)

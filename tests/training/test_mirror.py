@@ -9,7 +9,7 @@ from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import trainer
 from onsight.training.run_folder import RunFolder
-from onsight.training.saving import Mirror, refuse_taken, restore
+from onsight.training.saving import Mirror, check_unused, restore_checkpoints
 
 FAST = {
     "model": "lenet",
@@ -56,34 +56,34 @@ def stop_after(monkeypatch, epochs):
 
 
 def test_what_was_kept_comes_back(url, run, tmp_path):
-    Mirror(url, run).keep(run.last_checkpoint)
+    Mirror(url, run).copy(run.last_checkpoint)
     run.last_checkpoint.write_bytes(b"second")
-    Mirror(url, run).keep(run.last_checkpoint)
-    assert restore(url, tmp_path / "again")
+    Mirror(url, run).copy(run.last_checkpoint)
+    assert restore_checkpoints(url, tmp_path / "again")
     found = {p.relative_to(tmp_path / "again").as_posix() for p in tmp_path.glob("again/**/*.*")}
     assert found == {"config.toml", "checkpoints/last.safetensors"}
     assert (tmp_path / "again/checkpoints/last.safetensors").read_bytes() == b"second"
 
 
 def test_there_may_be_nothing(url, tmp_path):
-    assert not restore(url, tmp_path / "again")
+    assert not restore_checkpoints(url, tmp_path / "again")
     assert not (tmp_path / "again").exists()
 
 
 def test_a_copy_that_breaks_off_leaves_the_former_one(url, run, tmp_path, monkeypatch):
     mirror = Mirror(url, run)
-    mirror.keep(run.last_checkpoint)
+    mirror.copy(run.last_checkpoint)
     run.last_checkpoint.write_bytes(b"second")
 
     def breaks_off(source, target, **options):
-        mirror.files.pipe_file(target, b"sec")
+        mirror.filesystem.pipe_file(target, b"sec")
         raise OSError("connection lost")
 
     with monkeypatch.context() as broken:
-        broken.setattr(mirror.files, "put_file", breaks_off)
+        broken.setattr(mirror.filesystem, "put_file", breaks_off)
         with pytest.raises(OSError, match="connection lost"):
-            mirror.keep(run.last_checkpoint)
-    assert restore(url, tmp_path / "again")
+            mirror.copy(run.last_checkpoint)
+    assert restore_checkpoints(url, tmp_path / "again")
     assert (tmp_path / "again/checkpoints/last.safetensors").read_bytes() == b"first"
 
 
@@ -100,7 +100,7 @@ def test_a_run_whose_folder_is_lost_goes_on_bit_for_bit(url, shared_bars, tmp_pa
 
 
 def test_the_place_of_another_run_is_refused(url, run, shared_bars, tmp_path):
-    Mirror(url, run).keep(run.last_checkpoint)
+    Mirror(url, run).copy(run.last_checkpoint)
     with pytest.raises(OutputError, match="holds the checkpoints of a run"):
         onsight.train(shared_bars, out=tmp_path / "new", checkpoints=url, **FAST)
     assert not (tmp_path / "new").exists()
@@ -116,7 +116,7 @@ def test_a_run_outlives_trouble_with_the_second_place(shared_bars, tmp_path, mon
     def refuse(self, file):
         raise OSError("connection lost")
 
-    monkeypatch.setattr(Mirror, "_put", refuse)
+    monkeypatch.setattr(Mirror, "_upload", refuse)
     fields = FAST | {"reporter": Listening(), "epochs": 1}
     run = onsight.train(shared_bars, out=tmp_path / "run", checkpoints="memory://x", **fields)
     assert run.model.exists()
@@ -131,8 +131,8 @@ def test_files_of_others_in_the_second_place_stay(run, tmp_path):
     mine.write_text("mine")
     left.write_text("from a killed process")
     with pytest.raises(OutputError, match="holds the checkpoints"):
-        refuse_taken(str(kept))
-    Mirror(str(kept), run).keep(run.last_checkpoint)
+        check_unused(str(kept))
+    Mirror(str(kept), run).copy(run.last_checkpoint)
     assert mine.read_text() == "mine"
     assert {one.name for one in mine.parent.iterdir()} == {mine.name, "last.safetensors"}
 

@@ -91,7 +91,7 @@ class Machine:
                 self.now += first + self.step_seconds * self.slowdown(self.now)
                 self.trained_on.append((progress.epoch, progress.step))
                 self.fractions.append((segment.position + k) / segment.total_steps)
-                progress.count(1)
+                progress.add_step(1)
                 progress.schedule_fraction = (segment.position + k + 1) / segment.total_steps
                 self.checkpoint = copy.deepcopy(progress)
                 if progress.steps_done == kill_after:

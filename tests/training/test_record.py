@@ -18,7 +18,7 @@ from onsight.tensorfile import read_tensors
 from onsight.training import evaluate
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import Loggers
-from onsight.training.progress import Record
+from onsight.training.progress import MetricsLog
 
 TAGS = {
     "loss/train": "train_loss",
@@ -76,7 +76,7 @@ def record_in(folder, rows, steps):
     """A record whose only logger is TensorBoard, and its loggers."""
     loggers = Loggers(pytest.fail)
     loggers.add("tensorboard", LoggedRun(folder, "bars", {}))
-    return Record(folder, rows, steps, loggers), loggers
+    return MetricsLog(folder, rows, steps, loggers), loggers
 
 
 def weights_of(run):
@@ -157,14 +157,14 @@ def test_a_killed_run_leaves_no_point_that_is_recorded_again_on_resuming(tmp_pat
     first, begun = record_in(tmp_path, kept, 0)
     for row in rows:
         kept.append(row)
-        first.add(row)
-        first.add_line({"loss": -1.0, "seconds": 1.0}, 5 * row["epoch"])
+        first.log_epoch(row)
+        first.log_line({"loss": -1.0, "seconds": 1.0}, 5 * row["epoch"])
     begun.close(finished=False)
     kept = rows[:1]
     again, begun = record_in(tmp_path, kept, 5)  # its last checkpoint was after the first epoch
-    again.add_line({"loss": 2.0, "seconds": 2.0}, 10)
+    again.log_line({"loss": 2.0, "seconds": 2.0}, 10)
     kept.append({"epoch": 2, "train_loss": 20.0})
-    again.add(kept[-1])
+    again.log_epoch(kept[-1])
     begun.close(finished=True)
     scalars = scalars_of(tmp_path / "tensorboard")
     assert scalars["loss/train"] == [(1, 1.0), (2, 20.0)]

@@ -3,7 +3,7 @@
 import pytest
 
 from onsight.errors import ConfigError
-from onsight.training.run_folder import keep_job, run_of_job
+from onsight.training.run_folder import find_run_of_job, write_job_id
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def begin(folder, job, monkeypatch, config=True):
     folder.mkdir(parents=True)
     with monkeypatch.context() as patch:
         patch.setenv("TORCHELASTIC_RUN_ID", job)
-        keep_job(folder)
+        write_job_id(folder)
     if config:
         (folder / "config.toml").write_text("")
     return folder
@@ -28,27 +28,27 @@ def test_a_job_goes_on_with_its_own_run(tmp_path, monkeypatch):
     begin(tmp_path / "runs" / "a", "one", monkeypatch)
     mine = begin(tmp_path / "runs" / "b", "two", monkeypatch)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "two")
-    assert run_of_job(None).resolve() == mine
-    assert run_of_job(mine) == mine
-    assert run_of_job(tmp_path / "runs" / "a") is None
+    assert find_run_of_job(None).resolve() == mine
+    assert find_run_of_job(mine) == mine
+    assert find_run_of_job(tmp_path / "runs" / "a") is None
 
 
 def test_a_run_that_has_not_begun_begins_now(tmp_path, monkeypatch):
     claimed = begin(tmp_path / "run", "one", monkeypatch, config=False)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
-    assert run_of_job(claimed) is None
-    assert run_of_job(None) is None
+    assert find_run_of_job(claimed) is None
+    assert find_run_of_job(None) is None
 
 
 def test_without_a_name_only_a_restart_tells(tmp_path, monkeypatch):
     run = begin(tmp_path / "run", "none", monkeypatch)
     assert not (run / ".job").exists()
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    assert run_of_job(run) is None
+    assert find_run_of_job(run) is None
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert run_of_job(run) == run
+    assert find_run_of_job(run) == run
     with pytest.raises(ConfigError, match="--out"):
-        run_of_job(None)
+        find_run_of_job(None)
 
 
 def test_onsights_own_launcher_says_it_itself(tmp_path, monkeypatch):
@@ -56,4 +56,4 @@ def test_onsights_own_launcher_says_it_itself(tmp_path, monkeypatch):
     monkeypatch.setenv("ONSIGHT_STORE", "127.0.0.1:1")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "one")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert run_of_job(run) is None
+    assert find_run_of_job(run) is None

@@ -62,7 +62,9 @@ class Audit:
             if not findings:
                 continue
             yield f"{heading}: {len(findings):,} ({_count_descriptions(findings)})"
-            yield from (f"    {_summary_line(finding)}" for finding in findings[:_SUMMARY_FINDINGS])
+            yield from (
+                f"    {_format_finding(finding)}" for finding in findings[:_SUMMARY_FINDINGS]
+            )
             if len(findings) > _SUMMARY_FINDINGS:
                 yield f"    and {len(findings) - _SUMMARY_FINDINGS:,} more"
         if not self.findings:
@@ -102,7 +104,7 @@ class Audit:
         """
         path = user_path(folder)
         check_not_foreign(path)
-        page = page_template("onsight.audit", "check.html.jinja").render(_page_content(self))
+        page = page_template("onsight.audit", "check.html.jinja").render(_make_page_content(self))
         write_page(path / PAGE, page)
         rows = [finding.facts() for finding in self.findings]
         write_csv(path / TABLE, _COLUMNS, (tuple(row.values()) for row in rows))
@@ -132,32 +134,32 @@ def _count_descriptions(findings: list[AuditFinding]) -> str:
     return "; ".join([*parts, *([f"{rest:,} others"] if rest else [])])
 
 
-def _summary_line(finding: AuditFinding) -> str:
+def _format_finding(finding: AuditFinding) -> str:
     if finding.kind == "classes":
         return finding.description
     paths = " = ".join(item.path for item in finding.items)
     return f"{paths}: {finding.description}"
 
 
-def _page_content(audit: Audit) -> dict[str, Any]:
+def _make_page_content(audit: Audit) -> dict[str, Any]:
     """Return the variables of the page's template."""
     sections = []
     for kind, heading in KINDS.items():
         findings = audit.of(kind)
         if findings:
-            cards = [_card(audit.dataset, finding) for finding in findings[:_PAGE_FINDINGS]]
+            cards = [_make_card(audit.dataset, finding) for finding in findings[:_PAGE_FINDINGS]]
             section = {"kind": kind, "heading": heading, "count": len(findings), "shown": cards}
             sections.append(section)
     classes = sorted(audit.classes.items(), key=lambda pair: pair[1])
     return {"mark": _MARK.decode(), "audit": audit, "sections": sections, "classes": classes}
 
 
-def _card(dataset: CheckedDataset, finding: AuditFinding) -> dict[str, Any]:
-    images = [{"item": item, "thumbnail": _thumbnail(dataset, item)} for item in finding.items]
+def _make_card(dataset: CheckedDataset, finding: AuditFinding) -> dict[str, Any]:
+    images = [{"item": item, "thumbnail": _make_thumbnail(dataset, item)} for item in finding.items]
     return {"finding": finding, "images": images}
 
 
-def _thumbnail(dataset: CheckedDataset, item: AuditItem) -> InlineImage | None:
+def _make_thumbnail(dataset: CheckedDataset, item: AuditItem) -> InlineImage | None:
     """Return a small image for the page, or None for a file or a class."""
     if item.index is None:
         return None

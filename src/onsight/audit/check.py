@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from onsight.audit.audit import Audit
 from onsight.audit.dataset import CheckedDataset, open_dataset
 from onsight.audit.finding import KINDS, AuditFinding
-from onsight.audit.images import copy_findings, quality_findings, unusable_findings
+from onsight.audit.images import find_copied_images, find_poor_images, find_unusable_files
 from onsight.audit.labels import (
     OutOfFoldPredictions,
-    class_findings,
     embed_images,
-    label_findings,
+    find_class_problems,
+    find_wrong_labels,
     predict_out_of_fold,
 )
 from onsight.config import make_config
@@ -83,16 +83,16 @@ def check(
     with reporter.bar("compare", len(dataset.pack)) as bar:
         near_duplicates = find_near_duplicates(dataset.pack, bar.advance)
     cache_near_duplicates(cache, dataset.source, dataset.pack, near_duplicates)
-    note = "labels were not checked" if quick else _why_not_labels(dataset)
+    note = "labels were not checked" if quick else _explain_skipped_labels(dataset)
     predictions = None
     if not note:
         features = embed_images(dataset.pack, cache, choose_device(device).value, reporter)
-        groups = _copy_groups(dataset, near_duplicates)
+        groups = _group_copies(dataset, near_duplicates)
         labels = dataset.pack.index.labels
         predictions = predict_out_of_fold(features.values, labels, groups)
         note = (
             f"labels were checked by {USUAL_FOLDS}-fold cross-validation on "
-            f"{features.description}: {_agreement(predictions)}"
+            f"{features.description}: {_describe_agreement(predictions)}"
         )
     findings = _collect(dataset, near_duplicates, predictions)
     shown = [finding for finding in findings if finding.id not in ignored_ids]
@@ -130,11 +130,11 @@ def _collect(
 ) -> list[AuditFinding]:
     """Return all findings, most serious first."""
     findings = [
-        *unusable_findings(dataset),
-        *copy_findings(dataset, near_duplicates),
-        *quality_findings(dataset),
-        *(label_findings(dataset, predictions) if predictions else ()),
-        *class_findings(dataset, predictions),
+        *find_unusable_files(dataset),
+        *find_copied_images(dataset, near_duplicates),
+        *find_poor_images(dataset),
+        *(find_wrong_labels(dataset, predictions) if predictions else ()),
+        *find_class_problems(dataset, predictions),
     ]
     order = list(KINDS)
     return sorted(
@@ -142,7 +142,7 @@ def _collect(
     )
 
 
-def _copy_groups(
+def _group_copies(
     dataset: CheckedDataset, near_duplicates: list[NearDuplicate]
 ) -> NDArray[np.uint8]:
     """Return digests (n, 16) of the images, made equal for near-duplicates too."""
@@ -151,7 +151,7 @@ def _copy_groups(
     return digests[connected_groups(len(digests), pairs)]
 
 
-def _why_not_labels(dataset: CheckedDataset) -> str:
+def _explain_skipped_labels(dataset: CheckedDataset) -> str:
     """Return why labels cannot be checked, or an empty text."""
     if len(dataset.classes) < 2:
         return "labels were not checked: there is only one class"
@@ -162,7 +162,7 @@ def _why_not_labels(dataset: CheckedDataset) -> str:
     return ""
 
 
-def _agreement(predictions: OutOfFoldPredictions) -> str:
+def _describe_agreement(predictions: OutOfFoldPredictions) -> str:
     count = len(predictions.labels)
     correct = int((predictions.predicted == predictions.labels).sum())
     low, high = wilson(correct, count)

@@ -52,7 +52,7 @@ class _MedianImage(NamedTuple):
     side: float  # median of the longer sides, in pixels
 
 
-def unusable_findings(dataset: CheckedDataset) -> Iterator[AuditFinding]:
+def find_unusable_files(dataset: CheckedDataset) -> Iterator[AuditFinding]:
     """Yield a finding for each file that cannot be listed or decoded."""
     in_training = "skipped, and listed in problems.csv"
     for problem in dataset.problems:
@@ -60,18 +60,18 @@ def unusable_findings(dataset: CheckedDataset) -> Iterator[AuditFinding]:
         yield AuditFinding("unusable", problem.reason, in_training, items, 1.0)
 
 
-def copy_findings(
+def find_copied_images(
     dataset: CheckedDataset, near_duplicates: Sequence[NearDuplicate]
 ) -> Iterator[AuditFinding]:
     """Yield a finding for each identical image, paired with the one to use, and near-duplicate."""
-    yield from _identical_images(dataset)
+    yield from _find_identical_images(dataset)
     for pair in near_duplicates:
         items = dataset.item(pair.first), dataset.item(pair.second)
         score = 1 - pair.difference / _MAX_DIFFERENCE
-        yield _copy_finding(items, "near-duplicate", f"near-duplicate, {pair.kind}", score)
+        yield _make_copy_finding(items, "near-duplicate", f"near-duplicate, {pair.kind}", score)
 
 
-def quality_findings(dataset: CheckedDataset) -> Iterator[AuditFinding]:
+def find_poor_images(dataset: CheckedDataset) -> Iterator[AuditFinding]:
     """Yield findings about single images, from their pixels and the headers of their files."""
     measures = measure_images(dataset)
     sides = [max(header.height, header.width) for header in dataset.headers.values()]
@@ -81,7 +81,7 @@ def quality_findings(dataset: CheckedDataset) -> Iterator[AuditFinding]:
         for description, in_training, score in _assess(dataset, measures, median, index):
             items = (dataset.item(index),)
             yield AuditFinding("quality", description, in_training, items, score)
-    yield from _drawings_among_photographs(dataset, measures)
+    yield from _find_drawings(dataset, measures)
 
 
 def measure_images(dataset: CheckedDataset) -> ImageMeasures:
@@ -94,7 +94,7 @@ def measure_images(dataset: CheckedDataset) -> ImageMeasures:
     return ImageMeasures(*(torch.cat(column).numpy() for column in zip(*parts, strict=True)))
 
 
-def _identical_images(dataset: CheckedDataset) -> Iterator[AuditFinding]:
+def _find_identical_images(dataset: CheckedDataset) -> Iterator[AuditFinding]:
     group, first = group_identical(dataset.pack.digests)
     order = np.lexsort((-dataset.pack.index.splits, group))  # test before validation before train
     used = order[
@@ -102,10 +102,10 @@ def _identical_images(dataset: CheckedDataset) -> Iterator[AuditFinding]:
     ]  # image to use from each group
     for index in np.flatnonzero(used[group] != np.arange(len(group))).tolist():
         items = dataset.item(int(used[group[index]])), dataset.item(index)
-        yield _copy_finding(items, "identical", "identical", 1.0)
+        yield _make_copy_finding(items, "identical", "identical", 1.0)
 
 
-def _copy_finding(
+def _make_copy_finding(
     items: tuple[AuditItem, AuditItem], kind: str, description: str, score: float
 ) -> AuditFinding:
     """Return a finding about two copies, which is more serious across splits or labels."""
@@ -167,9 +167,7 @@ def _assess_shape(median_side: float, height: int, width: int) -> Iterator[tuple
         yield f"small ({width}x{height})", "enlarged to the input's size", 0.5 * (1 - relative)
 
 
-def _drawings_among_photographs(
-    dataset: CheckedDataset, measures: ImageMeasures
-) -> Iterator[AuditFinding]:
+def _find_drawings(dataset: CheckedDataset, measures: ImageMeasures) -> Iterator[AuditFinding]:
     """Yield screenshots and drawings, if most images are photographs."""
     if float(np.median(measures.flat)) > _PHOTOGRAPHS:
         return

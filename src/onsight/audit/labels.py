@@ -75,7 +75,7 @@ def embed_images(
             f"labels are checked on {_PIXELS}x{_PIXELS} pixels, for lack of pretrained weights: "
             f"{offline_hint()}"
         )
-        return FeatureTable(_reduced_images(pack), f"{_PIXELS}x{_PIXELS} pixels")
+        return FeatureTable(_reduce_images(pack), f"{_PIXELS}x{_PIXELS} pixels")
     classifier = _load_backbone(pack, device)
     ids = torch.arange(len(pack))
     loader = feature_loader(Loader(Images.of(pack), ids, 1, device))
@@ -92,9 +92,12 @@ def embed_images(
 def predict_out_of_fold(
     features: Tensor, labels: NDArray[np.int32], groups: NDArray[np.uint8]
 ) -> OutOfFoldPredictions:
-    """Cross-validate a linear classifier on features (n, D).
+    """Cross-validate a linear classifier.
 
-    groups: uint8 (n, 16), equal for copies of an image, which are put into the same fold.
+    Args:
+        features: The features (n, D).
+        labels: The labels (n,).
+        groups: Digests, uint8 (n, 16); images with equal digests are put into the same fold.
     """
     classes = int(labels.max()) + 1
     data = LabelledFeatures(features[None], torch.from_numpy(labels).long())
@@ -127,7 +130,7 @@ def find_label_errors(
     return rows, 1 - own[rows]
 
 
-def label_findings(
+def find_wrong_labels(
     dataset: CheckedDataset, predictions: OutOfFoldPredictions
 ) -> Iterator[AuditFinding]:
     """Yield a finding for each image whose label is probably wrong."""
@@ -142,12 +145,12 @@ def label_findings(
         yield AuditFinding("label", description, "used with its label", items, score)
 
 
-def class_findings(
+def find_class_problems(
     dataset: CheckedDataset, predictions: OutOfFoldPredictions | None
 ) -> Iterator[AuditFinding]:
     """Yield findings about rare classes, and with predictions, about classes that are confused."""
-    yield from _rare_classes(dataset)
-    for pair in _confused_pairs(dataset, predictions) if predictions else ():
+    yield from _find_rare_classes(dataset)
+    for pair in _find_confused_classes(dataset, predictions) if predictions else ():
         first, second = pair["classes"]
         yield AuditFinding(
             "classes",
@@ -158,7 +161,7 @@ def class_findings(
         )
 
 
-def _rare_classes(dataset: CheckedDataset) -> Iterator[AuditFinding]:
+def _find_rare_classes(dataset: CheckedDataset) -> Iterator[AuditFinding]:
     group, _ = group_identical(dataset.pack.digests)
     classes = len(dataset.classes)
     images = np.unique(group * classes + dataset.pack.index.labels)  # copies count once in a class
@@ -180,7 +183,7 @@ def _rare_classes(dataset: CheckedDataset) -> Iterator[AuditFinding]:
         )
 
 
-def _confused_pairs(
+def _find_confused_classes(
     dataset: CheckedDataset, predictions: OutOfFoldPredictions
 ) -> Sequence[ConfusedPair]:
     classes = len(dataset.classes)
@@ -208,7 +211,7 @@ def _load_backbone(pack: Pack, device: torch.device) -> Classifier:
     return Classifier(net.to(device), normalization, "fp32", device)
 
 
-def _reduced_images(pack: Pack) -> Tensor:
+def _reduce_images(pack: Pack) -> Tensor:
     parts = [
         resize_to_planes(pack.take(numbers), _PIXELS).flatten(1) / 255
         for numbers in np.array_split(np.arange(len(pack)), -(-len(pack) // _PIXEL_ROWS))

@@ -27,12 +27,24 @@ def run_check(
     as_json: bool,
     **options: Any,
 ) -> bool:
-    """Check DATA and write the result; return True if it has findings that fail_on names.
+    """Check DATA, write the results and print the summary.
 
-    options: as for `check`. Raises ConfigError, DataError, OutputError, DiskError.
+    Args:
+        data: The images to check.
+        out: The folder for the table and the page; by default one named after the data.
+        fail_on: Groups of findings, separated by commas.
+        write_manifest: The manifest to write, if any.
+        as_json: Whether to print the result as JSON.
+        **options: Arguments of `check`.
+
+    Returns:
+        Whether there are findings of the groups in fail_on.
+
+    Raises:
+        ConfigError, DataError, OutputError, DiskError: As `check` and `write_clean_manifest` do.
     """
     groups = _parse_groups(fail_on)
-    folder = out or Path("checks") / _folder_name(data)
+    folder = out or Path("checks") / _make_folder_name(data)
     refuse_inside_data(folder, data, "../checks/first")
     check_not_foreign(folder)  # before any work
     for name in (PAGE, TABLE):
@@ -54,8 +66,13 @@ def write_clean_manifest(audit: Audit, path: Path) -> str:
 
     Of copies under one label, only the first in the highest split is included; of copies under
     two labels, none. Images whose labels look wrong are included, because a person has to decide.
-    Returns a line with the numbers of excluded images. Raises OutputError for DATA whose images are
-    not files, and for an existing file; DiskError.
+
+    Returns:
+        A line with the numbers of excluded images.
+
+    Raises:
+        OutputError: The images are not separate files, or the manifest exists.
+        DiskError: The manifest cannot be written.
     """
     source, index = audit.dataset.source, audit.dataset.pack.index
     folder = source.root if source.root.is_dir() else source.root.parent
@@ -65,7 +82,7 @@ def write_clean_manifest(audit: Audit, path: Path) -> str:
             "unpack it first"
         )
     _refuse_existing(path)
-    dropped = _images_to_drop(audit)
+    dropped = _find_images_to_drop(audit)
     is_dropped = np.zeros(len(index), bool)
     for indices in dropped.values():
         is_dropped[list(indices)] = True
@@ -88,7 +105,7 @@ def _refuse_existing(path: Path) -> None:
         raise OutputError(f"{path} exists, and is left as it is: choose another name")
 
 
-def _images_to_drop(audit: Audit) -> dict[str, set[int]]:
+def _find_images_to_drop(audit: Audit) -> dict[str, set[int]]:
     """Return the indices of the images to exclude, by reason."""
     contradictory: set[int] = set()
     copies: set[int] = set()
@@ -116,7 +133,7 @@ def _parse_groups(text: str) -> list[str]:
     return names
 
 
-def _folder_name(data: str) -> str:
+def _make_folder_name(data: str) -> str:
     """Return a name for the folder of results, derived from DATA."""
     name = user_path(data).absolute().name
     return name.partition(".")[0] or "data"

@@ -28,9 +28,9 @@ class TrainingJob:
     def check_visible(self, machine: str) -> None:
         """Raise DataError or OutputError if a path does not exist on this machine."""
         if self.is_path and not os.path.exists(self.data):
-            raise DataError(missing_path_message(self.data, machine))
+            raise DataError(describe_missing_path(self.data, machine))
         if not os.path.isdir(self.out):
-            raise OutputError(missing_path_message(f"the run folder {self.out}", machine))
+            raise OutputError(describe_missing_path(f"the run folder {self.out}", machine))
 
     @property
     def is_started(self) -> bool:
@@ -168,7 +168,7 @@ def make_ray_error(error: Exception) -> OnsightError:
     return OnsightError(f"Ray ended the work: {lines[-1] if lines else type(error).__name__}")
 
 
-def missing_path_message(path: str, machine: str) -> str:
+def describe_missing_path(path: str, machine: str) -> str:
     """Return the message for a path that does not exist on a machine of the cluster."""
     return (
         f"{path} does not exist on {machine}; put it on storage mounted at the same path on every "

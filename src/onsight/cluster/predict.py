@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onsight.cluster.job import JobState, make_ray_error, missing_path_message, raise_failure
-from onsight.cluster.session import HEAD, Allocation, allocate, live_nodes, ray_cluster
+from onsight.cluster.job import JobState, describe_missing_path, make_ray_error, raise_failure
+from onsight.cluster.session import HEAD, Allocation, allocate, list_live_nodes, ray_cluster
 from onsight.errors import ConfigError, DataError, ModelError, OnsightError
 from onsight.inference.images import Input
 from onsight.inference.predict import OutputOptions, predict_files
@@ -36,9 +36,19 @@ def predict_on_cluster(
     device: str,
     module: str | None,
 ) -> None:
-    """Write the rows that list_predictions writes, computed by a cluster.
+    """Write the same output as `predict_files`, computed by a cluster.
 
-    cluster is an address as for ray_cluster. Raises UserError, ClusterFailed.
+    Args:
+        cluster: The address of the cluster, as for ray_cluster.
+        model: The model file or run folder.
+        paths: The images.
+        options: The content and files of the output.
+        device: The kind of device to use on the cluster.
+        module: The package.module:callable of the user's own network, if any.
+
+    Raises:
+        UserError: An argument is invalid.
+        ClusterFailed: A process of the cluster failed.
     """
     if options.resume:
         raise ConfigError("--resume works on one machine only: remove --resume or --cluster")
@@ -101,9 +111,9 @@ class ClusterPredictions:
         names, paths = [], []
         for image in inputs:
             names.append(image.name)
-            paths.append(_absolute_path(image))
+            paths.append(_make_absolute_path(image))
         ray = self._ray
-        allocation = allocate(live_nodes(ray), 0, self._device)
+        allocation = allocate(list_live_nodes(ray), 0, self._device)
         settings = ModelSettings(
             model=self._model,
             device=self._device if allocation.gpus else "cpu",
@@ -208,7 +218,7 @@ class ImageModel:
         kinds = {self._settings.model: ModelError, first: DataError}
         for path, kind in kinds.items():
             if not os.path.exists(path):
-                raise kind(missing_path_message(path, socket.gethostname()))
+                raise kind(describe_missing_path(path, socket.gethostname()))
 
 
 def to_table(numbers: Any, predictions: Iterable[Prediction], with_probabilities: bool) -> Any:
@@ -262,7 +272,7 @@ def _split_rows(column: Any) -> Iterator[Any]:
     return (np.array(next(arrays)) if valid else None for valid in is_valid)
 
 
-def _absolute_path(image: Input) -> bytes:
+def _make_absolute_path(image: Input) -> bytes:
     """Return the absolute path of an image. Raises ConfigError if it is not a file."""
     if not image.file:
         raise ConfigError(

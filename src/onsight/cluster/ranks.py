@@ -43,7 +43,7 @@ def run_ranks(job: TrainingJob, state: Any, allocation: Allocation) -> None:
     trainer = TorchTrainer(
         run_rank,
         train_loop_config={"job": job, "state": state, "cpus": allocation.cpus},
-        torch_config=_without_process_group(),
+        torch_config=_make_torch_config(),
         scaling_config=ScalingConfig(
             num_workers=(1, allocation.processes),
             use_gpu=bool(allocation.gpus),
@@ -53,7 +53,7 @@ def run_ranks(job: TrainingJob, state: Any, allocation: Allocation) -> None:
             name=FOLDER,
             storage_path=os.path.join(job.out, "checkpoints"),
             failure_config=FailureConfig(max_failures=-1, controller_failure_limit=_START_ATTEMPTS),
-            callbacks=[_lost_rank_callback(state)],
+            callbacks=[_make_lost_rank_callback(state)],
         ),
     )
     trainer.fit()
@@ -62,9 +62,12 @@ def run_ranks(job: TrainingJob, state: Any, allocation: Allocation) -> None:
 def run_rank(settings: dict[str, Any]) -> None:
     """Train as a rank of the job; Ray Train calls this in every worker.
 
-    settings: `job`, a TrainingJob; `state`, the handle of the JobState actor; `cpus`, the number
-    per rank. A failure that a retry cannot fix is recorded in the state; any exception makes Ray
-    restart all ranks.
+    A failure that a retry cannot fix is recorded in the state. After any exception, Ray restarts
+    all ranks.
+
+    Args:
+        settings: `job`, a TrainingJob; `state`, the handle of the JobState actor; and `cpus`, the
+            number of CPUs per rank.
     """
     import ray
 
@@ -227,15 +230,19 @@ class _StateLines(io.StringIO):
 
 
 def wait_until_noticed(ray: Any, lost: set[str], silent: set[str]) -> None:
-    """Wait until Ray Train has noticed which machines are gone, so that it places no ranks on them.
+    """Wait until Ray Train has detected which machines are gone, so that it places no ranks there.
 
-    Otherwise Ray Train would start fewer ranks only after trying in vain for a minute. lost: the
-    machines of ranks that ended; silent: the lost machines that do not respond.
+    Without this, Ray Train tries to use them for a minute before it starts fewer ranks.
+
+    Args:
+        ray: The module.
+        lost: Ids of the machines of ranks that ended.
+        silent: Ids of those that do not respond.
     """
     deadline = time.monotonic() + _DECLARED_LOST_SECONDS
-    while silent & _live_node_ids(ray) and time.monotonic() < deadline:
+    while silent & _list_live_node_ids(ray) and time.monotonic() < deadline:
         time.sleep(0.5)
-    if lost - _live_node_ids(ray):
+    if lost - _list_live_node_ids(ray):
         time.sleep(_NOTICED_SECONDS)
 
 
@@ -258,7 +265,7 @@ def describe_lost_rank(exceptions: Mapping[int, Exception]) -> tuple[int, str]:
     return rank, reasons[0] if reasons else type(error).__name__
 
 
-def _lost_rank_callback(state: Any) -> Any:
+def _make_lost_rank_callback(state: Any) -> Any:
     """Return a callback for Ray Train that records lost ranks."""
     import ray
     from ray.train import UserCallback
@@ -273,7 +280,7 @@ def _lost_rank_callback(state: Any) -> Any:
     return LostRankCallback()
 
 
-def _without_process_group() -> Any:
+def _make_torch_config() -> Any:
     """Return a config of TorchTrainer that leaves the process group to Onsight's ranks."""
     from ray.train.backend import Backend
     from ray.train.torch import TorchConfig
@@ -289,7 +296,7 @@ def _without_process_group() -> Any:
     return WithoutProcessGroup()
 
 
-def _live_node_ids(ray: Any) -> set[str]:
+def _list_live_node_ids(ray: Any) -> set[str]:
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 

@@ -38,12 +38,17 @@ Node = Mapping[str, float]
 def ray_cluster(address: str, library: str = "ray", *, show_logs: bool = False) -> Iterator[Any]:
     """Yield the module ray, connected to a cluster while the block runs.
 
-    `auto` is the cluster that RAY_ADDRESS names, else the one that `ray start --head` started on
-    this machine, else a new one that listens on loopback only and ends with the block. library is
-    the part of Ray that the caller needs, such as ray.train; show_logs prints the output of
-    processes on the cluster. Raises ConfigError.
+    Args:
+        address: The address of the cluster. `auto` is the cluster that RAY_ADDRESS names, else the
+            one that `ray start --head` started on this machine, else a new one that listens on
+            loopback only and ends with the block.
+        library: The part of Ray that the caller needs, such as ray.train.
+        show_logs: Whether to print the output of processes on the cluster.
+
+    Raises:
+        ConfigError: Ray is not installed, or there is no such cluster.
     """
-    existing = _existing_cluster() if address == AUTO else address
+    existing = _find_existing_cluster() if address == AUTO else address
     if existing:
         _check_answers(existing)
     os.environ |= _QUIET
@@ -82,7 +87,7 @@ class Allocation(NamedTuple):
         return {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
 
 
-def live_nodes(ray: Any) -> list[Node]:
+def list_live_nodes(ray: Any) -> list[Node]:
     """Return the resources of each live machine of the cluster."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
@@ -90,16 +95,22 @@ def live_nodes(ray: Any) -> list[Node]:
 def allocate(nodes: Sequence[Node], processes: int, device: str) -> Allocation:
     """Return the largest equal allocation for a number of processes.
 
-    0 processes: one per GPU or, if there is none, one per machine. Each process has a
-    separate GPU if the cluster has any, unless device is cpu. Raises ConfigError if they do not
-    all fit.
+    Each process has a separate GPU if the cluster has any, unless the device is cpu.
+
+    Args:
+        nodes: The resources of each machine.
+        processes: The number of processes; 0 for one per GPU or, if there is none, per machine.
+        device: The kind of device.
+
+    Raises:
+        ConfigError: They do not all fit.
     """
     gpus = int(sum(node.get("GPU", 0) for node in nodes)) if device != "cpu" else 0
     if gpus == 0 and device not in ("auto", "cpu"):
         raise ConfigError(f"--device {device}: the Ray cluster has no GPU; remove --device")
     wanted = processes or gpus or len([node for node in nodes if node.get("CPU", 0) >= 1])
-    most_cpus = int(max((node.get("CPU", 0) for node in nodes), default=0))
-    for cpus in range(most_cpus, 0, -1):
+    max_cpus = int(max((node.get("CPU", 0) for node in nodes), default=0))
+    for cpus in range(max_cpus, 0, -1):
         if wanted and _count_fitting(nodes, cpus, bool(gpus)) >= wanted:
             return Allocation(wanted, cpus, int(bool(gpus)))
     cpu_total = int(sum(node.get("CPU", 0) for node in nodes))
@@ -122,7 +133,7 @@ def _count_fitting(nodes: Sequence[Node], cpus: int, with_gpu: bool) -> int:
     )
 
 
-def _existing_cluster() -> str:
+def _find_existing_cluster() -> str:
     """Return the address of the cluster that `auto` connects to; empty if there is none."""
     address = os.environ.get("RAY_ADDRESS", "")
     if address and address != AUTO:

@@ -14,7 +14,7 @@ from typing import Any
 
 from onsight.cluster.job import JobState, TrainingJob, make_ray_error, raise_failure
 from onsight.cluster.ranks import FOLDER, run_ranks
-from onsight.cluster.session import HEAD, Allocation, allocate, live_nodes, ray_cluster
+from onsight.cluster.session import HEAD, Allocation, allocate, list_live_nodes, ray_cluster
 from onsight.config import make_config
 from onsight.config_files import config_layers
 from onsight.errors import OutputError
@@ -22,7 +22,7 @@ from onsight.files import refuse_inside_data, user_path
 from onsight.report.console import Reporter
 from onsight.text import plural
 from onsight.training.run import Run, read_results
-from onsight.training.run_folder import claim_folder, next_run_folder
+from onsight.training.run_folder import choose_run_folder, claim_folder
 
 _POLL_SECONDS = 0.5
 _WAITING_SECONDS = 30.0  # time until a message says that the ranks wait for CPUs or GPUs
@@ -39,19 +39,30 @@ def train_on_cluster(
     spent_seconds: float = 0.0,
     **fields: Any,
 ) -> Run:
-    """Train as `train` does, in processes of a Ray cluster; lost ones are started again.
+    """Train as `train` does, in processes of a Ray cluster; lost ones are restarted.
 
-    cluster is an address as for ray_cluster; spent_seconds is the part of a budget already used.
-    Raises UserError, and ClusterFailed with the exit code of the rank that failed.
+    Args:
+        data: The images to train on.
+        cluster: The address of the cluster, as for ray_cluster.
+        out: The run folder; by default a new one in `runs`.
+        resume: Whether to continue the run in `out`.
+        recipe: The name of a recipe to train with.
+        config_file: A config file to train with.
+        spent_seconds: The part of the budget that is already used.
+        **fields: Config fields.
+
+    Raises:
+        UserError: An argument is invalid.
+        ClusterFailed: A rank failed; has its exit code.
     """
     started = time.monotonic()
     config = make_config(*config_layers(recipe, config_file, fields))
-    path = _absolute(out or next_run_folder(data))
-    arguments = _absolute_arguments(recipe, config_file, fields)
+    path = _make_absolute(out or choose_run_folder(data))
+    arguments = _make_arguments_absolute(recipe, config_file, fields)
     job = TrainingJob(*_locate(data), str(path), resume, 0.0, arguments)
     refuse_inside_data(path, data, "../runs/first")
     with ray_cluster(cluster, "ray.train") as ray:
-        nodes = live_nodes(ray)
+        nodes = list_live_nodes(ray)
         allocation = allocate(nodes, config.ranks, config.device)
         reporter = Reporter()
         reporter.say(
@@ -59,22 +70,22 @@ def train_on_cluster(
             f"{plural(len(nodes), 'machine')} ({_describe(allocation)} each)"
         )
         job = replace(job, spent_seconds=spent_seconds + time.monotonic() - started)
-        with _run_folder(path, resume):
+        with _make_run_folder(path, resume):
             _follow(ray, job, allocation, reporter)
     return Run(path, _read_results(path))
 
 
-def _absolute(path: Path) -> Path:
+def _make_absolute(path: Path) -> Path:
     return Path(os.path.abspath(user_path(path)))
 
 
 def _locate(data: str) -> tuple[str, bool]:
     """Return DATA, absolute if it is a path, and whether it is a path rather than a name."""
-    path = _absolute(Path(data))
+    path = _make_absolute(Path(data))
     return (str(path), True) if path.exists() else (data, False)
 
 
-def _absolute_arguments(
+def _make_arguments_absolute(
     recipe: str | None, config_file: Path | None, fields: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the other arguments of `train`, with absolute paths."""
@@ -82,9 +93,9 @@ def _absolute_arguments(
     if recipe:
         arguments["recipe"] = recipe
     if config_file:
-        arguments["config_file"] = str(_absolute(config_file))
+        arguments["config_file"] = str(_make_absolute(config_file))
     if arguments.get("cache_folder") not in (None, "", "none"):
-        arguments["cache_folder"] = str(_absolute(Path(arguments["cache_folder"])))
+        arguments["cache_folder"] = str(_make_absolute(Path(arguments["cache_folder"])))
     return arguments
 
 
@@ -94,7 +105,7 @@ def _describe(allocation: Allocation) -> str:
 
 
 @contextmanager
-def _run_folder(path: Path, resume: bool) -> Iterator[None]:
+def _make_run_folder(path: Path, resume: bool) -> Iterator[None]:
     """Make the run folder, which the ranks will claim, and remove it if they leave it empty.
 
     Raises OutputError as claim_folder does.

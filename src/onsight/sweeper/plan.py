@@ -48,7 +48,7 @@ def read_space(tries: Sequence[str]) -> Space:
     return space
 
 
-def combinations(space: Space) -> Iterator[Settings]:
+def make_combinations(space: Space) -> Iterator[Settings]:
     """Yield every combination of the values; the values of the last field change fastest."""
     for values in product(*space.values()):
         yield dict(zip(space, values, strict=True))
@@ -82,25 +82,34 @@ class PlannedRun:
 def plan_runs(folder: Path, settings: Sequence[Settings], fields: Settings) -> list[PlannedRun]:
     """Return a run for each combination of settings, with unique, numbered names.
 
-    fields are passed to all runs.
+    Args:
+        folder: The folder of the sweep.
+        settings: The combinations.
+        fields: Config fields to pass to all runs.
     """
     digits = len(str(len(settings)))
     return [
-        PlannedRun(folder / f"{position:0{digits}d}-{_slug(tried)}", tried, fields | tried)
+        PlannedRun(folder / f"{position:0{digits}d}-{_make_slug(tried)}", tried, fields | tried)
         for position, tried in enumerate(settings, 1)
     ]
 
 
 @contextmanager
 def claim_sweep(folder: Path, plan: dict[str, Any], resume: bool) -> Iterator[None]:
-    """Make or reopen a sweep's folder, and lock it for this process.
+    """Create or reopen the folder of a sweep, and lock it for this process.
 
-    The plan, plain values, is saved in it; a sweep can only be resumed with the same plan. Raises
-    OutputError, ConfigError.
+    Args:
+        folder: The folder.
+        plan: JSON values to save in it; a sweep can only be resumed with the same plan.
+        resume: Whether to reopen the folder of a stopped sweep.
+
+    Raises:
+        OutputError: The folder is in use, or there is nothing to resume.
+        ConfigError: The plan has changed.
     """
     if resume:
         _check_same_plan(folder, plan)
-    elif folder.exists() and (not folder.is_dir() or {*_names(folder)} - {_LOCK}):
+    elif folder.exists() and (not folder.is_dir() or {*_list_names(folder)} - {_LOCK}):
         raise OutputError(
             f"{folder} is in use: it already holds files. "
             "Choose another --out, or continue that sweep with --resume"
@@ -116,7 +125,7 @@ def claim_sweep(folder: Path, plan: dict[str, Any], resume: bool) -> Iterator[No
         os.close(descriptor)
 
 
-def next_sweep_folder(data: str) -> Path:
+def choose_sweep_folder(data: str) -> Path:
     """Return sweeps/<name of the data>, with a number appended if that exists."""
     name = Path(data).resolve().name.partition(".")[0] or "sweep"
     number = 1
@@ -167,11 +176,11 @@ def _check_same_plan(folder: Path, plan: dict[str, Any]) -> None:
         )
 
 
-def _names(folder: Path) -> Iterator[str]:
+def _list_names(folder: Path) -> Iterator[str]:
     return (item.name for item in folder.iterdir())
 
 
-def _slug(settings: Settings) -> str:
+def _make_slug(settings: Settings) -> str:
     """Return settings as a file name on any system: `model=lenet,learning_rate=0.001`."""
     text = ",".join(f"{name}={value}" for name, value in settings.items())
     return re.sub(r"[^A-Za-z0-9._,=-]+", "-", text)[:_NAME_LENGTH].rstrip(".-")

@@ -42,7 +42,7 @@ class FailedRun:
 def read_run(run: PlannedRun) -> SweptRun:
     """Read the results of a finished run."""
     results = read_json(run.path / "results.json")
-    epoch = _best_epoch(read_epochs(run.path / "metrics.jsonl") or [])
+    epoch = _find_best_epoch(read_epochs(run.path / "metrics.jsonl") or [])
     return SweptRun(
         name=run.name,
         path=str(run.path),
@@ -92,7 +92,7 @@ class Sweep:
 
     def lines(self) -> Iterator[str]:
         """Yield the table and the conclusions, line by line."""
-        yield from _table(self.runs)
+        yield from _format_table(self.runs)
         yield from (f"failed: {run.name}: {run.error}" for run in self.failed)
         yield from self._winner_lines()
         if self.compared:
@@ -139,7 +139,7 @@ class Sweep:
         }
 
 
-def _best_epoch(rows: Sequence[EpochRow]) -> EpochRow | None:
+def _find_best_epoch(rows: Sequence[EpochRow]) -> EpochRow | None:
     """Return the epoch whose weights the run kept, by the same rule as the trainer.
 
     If fine-tuning kept a blend instead, the blend validated a little better than this.
@@ -152,7 +152,7 @@ def _best_epoch(rows: Sequence[EpochRow]) -> EpochRow | None:
     )
 
 
-def _table(runs: tuple[SweptRun, ...]) -> Iterator[str]:
+def _format_table(runs: tuple[SweptRun, ...]) -> Iterator[str]:
     width = max(len("run"), *(len(run.name) for run in runs))
     yield f"{'run':<{width}}  validation      test   95% interval      time"
     for run in runs:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from typing import Any
 
-from onsight.cluster.session import live_nodes, ray_cluster
+from onsight.cluster.session import list_live_nodes, ray_cluster
 from onsight.errors import Interrupted, OnsightError, OutputError
 from onsight.ranks.signals import handle_stop_signals
 from onsight.report.console import Reporter
@@ -58,8 +58,14 @@ def run_locally(runs: Sequence[PlannedRun], data: str, reporter: Reporter) -> Er
 def run_on_ray(runs: Sequence[PlannedRun], data: str, reporter: Reporter, cluster: str) -> Errors:
     """Train the unfinished runs on a Ray cluster, and return their errors.
 
-    The machines of the cluster must share the sweep's folder. cluster: the address, as for
-    ray_cluster. Raises ConfigError.
+    Args:
+        runs: The runs; all machines of the cluster must share their folder.
+        data: The images to train on.
+        reporter: Shows progress.
+        cluster: The address of the cluster, as for ray_cluster.
+
+    Raises:
+        ConfigError: There is no such cluster.
     """
     with (
         redirect_stdout(sys.stderr),  # stdout is for the result alone
@@ -71,8 +77,12 @@ def run_on_ray(runs: Sequence[PlannedRun], data: str, reporter: Reporter, cluste
 def train_run(run: PlannedRun, data: str) -> str:
     """Train a run, from its last checkpoint if it has one.
 
-    Returns the error message, empty if the run finished. Raises Interrupted if a signal stopped
-    the run, OutputError if another process keeps using its folder.
+    Returns:
+        The error message; empty if the run finished.
+
+    Raises:
+        Interrupted: A signal has stopped the run.
+        OutputError: Another process keeps using the run folder.
     """
     if run.is_finished:
         return ""
@@ -89,11 +99,11 @@ def train_run(run: PlannedRun, data: str) -> str:
 def _make_request(run: PlannedRun, data: str) -> dict[str, Any]:
     resume = run.is_started
     # A resumed run reads its settings from its folder, except for the user's code.
-    fields = _user_code(run.fields) if resume else run.fields
+    fields = _select_user_code(run.fields) if resume else run.fields
     return {"data": data, "out": str(run.path), "resume": resume, "fields": fields}
 
 
-def _user_code(fields: Settings) -> Settings:
+def _select_user_code(fields: Settings) -> Settings:
     """Return the model field if it names code, which is never taken from a run folder."""
     return {"model": fields["model"]} if ":" in fields.get("model", "") else {}
 
@@ -155,7 +165,7 @@ def _tune(ray: Any, runs: Sequence[PlannedRun], data: str, reporter: Reporter) -
     unfinished = [run for run in runs if not run.is_finished]
     if not unfinished:
         return errors
-    resources = _resources_per_run(ray)
+    resources = _compute_resources(ray)
     reporter.say(
         f"{len(unfinished)} of {len(runs)} runs to train with Ray Tune, each with "
         f"{resources['cpu']:g} cores and {resources['gpu']:g} GPUs"
@@ -199,9 +209,9 @@ def _run_trial(
         return {"error": str(error)}
 
 
-def _resources_per_run(ray: Any) -> dict[str, float]:
+def _compute_resources(ray: Any) -> dict[str, float]:
     """Return one GPU and its share of the cores; without GPUs, a machine's cores."""
-    machines = live_nodes(ray)
+    machines = list_live_nodes(ray)
     with_gpus = [machine for machine in machines if machine.get("GPU", 0) >= 1]
     if with_gpus:
         cores = min(machine.get("CPU", 0) // machine["GPU"] for machine in with_gpus)

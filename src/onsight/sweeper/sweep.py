@@ -16,9 +16,9 @@ from onsight.sweeper.plan import (
     PlannedRun,
     Settings,
     Space,
+    choose_sweep_folder,
     claim_sweep,
-    combinations,
-    next_sweep_folder,
+    make_combinations,
     plan_runs,
     read_space,
 )
@@ -44,29 +44,29 @@ def sweep(
     The winner is chosen by validation images alone, and compared with the others on test images.
 
     Args:
-        data: any DATA that `train` accepts.
-        tries: config fields and their values, such as "learning_rate=0.001,0.003".
-        out: the folder for the run folders; by default a new one in `sweeps`.
-        resume: continue the sweep in `out`: finished runs are kept.
-        cluster: the address of a Ray cluster: `auto`, ray://HOST:PORT or HOST:PORT. By default
+        data: Any DATA that `train` accepts.
+        tries: Config fields and their values, such as "learning_rate=0.001,0.003".
+        out: The folder for the run folders; by default a new one in `sweeps`.
+        resume: Continue the sweep in `out`: finished runs are kept.
+        cluster: The address of a Ray cluster: `auto`, ray://HOST:PORT or HOST:PORT. By default
             the runs are trained here, one after the other.
-        recipe: the name of a recipe with config fields for all runs.
-        config_file: a file with config fields for all runs.
-        reporter: where progress is printed.
-        **fields: config fields for all runs.
+        recipe: The name of a recipe with config fields for all runs.
+        config_file: A file with config fields for all runs.
+        reporter: Where progress is printed.
+        **fields: Config fields for all runs.
 
     Raises:
-        UserError: if the arguments are invalid, or every run failed.
-        Interrupted: after a signal; the sweep can be resumed.
+        UserError: The arguments are invalid, or every run failed.
+        Interrupted: A signal has stopped the sweep; the sweep can be resumed.
     """
     reporter = reporter or Reporter()
     space = read_space(tries)
-    common = _common_fields(space, recipe, config_file, fields)
-    location = _absolute(str(data))
-    folder = user_path(out) if out else next_sweep_folder(str(data))
+    common = _merge_common_fields(space, recipe, config_file, fields)
+    location = _make_absolute(str(data))
+    folder = user_path(out) if out else choose_sweep_folder(str(data))
     refuse_inside_data(folder, str(data), "../sweeps/first")
     folder = folder.absolute()
-    runs = plan_runs(folder, list(combinations(space)), common)
+    runs = plan_runs(folder, list(make_combinations(space)), common)
     for run in runs:
         make_config(run.fields)
     train_runs: Callable[[Sequence[PlannedRun], str, Reporter], Errors] = run_locally
@@ -77,7 +77,7 @@ def sweep(
         return _conclude(folder, space, runs, errors)
 
 
-def _common_fields(
+def _merge_common_fields(
     space: Space, recipe: str | None, config_file: str | Path | None, fields: Settings
 ) -> Settings:
     """Return the fields passed to all runs. Raises ConfigError."""
@@ -102,7 +102,7 @@ def _common_fields(
     return {**config.model_dump(include=names - {*space}), "folds": "1"}
 
 
-def _absolute(data: str) -> str:
+def _make_absolute(data: str) -> str:
     """Return DATA, absolute if it is a path, so that other processes can find it."""
     path = user_path(data)
     return str(path.absolute()) if data != DEMO and path.exists() else data

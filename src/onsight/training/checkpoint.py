@@ -1,7 +1,7 @@
-"""Checkpoints: the whole state of a run in one checksummed safetensors file, no pickle.
+"""Checkpoints: the complete state of a run in one checksummed safetensors file, without pickle.
 
 Tensors are stored under `model.`, `average.`, `optimizer.N.` and `group.N.`; the rest is JSON. The
-learning rate and all random numbers are functions of the step, so they need no state.
+learning rate and all random numbers are functions of the step, so they are not stored.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,30 +23,30 @@ VERSION = 3
 
 
 class OtherCheckpoint(DamagedFile):
-    """A whole checkpoint, but not of this run or this version."""
+    """An intact checkpoint of another run or another version of Onsight."""
 
 
-_PLAIN = (bool, int, float, str, list, tuple, type(None))
+_JSON_TYPES = (bool, int, float, str, list, tuple, type(None))
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Copies of tensors, on the CPU, and JSON facts, which training no longer changes."""
+    """The content of a checkpoint: copies of tensors on the CPU, and JSON values."""
 
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
 
     def write(self, path: Path) -> None:
-        """Write the file, atomically. Raises DiskError."""
+        """Write the file atomically. Raises DiskError."""
         write_tensors(path, self.tensors, self.facts)
 
 
 @dataclass(frozen=True)
 class SavedRun:
-    """What a checkpoint keeps besides the state of a step."""
+    """The part of a checkpoint that is not the state of a step."""
 
     data_key: str
-    elapsed_seconds: float  # of the run, or of this training of several
+    elapsed_seconds: float  # of the run, or of the current fold
     decisions: Mapping[str, Any]
     progress: Progress
 
@@ -61,9 +61,10 @@ class Checkpoint:
     run: SavedRun
 
     def restore(self, step: Step, average: MovingAverage | None) -> None:
-        """Restore the state of a step and of the moving average. Raises OtherCheckpoint.
+        """Restore the state of a step and of the moving average.
 
-        A file that was altered and signed again may leave some of the state restored.
+        Raises:
+            OtherCheckpoint: The state does not fit; part of it may have been restored.
         """
         with _other_checkpoint(self.path):
             step.model.load_state_dict(_under("model", self.tensors))
@@ -74,7 +75,7 @@ class Checkpoint:
 
 
 def snapshot(step: Step, average: MovingAverage | None, saved: SavedRun) -> Snapshot:
-    """Copy model, average, optimizer, scaler and progress."""
+    """Copy the state of a step, the moving average and the rest of a run."""
     tensors = _prefixed("model", dict(step.model.state_dict()))
     if average:
         tensors |= _prefixed("average", dict(average.model.state_dict()))
@@ -93,7 +94,12 @@ def snapshot(step: Step, average: MovingAverage | None, saved: SavedRun) -> Snap
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint. Raises DamagedFile; OtherCheckpoint for a whole file of something else."""
+    """Read a checkpoint.
+
+    Raises:
+        OtherCheckpoint: The file is not a checkpoint of this version.
+        DamagedFile: The file is missing or damaged.
+    """
     tensors, facts = read_tensors(path)
     if not isinstance(facts, dict) or facts.get("version") != VERSION:
         raise OtherCheckpoint(f"{path} was written by another version of Onsight")
@@ -107,7 +113,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 @contextmanager
 def _other_checkpoint(path: Path) -> Iterator[None]:
-    """Raise OtherCheckpoint for what a block finds missing or unsuitable in a whole file."""
+    """Raise OtherCheckpoint if the content of an intact file is missing or unsuitable."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -116,12 +122,12 @@ def _other_checkpoint(path: Path) -> Iterator[None]:
 
 
 def snapshot_weights(model: nn.Module) -> Snapshot:
-    """A model's weights alone as they are now."""
+    """Copy only the weights of a model."""
     return Snapshot(_copied(model.state_dict()), {"version": VERSION})
 
 
 def save_weights(path: Path, model: nn.Module) -> None:
-    """Write a model's weights alone, atomically."""
+    """Write only the weights of a model, atomically."""
     snapshot_weights(model).write(path)
 
 
@@ -132,7 +138,7 @@ def load_weights(path: Path, model: nn.Module) -> None:
 
 
 def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    # safetensors refuses tensors that share memory, such as tied weights.
+    # Copies, because safetensors refuses tensors that share memory, such as tied weights.
     return {name: _copy(tensor) for name, tensor in tensors.items()}
 
 
@@ -150,7 +156,7 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _flatten_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by name, and the rest as plain values."""
+    """Return the tensors of an optimizer's state by name, and the rest as JSON values."""
     state = optimizer.state_dict()
     tensors, values = {}, {}
     for number, entries in state["state"].items():
@@ -161,11 +167,11 @@ def _flatten_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[st
                 values[f"{number}.{name}"] = value
     for number, group in enumerate(state["param_groups"]):
         for name, value in group.items():
-            if isinstance(value, Tensor):  # some optimizers count their steps there
+            if isinstance(value, Tensor):  # such as the step counter of some optimizers
                 tensors[f"group.{number}.{name}"] = _copy(value)
-    # What JSON cannot express, such as a dtype, follows from the config: it is not state.
+    # Values that JSON cannot express, such as a dtype, are settings, which the config determines.
     groups = [
-        {name: value for name, value in group.items() if isinstance(value, _PLAIN)}
+        {name: value for name, value in group.items() if isinstance(value, _JSON_TYPES)}
         for group in state["param_groups"]
     ]
     return tensors, {"groups": groups, "values": values}
@@ -178,13 +184,13 @@ def _restore_optimizer(
     for key, value in {**_under("optimizer", tensors), **facts["values"]}.items():
         number, _, name = key.partition(".")
         state.setdefault(int(number), {})[name] = value
-    fresh = optimizer.state_dict()["param_groups"]
-    groups = [made | saved for made, saved in zip(fresh, facts["groups"], strict=True)]
+    defaults = optimizer.state_dict()["param_groups"]
+    groups = [group | saved for group, saved in zip(defaults, facts["groups"], strict=True)]
     for key, value in _under("group", tensors).items():
         number, _, name = key.partition(".")
         groups[int(number)][name] = value
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-    # The file has no memory layout, and sums over another layout differ in their last bits.
+    # Files do not store the memory layout, and reductions over another layout differ in their bits.
     for parameter, entries in optimizer.state.items():
         for name, value in entries.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:

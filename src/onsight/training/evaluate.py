@@ -16,10 +16,13 @@ from onsight.ranks.world import World
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The predictions for every held-out image, and how they came about.
+    """The predictions for every held-out image.
 
-    views: predictions by means over several views, if asked for; split: the name of the split;
-    folds: a row for each, if the predictions are those of several models.
+    Args:
+        per_image: The predictions.
+        views: The predictions with test-time augmentation, if requested.
+        split: The name of the split.
+        folds: The result of each fold, if the predictions are those of a cross-validation.
     """
 
     per_image: PredictionTable
@@ -29,23 +32,29 @@ class Evaluation:
 
 
 def evaluate(classifier: Classifier, dataset: Dataset, tta: str, world: World) -> Evaluation:
-    """Return what the classifier predicts for the test part, or else the validation part.
+    """Predict the test images, or the validation images if there are no test images.
 
-    Every rank gets the same.
+    Args:
+        classifier: The trained classifier.
+        dataset: The images.
+        tta: The kind of test-time augmentation, or "none".
+        world: The ranks, which share the images.
+
+    Returns:
+        The predictions for all images, on every rank.
     """
     split = TEST if (dataset.splits == TEST).any() else VALIDATION
     ids = dataset.ids(split)
-    device, ranks = classifier.device, (world.rank, world.size)
-    at_once = evaluation_batch_size(device, dataset.format.model_size)
-    loader = Loader(dataset.images, ids, at_once, device, *ranks)
+    device = classifier.device
+    batch_size = evaluation_batch_size(device, dataset.format.model_size)
+    loader = Loader(dataset.images, ids, batch_size, device, world.rank, world.size)
 
     def batches() -> Iterator[Batch]:
         return world.report_each(loader.in_order(), f"evaluating the {SPLIT_NAMES[split]} images")
 
-    mine = evaluate_with_scores(classifier, batches())
-    per_image = gather_per_image(mine, ids, world)
+    per_image = gather_per_image(evaluate_with_scores(classifier, batches()), ids, world)
     views = None
     if tta != "none":
-        mine = evaluate_batches(TtaForward(classifier, tta), batches())
-        views = gather_per_image(mine, ids, world)
+        table = evaluate_batches(TtaForward(classifier, tta), batches())
+        views = gather_per_image(table, ids, world)
     return Evaluation(per_image, views, SPLIT_NAMES[split])

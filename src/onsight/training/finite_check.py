@@ -1,4 +1,4 @@
-"""Numbers that are not finite: the step and its images are named, spoiled weights not saved."""
+"""Explains losses and gradients that are not finite, and keeps bad weights from being saved."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +13,14 @@ from onsight.training.progress import Progress
 
 
 class FiniteCheck:
-    """Tells from which images a loss or gradients came that are not finite.
+    """Names the step and the images of a loss or gradients that are not finite.
 
-    checkpoints: the folder where good weights may be.
+    Args:
+        step: The training step.
+        loader: Its batches.
+        seed: Seed of the order of the batches.
+        name_images: Names the images of a batch, for messages.
+        checkpoints: The folder that may hold earlier, finite weights.
     """
 
     def __init__(
@@ -33,32 +38,39 @@ class FiniteCheck:
         self.earlier = f"Earlier good weights, if any, are in {checkpoints}"
 
     def explain(self, error: NonFiniteStepError, epoch: int, newest: int) -> str:
-        """Describe a loss that is not finite. newest: the last step that was begun."""
+        """Describe a loss that is not finite.
+
+        Args:
+            error: The error of the step.
+            epoch: The epoch, from 0.
+            newest: The latest step that was started, from 0.
+        """
         step = newest - error.steps_ago
         if self.step.losses.lag == 0 and not self._has_finite_weights():
-            return self._explain_spoiled(epoch, step - 1)
-        spoiled = f"it and {error.steps_ago} more had updated the weights before that was known"
-        guarded = "the weights were not updated from it"
+            return self._explain_gradients(epoch, step - 1)
+        if self.step.guards_weights:
+            effect = "the weights were not updated from it"
+        else:
+            effect = f"it and {error.steps_ago} more had updated the weights before that was known"
+        fp32 = "" if self.step.precision == "fp32" else ", or --precision fp32"
         return (
-            f"{error} at epoch {epoch + 1}, step {step + 1} of {self.loader.steps}; "
-            f"{guarded if self.step.guards_weights else spoiled}. "
+            f"{error} at epoch {epoch + 1}, step {step + 1} of {self.loader.steps}; {effect}. "
             f"Images of that step: {self._images(epoch, step)}. "
-            f"Try a lower --learning-rate"
-            f"{', or --precision fp32' if self.step.precision != 'fp32' else ''}. {self.earlier}"
+            f"Try a lower --learning-rate{fp32}. {self.earlier}"
         )
 
     def refuse_spoiled_weights(self, now: Progress) -> None:
-        """Raise NonFiniteLoss if the weights are not finite: they must not replace good ones."""
+        """Raise NonFiniteLoss if the weights are not finite, before they overwrite good ones."""
         if not self._has_finite_weights():
-            raise NonFiniteLoss(self._explain_spoiled(now.epoch, now.step - 1))
+            raise NonFiniteLoss(self._explain_gradients(now.epoch, now.step - 1))
 
-    def _explain_spoiled(self, epoch: int, step: int) -> str:
-        """Describe gradients that were not finite. step: -1 is the last of the epoch before."""
+    def _explain_gradients(self, epoch: int, step: int) -> str:
+        """Describe gradients that are not finite; step -1 is the last of the previous epoch."""
         epoch -= step < 0
         step %= self.loader.steps
         return (
             f"the gradients of epoch {epoch + 1}, step {step + 1} of {self.loader.steps} are not "
-            "finite, though its loss is; the weights that they spoiled were not saved. "
+            "finite, though its loss is; the resulting weights were not saved. "
             f"Images of that step: {self._images(epoch, step)}. Try --clip-norm 1 or a lower "
             f"--learning-rate. {self.earlier}"
         )
@@ -67,5 +79,5 @@ class FiniteCheck:
         return self.name_images(next(self.loader.epoch(self.seed, epoch, step)))
 
     def _has_finite_weights(self) -> bool:
-        finite = [one.isfinite().all() for one in self.step.model.parameters()]
-        return bool(torch.stack(finite).all())  # one wait for the device
+        finite = [parameter.isfinite().all() for parameter in self.step.model.parameters()]
+        return bool(torch.stack(finite).all())  # stacked, to wait for the device only once

@@ -36,7 +36,7 @@ from onsight.step.calibrate import (
 from onsight.text import fixed_percent, joined, percent
 from onsight.training.checkpoint import load_weights
 from onsight.training.fit_head import FittedHead, fit_head, set_head, uses_fitted_head
-from onsight.training.interpolation import SHARES, Interpolation
+from onsight.training.interpolation import FRACTIONS, Interpolation
 from onsight.training.job import RunJob
 from onsight.training.listener import RunListener
 from onsight.training.loggers.loggers import Loggers
@@ -44,7 +44,7 @@ from onsight.training.model_file import make_model_file
 from onsight.training.pacers import DeadlinePacer, EpochPacer, Pacer, RecordedPacer
 from onsight.training.place import PlannedRun
 from onsight.training.placement_check import PlacementCheck, naming_misplaced
-from onsight.training.progress import Progress, Record
+from onsight.training.progress import MetricsLog, Progress
 from onsight.training.saving import Checkpoints, CheckpointWriter, Mirror
 from onsight.training.trainer import Trainer, TrainerData
 from onsight.tune.fit_epochs import reserve_evaluation
@@ -157,22 +157,22 @@ def _train_layers(
             now = trainer.progress
             job.reporter.say(f"resumed: epoch {now.epoch + 1}, after {now.step} of its steps")
         if head and job.world.is_main:
-            interpolation.keep_start(net)
+            interpolation.save_start(net)
         trainer.begin(head.row if head else None)
         if deadline.is_set:
             deadline.reserve("saving", _SAVES_AT_THE_END * _time_saving(trainer))
-        seconds = len(SHARES) * images * image_seconds
+        seconds = len(FRACTIONS) * images * image_seconds
         is_affordable = seconds <= _MAX_INTERPOLATION_FRACTION * deadline.remaining()
-        if (head or interpolation.is_open) and is_affordable:
+        if (head or interpolation.has_start) and is_affordable:
             deadline.reserve("interpolation", seconds)
         progress = trainer.run()
         job.world.wait_for_first_rank("first weights")
         deadline.release("interpolation")
-        if interpolation.is_open and progress.epoch and progress.best_accuracy >= 0:
+        if interpolation.has_start and progress.epoch and progress.best_accuracy >= 0:
             count = job.decisions.decide(
                 "interpolations", lambda: _count_interpolations(progress, is_affordable, deadline)
             )
-            _interpolate(trainer, interpolation, SHARES[:count], images, job.reporter)
+            _interpolate(trainer, interpolation, FRACTIONS[:count], images, job.reporter)
         trainer.finish()
     return trainer.classifier, progress
 
@@ -188,7 +188,7 @@ def _time_saving(trainer: Trainer) -> float:
 def _count_interpolations(progress: Progress, is_affordable: bool, deadline: Deadline) -> int:
     """Return how many interpolated networks there is time to evaluate."""
     fitting = deadline.remaining() / max(progress.last_evaluation_seconds, 1e-9)
-    return int(max(0, min(len(SHARES), fitting))) if is_affordable else 0
+    return int(max(0, min(len(FRACTIONS), fitting))) if is_affordable else 0
 
 
 def _interpolate(
@@ -200,7 +200,7 @@ def _interpolate(
 ) -> None:
     """Keep weights between the first and the last if they validate better than both."""
     progress = trainer.progress
-    for share in interpolation.steps(trainer.classifier.net, shares):
+    for share in interpolation.load_each(trainer.classifier.net, shares):
         if trainer.keep_if_better(trainer.evaluate("validation", images)):
             progress.best_blend = share
     if progress.best_blend < 1:
@@ -323,9 +323,9 @@ def _without_training(
     classifier = Classifier(net, data.normalization, planned.config.precision, data.device)
     progress = Progress(images=head.images, training_seconds=head.seconds)
     if job.world.is_main:
-        record = Record(job.folder.path, progress.rows, 0, shared.loggers)
+        log = MetricsLog(job.folder.path, progress.rows, 0, shared.loggers)
         progress.add_row(head.row)
-        record.add(head.row)
+        log.log_epoch(head.row)
     # The temperature is that of the head which has not learned from validation images.
     temperature = fit_temperature_on_logits(
         classifier, head.validation_logits, head.validation_labels, job.world

@@ -23,14 +23,14 @@ from onsight.training.evaluate import Evaluation, evaluate
 from onsight.training.fit import Shared, Trained, fit
 from onsight.training.job import RunJob
 from onsight.training.loggers.logger import LoggedRun
-from onsight.training.loggers.loggers import Loggers, logging
+from onsight.training.loggers.loggers import Loggers, open_loggers
 from onsight.training.place import PlannedRun
 from onsight.training.run_folder import RunFolder
 from onsight.tune.training_data import data_key, make_normalization
 
 
 class FoldReporter(Reporter):
-    """Names the fold that bars and warnings are about; lines on epochs are left to files."""
+    """Adds the name of the fold to bars and warnings, and drops all other lines."""
 
     def __init__(self, reporter: Reporter, name: str) -> None:
         super().__init__(reporter.console)
@@ -38,33 +38,45 @@ class FoldReporter(Reporter):
         self.name = name
 
     def say(self, text: str) -> None:
-        """Nothing: there would be a line for every epoch of every fold."""
+        """Print nothing, as there would be a line for every epoch of every fold."""
 
     def warn(self, text: str) -> None:
-        """One line that deserves attention."""
+        """Print one line that deserves attention."""
         self.reporter.warn(f"{self.name}: {text}")
 
     @contextmanager
     def bar(self, title: str, total: int | None, unit: str = "images") -> Iterator[Bar]:
-        """A progress bar."""
+        """Show a progress bar."""
         with self.reporter.bar(f"{self.name}, {title}", total, unit) as bar:
             yield bar
 
 
 def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluation:
-    """Train a model for each fold, on the other folds, and evaluate it on the fold's images.
+    """Train a model for each fold on the other folds, and evaluate it on the images of the fold.
 
-    What an interrupted run has evaluated is not repeated. With a deadline, each fold and the model
-    that is kept get an equal part of the time. Every rank returns the same. Raises DataError if the
-    images changed since then, Interrupted, NonFiniteLoss.
+    Folds that were evaluated before an interruption are not repeated. With a deadline, each fold
+    and the final model get an equal share of the time.
+
+    Args:
+        planned: The run.
+        shared: Loggers, provenance and features of the run.
+        job: The job.
+
+    Returns:
+        The predictions for the images of all folds, on every rank.
+
+    Raises:
+        DataError: The images have changed since the run was interrupted.
+        Interrupted: A signal has stopped the run.
+        NonFiniteLoss: A loss or gradients are not finite.
     """
     folds = planned.dataset.folds.value
     parts: list[Evaluation] = []
     for fold in range(1, folds + 1):
         name = f"fold {fold} of {folds}"
         held_out = _hold_out(planned, fold)
-        folder = job.folder.of_fold(fold)
-        part = _read_kept(held_out, folder, job.world)
+        folder = job.folder.for_fold(fold)
+        part = _load_evaluation(held_out, folder, job.world)
         if part is None:
             fold_job = _make_fold_job(job, fold, folder, name, 1 / (folds + 2 - fold))
             part = _evaluate_fold(fold, held_out, shared, fold_job)
@@ -72,7 +84,7 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
             job.deadline.add_elapsed(part.folds[0]["seconds"])
         if job.world.is_main:
             folder.remove_checkpoints()
-        job.reporter.say(f"{name}: {_line(part.folds[0])}")
+        job.reporter.say(f"{name}: {_format_row(part.folds[0])}")
         parts.append(part)
     return _pool(parts)
 
@@ -90,7 +102,7 @@ def _make_fold_job(job: RunJob, fold: int, folder: RunFolder, name: str, fractio
 
 
 def _hold_out(planned: PlannedRun, fold: int) -> PlannedRun:
-    """The run with a fold as its test part, and nothing known of those images."""
+    """Return the run with a fold as its test split, excluded from training and normalization."""
     data, dataset = planned.data, planned.dataset.holding_out_fold(fold)
     config = planned.config.model_copy(update={"keep_epochs": False})
     data = replace(
@@ -109,28 +121,30 @@ def _evaluate_fold(fold: int, planned: PlannedRun, shared: Shared, job: RunJob) 
     begun = time.perf_counter()
     evaluation = evaluate(trained.classifier, planned.dataset, planned.config.tta, job.world)
     seconds = sum(trained.seconds.values()) + time.perf_counter() - begun
-    row = _row(fold, evaluation.per_image, trained, seconds)
+    row = _make_row(fold, evaluation.per_image, trained, seconds)
     evaluation = replace(evaluation, folds=(row,))
     if job.world.is_main:
-        _keep(evaluation, job.folder, planned.data_key)
+        _save_evaluation(evaluation, job.folder, planned.data_key)
     return evaluation
 
 
 def _fold_logging(
     planned: PlannedRun, shared: Shared, job: RunJob
 ) -> AbstractContextManager[Loggers]:
-    """Event files in the fold's folder; other loggers show the model that is kept alone."""
+    """Log a fold to TensorBoard files in its folder; other loggers only get the final model."""
     names = [name for name in planned.config.loggers if name == "tensorboard"]
     run = LoggedRun(job.folder.path, shared.provenance["data"], planned.config.model_dump())
-    return logging(names if job.world.is_main else [], run, job.reporter)
+    return open_loggers(names if job.world.is_main else [], run, job.reporter)
 
 
-def _row(fold: int, per_image: PredictionTable, trained: Trained, seconds: float) -> FoldResult:
-    right = int((per_image.labels == per_image.predicted).sum())
+def _make_row(
+    fold: int, per_image: PredictionTable, trained: Trained, seconds: float
+) -> FoldResult:
+    correct = int((per_image.labels == per_image.predicted).sum())
     row: dict[str, Any] = {
         "fold": fold,
         "images": len(per_image),
-        **proportion_with_interval("accuracy", right, len(per_image)),
+        **proportion_with_interval("accuracy", correct, len(per_image)),
         "best_epoch": trained.progress.best_epoch,
         "epochs": trained.progress.epoch,
         "seconds": seconds,
@@ -138,7 +152,7 @@ def _row(fold: int, per_image: PredictionTable, trained: Trained, seconds: float
     return cast(FoldResult, row)
 
 
-def _line(row: FoldResult) -> str:
+def _format_row(row: FoldResult) -> str:
     epochs = f"{plural(row['epochs'], 'epoch')} in " if row["epochs"] else ""
     return (
         f"accuracy {fixed_percent(row['accuracy'])} (n = {row['images']:,}), "
@@ -146,58 +160,59 @@ def _line(row: FoldResult) -> str:
     )
 
 
-def _keep(evaluation: Evaluation, folder: RunFolder, key: str) -> None:
-    """Save what a fold's model predicted, from which an interrupted run continues."""
-    tensors = _tensors("one", evaluation.per_image)
+def _save_evaluation(evaluation: Evaluation, folder: RunFolder, key: str) -> None:
+    """Save the predictions of a fold, so that a resumed run does not repeat it."""
+    tensors = _table_to_tensors("one", evaluation.per_image)
     if evaluation.views:
-        tensors |= _tensors("views", evaluation.views)
+        tensors |= _table_to_tensors("views", evaluation.views)
     facts = {"data_key": key, "split": evaluation.split, "row": evaluation.folds[0]}
     write_tensors(folder.evaluation, tensors, facts)
 
 
-def _read_kept(planned: PlannedRun, folder: RunFolder, world: World) -> Evaluation | None:
-    """What an interrupted run has kept of this fold, if it came so far."""
+def _load_evaluation(planned: PlannedRun, folder: RunFolder, world: World) -> Evaluation | None:
+    """Load the predictions of a fold, or return None if it has not been evaluated."""
     path = folder.evaluation
     if world.broadcast("fold", lambda: str(path.exists())) == "False":
         return None
     tensors, facts = read_tensors(path)
     if facts["data_key"] != planned.data_key:
         raise DataError(
-            f"the images changed since the run in {folder.to_resume} began; "
+            f"the images changed since the run in {folder.out} began; "
             "start a new run, or restore the original images"
         )
-    views = _per_image("views", tensors) if "views.ids" in tensors else None
-    return Evaluation(_per_image("one", tensors), views, facts["split"], (facts["row"],))
+    views = _table_from_tensors("views", tensors) if "views.ids" in tensors else None
+    return Evaluation(_table_from_tensors("one", tensors), views, facts["split"], (facts["row"],))
 
 
-def _tensors(name: str, per_image: PredictionTable) -> dict[str, Tensor]:
-    columns = asdict(per_image)
+def _table_to_tensors(name: str, table: PredictionTable) -> dict[str, Tensor]:
+    columns = asdict(table)
     return {f"{name}.{column}": torch.from_numpy(values) for column, values in columns.items()}
 
 
-def _per_image(name: str, tensors: dict[str, Tensor]) -> PredictionTable:
-    start = f"{name}."
+def _table_from_tensors(name: str, tensors: dict[str, Tensor]) -> PredictionTable:
+    prefix = f"{name}."
     columns = {
-        key.removeprefix(start): value.numpy()
+        key.removeprefix(prefix): value.numpy()
         for key, value in tensors.items()
-        if key.startswith(start)
+        if key.startswith(prefix)
     }
     return PredictionTable(**columns)
 
 
 def _pool(parts: Sequence[Evaluation]) -> Evaluation:
-    """All folds' predictions together, in the order of the images."""
+    """Combine the predictions of all folds."""
     views = [part.views for part in parts if part.views]
     return Evaluation(
-        _in_order([part.per_image for part in parts]),
-        _in_order(views) if views else None,
+        _concatenate([part.per_image for part in parts]),
+        _concatenate(views) if views else None,
         "folds",
         tuple(row for part in parts for row in part.folds),
     )
 
 
-def _in_order(parts: Sequence[PredictionTable]) -> PredictionTable:
-    columns = [asdict(part) for part in parts]
-    together = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
-    order = np.argsort(together["ids"])
-    return PredictionTable(**{name: values[order] for name, values in together.items()})
+def _concatenate(tables: Sequence[PredictionTable]) -> PredictionTable:
+    """Concatenate tables, and sort the rows by image number."""
+    parts = [asdict(table) for table in tables]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    order = np.argsort(columns["ids"])
+    return PredictionTable(**{name: values[order] for name, values in columns.items()})

@@ -1,4 +1,4 @@
-"""Networks between the start of a fine-tuning and its end: their weights averaged."""
+"""Interpolates between the weights at the start and at the end of fine-tuning."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,45 +8,50 @@ from torch import Tensor, nn
 
 from onsight.training.checkpoint import load_weights, save_weights
 
-SHARES = (0.25, 0.5, 0.75)  # of the way from the start to the end
+FRACTIONS = (0.25, 0.5, 0.75)  # from the start (0) to the end (1)
 
 
 class Interpolation:
-    """The networks on the line from a fine-tuning's start to its end (arXiv:2109.01903).
+    """Linear interpolation between the first and last weights of fine-tuning (arXiv:2109.01903).
 
-    path: where the weights of the start are kept.
+    Args:
+        path: Where the first weights are stored.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def keep_start(self, net: nn.Module) -> None:
-        """Write the weights from which a network begins to learn."""
+    def save_start(self, net: nn.Module) -> None:
+        """Store the first weights."""
         save_weights(self.path, net)
 
     @property
-    def is_open(self) -> bool:
-        """Whether a start was kept."""
+    def has_start(self) -> bool:
+        """Whether first weights are stored."""
         return self.path.exists()
 
-    def steps(self, net: nn.Module, shares: Sequence[float]) -> Iterator[float]:
-        """Give a network the weights at each share of the way in turn, then its own again."""
+    def load_each(self, net: nn.Module, fractions: Sequence[float]) -> Iterator[float]:
+        """Load the weights at each fraction in turn, and finally the last weights again.
+
+        Yields:
+            The fraction whose weights the network now has.
+        """
         end = {name: tensor.clone() for name, tensor in net.state_dict().items()}
         load_weights(self.path, net)
         start = {name: tensor.clone() for name, tensor in net.state_dict().items()}
         try:
-            for share in shares:
-                net.load_state_dict(interpolate(start, end, share))
-                yield share
+            for fraction in fractions:
+                net.load_state_dict(interpolate(start, end, fraction))
+                yield fraction
         finally:
             net.load_state_dict(end)
 
 
 def interpolate(
-    start: dict[str, Tensor], end: dict[str, Tensor], share: float
+    start: dict[str, Tensor], end: dict[str, Tensor], fraction: float
 ) -> dict[str, Tensor]:
-    """Weights at a share of the way from start to end; counters are those of the end."""
+    """Return the weights at a fraction between two state dicts; integers are those of the end."""
     return {
-        name: torch.lerp(start[name], last, share) if last.is_floating_point() else last
+        name: torch.lerp(start[name], last, fraction) if last.is_floating_point() else last
         for name, last in end.items()
     }

@@ -25,10 +25,10 @@ from onsight.training.request import Request
 from onsight.training.run_folder import (
     CONFIG,
     RunFolder,
+    choose_run_folder,
     claim_folder,
-    keep_job,
-    next_run_folder,
     share_folder,
+    write_job_id,
 )
 from onsight.tune.budget import Budget
 from onsight.tune.plan import choose_threads
@@ -124,7 +124,9 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
         world = join(rank_info, device.value, config.cuda_graph == "on", request.store)
         with world.joined():
             path = Path(
-                world.broadcast("folder", lambda: str(request.out or next_run_folder(default_name)))
+                world.broadcast(
+                    "folder", lambda: str(request.out or choose_run_folder(default_name))
+                )
             )
             refuse_inside_data(path, name_data(data), "../runs/first")
             reporter = request.reporter if world.is_main else SilentReporter()
@@ -182,7 +184,7 @@ def _claimed(path: Path, resume: bool, world: World) -> Iterator[RunFolder]:
     folder = None
     if world.is_main:
         folder = claim_folder(path, resume)
-        keep_job(path)
+        write_job_id(path)
     world.wait_for_first_rank("claim")
     folder = folder or share_folder(path)
     try:

@@ -1,4 +1,4 @@
-"""What happens during training, for consoles, files and loggers."""
+"""Callbacks of training: the console, metrics.jsonl and loggers."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,48 +8,51 @@ from onsight.report.console import Bar, Reporter
 from onsight.step.step import StepListener
 from onsight.training.decisions import Decisions
 from onsight.training.loggers.loggers import Loggers
-from onsight.training.progress import Progress, Record, epoch_line
+from onsight.training.progress import MetricsLog, Progress, format_epoch
 
 
 class Listener(StepListener):
-    """Is told what happens during training; does nothing by default."""
+    """Callbacks of training; they do nothing by default."""
 
     def training_started(self, progress: Progress) -> None:
-        """Training begins, or goes on from a checkpoint. The progress changes in place."""
+        """Training starts, or resumes from a checkpoint; it updates the progress in place."""
 
     def segment_started(self, images: int) -> None:
-        """The next steps begin. images: of an epoch."""
+        """A segment starts, in an epoch with this number of images."""
 
     def step_finished(self, images: int) -> None:
-        """A step with a number of images was made."""
+        """A step with this number of images has finished."""
 
-    def wants_line(self, step: int) -> bool:
-        """Return whether to report the loss after this step of an epoch, which costs a wait."""
+    def should_log_loss(self, step: int) -> bool:
+        """Return whether to call log_loss after this step of an epoch.
+
+        The trainer then waits for the device, which costs time.
+        """
         return False
 
-    def line(self) -> None:
-        """The losses of all steps so far are known."""
+    def log_loss(self) -> None:
+        """The progress has the losses of all steps so far."""
 
     def epoch_finished(self, row: EpochRow) -> None:
-        """The metrics of an epoch are known, or some that were missing."""
+        """The row of an epoch is complete; called again if metrics are added to it later."""
 
     def nothing_trained(self) -> None:
-        """There was no time for a single step."""
+        """Training has ended before its first step."""
 
     def closed(self) -> None:
-        """Training has ended, or failed."""
+        """Training has ended or failed."""
 
 
 class RunListener(Listener):
-    """Shows training on the console, and writes metrics.jsonl and to loggers.
+    """Shows training on the console, and logs it to metrics.jsonl and the loggers.
 
     Args:
         reporter: The console.
-        folder: Where metrics.jsonl is written; None on ranks that write nothing.
-        loggers: Are told of every epoch.
-        decisions: Record when memory ran out.
-        epochs: How many there will be; 0 if that is not known.
-        line_steps: Steps of an epoch between two lines; 0 for none.
+        folder: The run folder, for metrics.jsonl; None on ranks that do not write it.
+        loggers: The run's loggers.
+        decisions: Records the steps at which memory ran out.
+        epochs: The number of epochs; 0 if unknown.
+        line_steps: Steps between two loss lines; 0 for no lines.
     """
 
     def __init__(
@@ -68,15 +71,15 @@ class RunListener(Listener):
         self.epochs = epochs
         self.line_steps = line_steps
         self.progress = Progress()
-        self._record: Record | None = None
+        self._log: MetricsLog | None = None
         self._bar: Bar | None = None
         self._open = ExitStack()
 
     def training_started(self, progress: Progress) -> None:
-        """Write the rows of earlier epochs."""
+        """Log the rows of earlier epochs."""
         self.progress = progress
         if self.folder:
-            self._record = Record(self.folder, progress.rows, progress.steps_done, self.loggers)
+            self._log = MetricsLog(self.folder, progress.rows, progress.steps_done, self.loggers)
 
     def segment_started(self, images: int) -> None:
         """Show a progress bar for the epoch."""
@@ -87,48 +90,51 @@ class RunListener(Listener):
             self._bar.done = self.progress.epoch_images
 
     def step_finished(self, images: int) -> None:
-        """Advance the bar."""
+        """Advance the progress bar."""
         if self._bar:
-            self._bar.advance(images, self._facts)
+            self._bar.advance(images, self._bar_facts)
 
-    def wants_line(self, step: int) -> bool:
-        """Return whether a line is due."""
+    def should_log_loss(self, step: int) -> bool:
+        """Return whether a loss line is due."""
         return bool(self.line_steps) and step % self.line_steps == 0
 
-    def line(self) -> None:
-        """Report the mean loss since the last line."""
+    def log_loss(self) -> None:
+        """Log the mean loss since the last loss line."""
         line = self.progress.close_line(self.line_steps)
-        if self._record:
-            self._record.add_line(line, self.progress.steps_done)
+        if self._log:
+            self._log.log_line(line, self.progress.steps_done)
         self.reporter.say(
             f"[{self.progress.epoch + 1}, {line['step']:5d}] loss: {line['loss']:.3f}, "
             f"{line['seconds']:.1f} s"
         )
 
     def epoch_finished(self, row: EpochRow) -> None:
-        """Write and show the row."""
+        """Log and show the row."""
         self.closed()
-        if self._record:
-            self._record.add(row)
+        if self._log:
+            self._log.log_epoch(row)
         if row["epoch"]:
-            self.reporter.say(epoch_line(row, self.epochs))
+            self.reporter.say(format_epoch(row, self.epochs))
 
     def nothing_trained(self) -> None:
-        """Warn that the model has learned nothing."""
-        self.reporter.warn("there was no time for a single step: the model has not learned")
+        """Warn that the model is untrained."""
+        self.reporter.warn(
+            "the budget ended before the first training step: the model is untrained"
+        )
 
     def out_of_memory(self, parts: int) -> None:
-        """Report and record that batches are computed in more parts from this step on."""
+        """Report and record that batches are split into more parts from this step on."""
         self.reporter.warn(
             f"out of memory: each batch is now computed in {parts} parts, with the same update "
             "(but batch norm sees one part at a time); use --accumulate to start that way"
         )
         self.progress.accumulate = parts
-        name = accumulate_name(self.progress.epoch, self.progress.step)
-        self.decisions.record(name, parts)
+        self.decisions.record(
+            name_accumulate_decision(self.progress.epoch, self.progress.step), parts
+        )
 
     def graph_refused(self, reason: str) -> None:
-        """Warn that steps are slower."""
+        """Warn that steps are not replayed, which makes them slower."""
         self.reporter.warn(f"steps are not replayed as a CUDA graph: {reason}")
 
     def closed(self) -> None:
@@ -136,8 +142,8 @@ class RunListener(Listener):
         self._open.close()
         self._bar = None
 
-    def _facts(self) -> dict[str, float]:
-        """Return what the progress bar shows."""
+    def _bar_facts(self) -> dict[str, float]:
+        """Return the figures beside the progress bar."""
         now = self.progress
         facts = {
             "loss": now.mean_loss,
@@ -148,6 +154,6 @@ class RunListener(Listener):
         return facts
 
 
-def accumulate_name(epoch: int, step: int) -> str:
-    """Return the name of the decision to compute batches in more parts, from this step on."""
+def name_accumulate_decision(epoch: int, step: int) -> str:
+    """Return the name of the decision to split batches into more parts from this step on."""
     return f"accumulate from epoch {epoch}, step {step}"

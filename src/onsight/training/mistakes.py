@@ -1,4 +1,4 @@
-"""What the report shows of the worst mistakes, if it is quick: similar images and heat maps."""
+"""Similar training images and heat maps of the worst mistakes, within a time limit."""
 
 import time
 from collections.abc import Iterator
@@ -28,8 +28,9 @@ from onsight.models.classifier import Classifier
 from onsight.report.gallery import Lookalikes, MistakesHeat, worst_mistakes
 from onsight_explain.devices import is_out_of_memory
 
-_EACH = 3
-_SAMPLE, _FEWEST = 2000, 100  # training images; of fewer, the nearest is far
+_LOOKALIKES_PER_MISTAKE = 3
+_SAMPLE_SIZE = 2000  # training images to search if their features are not cached
+_MIN_SAMPLE_SIZE = 100  # among fewer, even the most similar image differs much
 _SEARCH_SECONDS = 1.0
 
 
@@ -41,22 +42,28 @@ def find_lookalikes(
     deadline: Deadline,
     image_seconds: float,
 ) -> Lookalikes:
-    """The three nearest training images of each of the worst mistakes.
+    """Find the training images most similar to each of the worst mistakes.
 
-    All training images are compared if their features are in the cache, otherwise 2,000 or as
-    many as there is time for: a second, or what is left of a budget if that is less.
+    Searches all training images if their features are cached, otherwise a sample of up to 2,000.
+    Stops after a second, or at the deadline if that is earlier.
 
-    image_seconds: what evaluating an image takes; 0 if that is unknown.
+    Args:
+        config: The run's config.
+        dataset: The run's images.
+        classifier: The trained classifier.
+        per_image: Its predictions for the held-out images.
+        deadline: The run's deadline.
+        image_seconds: Time to evaluate an image; 0 if unknown.
     """
     mistakes = torch.from_numpy(per_image.ids[worst_mistakes(per_image)])
     images = dataset.ids(TRAIN)
     if len(mistakes) == 0 or len(images) == 0:
-        return _none(images, "")
+        return _no_lookalikes(images, "")
     try:
         end = time.monotonic() + min(_SEARCH_SECONDS, deadline.remaining())
         return _search(config, dataset, classifier, mistakes, images, end, image_seconds)
     except ModelError:
-        return _none(images, "the network does not end in a linear layer")
+        return _no_lookalikes(images, "the network does not end in a linear layer")
 
 
 def _search(
@@ -65,29 +72,31 @@ def _search(
     classifier: Classifier,
     mistakes: Tensor,
     images: Tensor,
-    deadline: float,
-    each: float,
+    end: float,
+    image_seconds: float,
 ) -> Lookalikes:
-    features = _kept_features(config, dataset, classifier, images)
-    queries = _features(dataset, classifier, mistakes, deadline, each)
-    others = ~torch.isin(images, mistakes)  # folds judge training images
-    searched = images[others]
+    features = _load_features(config, dataset, classifier, images)
+    queries = _compute_features(dataset, classifier, mistakes, end, image_seconds)
+    is_candidate = ~torch.isin(images, mistakes)  # with folds, mistakes are training images
+    candidates = images[is_candidate]
     if features is not None:
-        features = features[others]
-    elif len(queries) == len(mistakes):  # images are numbered by digest: the first are a sample
-        features = _features(dataset, classifier, searched[:_SAMPLE], deadline, each)
-    enough = max(1, min(_FEWEST, len(searched)))
-    if features is None or len(features) < enough or len(queries) == 0:
-        return _none(images, "there was no time to compute their features")
-    found = find_nearest(queries, features, _EACH)
-    numbers = searched[found.rows].numpy()
-    return Lookalikes(numbers, found.similarities.numpy(), len(features), len(searched))
+        features = features[is_candidate]
+    elif len(queries) == len(mistakes):
+        # Images are numbered by digest, so the first ones are a random sample.
+        sample = candidates[:_SAMPLE_SIZE]
+        features = _compute_features(dataset, classifier, sample, end, image_seconds)
+    min_count = max(1, min(_MIN_SAMPLE_SIZE, len(candidates)))
+    if features is None or len(features) < min_count or len(queries) == 0:
+        return _no_lookalikes(images, "there was no time to compute their features")
+    nearest = find_nearest(queries, features, _LOOKALIKES_PER_MISTAKE)
+    ids = candidates[nearest.rows].numpy()
+    return Lookalikes(ids, nearest.similarities.numpy(), len(features), len(candidates))
 
 
-def _kept_features(
+def _load_features(
     config: Config, dataset: Dataset, classifier: Classifier, images: Tensor
 ) -> Tensor | None:
-    """The features of all training images, which a frozen backbone's run has computed."""
+    """Load the features (n, D) of all training images, which runs with a frozen backbone cache."""
     if not config.freeze:
         return None
     digests = torch.from_numpy(dataset.pack.digests)[images]
@@ -95,28 +104,33 @@ def _kept_features(
     return FeatureStore(find_cache_folder(config.cache_folder)).find(key)
 
 
-def _features(
-    dataset: Dataset, classifier: Classifier, ids: Tensor, deadline: float, each_seconds: float
+def _compute_features(
+    dataset: Dataset, classifier: Classifier, ids: Tensor, end: float, image_seconds: float
 ) -> Tensor:
-    """Features (m, D) of the first images, as many as there is time for.
+    """Compute features (m, D) of the first images, as many as there is time for.
 
-    each_seconds: what an image is expected to take; 0 if that is unknown.
+    Args:
+        dataset: The images.
+        classifier: Computes the features.
+        ids: Numbers of the images (n,).
+        end: When to stop, on the monotonic clock.
+        image_seconds: Expected time per image; 0 if unknown.
     """
-    left = max(0.0, deadline - time.monotonic())
-    if left < len(ids) * each_seconds or left == 0:
-        ids = ids[: int(left / max(each_seconds, 1e-9))]
+    left = max(0.0, end - time.monotonic())
+    if left < len(ids) * image_seconds or left == 0:
+        ids = ids[: int(left / max(image_seconds, 1e-9))]
     loader = feature_loader(Loader(dataset.images, ids, 1, classifier.device))
-    return compute_features(classifier, loader.in_order(), deadline=deadline)
+    return compute_features(classifier, loader.in_order(), deadline=end)
 
 
-def _none(images: Tensor, reason: str) -> Lookalikes:
-    empty = np.zeros((0, _EACH))
+def _no_lookalikes(images: Tensor, reason: str) -> Lookalikes:
+    empty = np.zeros((0, _LOOKALIKES_PER_MISTAKE))
     return Lookalikes(empty.astype(np.int64), empty.astype(np.float32), 0, len(images), reason)
 
 
-_AT_ONCE = 4  # images between two looks at the clock
+_HEAT_BATCH_SIZE = 4
 _HEAT_SECONDS = 3.0
-_EVALUATIONS = 30  # what the heat of an image takes at most, in evaluations of one
+_MAX_HEAT_COST = 30  # upper bound on the time of an image's heat map, in evaluations of an image
 
 
 def find_heat(
@@ -126,11 +140,16 @@ def find_heat(
     deadline: Deadline,
     image_seconds: float,
 ) -> MistakesHeat:
-    """The heat of the worst mistakes, of as many as there is time for.
+    """Compute heat maps of the worst mistakes, as many as there is time for.
 
-    That is three seconds, or what is left of a budget if that is less.
+    Stops after three seconds, or at the deadline if that is earlier.
 
-    image_seconds: what evaluating an image takes; 0 if that is unknown.
+    Args:
+        dataset: The run's images.
+        classifier: The trained classifier.
+        per_image: Its predictions for the held-out images.
+        deadline: The run's deadline.
+        image_seconds: Time to evaluate an image; 0 if unknown.
     """
     heats = [np.zeros((0, *dataset.images.shape[:2]), np.float32)]
     reason = ""
@@ -138,7 +157,7 @@ def find_heat(
         return MistakesHeat(heats[0])
     end = time.monotonic() + min(_HEAT_SECONDS, deadline.remaining())
     try:
-        for heat in _timely_heat(dataset, classifier, per_image, end, image_seconds):
+        for heat in _compute_heat(dataset, classifier, per_image, end, image_seconds):
             heats.append(heat)
     except (ConfigError, ModelError, _OutOfTime) as error:
         reason = str(error)
@@ -149,24 +168,30 @@ def find_heat(
     return MistakesHeat(np.concatenate(heats), reason)
 
 
-def _timely_heat(
+def _compute_heat(
     dataset: Dataset,
     classifier: Classifier,
     per_image: PredictionTable,
-    deadline: float,
+    end: float,
     image_seconds: float,
 ) -> Iterator[NDArray[np.float32]]:
-    """Heat of a few mistakes at a time, (b, H, W). Raises what `heat_maps` raises, _OutOfTime."""
-    needed = _EVALUATIONS * _AT_ONCE * image_seconds
+    """Yield the heat maps (b, H, W) of the worst mistakes, batch by batch.
+
+    Raises:
+        ConfigError, ModelError, RuntimeError: As `heat_maps` does.
+        _OutOfTime: The next batch would not be finished by the end.
+    """
+    batch_seconds = _MAX_HEAT_COST * _HEAT_BATCH_SIZE * image_seconds
     require_captum()
-    places = worst_mistakes(per_image)
-    ids, predicted = (torch.from_numpy(of[places]) for of in (per_image.ids, per_image.predicted))
-    batches = Loader(dataset.images, ids, _AT_ONCE, classifier.device).in_order()
-    for batch, classes in zip(batches, predicted.split(_AT_ONCE), strict=True):
-        if time.monotonic() + needed > deadline:
+    rows = worst_mistakes(per_image)
+    ids = torch.from_numpy(per_image.ids[rows])
+    predicted = torch.from_numpy(per_image.predicted[rows])
+    batches = Loader(dataset.images, ids, _HEAT_BATCH_SIZE, classifier.device).in_order()
+    for batch, classes in zip(batches, predicted.split(_HEAT_BATCH_SIZE), strict=True):
+        if time.monotonic() + batch_seconds > end:
             raise _OutOfTime("there was no time to compute more")
         yield heat_maps(classifier, batch.images, classes)
 
 
 class _OutOfTime(Exception):
-    """The next heat maps would come too late."""
+    """There is no time for more heat maps."""

@@ -1,4 +1,4 @@
-"""What a run's model file holds: the classifier with its preprocessing, results and provenance."""
+"""Assembles the model file of a run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,10 +19,10 @@ def make_model_file(
     results: Mapping[str, Any],
     provenance: dict[str, Any],
 ) -> ModelFile:
-    """The classifier as it is now, with its preprocessing, results and provenance."""
+    """Return a model file with the classifier's current weights."""
     scaling = classifier.normalization
     inputs = {"mean": scaling.mean, "std": scaling.std, "precision": classifier.precision}
-    taken = (dataset.splits == TRAIN) | (dataset.splits == VALIDATION)
+    is_seen = (dataset.splits == TRAIN) | (dataset.splits == VALIDATION)
     return ModelFile(
         model=config.model,
         classes=dataset.classes,
@@ -30,7 +30,7 @@ def make_model_file(
         results=results,
         provenance=provenance,
         weights=dict(classifier.net.state_dict()),
-        seen=image_keys(dataset.pack.digests[taken]),
+        seen=image_keys(dataset.pack.digests[is_seen]),
         temperature=classifier.temperature,
         out_of_distribution=classifier.out_of_distribution,
         hidden_units=hidden_units(classifier.net),

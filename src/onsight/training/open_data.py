@@ -1,4 +1,4 @@
-"""Decodes the images of a run or reopens their pack, splits them, and looks for copies."""
+"""Decodes the images of a run or reopens their pack, splits them, and searches for copies."""
 
 import math
 import time
@@ -34,10 +34,10 @@ class OpenedData:
 
     Args:
         dataset: The images.
-        config: The settings, with all that is decided by now.
+        config: The settings, with every choice made so far.
         key: A digest of the images, their labels and their split.
-        choices: The reasons so far, by config field.
-        layout: What was decided before.
+        choices: The choices made so far, by config field.
+        layout: The choices made before decoding.
     """
 
     dataset: Dataset
@@ -48,12 +48,16 @@ class OpenedData:
 
 
 def open_data(layout: Layout, module: nn.Module | None, job: Job) -> OpenedData:
-    """Decode the images or reopen their pack, and split them. Raises DataError, ConfigError.
+    """Decode the images or reopen their pack, and split them.
 
     Args:
-        layout: What to decode.
+        layout: The images, and the size to decode them to.
         module: The user's own network, if any.
-        job: Where this happens.
+        job: The job that trains on the images.
+
+    Raises:
+        DataError: The images cannot be trained on.
+        ConfigError: The settings do not fit the images.
     """
     with job.timed("decode"), job.world.local_first("images"):
         dataset = _decode(layout, module, job)
@@ -63,12 +67,15 @@ def open_data(layout: Layout, module: nn.Module | None, job: Job) -> OpenedData:
             "split_near_duplicates": (
                 "together" if dataset.units.includes_near_duplicates else "apart"
             ),
-            "train_images": _count_drawn(layout, dataset, job.reporter),
+            "train_images": _count_train_images(layout, dataset, job.reporter),
         }
     )
     split = dataset.units.basis
     if not job.budget and job.world.is_main:
-        split = _glance(dataset, layout.source.name, split, job.reporter)
+        copies = find_copies(dataset)
+        if hint := describe_copies(copies, dataset, layout.source.name):
+            job.reporter.warn(hint)
+        split = explain_split(split, copies, dataset)
     job.reporter.choice("split", split)
     job.reporter.choice("folds", dataset.folds)
     key = data_key(dataset)
@@ -96,12 +103,15 @@ def _decode(layout: Layout, module: nn.Module | None, job: Job) -> Dataset:
             lambda pack: choose_max_folds(pack, config, job.device.value, job.budget, module),
             _decoding_deadline(layout, job.budget),
         )
-    _report(dataset, job.reporter)
+    _report_images(dataset, job.reporter)
     return dataset
 
 
 def _decoding_deadline(layout: Layout, budget: Budget | None) -> float:
-    """When to stop decoding training images, on the monotonic clock; held-out ones come first."""
+    """Return when to stop decoding, on the monotonic clock.
+
+    Held-out images are decoded first; the time limit is for the training images after them.
+    """
     if budget is None or layout.pace is None or layout.decoding_fraction == math.inf:
         return math.inf
     budget.read_own_clock()
@@ -109,31 +119,23 @@ def _decoding_deadline(layout: Layout, budget: Budget | None) -> float:
     return time.monotonic() + held_out + layout.decoding_fraction * (budget.left_seconds - held_out)
 
 
-def _count_drawn(layout: Layout, dataset: Dataset, reporter: Reporter) -> int:
-    """How many training images to draw when the run is repeated: those there was time for."""
-    missed = sum(problem.reason == NO_TIME for problem in dataset.problems)
-    if not missed:
+def _count_train_images(layout: Layout, dataset: Dataset, reporter: Reporter) -> int:
+    """Return the config's number of training images, less those there was no time to decode."""
+    skipped = sum(problem.reason == NO_TIME for problem in dataset.problems)
+    if not skipped:
         return layout.config.train_images
-    count = layout.config.train_images - missed
+    count = layout.config.train_images - skipped
     reporter.warn(f"budget: decoding took longer than expected: {count:,} training images")
     return count
 
 
-def _glance(dataset: Dataset, data: str, split: Choice[str], reporter: Reporter) -> Choice[str]:
-    """Warn of copies among the images; return how the split is drawn and what they mean for it."""
-    seen = glance_at(dataset)
-    hint = copies_hint(seen, dataset, data)
-    if hint:
-        reporter.warn(hint)
-    return with_alikeness(split, seen, dataset)
-
-
-def _report(dataset: Dataset, reporter: Reporter) -> None:
+def _report_images(dataset: Dataset, reporter: Reporter) -> None:
     source = "reopened from the cache" if dataset.pack.was_cached else "decoded"
-    kept = dataset.pack.format
-    shape = "x".join(str(side) for side in (kept.height, kept.width, kept.channels))
+    image_format = dataset.pack.format
+    sides = (image_format.height, image_format.width, image_format.channels)
+    shape = "x".join(map(str, sides))
     reporter.say(f"images: {summarise_splits(dataset)} ({source}, {shape})")
-    if kept.input_size:
+    if image_format.input_size:
         reporter.choice("packed_size", dataset.packed_size)
     for reason, count in count_reasons(dataset.problems):
         reporter.warn(f"{count:,} not used: {reason}")
@@ -141,54 +143,65 @@ def _report(dataset: Dataset, reporter: Reporter) -> None:
         reporter.warn(note)
 
 
-_MOST = 10_000  # images that are compared, which takes seconds
+_MAX_COMPARED = 10_000  # images to search for near-duplicates, which takes seconds
 
 
 @dataclass(frozen=True)
-class Glance:
-    """What a glance found: identical copies, pairs of near-duplicates, the images compared."""
+class Copies:
+    """Copies among the images.
+
+    Attributes:
+        identical: Number of images that are identical to an earlier one.
+        near_duplicates: Pairs of image numbers; empty if the split already takes near-duplicates
+            into account.
+        compared: Numbers (n,) of the images that were searched for near-duplicates.
+    """
 
     identical: int
-    pairs: list[tuple[int, int]]
+    near_duplicates: list[tuple[int, int]]
     compared: NDArray[np.int64]
 
 
-def glance_at(dataset: Dataset) -> Glance:
-    """Compare the images, or some of very many; near-duplicates that are known are left out."""
+def find_copies(dataset: Dataset) -> Copies:
+    """Find identical images, and near-duplicates among up to 10,000 distinct images."""
     pack = dataset.pack
-    _, first = group_identical(pack.digests)
-    found = [] if dataset.units.includes_near_duplicates else sample_near_duplicates(pack, _MOST)
-    pairs = [(one.first, one.second) for one in found]
-    return Glance(len(pack) - len(first), pairs, first[:_MOST])
+    _, distinct = group_identical(pack.digests)
+    pairs = []
+    if not dataset.units.includes_near_duplicates:
+        pairs = sample_near_duplicates(pack, _MAX_COMPARED)
+    near_duplicates = [(pair.first, pair.second) for pair in pairs]
+    return Copies(len(pack) - len(distinct), near_duplicates, distinct[:_MAX_COMPARED])
 
 
-def copies_hint(seen: Glance, dataset: Dataset, data: str) -> str:
-    """What the glance shows and the command that shows more; empty if there is nothing to show."""
+def describe_copies(copies: Copies, dataset: Dataset, data: str) -> str:
+    """Describe the copies and name the command that shows them; empty if there are none."""
     parts = []
-    if seen.identical:
-        parts.append(plural(seen.identical, "identical copy", "identical copies"))
-    if seen.pairs:
-        is_part = len(dataset.pack) - seen.identical > _MOST
-        among = f" among {_MOST:,} images" if is_part else ""
-        parts.append(plural(len(seen.pairs), "near-duplicate") + among)
+    if copies.identical:
+        parts.append(plural(copies.identical, "identical copy", "identical copies"))
+    if copies.near_duplicates:
+        is_sample = len(dataset.pack) - copies.identical > _MAX_COMPARED
+        among = f" among {_MAX_COMPARED:,} images" if is_sample else ""
+        parts.append(plural(len(copies.near_duplicates), "near-duplicate") + among)
     if not parts:
         return ""
     command = "onsight.check" if is_memory_name(data) else f"onsight check {data}"
-    keeps = ", and the next training keeps near-duplicates on one side of its split"
-    return f"{' and '.join(parts)}: `{command}` shows them{keeps if seen.pairs else ''}"
+    text = f"{' and '.join(parts)}: `{command}` shows them"
+    if copies.near_duplicates:
+        text += ", and the next training keeps near-duplicates on one side of its split"
+    return text
 
 
-def with_alikeness(how: Choice[str], seen: Glance, dataset: Dataset) -> Choice[str]:
-    """How the split is drawn, and how many held-out images are like one to learn from."""
-    held_out = np.isin(dataset.splits, (VALIDATION, TEST))
-    if dataset.units.includes_near_duplicates or not held_out.any():
-        return how
-    group = connected_groups(len(dataset.pack), seen.pairs)
-    learned = np.isin(group, group[dataset.splits == TRAIN])
-    compared = held_out[seen.compared]
-    alike = int((compared & learned[seen.compared]).sum())
+def explain_split(split: Choice[str], copies: Copies, dataset: Dataset) -> Choice[str]:
+    """Add to the reason how many held-out images are near-duplicates of training images."""
+    is_held_out = np.isin(dataset.splits, (VALIDATION, TEST))
+    if dataset.units.includes_near_duplicates or not is_held_out.any():
+        return split
+    groups = connected_groups(len(dataset.pack), copies.near_duplicates)
+    is_like_training = np.isin(groups, groups[dataset.splits == TRAIN])
+    held_out = copies.compared[is_held_out[copies.compared]]
+    count = int(is_like_training[held_out].sum())
     sentence = (
-        f"of {plural(int(compared.sum()), 'held-out image')}, {alike:,} "
-        f"{'is a near-duplicate' if alike == 1 else 'are near-duplicates'} of training images"
+        f"of {plural(len(held_out), 'held-out image')}, {count:,} "
+        f"{'is a near-duplicate' if count == 1 else 'are near-duplicates'} of training images"
     )
-    return replace(how, reason=f"{how.reason}; {sentence}")
+    return replace(split, reason=f"{split.reason}; {sentence}")

@@ -1,4 +1,4 @@
-"""Checks after a run's first step where every tensor really was, and keeps placement.json."""
+"""Checks on which device each tensor of a training step is, and writes placement.json."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -20,13 +20,18 @@ from onsight_explain.placement.tensors import ATTRIBUTE
 
 PLACEMENT = "placement.json"
 
-# A step that succeeded has shown that these do no harm: they are reported, but stop nothing.
-_ONLY_REPORTED = {ATTRIBUTE, BUILD}
-_OF_DEVICES = ("device", "weight type")  # torch's errors about two devices have one of them
+# The first step has succeeded with these, so they are a warning instead of an error.
+_HARMLESS_KINDS = {ATTRIBUTE, BUILD}
+_DEVICE_ERROR_WORDS = ("device", "weight type")  # one is in each of torch's device mismatch errors
 
 
 class PlacementCheck:
-    """Checks where every rank has what a step needs, once: at the first update of this process."""
+    """Checks the placement of tensors on every rank.
+
+    Args:
+        folder: The run folder, for placement.json.
+        reporter: Shows the result.
+    """
 
     def __init__(self, folder: RunFolder, reporter: Reporter) -> None:
         self.folder = folder
@@ -36,20 +41,24 @@ class PlacementCheck:
     def explaining(
         self, step: Step, average: MovingAverage | None, batch: tuple[Tensor, Tensor]
     ) -> Iterator[None]:
-        """Raise PlacementError if the step fails because a tensor is on the wrong device."""
+        """Turn errors about devices into a PlacementError that names the misplaced tensors."""
         try:
             yield
         except RuntimeError as error:
-            _explain(error, _find_placement(step, average, batch))
+            _raise_if_misplaced(error, _find_placement(step, average, batch))
             raise
 
     def check(
         self, step: Step, average: MovingAverage | None, batch: tuple[Tensor, Tensor]
     ) -> None:
-        """Report and save where everything was on every rank. Raises PlacementError on all."""
+        """Report and save the placement on all ranks.
+
+        Raises:
+            PlacementError: A tensor is misplaced on some rank; raised on every rank.
+        """
         world = step.world
-        mine = {"rank": world.rank, **_find_placement(step, average, batch).facts()}
-        entries = [json.loads(line) for line in world.gather("placement", json.dumps(mine))]
+        entry = {"rank": world.rank, **_find_placement(step, average, batch).facts()}
+        entries = [json.loads(line) for line in world.gather("placement", json.dumps(entry))]
         if world.is_main:
             with world.watchdog_paused():
                 write_json(self.folder.path / PLACEMENT, entries)
@@ -57,19 +66,16 @@ class PlacementCheck:
 
     def _report(self, entries: list[dict[str, Any]]) -> None:
         for entry in entries:
-            stops = [p for p in entry["problems"] if p["kind"] not in _ONLY_REPORTED]
-            if stops:
-                where = f"rank {entry['rank']}: " if len(entries) > 1 else ""
-                raise PlacementError(
-                    where + "\n".join(str(PlacementProblem(**one)) for one in stops)
-                )
-        report = (
-            self.reporter.warn if any(entry["problems"] for entry in entries) else self.reporter.say
-        )
-        odd = next((entry for entry in entries if entry["problems"]), entries[0])
-        others = [entry["device"] for entry in entries if entry is not odd]
-        alike = f"; the other ranks on {', '.join(others)}" if others else ""
-        report(f"placement: {odd['verdict']}{alike}")
+            problems = [PlacementProblem(**problem) for problem in entry["problems"]]
+            harmful = [problem for problem in problems if problem.kind not in _HARMLESS_KINDS]
+            if harmful:
+                rank = f"rank {entry['rank']}: " if len(entries) > 1 else ""
+                raise PlacementError(rank + "\n".join(map(str, harmful)))
+        shown = next((entry for entry in entries if entry["problems"]), entries[0])
+        report = self.reporter.warn if shown["problems"] else self.reporter.say
+        others = [entry["device"] for entry in entries if entry is not shown]
+        suffix = f"; the other ranks on {', '.join(others)}" if others else ""
+        report(f"placement: {shown['verdict']}{suffix}")
 
 
 def _find_placement(
@@ -87,18 +93,22 @@ def _find_placement(
 
 @contextmanager
 def naming_misplaced(new_network: Callable[[], nn.Module]) -> Iterator[None]:
-    """If the block fails for a tensor on the wrong device, name that tensor in the error."""
+    """Turn errors about devices into a PlacementError that names the misplaced tensors.
+
+    Args:
+        new_network: Makes the network that is used in the block.
+    """
     try:
         yield
     except RuntimeError as error:
-        _explain(error, placement(model=new_network()))
+        _raise_if_misplaced(error, placement(model=new_network()))
         raise
 
 
-def _explain(error: RuntimeError, proof: Placement) -> None:
-    words = str(error).lower()
-    if is_out_of_memory(error) or not any(word in words for word in _OF_DEVICES):
+def _raise_if_misplaced(error: RuntimeError, found: Placement) -> None:
+    message = str(error).lower()
+    if is_out_of_memory(error) or not any(word in message for word in _DEVICE_ERROR_WORDS):
         return
-    problems = [problem for problem in proof.problems if problem.kind != BUILD]
+    problems = [problem for problem in found.problems if problem.kind != BUILD]
     if problems:
         raise PlacementError("\n".join(map(str, problems))) from error

@@ -1,4 +1,4 @@
-"""How far a run has come: everything that a checkpoint keeps besides tensors."""
+"""The progress of training, and the metrics of its epochs."""
 
 import json
 import math
@@ -18,29 +18,30 @@ from onsight.training.loggers.loggers import Loggers
 
 @dataclass
 class Progress:
-    """How far training has come, and what it has cost; every checkpoint keeps it."""
+    """The position, metrics and times of a run; stored in every checkpoint."""
 
-    epoch: int = 0  # of the next step, from 0
-    step: int = 0  # of that epoch
+    # The next step, counted from 0.
+    epoch: int = 0
+    step: int = 0
 
-    # the current epoch
+    # The current epoch.
     epoch_images: int = 0
     epoch_loss: float = 0.0  # sum over images
-    read_images: int = 0  # whose loss is known
+    read_images: int = 0  # images whose loss has been read from the device
     epoch_seconds: float = 0.0
-    epoch_wait_seconds: float = 0.0  # for data
+    epoch_wait_seconds: float = 0.0  # waiting for data
     epoch_lines: list[LossLine] = field(default_factory=list)
     line_loss: float = 0.0  # sum over the steps since the last line
 
-    # the current segment
+    # The current segment.
     segments_done: int = 0
     steps_in_segment: int = 0
 
-    # the whole run
+    # The whole run.
     steps_done: int = 0
-    steps_at_evaluation: int = -1  # steps_done when the images held out were last evaluated
-    schedule_fraction: float = 0.0  # of the learning rate schedule, that is behind us
-    accumulate: int = 0  # parts of a batch since memory ran out; 0 if it never did
+    steps_at_evaluation: int = -1  # steps_done at the last evaluation of held-out images
+    schedule_fraction: float = 0.0  # completed fraction of the learning rate schedule
+    accumulate: int = 0  # parts per batch since memory ran out; 0 if it never did
     images: int = 0
     training_seconds: float = 0.0
     wait_seconds: float = 0.0
@@ -49,29 +50,29 @@ class Progress:
     best_epoch: int = 0
     best_accuracy: float = -1.0
     best_loss: float = 0.0
-    best_blend: float = 1.0  # from the start's weights (0) to those of the best epoch (1)
+    best_blend: float = 1.0  # interpolation fraction: start of fine-tuning (0) to best epoch (1)
     rows: list[EpochRow] = field(default_factory=list)
 
-    def count(self, images: int) -> None:
-        """Count a step."""
+    def add_step(self, images: int) -> None:
+        """Count a finished step with its number of images."""
         self.step += 1
         self.steps_done += 1
         self.steps_in_segment += 1
         self.epoch_images += images
 
     def add_loss(self, loss: float, images: int) -> None:
-        """Add the mean loss of a step, which may be known some steps later."""
+        """Add the mean loss of a step; it may be read from the device some steps later."""
         self.read_images += images
         self.epoch_loss += loss * images
         self.line_loss += loss
 
     @property
     def mean_loss(self) -> float:
-        """The mean loss over the epoch's images so far, as far as it is known."""
+        """The mean loss over the epoch's images whose loss has been read."""
         return self.epoch_loss / max(1, self.read_images)
 
     def close_line(self, steps: int) -> LossLine:
-        """Keep the mean loss of the last steps as a line."""
+        """Store and return the mean loss of the steps since the last line."""
         seconds = self.training_seconds + self.epoch_seconds
         line: LossLine = {"step": self.step, "loss": self.line_loss / steps, "seconds": seconds}
         self.epoch_lines.append(line)
@@ -79,13 +80,13 @@ class Progress:
         return line
 
     def add_row(self, row: EpochRow) -> None:
-        """Keep the row of an epoch, in place of an earlier one of the same epoch."""
+        """Store the row of an epoch, replacing an earlier row of the same epoch."""
         if self.rows and self.rows[-1]["epoch"] == row["epoch"]:
             self.rows.pop()
         self.rows.append(row)
 
     def close_epoch(self) -> None:
-        """Add the epoch's sums to the run's and begin the next epoch."""
+        """Add the epoch's totals to those of the run, and start the next epoch."""
         self.images += self.epoch_images
         self.training_seconds += self.epoch_seconds
         self.wait_seconds += self.epoch_wait_seconds
@@ -96,7 +97,12 @@ class Progress:
 
 
 def check_progress(facts: Mapping[str, Any]) -> None:
-    """Raise TypeError for a value that is not of its field's type, AttributeError for no field."""
+    """Check that values can be passed to Progress.
+
+    Raises:
+        AttributeError: There is no field of that name.
+        TypeError: A value does not have the type of its field.
+    """
     fresh = Progress()
     for name, value in facts.items():
         kind = type(getattr(fresh, name))
@@ -104,13 +110,19 @@ def check_progress(facts: Mapping[str, Any]) -> None:
             raise TypeError(f"{name} is {value!r}")
 
 
-def epoch_row(
+def make_epoch_row(
     now: Progress, tables: Mapping[str, PredictionTable], learning_rate: float, checkpoints: Path
 ) -> EpochRow:
-    """The row of the epoch that has just ended.
+    """Make the row of the epoch that has just ended.
 
-    tables: the predictions for each split that was evaluated. Raises NonFiniteLoss, which names the
-    folder of checkpoints, for a validation loss that is not finite.
+    Args:
+        now: The progress, at the last step of the epoch.
+        tables: The predictions for each evaluated split, by its name.
+        learning_rate: The learning rate of the last step.
+        checkpoints: The folder of the checkpoints, for error messages.
+
+    Raises:
+        NonFiniteLoss: The validation loss is not finite.
     """
     facts: dict[str, Any] = {
         "epoch": now.epoch + 1,
@@ -132,25 +144,30 @@ def epoch_row(
 
 
 def add_evaluations(row: EpochRow, tables: Mapping[str, PredictionTable]) -> EpochRow:
-    """Return the row with the results of the splits that were evaluated."""
+    """Return the row with the metrics of the evaluated splits added."""
     facts: dict[str, Any] = {**row}
     for name, table in tables.items():
-        facts |= split_facts(name, table)
+        facts |= compute_split_metrics(name, table)
     return cast(EpochRow, facts)
 
 
-def split_facts(name: str, per_image: PredictionTable) -> dict[str, Any]:
-    """The loss and the accuracy of a split, with its interval and n, as fields of a row."""
-    right = int((per_image.labels == per_image.predicted).sum())
+def compute_split_metrics(name: str, per_image: PredictionTable) -> dict[str, Any]:
+    """Compute the loss and accuracy of a split, as fields of a row that start with its name."""
+    correct = int((per_image.labels == per_image.predicted).sum())
     return {
         f"{name}_loss": float(per_image.losses.mean()) if len(per_image) else None,
-        **proportion_with_interval(f"{name}_accuracy", right, len(per_image)),
+        **proportion_with_interval(f"{name}_accuracy", correct, len(per_image)),
         f"{name}_images": len(per_image),
     }
 
 
-def epoch_line(row: Mapping[str, Any], epochs: int) -> str:
-    """The row in words. epochs: how many there will be; 0: as many as fit into a budget."""
+def format_epoch(row: Mapping[str, Any], epochs: int) -> str:
+    """Format a row for the console.
+
+    Args:
+        row: The metrics of an epoch.
+        epochs: The number of epochs of the run; 0 if it is limited by a budget instead.
+    """
     of = f"/{epochs}" if epochs else ""
     line = f"epoch {row['epoch']}{of}: loss {row['train_loss']:.4f}"
     for name in ("validation", "test"):
@@ -166,10 +183,14 @@ def epoch_line(row: Mapping[str, Any], epochs: int) -> str:
     )
 
 
-class Record:
-    """Writes the rows of all epochs so far, and tells loggers of each and of loss lines.
+class MetricsLog:
+    """Writes metrics.jsonl, and passes metrics on to the loggers.
 
-    rows: those of the run, which grow; steps: how many steps were made before.
+    Args:
+        folder: The run folder.
+        rows: The rows of the run so far; the caller appends to this list.
+        steps: Steps of the run so far.
+        loggers: The run's loggers.
     """
 
     def __init__(self, folder: Path, rows: list[EpochRow], steps: int, loggers: Loggers) -> None:
@@ -179,13 +200,13 @@ class Record:
         self._save()
         loggers.begin(len(rows), steps)
 
-    def add(self, row: EpochRow) -> None:
-        """Write the rows, the last of which is new."""
+    def log_epoch(self, row: EpochRow) -> None:
+        """Log a row, which the caller has already added to the rows."""
         self._save()
         self.loggers.log_epoch(row)
 
-    def add_line(self, line: LossLine, step: int) -> None:
-        """Show a line's mean loss and elapsed seconds at a step of the whole run."""
+    def log_line(self, line: LossLine, step: int) -> None:
+        """Log a loss line at a step of the run."""
         self.loggers.log_line(line, step)
 
     def _save(self) -> None:

@@ -27,8 +27,8 @@ from onsight.ranks.meeting import RankInfo, broadcast, meet, rank_from_env
 from onsight.report.console import Reporter
 from onsight.training.decisions import is_complete, read_decisions
 from onsight.training.loggers.loggers import check_installed
-from onsight.training.run_folder import CONFIG, has_begun, run_of_job
-from onsight.training.saving import refuse_taken, restore
+from onsight.training.run_folder import CONFIG, find_run_of_job, has_config
+from onsight.training.saving import check_unused, restore_checkpoints
 from onsight.tune.compute import why_not_graphed
 
 Data = str | Path | InMemory
@@ -101,7 +101,7 @@ def read_request(
         _bring_back(path, fields.get("checkpoints"), rank_info, store)
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
     if config.checkpoints and not resume and (rank_info is None or rank_info.rank == 0):
-        refuse_taken(config.checkpoints)
+        check_unused(config.checkpoints)
     check_installed(config.loggers)
     devices = _choose_devices(rank_info, config)
     _refuse_impossible(config, devices.value, rank_info.size if rank_info else len(devices.value))
@@ -174,8 +174,8 @@ def _find_begun(
 
     def find() -> str:
         if restarted:
-            return str(path) if path and has_begun(path) else ""
-        return str(run_of_job(path) or "")
+            return str(path) if path and has_config(path) else ""
+        return str(find_run_of_job(path) or "")
 
     found = broadcast(store, rank_info, "begun", find) if rank_info and store else find()
     return Path(found) if found else None
@@ -187,7 +187,7 @@ def _bring_back(
     """Fetch the checkpoints of a run whose folder is lost, once for all ranks."""
 
     def bring() -> str:
-        return str(bool(url) and not has_begun(path) and restore(str(url), path))
+        return str(bool(url) and not has_config(path) and restore_checkpoints(str(url), path))
 
     if rank_info and store:
         broadcast(store, rank_info, "brought back", bring)

@@ -25,11 +25,11 @@ from onsight.training.folds import cross_validate
 from onsight.training.job import RunJob, start_job
 from onsight.training.layout import choose_layout, find_data
 from onsight.training.loggers.logger import LoggedRun
-from onsight.training.loggers.loggers import logging
+from onsight.training.loggers.loggers import open_loggers
 from onsight.training.open_data import open_data
 from onsight.training.place import PlannedRun, place, plan_run
 from onsight.training.request import Request, read_request
-from onsight.training.run_folder import next_run_folder
+from onsight.training.run_folder import choose_run_folder
 from onsight.training.save_run import save_run
 from onsight.tune.fit_epochs import release_evaluation
 
@@ -168,7 +168,7 @@ def _launch(request: Request) -> Run:
     """Train in one process for each device."""
     if not isinstance(request.data, (str, Path)):
         raise _cannot_send("images in memory", "save them as files")
-    path = request.out or next_run_folder(str(request.data))
+    path = request.out or choose_run_folder(str(request.data))
     refuse_inside_data(path, str(request.data), "../runs/first")
     if request.module is not None:
         raise _cannot_send("a network in memory", "pass it as package.module:callable")
@@ -213,7 +213,7 @@ def _open_shared(planned: PlannedRun, source: Source, job: RunJob) -> Iterator[S
         "versions": package_versions(),
     }
     names = planned.config.loggers if job.world.is_main else []
-    with logging(names, LoggedRun(job.folder.path, name, config), job.reporter) as loggers:
+    with open_loggers(names, LoggedRun(job.folder.path, name, config), job.reporter) as loggers:
         yield Shared(loggers, provenance)
 
 

@@ -1,4 +1,4 @@
-"""The run folder: the paths in it, and a lock so that only one run writes there."""
+"""The run folder: its paths, and the lock that keeps other runs from writing to it."""
 
 import os
 import shutil
@@ -13,15 +13,19 @@ from onsight.ranks.watchdog import STORE_ENV
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
 CONFIG = "config.toml"
-JOB = ".job"  # of torchrun: its id
+JOB = ".job"  # holds the id of the torchrun job
 _CLAIM = {_LOCK, _CHECKPOINTS, JOB}  # what claiming a folder creates
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run folder, claimed by the rank that writes there; the claim ends with the process.
+    """A run folder, claimed by the rank that writes to it; the claim ends with the process.
 
-    run: the folder of the whole run, if this is that of one of its folds.
+    Args:
+        path: The folder.
+        lock: The descriptor of the lock; None on ranks that have not claimed the folder.
+        resumed: Whether the folder holds a run that is resumed.
+        run: The run folder that contains this one, if this is the folder of a fold.
     """
 
     path: Path
@@ -29,38 +33,38 @@ class RunFolder:
     resumed: bool
     run: Path | None = None
 
-    def of_fold(self, fold: int) -> "RunFolder":
-        """The folder of a fold's own training; folds are counted from 1."""
+    def for_fold(self, fold: int) -> "RunFolder":
+        """Return the folder of a fold; folds are counted from 1."""
         path = self.path / "folds" / str(fold)
         return RunFolder(path, None, resumed=True, run=self.path)
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of checkpoints."""
+        """The folder of the checkpoints."""
         return self.path / _CHECKPOINTS
 
     def make_checkpoints(self) -> None:
-        """Make the folder of the checkpoints."""
+        """Create the folder of the checkpoints."""
         with disk_errors(self.path):
             self.checkpoints.mkdir(parents=True, exist_ok=True)
 
     @property
-    def to_resume(self) -> Path:
-        """The path to give to --out in order to resume."""
+    def out(self) -> Path:
+        """The value of --out that resumes the run."""
         return self.run or self.path
 
     @property
     def evaluation(self) -> Path:
-        """The path of a fold's predictions, kept for a run that is resumed."""
+        """The path of a fold's predictions, which are reused when the run is resumed."""
         return self.path / "evaluation.safetensors"
 
     def remove_checkpoints(self) -> None:
-        """Remove the checkpoints, which a finished fold no longer needs."""
+        """Remove the folder of the checkpoints."""
         shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     @property
     def plan(self) -> Path:
-        """The path of plan.json, which is written just before training."""
+        """The path of plan.json, which is written before training starts."""
         return self.path / "plan.json"
 
     @property
@@ -69,8 +73,8 @@ class RunFolder:
         return self.checkpoints / "last.safetensors"
 
     @property
-    def former_checkpoint(self) -> Path:
-        """The path of the checkpoint before the latest, in case that one is damaged."""
+    def previous_checkpoint(self) -> Path:
+        """The path of the checkpoint before the latest, a fallback if that one is damaged."""
         return self.checkpoints / "former.safetensors"
 
     @property
@@ -80,11 +84,11 @@ class RunFolder:
 
     @property
     def start_weights(self) -> Path:
-        """The path of the weights that fine-tuning began with, a fitted head's."""
+        """The path of the weights at the start of fine-tuning, with a fitted head."""
         return self.checkpoints / "start.safetensors"
 
     def epoch_file(self, epoch: int) -> Path:
-        """The path of an epoch's model file; epochs are counted from 1."""
+        """Return the path of an epoch's model file; epochs are counted from 1."""
         return self.checkpoints / f"epoch-{epoch:02d}.safetensors"
 
     @property
@@ -93,11 +97,11 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     def release(self) -> None:
-        """End the claim, and remove the folder if it holds no result."""
+        """End the claim, and remove a new run's folder if it holds nothing but its config."""
         if self.lock is None:
             return
         os.close(self.lock)
-        if self.resumed:  # its config is all that a run killed while decoding has left behind
+        if self.resumed:  # a run killed while decoding has left only its config, but can be resumed
             return
         with suppress(OSError):
             if {item.name for item in self.path.iterdir()} <= _CLAIM | {CONFIG}:
@@ -109,12 +113,13 @@ class RunFolder:
 
 
 def claim_folder(path: Path, resume: bool) -> RunFolder:
-    """Make or reopen a run folder and lock it against other runs.
+    """Create or reopen a run folder and lock it against other runs.
 
-    Raises OutputError if it already holds files and is not to be resumed, if there is nothing
-    to resume, or if another run is writing to it.
+    Raises:
+        OutputError: A new run's folder already holds files, the folder to resume does not exist, or
+            another run is writing to it.
     """
-    with disk_errors(path):  # a name that is too long, a folder of somebody else's
+    with disk_errors(path):  # such as a name that is too long or a missing permission
         if path.exists() and not path.is_dir():
             raise OutputError(f"{path} is a file; --out needs a folder")
         if resume and not path.is_dir():
@@ -132,14 +137,14 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
 
 
 def _holds_files(path: Path) -> bool:
-    """Whether a folder holds more than a claim and what was left half-written."""
+    """Return whether a folder holds more than a claim and unfinished files."""
     names = {item.name for item in path.iterdir()} - _CLAIM
     names |= {item.name for item in path.glob(f"{_CHECKPOINTS}/*.safetensors")}
     return not all(is_unfinished(name) for name in names)
 
 
 def share_folder(path: Path) -> RunFolder:
-    """A run folder that another rank has claimed. Raises OutputError if it is not visible here."""
+    """Open a run folder that another rank has claimed. Raises OutputError if it does not exist."""
     if not path.is_dir():
         raise OutputError(
             f"this machine does not see the run folder {path.absolute()}; "
@@ -148,8 +153,8 @@ def share_folder(path: Path) -> RunFolder:
     return RunFolder(path, None, resumed=True)
 
 
-def next_run_folder(data: str) -> Path:
-    """runs/<name of the data>, with a number appended if that is taken."""
+def choose_run_folder(data: str) -> Path:
+    """Return the first unused path of runs/NAME, runs/NAME-2 and so on, named after the data."""
     name = Path(data).resolve().name.partition(".")[0] or "run"
     number = 1
     while True:
@@ -160,15 +165,19 @@ def next_run_folder(data: str) -> Path:
 
 
 def lock_folder(path: Path) -> int:
-    """Lock a folder against other processes, until the descriptor returned is closed.
+    """Lock a folder against other processes.
 
-    Raises OutputError if another process has locked it.
+    Returns:
+        A descriptor; closing it unlocks the folder.
+
+    Raises:
+        OutputError: Another process has locked the folder.
     """
     with disk_errors(path / _LOCK):
         descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        import fcntl  # not on Windows, where nothing enforces the claim
-    except ImportError:
+        import fcntl
+    except ImportError:  # Windows, where the claim is not enforced
         return descriptor
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -178,42 +187,47 @@ def lock_folder(path: Path) -> int:
     return descriptor
 
 
-def has_begun(run: Path) -> bool:
-    """Whether a run came so far that its folder says what it is."""
-    return os.path.isfile(run / CONFIG)  # unlike Path.exists, also says so of an impossible name
+def has_config(run: Path) -> bool:
+    """Return whether a run has written its config, without which it cannot be resumed."""
+    return os.path.isfile(run / CONFIG)  # Path.is_file raises OSError for a name that is too long
 
 
-def keep_job(run: Path) -> None:
-    """Write the job's id into the run folder, if it has one."""
-    if _job_id():
-        write_atomically(run / JOB, _job_id().encode())
+def write_job_id(run: Path) -> None:
+    """Write the id of the torchrun job, if it has one, into the run folder."""
+    if job_id := _read_job_id():
+        write_atomically(run / JOB, job_id.encode())
 
 
-def run_of_job(path: Path | None) -> Path | None:
-    """The run that this job has begun, in its --out or under runs; None if it begins now.
+def find_run_of_job(path: Path | None) -> Path | None:
+    """Return the folder of the run that this torchrun job has started, or None.
 
-    Raises ConfigError if that cannot be told.
+    Args:
+        path: The value of --out; None searches the folders in runs.
+
+    Raises:
+        ConfigError: torchrun has restarted the ranks, but their run cannot be identified.
     """
+    job_id = _read_job_id()
     restarts = 0 if STORE_ENV in os.environ else os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)
-    again = int(restarts) > 0
-    found = [path] if path else [file.parent for file in sorted(Path("runs").glob(f"*/{JOB}"))]
-    for run in found:
-        if has_begun(run) and (_is_of_job(run) or (again and run == path)):
-            return run
-    if again and not path and not _job_id():
+    is_restarted = int(restarts) > 0
+    folders = [path] if path else [file.parent for file in sorted(Path("runs").glob(f"*/{JOB}"))]
+    for folder in folders:
+        if has_config(folder) and (_has_job_id(folder, job_id) or (is_restarted and path)):
+            return folder
+    if is_restarted and not path and not job_id:
         raise ConfigError(
-            "torchrun has started the ranks again, but which run do they go on with? "
-            "Name its folder with --out, or give torchrun an --rdzv-id of your own"
+            "torchrun has restarted the ranks, but it is unclear which run they belong to. "
+            "Name its folder with --out, or set torchrun's --rdzv-id"
         )
     return None
 
 
-def _is_of_job(run: Path) -> bool:
+def _has_job_id(run: Path, job_id: str) -> bool:
     file = run / JOB
-    return bool(_job_id()) and file.exists() and file.read_text(encoding="utf-8") == _job_id()
+    return bool(job_id) and file.exists() and file.read_text(encoding="utf-8") == job_id
 
 
-def _job_id() -> str:
-    """What torchrun calls this job; empty if it has no name, or Onsight started the ranks."""
-    name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    return "" if name == "none" or STORE_ENV in os.environ else name
+def _read_job_id() -> str:
+    """Return the id of the torchrun job; empty if it has none or Onsight launched the ranks."""
+    job_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    return "" if job_id == "none" or STORE_ENV in os.environ else job_id

@@ -1,4 +1,4 @@
-"""The end of a run: the metrics, the model file, the tables and the report."""
+"""Writes the results of a run: the metrics, the model file, the tables and the report."""
 
 import json
 import time
@@ -41,20 +41,30 @@ def save_run(
     provenance: dict[str, Any],
     job: RunJob,
 ) -> Results | None:
-    """Write every result of a run, on the first rank: the model, the tables and the report.
+    """Write the model file, the tables and the report of a run.
 
-    Of the time left, what is not needed for that is used for similar images and heat maps.
+    Spare time before the deadline is used for similar images and heat maps of mistakes.
+
+    Args:
+        trained: The trained network.
+        evaluation: The predictions for the held-out images.
+        planned: The run.
+        provenance: The origin of the model, for the model file.
+        job: The job.
+
+    Returns:
+        The results on the first rank, None on the others.
     """
     job.world.report_activity("writing the results")
     if not job.world.is_main:
         return None
     if job.unrepeatable:
-        _note_unrepeatable(job)
+        _record_nondeterminism(job)
     config, dataset = planned.config, planned.dataset
     results = _compute_results(trained, evaluation, planned)
     file = make_model_file(config, dataset, trained.classifier, results, provenance)
     save_model(job.folder.model_file, file)
-    _add_circumstances(results, config, trained, provenance, job.world)
+    _add_run_facts(results, config, trained, provenance, job.world)
     job.deadline.release("saving")
     image_seconds = planned.estimates.image_seconds
     with job.timed("similar images"):
@@ -65,11 +75,11 @@ def save_run(
         heat = find_heat(
             dataset, trained.classifier, evaluation.per_image, job.deadline, image_seconds
         )
-    return _write_out(results, evaluation.per_image, lookalikes, heat, dataset, job)
+    return _write_files(results, evaluation.per_image, lookalikes, heat, dataset, job)
 
 
-def _note_unrepeatable(job: RunJob) -> None:
-    """Add to plan.json why a repetition may differ in bits."""
+def _record_nondeterminism(job: RunJob) -> None:
+    """Add to plan.json which operations may differ in bits when the run is repeated."""
     reason = "torch has no deterministic kernel for it on this device"
     facts = json.loads(job.folder.plan.read_text(encoding="utf-8"))
     facts["unrepeatable"] = asdict(Choice(job.unrepeatable, reason))
@@ -87,7 +97,7 @@ def _compute_results(trained: Trained, evaluation: Evaluation, planned: PlannedR
         "split": evaluation.split,
         "temperature": trained.temperature.value,
         "temperature_reason": trained.temperature.reason,
-        "out_of_distribution": _check_out_of_distribution(trained.classifier, evaluation, dataset),
+        "out_of_distribution": _evaluate_detector(trained.classifier, evaluation, dataset),
         **views,
     }
     if folds:
@@ -97,7 +107,7 @@ def _compute_results(trained: Trained, evaluation: Evaluation, planned: PlannedR
     if trained.fitted:
         results["fitted"] = trained.fitted
     curve = fit_learning_curve(
-        [TrainingSize(n, right / images, images) for n, right, images in trained.fewer]
+        [TrainingSize(n, correct / images, images) for n, correct, images in trained.fewer]
     )
     if curve:
         results["learning_curve"] = curve
@@ -105,23 +115,23 @@ def _compute_results(trained: Trained, evaluation: Evaluation, planned: PlannedR
     return results
 
 
-def _check_out_of_distribution(
+def _evaluate_detector(
     classifier: Classifier, evaluation: Evaluation, dataset: Dataset
 ) -> OutOfDistributionResult | None:
-    """How many of the images that did not set the threshold are flagged.
+    """Count the flagged images among those that the threshold was not set on.
 
-    With folds, the threshold that the classifier keeps is set on all images.
+    With folds, the classifier's threshold is replaced by one set on the images of all folds.
     """
-    stored, scores = classifier.out_of_distribution, evaluation.per_image.out_of_distribution
-    if stored is None:
+    detector, scores = classifier.out_of_distribution, evaluation.per_image.out_of_distribution
+    if detector is None:
         return None
     flagged = np.zeros(0, np.bool_)
     if evaluation.folds and np.isfinite(scores).all():
-        stored, flagged = pool_folds(stored, scores, dataset.fold[evaluation.per_image.ids])
-        classifier.out_of_distribution = stored
+        detector, flagged = pool_folds(detector, scores, dataset.fold[evaluation.per_image.ids])
+        classifier.out_of_distribution = detector
     elif evaluation.split == SPLIT_NAMES[TEST]:
-        flagged = is_out_of_distribution(scores, stored)
-    return detector_results(stored, flagged)
+        flagged = is_out_of_distribution(scores, detector)
+    return detector_results(detector, flagged)
 
 
 def _add_counts(results: Results, dataset: Dataset) -> None:
@@ -134,7 +144,7 @@ def _add_counts(results: Results, dataset: Dataset) -> None:
     results["notes"] = dataset.notes
 
 
-def _add_circumstances(
+def _add_run_facts(
     results: Results,
     config: Config,
     trained: Trained,
@@ -159,7 +169,7 @@ def _add_circumstances(
     }
 
 
-def _write_out(
+def _write_files(
     results: Results,
     per_image: PredictionTable,
     lookalikes: Lookalikes,
@@ -167,11 +177,11 @@ def _write_out(
     dataset: Dataset,
     job: RunJob,
 ) -> Results:
-    """Write tables, images and report; the seconds of the report are added to the results."""
-    from onsight.report.page import write_report  # matplotlib: half a second, not at start
+    """Write tables, images and the report, and add the time of the report to the results."""
+    from onsight.report.page import write_report  # imports matplotlib, which takes half a second
 
     folder, phases = job.folder, job.phases
-    begun = time.perf_counter()
+    started = time.perf_counter()
     folds = dataset.fold if dataset.folds.value > 1 else None
     write_predictions(folder.path / "predictions.csv", per_image, dataset.pack, folds)
     save_gallery(folder.path / "gallery", per_image, dataset.pack, lookalikes, heat)
@@ -179,7 +189,7 @@ def _write_out(
     results["seconds"] = seconds_since_start()
     write_json(folder.path / "results.json", results)
     results["report"] = str(write_report(folder.path))
-    phases["report"] = time.perf_counter() - begun
+    phases["report"] = time.perf_counter() - started
     results |= {"seconds": seconds_since_start(), "peak_memory_bytes": peak_memory_bytes()}
     write_json(folder.path / "results.json", results)
     return results

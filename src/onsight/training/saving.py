@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written beside the step, copied elsewhere, and where to go on from."""
+"""Writes the checkpoints of a run in the background, copies them elsewhere, and reads them."""
 
 import math
 import time
@@ -33,45 +33,55 @@ from onsight.training.run_folder import CONFIG, RunFolder
 
 
 class Mirror:
-    """Copies files of a run folder to the same places under a folder or URL, and back."""
+    """Copies files of a run to the same relative paths under another folder or URL.
+
+    Args:
+        url: The folder or URL.
+        folder: The run folder, or the folder of a fold.
+    """
 
     def __init__(self, url: str, folder: RunFolder) -> None:
         self.url = url
         self.root = folder.run or folder.path
-        self.files, self.place = _open(url)
+        self.filesystem, self.path = _open(url)
 
-    def keep(self, path: Path) -> None:
-        """Copy a file of the run, and what the run was asked for, which makes it whole."""
+    def copy(self, path: Path) -> None:
+        """Copy a file of the run, and then the config, without which a run cannot be restored."""
         for file in (path, self.root / CONFIG):
             if file.exists():
-                self._put(file)
+                self._upload(file)
 
-    def _put(self, file: Path) -> None:
-        there = f"{self.place}/{file.relative_to(self.root).as_posix()}"
-        parent = there.rpartition("/")[0]
-        self.files.makedirs(parent, exist_ok=True)
-        if _is_object_store(self.files):
-            self.files.put_file(str(file), there)
+    def _upload(self, file: Path) -> None:
+        target = f"{self.path}/{file.relative_to(self.root).as_posix()}"
+        parent = target.rpartition("/")[0]
+        self.filesystem.makedirs(parent, exist_ok=True)
+        if _is_object_store(self.filesystem):
+            self.filesystem.put_file(str(file), target)
             return
-        self.files.invalidate_cache()
-        for left in self.files.ls(parent, detail=False):  # by a process that was killed
-            if is_unfinished(left.rpartition("/")[2]):
-                self.files.rm_file(left)
-        beside = f"{parent}/{private_name()}"
-        self.files.put_file(str(file), beside)
-        self.files.mv(beside, there)
+        self.filesystem.invalidate_cache()
+        for name in self.filesystem.ls(parent, detail=False):
+            if is_unfinished(name.rpartition("/")[2]):  # left by a killed process
+                self.filesystem.rm_file(name)
+        temporary = f"{parent}/{private_name()}"
+        self.filesystem.put_file(str(file), temporary)
+        self.filesystem.mv(temporary, target)
 
 
 class CheckpointWriter:
-    """Writes snapshots one after the other, in a thread; on leaving the block all are written.
+    """Writes snapshots one after the other in a thread; a context manager that waits for them.
 
-    mirror: where each file is copied to once it is written, if anywhere. Trouble with it is kept in
-    `trouble`, since the files are safe; any other error is raised by the next call.
+    An error while writing is raised by the next call.
+
+    Args:
+        mirror: Copies each file after it is written, if given.
+
+    Attributes:
+        warnings: Messages about failed copies, which do not stop the run.
     """
 
     def __init__(self, mirror: Mirror | None = None) -> None:
         self.mirror = mirror
-        self.trouble: list[str] = []
+        self.warnings: list[str] = []
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
         self.pending: list[Future[None]] = []
 
@@ -88,47 +98,51 @@ class CheckpointWriter:
         if error is None:
             self.wait()
 
-    def write(self, path: Path, snapshot: Snapshot, former: Path | None = None) -> None:
-        """Begin to write a file, after those before it; waits if one of the same path is waiting.
+    def write(self, path: Path, snapshot: Snapshot, previous: Path | None = None) -> None:
+        """Queue a file; wait first if two are queued already, to limit the snapshots in memory.
 
-        former: where the file that is there now is kept. Raises DiskError of an earlier one.
+        Args:
+            path: The file to write.
+            snapshot: Its content.
+            previous: Where to keep the file that is replaced; None deletes it.
+
+        Raises:
+            DiskError: An earlier file could not be written.
         """
         while len(self.pending) > 1 or (self.pending and self.pending[0].done()):
-            self.pending.pop(0).result()  # so that copies of two files are in memory at most
-        self.pending.append(self.thread.submit(self._write, path, snapshot, former))
+            self.pending.pop(0).result()
+        self.pending.append(self.thread.submit(self._write, path, snapshot, previous))
 
     def wait(self) -> None:
-        """Wait until everything is written. Raises DiskError."""
+        """Wait until all files are written. Raises DiskError."""
         while self.pending:
             self.pending.pop(0).result()
 
-    def _write(self, path: Path, snapshot: Snapshot, former: Path | None) -> None:
-        if former:
-            keep_previous(path, former)
+    def _write(self, path: Path, snapshot: Snapshot, previous: Path | None) -> None:
+        if previous:
+            keep_previous(path, previous)
         snapshot.write(path)
         if self.mirror:
             try:
-                self.mirror.keep(path)
-            except Exception as error:  # a store's library raises whatever it likes
-                self.trouble.append(f"{path.name} was not copied to {self.mirror.url}: {error}")
+                self.mirror.copy(path)
+            except Exception as error:  # the errors depend on the library of the file system
+                self.warnings.append(f"{path.name} was not copied to {self.mirror.url}: {error}")
 
 
 class Checkpoints:
-    """Writes a run's checkpoints and best weights on the first rank, while training goes on.
-
-    A file waits only for those before it. Problems with copies elsewhere are only warned of.
+    """Reads and writes a run's checkpoints and best weights; only the first rank writes.
 
     Args:
-        folder: Where files are written.
-        writer: Writes them.
+        folder: The run folder.
+        writer: Writes the files in the background.
         world: The ranks.
         warn: Shows a warning.
-        data_key: A digest of the images, by which a resumed run knows that they are the same.
-        decisions: Kept in every checkpoint.
-        deadline: Its seconds so far are kept in every checkpoint.
-        every_steps: Steps of an epoch between two checkpoints; 0 for none.
-        every_seconds: Seconds between two checkpoints in a long epoch.
-        write_epoch: Writes the model of an epoch, if each is kept.
+        data_key: A digest of the images, to check that a resumed run has the same ones.
+        decisions: The run's decisions, stored in every checkpoint.
+        deadline: The run's deadline, whose elapsed time is stored in every checkpoint.
+        every_steps: Steps of an epoch between two checkpoints; 0 for no limit.
+        every_seconds: Seconds between two checkpoints within an epoch.
+        write_epoch: Writes the model file of an epoch; None if epochs are not kept.
     """
 
     def __init__(
@@ -156,21 +170,27 @@ class Checkpoints:
         self.every_seconds = every_seconds
         self.write_epoch = write_epoch
         self.saved_at = time.monotonic()
-        self.last_is_whole = False  # so it is kept when the next is written
+        self.last_is_valid = False  # a damaged one must not replace the previous checkpoint
 
     def read(self) -> Checkpoint | None:
         """Read the last checkpoint or, if that is damaged, the one before it.
 
-        Decisions and the time used until then count from now on. Returns None if there is no
-        checkpoint. Raises DataError if the images changed since then.
+        Also restores the decisions and the elapsed time.
+
+        Returns:
+            The checkpoint, or None if the run was stopped before its first one.
+
+        Raises:
+            DataError: The images have changed.
+            DamagedFile: Neither checkpoint can be read.
         """
         self.world.check_equal("checkpoint", str(self.folder.last_checkpoint.exists()))
         if not self.folder.last_checkpoint.exists():
-            return None  # stopped before its first checkpoint: start from the beginning
+            return None
         checkpoint = self._read()
         if checkpoint.run.data_key != self.data_key:
             raise DataError(
-                f"the images changed since the run in {self.folder.to_resume} began; "
+                f"the images changed since the run in {self.folder.out} began; "
                 "start a new run, or restore the original images"
             )
         self.decisions.update(checkpoint.run.decisions)
@@ -178,99 +198,105 @@ class Checkpoints:
         return checkpoint
 
     def _read(self) -> Checkpoint:
-        last, former = self.folder.last_checkpoint, self.folder.former_checkpoint
+        last, previous = self.folder.last_checkpoint, self.folder.previous_checkpoint
         try:
             checkpoint = read_checkpoint(last)
         except OtherCheckpoint:
             raise
         except DamagedFile as error:
             try:
-                checkpoint = read_checkpoint(former)
+                checkpoint = read_checkpoint(previous)
             except DamagedFile:
                 raise error from None
-            self.warn(f"{error}; the run goes on from the checkpoint before it, {former}")
+            self.warn(f"{error}; resuming from the checkpoint before it, {previous}")
         else:
-            self.last_is_whole = True
+            self.last_is_valid = True
         return checkpoint
 
     def is_due(self, step: int) -> bool:
-        """Return whether to save after this step of an epoch."""
+        """Return whether to save a checkpoint after this step of an epoch."""
         if self.every_steps and step % self.every_steps == 0:
             return True
         return time.monotonic() - self.saved_at >= self.every_seconds
 
     def save(self, update: Update, progress: Progress) -> None:
-        """Begin to write a checkpoint; the whole one that it replaces is kept."""
+        """Queue a checkpoint for writing; the one that it replaces is kept if it is valid."""
         self.saved_at = time.monotonic()
-        former = self.folder.former_checkpoint if self.last_is_whole else None
+        previous = self.folder.previous_checkpoint if self.last_is_valid else None
 
-        def take() -> Snapshot:
+        def take_snapshot() -> Snapshot:
             elapsed = self.deadline.elapsed()
             saved = SavedRun(self.data_key, elapsed, self.decisions.values, progress)
             return snapshot(update.step, update.average, saved)
 
-        self._write(self.folder.last_checkpoint, take, former)
-        self.last_is_whole = True
+        self._write(self.folder.last_checkpoint, take_snapshot, previous)
+        self.last_is_valid = True
 
     def save_best(self, net: nn.Module) -> None:
-        """Begin to write the weights that validated best."""
+        """Queue the weights of the best epoch for writing."""
         self._write(self.folder.best_weights, lambda: snapshot_weights(net))
 
-    def keep_epoch(self, classifier: Classifier, row: EpochRow) -> None:
-        """Write the model of an epoch, if each is kept."""
+    def save_epoch(self, classifier: Classifier, row: EpochRow) -> None:
+        """Write the model file of an epoch, if epochs are kept."""
         if self.write_epoch and self.world.is_main:
             self.write_epoch(classifier, row)
 
     def wait(self) -> None:
-        """Wait until everything is written."""
+        """Wait until all files are written. Raises DiskError."""
         self.world.report_activity("waiting until the checkpoints are written")
         with self.world.watchdog_paused():
             self.writer.wait()
-        self._warn()
+        self._show_warnings()
 
-    def drop_former(self) -> None:
-        """Training is over: its last checkpoint is enough."""
+    def remove_previous(self) -> None:
+        """Remove the checkpoint before the last, which is not needed once training has ended."""
         if self.world.is_main:
-            self.folder.former_checkpoint.unlink(missing_ok=True)
+            self.folder.previous_checkpoint.unlink(missing_ok=True)
 
-    def _write(self, path: Path, take: Callable[[], Snapshot], former: Path | None = None) -> None:
+    def _write(
+        self, path: Path, take_snapshot: Callable[[], Snapshot], previous: Path | None = None
+    ) -> None:
         if self.world.is_main:
-            taken = take()
+            snapshot = take_snapshot()
             with self.world.watchdog_paused():
-                self.writer.write(path, taken, former)
-            self._warn()
+                self.writer.write(path, snapshot, previous)
+            self._show_warnings()
 
-    def _warn(self) -> None:
-        while self.writer.trouble:
-            self.warn(self.writer.trouble.pop(0))
+    def _show_warnings(self) -> None:
+        while self.writer.warnings:
+            self.warn(self.writer.warnings.pop(0))
 
 
-# An object appears when it is whole. Elsewhere a file shows while it is written: it gets a name of
-# its own first and is then renamed.
+# Object stores replace an object atomically. On other file systems, a file is written under a
+# temporary name and then renamed.
 _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci"}
 
 
-def restore(url: str, run: Path) -> bool:
-    """Bring a run's checkpoints back from where they were copied to; whether there are any."""
-    files, place = _open(url)
-    if not files.exists(f"{place}/{CONFIG}"):
+def restore_checkpoints(url: str, run: Path) -> bool:
+    """Download a run's checkpoints from the URL that a Mirror has copied them to.
+
+    Returns:
+        Whether there were any.
+    """
+    filesystem, root = _open(url)
+    if not filesystem.exists(f"{root}/{CONFIG}"):
         return False
-    found = [path for path in files.find(place) if not path.rpartition("/")[2].startswith(".")]
-    found.sort(key=lambda path: path.endswith(CONFIG))  # last: it says that the others are there
-    for path in found:
-        target = run / path.removeprefix(place).lstrip("/")
+    paths = [path for path in filesystem.find(root) if not path.rpartition("/")[2].startswith(".")]
+    paths.sort(key=lambda path: path.endswith(CONFIG))  # last, as it marks the copy as complete
+    for path in paths:
+        target = run / path.removeprefix(root).lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
-        beside = target.with_name(private_name())
-        files.get_file(path, str(beside))
-        with open(beside, "rb") as file:
-            move_into_place(file, beside, target)
+        temporary = target.with_name(private_name())
+        filesystem.get_file(path, str(temporary))
+        with open(temporary, "rb") as file:
+            move_into_place(file, temporary, target)
     return True
 
 
-def refuse_taken(url: str) -> None:
-    """Raise OutputError if the checkpoints of another run are there."""
-    files, place = _open(url)
-    if files.exists(f"{place}/{CONFIG}") or files.find(f"{place}/checkpoints"):
+def check_unused(url: str) -> None:
+    """Raise OutputError if a URL already holds the checkpoints of a run."""
+    filesystem, root = _open(url)
+    if filesystem.exists(f"{root}/{CONFIG}") or filesystem.find(f"{root}/checkpoints"):
         raise OutputError(
             f"{url} holds the checkpoints of a run: choose another place, or continue that run "
             "with --resume"
@@ -278,16 +304,17 @@ def refuse_taken(url: str) -> None:
 
 
 def _open(url: str) -> tuple[Any, str]:
-    """The file system of a URL, and the path in it. Raises ConfigError."""
-    import fsspec  # only here: runs without a second place need none of it
+    """Return the fsspec file system of a URL and the path in it. Raises ConfigError."""
+    import fsspec  # most runs do not need it
 
     try:
-        files, place = fsspec.core.url_to_fs(url)
+        filesystem, path = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
         raise ConfigError(f"--checkpoints {url}: {error}") from error
-    return files, str(place).rstrip("/")
+    return filesystem, str(path).rstrip("/")
 
 
-def _is_object_store(files: Any) -> bool:
-    names = files.protocol if isinstance(files.protocol, (tuple, list)) else (files.protocol,)
+def _is_object_store(filesystem: Any) -> bool:
+    protocol = filesystem.protocol
+    names = protocol if isinstance(protocol, (tuple, list)) else (protocol,)
     return not _OBJECT_STORES.isdisjoint(names)

@@ -19,9 +19,14 @@ from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.update import Update
 from onsight.training.checkpoint import Checkpoint
 from onsight.training.finite_check import FiniteCheck
-from onsight.training.listener import Listener, accumulate_name
+from onsight.training.listener import Listener, name_accumulate_decision
 from onsight.training.pacers import Pacer, Segment
-from onsight.training.progress import Progress, add_evaluations, epoch_row, split_facts
+from onsight.training.progress import (
+    Progress,
+    add_evaluations,
+    compute_split_metrics,
+    make_epoch_row,
+)
 from onsight.training.saving import Checkpoints
 
 
@@ -122,7 +127,7 @@ class Trainer:
         self.checkpoints.wait()
         self.world.all_reduce_async(0.0)()  # tells all ranks of a request since the last step
         self._stop_if_asked()
-        self.checkpoints.drop_former()
+        self.checkpoints.remove_previous()
 
     def evaluate(self, split: str, images: int) -> PredictionTable:
         """Return the predictions for the first images of a split, a fair sample of it."""
@@ -138,7 +143,7 @@ class Trainer:
 
     def keep_if_better(self, table: PredictionTable) -> bool:
         """Save the classifier's weights if they validate better than the best so far."""
-        return self._keep_best(split_facts("validation", table))
+        return self._keep_best(compute_split_metrics("validation", table))
 
     def _train(self, segment: Segment) -> None:
         """Make the steps of a segment, or fewer if the pacer ends it early."""
@@ -154,12 +159,12 @@ class Trainer:
             batch = self._next_batch()
             now.epoch_wait_seconds += time.perf_counter() - begun
             self._train_step(batch, segment.position + k, segment.total_steps)
-            now.count(len(batch.global_labels))
+            now.add_step(len(batch.global_labels))
             now.schedule_fraction = (segment.position + k + 1) / segment.total_steps
             self.listener.step_finished(len(batch.global_labels))
-            if self.listener.wants_line(now.step):
+            if self.listener.should_log_loss(now.step):
                 self._flush()
-                self.listener.line()
+                self.listener.log_loss()
             self._save_if_due()
             ended = time.perf_counter()
             now.epoch_seconds += ended - begun
@@ -171,7 +176,7 @@ class Trainer:
     def _train_step(self, batch: Batch, position: int, total_steps: int) -> None:
         now = self.progress
         if self._recorded_parts:
-            parts = self._recorded_parts.get(accumulate_name(now.epoch, now.step))
+            parts = self._recorded_parts.get(name_accumulate_decision(now.epoch, now.step))
             if parts:
                 self.update.step.accumulate = now.accumulate = parts
         self.update.set_learning_rate(position, total_steps)
@@ -220,14 +225,14 @@ class Trainer:
             now.steps_at_evaluation = now.steps_done
         if now.step:
             rate = self.update.step.optimizer.param_groups[0]["lr"]
-            row = epoch_row(now, tables, rate, self.checkpoints.folder.checkpoints)
+            row = make_epoch_row(now, tables, rate, self.checkpoints.folder.checkpoints)
             now.close_epoch()
             self._batches = None
         else:  # the last epoch ended without an evaluation, as more seemed to follow
             row = add_evaluations(now.rows[-1], tables)
         now.add_row(row)
         self.listener.epoch_finished(row)
-        self.checkpoints.keep_epoch(self.classifier, row)
+        self.checkpoints.save_epoch(self.classifier, row)
         self._keep_best(row)
 
     def _keep_best(self, row: Mapping[str, Any]) -> bool:
@@ -273,7 +278,7 @@ class Trainer:
                 where = "after the last epoch, before the results"
             raise Interrupted(
                 f"stopped {where}; a checkpoint was written: continue with --out "
-                f"{self.checkpoints.folder.to_resume} --resume",
+                f"{self.checkpoints.folder.out} --resume",
                 self.world.stop.signal_number or signal.SIGTERM,
             )
 

@@ -1,4 +1,4 @@
-"""A run is killed at random moments and resumed, and compared with one that was left alone."""
+"""Kills a run at random steps, resumes it, and compares it with an undisturbed run."""
 
 import json
 import math
@@ -24,22 +24,29 @@ from onsight.tensorfile import DamagedFile, read_tensors
 from onsight.text import duration, plural
 from onsight_explain.python_process import child_command
 
-# Enough to train something in a moment; whatever the user says instead comes first.
-_SHORT = {"model": "compact", "epochs": 2, "train_images": 512, "batch_size": 32, "folds": 1}
+# A run of a few seconds; the user's own settings take precedence.
+_DEFAULTS = {"model": "compact", "epochs": 2, "train_images": 512, "batch_size": 32, "folds": 1}
 
 
 class Position(NamedTuple):
-    """Where a run goes on: the next step of an epoch, both from 0."""
+    """The next step of a run; epoch and step are counted from 0."""
 
     epoch: int
     step: int
 
 
 @dataclass(frozen=True)
-class Verified:
-    """What came of it. kills: where the run stood each time; compared: how many of what.
+class VerifyResult:
+    """The outcome of a verification.
 
-    folder: both runs, which are kept if they differ.
+    Attributes:
+        equal: Whether the two runs are the same bit for bit.
+        steps: Steps of each run.
+        kills: The position from which the run was resumed after each kill.
+        compared: How many items of each kind were compared.
+        differences: Sentences about what differs.
+        seconds: Duration of the verification.
+        folder: Holds both runs if they differ; None if they are equal, as they are deleted then.
     """
 
     equal: bool
@@ -51,252 +58,281 @@ class Verified:
     folder: str | None
 
     def facts(self) -> dict[str, Any]:
-        """The same as JSON, epochs counted from 1."""
-        kills = [{"epoch": one.epoch + 1, "after_step": one.step} for one in self.kills]
+        """Return the result as JSON values, with epochs counted from 1."""
+        kills = [{"epoch": kill.epoch + 1, "after_step": kill.step} for kill in self.kills]
         return {**asdict(self), "kills": kills}
 
     def lines(self) -> list[str]:
-        """The same for people."""
-        again = f"{plural(len(self.kills), 'kill')} in {plural(self.steps, 'step')}"
+        """Return the lines to print."""
+        kills = f"{plural(len(self.kills), 'kill')} in {plural(self.steps, 'step')}"
         if self.equal:
-            what = ", ".join(f"{count:,} {name}" for name, count in self.compared.items())
-            return [f"equal bit for bit after {again}: {what} ({duration(self.seconds)})"]
-        return [f"different after {again}:", *self.differences, f"both runs: {self.folder}"]
+            counts = ", ".join(f"{count:,} {name}" for name, count in self.compared.items())
+            return [f"equal bit for bit after {kills}: {counts} ({duration(self.seconds)})"]
+        return [f"different after {kills}:", *self.differences, f"both runs: {self.folder}"]
 
 
 def verify_resume(
     data: str,
     kills: int,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     recipe: str | None = None,
     config_file: str | Path | None = None,
     **fields: Any,
-) -> Verified:
-    """Train twice on DATA, the second time killed and resumed, and compare every bit.
+) -> VerifyResult:
+    """Train twice, killing and resuming the second run, and compare the two bit for bit.
 
-    Fields of the config may be given as to `train`. Raises OnsightError if a run fails.
+    Args:
+        data: The images, as for `onsight train`.
+        kills: How many times to kill the second run.
+        report: Called with a line of progress after the first run and after each kill.
+        recipe: The name of a recipe to train with.
+        config_file: A config file to train with.
+        **fields: Config fields, as for `train`.
+
+    Raises:
+        ConfigError: The config has a budget.
+        OnsightError: A run failed.
     """
-    begun = time.monotonic()
-    config = make_config(_SHORT, *config_layers(recipe, config_file, fields))
+    started = time.monotonic()
+    config = make_config(_DEFAULTS, *config_layers(recipe, config_file, fields))
     if config.budget:
         raise ConfigError(
-            "what a run with a --budget does depends on the clock: leave --budget out"
+            "runs with a --budget depend on the clock and cannot be compared: leave --budget out"
         )
     folder = Path(tempfile.mkdtemp(prefix="onsight-verify-"))
     try:
-        save_config(config, folder / "asked.toml")
-        named = ["--model", config.model] if ":" in config.model else []
-        words = [data, *named, "--checkpoint-seconds", "0"]
-        whole, killed = folder / "undisturbed", folder / "killed"
-        train_to_end([*words, "--config", str(folder / "asked.toml"), "--out", str(whole)])
-        epochs, steps = _length(whole)
-        tell(f"undisturbed: {epochs} epochs of {steps} steps")
-        # What the first run chose by measuring is settled for the second one.
-        start = [*words, "--config", str(whole / "config.toml"), "--out", str(killed)]
-        stood = _kill_often(start, killed, _draw(kills, epochs, steps, config.seed), tell)
-        compared = compare_folders(whole, killed)
+        save_config(config, folder / "requested.toml")
+        # Code to run is accepted on the command line only, not from the config of a file or run.
+        model = ["--model", config.model] if ":" in config.model else []
+        arguments = [data, *model, "--checkpoint-seconds", "0"]
+        undisturbed, killed = folder / "undisturbed", folder / "killed"
+        requested = str(folder / "requested.toml")
+        _train_to_end([*arguments, "--config", requested, "--out", str(undisturbed)])
+        epochs, steps = _read_length(undisturbed)
+        report(f"undisturbed: {epochs} epochs of {steps} steps")
+        # The second run uses the settings that the first one chose by measuring.
+        chosen = str(undisturbed / "config.toml")
+        targets = _draw_positions(kills, epochs, steps, config.seed)
+        arguments += ["--config", chosen, "--out", str(killed)]
+        positions = _train_with_kills(arguments, killed, targets, report)
+        comparison = compare_folders(undisturbed, killed)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    if not compared.differences:
+    if not comparison.differences:
         shutil.rmtree(folder, ignore_errors=True)
-    return Verified(
-        equal=not compared.differences,
+    return VerifyResult(
+        equal=not comparison.differences,
         steps=epochs * steps,
-        kills=stood,
-        compared=compared.counts,
-        differences=compared.differences,
-        seconds=time.monotonic() - begun,
-        folder=str(folder) if compared.differences else None,
+        kills=positions,
+        compared=comparison.counts,
+        differences=comparison.differences,
+        seconds=time.monotonic() - started,
+        folder=str(folder) if comparison.differences else None,
     )
 
 
-def _length(run: Path) -> tuple[int, int]:
-    """(epochs, steps in each) of a finished run."""
+def _read_length(run: Path) -> tuple[int, int]:
+    """Return the number of epochs of a finished run and of steps in each."""
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
-    config = make_config(_read_config(run))
+    config = make_config(config_layers(None, run / "config.toml", {})[1])
     images = sum(row["train_images"] for row in results["classes"])
     return results["epochs"], math.ceil(images / config.batch_size)
 
 
-def _read_config(run: Path) -> dict[str, Any]:
-    return config_layers(None, run / "config.toml", {})[1]
+def _draw_positions(count: int, epochs: int, steps: int, seed: int) -> list[Position]:
+    """Draw distinct positions of a run, in order; fewer than `count` if the run is too short."""
+    choices = range(1, epochs * steps)
+    drawn = random.Random(seed).sample(choices, min(count, len(choices)))
+    return [Position(*divmod(step, steps)) for step in sorted(drawn)]
 
 
-def _draw(kills: int, epochs: int, steps: int, seed: int) -> list[Position]:
-    """That many different positions of a run, in order; fewer if it is too short."""
-    places = range(1, epochs * steps)
-    drawn = random.Random(seed).sample(places, min(kills, len(places)))
-    return [Position(*divmod(place, steps)) for place in sorted(drawn)]
-
-
-def _kill_often(
-    start: list[str], folder: Path, targets: list[Position], tell: Callable[[str], None]
+def _train_with_kills(
+    arguments: list[str], folder: Path, targets: list[Position], report: Callable[[str], None]
 ) -> list[Position]:
-    """Run, kill and resume up to the end; where the run stood each time."""
-    drawn = random.Random(len(targets))
-    stood: list[Position] = []
-    words = start
+    """Train to the end, killing the run at each target and resuming it.
+
+    Returns:
+        The position from which the run was resumed after each kill. There are fewer than targets
+        if the run ended sooner.
+    """
+    rng = random.Random(len(targets))
+    positions: list[Position] = []
+    model = arguments[1:3] if arguments[1] == "--model" else []
+    resume = [arguments[0], "--out", str(folder), "--resume", *model]
     for target in targets:
-        if not train_until(words, folder, target, drawn):
-            return stood  # it was quicker than expected
-        stood.append(position(folder / "checkpoints" / "last.safetensors"))
-        epoch, step = stood[-1]
-        tell(f"kill {len(stood)} of {len(targets)}: epoch {epoch + 1}, after step {step}")
-        words = [start[0], "--out", str(folder), "--resume", *_named(start)]
-    train_to_end(words)
-    return stood
+        if not _train_until(arguments, folder, target, rng):
+            return positions
+        positions.append(_read_position(folder / "checkpoints" / "last.safetensors"))
+        epoch, step = positions[-1]
+        report(f"kill {len(positions)} of {len(targets)}: epoch {epoch + 1}, after step {step}")
+        arguments = resume
+    _train_to_end(arguments)
+    return positions
 
 
-def _named(words: list[str]) -> list[str]:
-    """--model, which a resumed run must be told again if it names code."""
-    return words[1:3] if words[1] == "--model" else []
+_POLL_SECONDS = 0.005
+# After the target's checkpoint appears, a random delay up to this long lets the kill hit the next
+# steps and the writing of the next checkpoint, too.
+_MAX_KILL_DELAY_SECONDS = 0.02
 
 
-_LOOK_SECONDS = 0.005
-_LONGEST_WAIT_SECONDS = 0.02  # between seeing a checkpoint and killing: another may be under way
-
-
-def train_to_end(words: list[str]) -> None:
-    """Run `onsight train`. Raises OnsightError with what it said if it failed."""
-    with tempfile.TemporaryFile() as said:
-        process = _start(words, said)
+def _train_to_end(arguments: list[str]) -> None:
+    """Run `onsight train`. Raises OnsightError with its error message if it fails."""
+    with tempfile.TemporaryFile() as stderr:
+        process = _start(arguments, stderr)
         try:
-            ended = process.wait()
+            exit_code = process.wait()
         finally:
             process.kill()
             process.wait()
-        _refuse_failure(ended, said)
+        _check_exit_code(exit_code, stderr)
 
 
-def train_until(words: list[str], folder: Path, target: Position, drawn: random.Random) -> bool:
-    """Run `onsight train` and kill it soon after it has reached a position.
+def _train_until(arguments: list[str], folder: Path, target: Position, rng: random.Random) -> bool:
+    """Run `onsight train` and kill it soon after it reaches a position.
 
-    Returns False if it ended before. Raises OnsightError if it failed.
+    Returns:
+        Whether it was killed; False if it ended first.
+
+    Raises:
+        OnsightError: The run failed.
     """
     checkpoint = folder / "checkpoints" / "last.safetensors"
-    with tempfile.TemporaryFile() as said:
-        process = _start(words, said)
+    with tempfile.TemporaryFile() as stderr:
+        process = _start(arguments, stderr)
         try:
-            while process.poll() is None and position(checkpoint) < target:
-                time.sleep(_LOOK_SECONDS)
-            time.sleep(drawn.uniform(0, _LONGEST_WAIT_SECONDS))
+            while process.poll() is None and _read_position(checkpoint) < target:
+                time.sleep(_POLL_SECONDS)
+            time.sleep(rng.uniform(0, _MAX_KILL_DELAY_SECONDS))
         finally:
             process.kill()
-            ended = process.wait()
-        if ended != -signal.SIGKILL:
-            _refuse_failure(ended, said)
-    return ended == -signal.SIGKILL
+            exit_code = process.wait()
+        if exit_code != -signal.SIGKILL:
+            _check_exit_code(exit_code, stderr)
+    return exit_code == -signal.SIGKILL
 
 
-def position(checkpoint: Path) -> Position:
-    """Where a checkpoint says that its run goes on; the beginning if there is none yet."""
+def _read_position(checkpoint: Path) -> Position:
+    """Return the position stored in a checkpoint; the start of the run if there is no file."""
     try:
-        # For torch it would be opened twice, and another one may take its place in between.
+        # With "pt", safetensors opens the file twice, and it may be replaced in between.
         with safe_open(checkpoint, "np") as file:
-            facts: dict[str, Any] = json.loads(file.metadata()["facts"])["progress"]
+            progress: dict[str, Any] = json.loads(file.metadata()["facts"])["progress"]
     except FileNotFoundError:
         return Position(0, 0)
-    return Position(facts["epoch"], facts["step"])
+    return Position(progress["epoch"], progress["step"])
 
 
-def _start(words: list[str], said: BinaryIO) -> subprocess.Popen[bytes]:
+def _start(arguments: list[str], stderr: BinaryIO) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [*child_command("onsight"), "train", *words],
+        [*child_command("onsight"), "train", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=said,
+        stderr=stderr,
     )
 
 
-def _refuse_failure(code: int, said: BinaryIO) -> None:
+def _check_exit_code(code: int, stderr: BinaryIO) -> None:
+    """Raise OnsightError, or UserError for exit code 2, if a run failed."""
     if code:
-        said.seek(0)
-        text = said.read().decode(errors="replace")
-        words = text.rpartition("error: ")[2].strip() or f"it ended with exit code {code}"
-        kind = UserError if code == 2 else OnsightError
-        raise kind(f"the run that was to be verified failed: {words}")
+        stderr.seek(0)
+        text = stderr.read().decode(errors="replace")
+        message = text.rpartition("error: ")[2].strip() or f"it ended with exit code {code}"
+        error_type = UserError if code == 2 else OnsightError
+        raise error_type(f"the run to be verified failed: {message}")
 
 
-_TIMES = ("seconds", "per_second", "wait_share")  # in the names of what differs in any two runs
+_TIMING_SUFFIXES = ("seconds", "per_second", "wait_share")  # keys that differ between any two runs
 
 
 @dataclass(frozen=True)
-class Compared:
-    """What was compared, as (what, how many), and in words what differs."""
+class Comparison:
+    """How many items of each kind were compared, and sentences about what differs."""
 
     counts: dict[str, int]
     differences: list[str]
 
 
-def compare_folders(one: Path, other: Path) -> Compared:
-    """Compare weights, checkpoint, metrics and predictions of two finished runs."""
-    found = Compared({}, [])
-    for name, what in (
+def compare_folders(first: Path, second: Path) -> Comparison:
+    """Compare weights, checkpoints, metrics and predictions of two finished runs."""
+    comparison = Comparison({}, [])
+    for name, kind in (
         ("model.safetensors", "tensors of the model"),
         ("checkpoints/last.safetensors", "tensors of the checkpoint, optimizer included"),
     ):
-        _compare_tensors(one / name, other / name, what, found)
-    for name, what in (("metrics.jsonl", "epochs"), ("predictions.csv", "predictions")):
-        _compare_lines(one / name, other / name, what, found)
-    return found
+        _compare_tensors(first / name, second / name, kind, comparison)
+    for name, kind in (("metrics.jsonl", "epochs"), ("predictions.csv", "predictions")):
+        _compare_lines(first / name, second / name, kind, comparison)
+    return comparison
 
 
-def without_times(value: Any) -> Any:
-    """A value of JSON without the entries that say how long something took."""
+def drop_timings(value: Any) -> Any:
+    """Return a JSON value without timings and rates, at any depth."""
     if isinstance(value, dict):
-        kept = {name: one for name, one in value.items() if not name.endswith(_TIMES)}
-        return {name: without_times(one) for name, one in kept.items()}
-    return [without_times(one) for one in value] if isinstance(value, list) else value
+        return {
+            key: drop_timings(item)
+            for key, item in value.items()
+            if not key.endswith(_TIMING_SUFFIXES)
+        }
+    return [drop_timings(item) for item in value] if isinstance(value, list) else value
 
 
-def _compare_tensors(one: Path, other: Path, what: str, found: Compared) -> None:
+def _compare_tensors(first: Path, second: Path, kind: str, comparison: Comparison) -> None:
     try:
-        first, facts = read_tensors(one)
-        second, others = read_tensors(other)
+        first_tensors, first_facts = read_tensors(first)
+        second_tensors, second_facts = read_tensors(second)
     except DamagedFile as error:
-        found.differences.append(str(error))
+        comparison.differences.append(str(error))
         return
-    found.counts[what] = len(first)
-    names = sorted(first.keys() | second.keys())
-    unequal = [name for name in names if not _is_same(first.get(name), second.get(name))]
+    comparison.counts[kind] = len(first_tensors)
+    names = sorted(first_tensors.keys() | second_tensors.keys())
+    unequal = [
+        name for name in names if not _is_same(first_tensors.get(name), second_tensors.get(name))
+    ]
     if unequal:
-        found.differences.append(
-            f"{one.name}: {len(unequal)} of {len(names)} tensors differ, first {unequal[0]}"
+        comparison.differences.append(
+            f"{first.name}: {len(unequal)} of {len(names)} tensors differ, first {unequal[0]}"
         )
     for key in ("progress", "optimizer", "scaler", "temperature"):
-        if without_times(facts.get(key)) != without_times(others.get(key)):
-            found.differences.append(f"{one.name}: {key} differs")
+        if drop_timings(first_facts.get(key)) != drop_timings(second_facts.get(key)):
+            comparison.differences.append(f"{first.name}: {key} differs")
 
 
-def _is_same(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None or (one.shape, one.dtype) != (other.shape, other.dtype):
+def _is_same(first: Tensor | None, second: Tensor | None) -> bool:
+    if first is None or second is None:
         return False
-    bits = (tensor.contiguous().flatten().view(torch.uint8) for tensor in (one, other))
+    if (first.shape, first.dtype) != (second.shape, second.dtype):
+        return False
+    # Bytes, because NaN is not equal to itself and -0.0 is equal to 0.0.
+    bits = (tensor.contiguous().flatten().view(torch.uint8) for tensor in (first, second))
     return torch.equal(*bits)
 
 
-def _compare_lines(one: Path, other: Path, what: str, found: Compared) -> None:
+def _compare_lines(first: Path, second: Path, kind: str, comparison: Comparison) -> None:
     try:
-        first, second = (_lines(path) for path in (one, other))
+        first_lines, second_lines = _read_lines(first), _read_lines(second)
     except OSError as error:
-        found.differences.append(f"cannot read {error.filename}: {error.strerror}")
+        comparison.differences.append(f"cannot read {error.filename}: {error.strerror}")
         return
-    found.counts[what] = len(first)
-    if len(first) != len(second):
-        found.differences.append(f"{one.name}: {len(first)} and {len(second)} {what}")
+    comparison.counts[kind] = len(first_lines)
+    if len(first_lines) != len(second_lines):
+        comparison.differences.append(
+            f"{first.name}: {len(first_lines)} and {len(second_lines)} {kind}"
+        )
         return
-    unequal = [number for number, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
+    pairs = enumerate(zip(first_lines, second_lines, strict=True), start=1)
+    unequal = [number for number, (a, b) in pairs if a != b]
     if unequal:
-        found.differences.append(
-            f"{one.name}: {len(unequal)} of {len(first)} {what} differ, first number "
-            f"{unequal[0] + 1}"
+        comparison.differences.append(
+            f"{first.name}: {len(unequal)} of {len(first_lines)} {kind} differ, "
+            f"first number {unequal[0]}"
         )
 
 
-def _lines(path: Path) -> list[Any]:
-    """The rows of a file of JSON lines, without times, or of a table, without its header."""
+def _read_lines(path: Path) -> list[Any]:
+    """Return the rows of a JSON Lines file without timings, or of a CSV file without header."""
     lines = path.read_text(encoding="utf-8").splitlines()
     if path.suffix == ".jsonl":
-        return [without_times(json.loads(line)) for line in lines]
+        return [drop_timings(json.loads(line)) for line in lines]
     return lines[1:]

@@ -1,4 +1,4 @@
-"""One rank of a run that Onsight launched: calls `train` with arguments given as JSON."""
+"""The process of a rank launched by Onsight: calls `train` with arguments read as JSON."""
 
 import json
 import os
@@ -12,17 +12,17 @@ from onsight.errors import OnsightError, RankLost
 
 
 def main() -> NoReturn:
-    """Train; on failure, leave a message for the launcher, which reports it once."""
-    # An interrupt while torch is imported would surface as errors about half-imported modules.
+    """Train; on failure, leave a message for the launcher, which reports it once for all ranks."""
+    # KeyboardInterrupt while torch is imported would surface as errors about its modules.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from onsight.ranks.watchdog import report_to_launcher
     from onsight.training.run import train
 
-    if os.environ["RANK"] == "0":  # the others may be in a call that Python cannot interrupt
+    if os.environ["RANK"] == "0":  # the others may be in an uninterruptible call
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         request = json.loads(sys.argv[1])
-        begun = request.pop("begun")  # by a clock that all processes of a machine share
+        begun = request.pop("begun")  # by the monotonic clock, which a machine's processes share
         train(**request, spent=lambda: time.monotonic() - begun)
     except OnsightError as error:
         report_to_launcher(str(error), error.exit_code, lost=isinstance(error, RankLost))
@@ -36,7 +36,7 @@ def main() -> NoReturn:
 
 
 def _end(exit_code: int) -> NoReturn:
-    """End without closing the connections to other ranks: torch may abort where one is gone."""
+    """Exit without closing connections to other ranks, as torch may abort if a rank is gone."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)

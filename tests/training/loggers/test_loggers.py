@@ -18,7 +18,7 @@ from onsight.errors import ConfigError, Interrupted
 from onsight.ranks import world
 from onsight.report.console import Reporter, SilentReporter
 from onsight.training.loggers import wandb as wandb_logger
-from onsight.training.loggers.logger import kept_id
+from onsight.training.loggers.logger import read_run_id
 
 SETTINGS = {
     "model": "lenet",
@@ -152,7 +152,7 @@ def test_a_stopped_run_goes_on_as_the_same_run(bars, tmp_path, mlflow, wandb, mo
     rows = rows_of(run)
     assert [row["epoch"] for row in rows] == [1, 2, 3]
 
-    assert [*mlflow.runs] == ["run-0"] == [kept_id(out, "mlflow")]
+    assert [*mlflow.runs] == ["run-0"] == [read_run_id(out, "mlflow")]
     kept = mlflow.runs["run-0"]
     for name in FIGURES:
         assert kept.metrics[name] == {row["epoch"]: row[name] for row in rows}
@@ -164,7 +164,7 @@ def test_a_stopped_run_goes_on_as_the_same_run(bars, tmp_path, mlflow, wandb, mo
     assert set(mlflow.uris) == {f"sqlite:///{out / 'mlflow.db'}"}
 
     first, again = wandb
-    assert first.given["id"] == again.given["id"] == kept_id(out, "wandb")
+    assert first.given["id"] == again.given["id"] == read_run_id(out, "wandb")
     assert again.given["mode"] == "offline"
     logged = {row["epoch"]: row for row in first.rows + again.rows}
     for name in FIGURES:
@@ -198,7 +198,7 @@ def test_a_logger_that_fails_is_named_once_and_changes_nothing(
         shared_bars, out=tmp_path / "run", log="wandb", reporter=reporter, **SETTINGS
     )
     failed = [text for text in reporter.warnings if "wandb" in text]
-    assert failed == ["the run goes on without wandb, which failed: OSError: no route to host"]
+    assert failed == ["the run continues without wandb, which failed: OSError: no route to host"]
     assert len(rows_of(run)) == 3
 
 
@@ -222,13 +222,13 @@ def test_the_network_is_used_only_by_those_who_logged_in(
     if login:
         (tmp_path / "netrc").write_text(f"machine {login} login user password k\n")
         (tmp_path / "netrc").chmod(0o600)
-    assert wandb_logger._mode() == mode
+    assert wandb_logger._choose_mode() == mode
 
 
 def test_nobody_is_asked_for_a_key(wandb, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "online")
     with pytest.raises(ConfigError, match="wandb login"):
-        wandb_logger._mode()
+        wandb_logger._choose_mode()
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
@@ -262,7 +262,7 @@ def test_mlflow_itself_keeps_a_run_in_its_folder(shared_bars, tmp_path, monkeypa
     run = onsight.train(shared_bars, out=out, log="mlflow", reporter=reporter, **SETTINGS)
     assert not [text for text in reporter.warnings if "mlflow" in text]
     client = MlflowClient(tracking_uri=f"sqlite:///{out / 'mlflow.db'}")
-    kept = client.get_run(kept_id(out, "mlflow"))
+    kept = client.get_run(read_run_id(out, "mlflow"))
     assert kept.info.status == "FINISHED"
     assert kept.data.metrics["final_accuracy"] == run.accuracy
     history = client.get_metric_history(kept.info.run_id, "train_loss")
@@ -277,6 +277,6 @@ def test_wandb_itself_keeps_a_run_in_its_folder(shared_bars, tmp_path, monkeypat
     reporter = Warnings()
     onsight.train(shared_bars, out=out, log="wandb", reporter=reporter, **SETTINGS)
     assert not [text for text in reporter.warnings if "wandb" in text]
-    files = [*out.glob(f"wandb/offline-run-*-{kept_id(out, 'wandb')}/*.wandb")]
+    files = [*out.glob(f"wandb/offline-run-*-{read_run_id(out, 'wandb')}/*.wandb")]
     assert len(files) == 1
     assert files[0].stat().st_size > 1000

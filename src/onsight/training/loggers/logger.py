@@ -1,4 +1,4 @@
-"""What every logger of a run can do: TensorBoard, MLflow, Weights & Biases."""
+"""The interface of loggers, such as TensorBoard, MLflow and Weights & Biases."""
 
 import json
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from onsight.evaluation.results import EpochRow, LossLine, Results
 from onsight.files import write_json
 
-# The figures of an epoch that are worth a curve.
-EPOCH_FIGURES = (
+# Fields of an epoch's row that are logged.
+_EPOCH_FIGURES = (
     "train_loss",
     "validation_loss",
     "validation_accuracy",
@@ -19,6 +19,7 @@ EPOCH_FIGURES = (
     "learning_rate",
     "images_per_second",
 )
+# Fields of the results that are logged.
 _FINAL_FIGURES = (
     "accuracy",
     "accuracy_low",
@@ -33,7 +34,7 @@ _FINAL_FIGURES = (
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """What a logger is told about a run at its start: its folder, its DATA and its config."""
+    """The run folder, the name of the data and the config of a run."""
 
     folder: Path
     data: str
@@ -41,64 +42,67 @@ class LoggedRun:
 
 
 class Logger(Protocol):
-    """A program that shows how runs go. It may fail: `Loggers` sees to it that training does not.
+    """Logs the metrics of a run; made from a `LoggedRun` before training.
 
-    It is made with a `LoggedRun`, before any training.
+    Methods may raise any exception: `Loggers` turns it into a warning.
     """
 
     def begin(self, epochs: int, steps: int) -> None:
-        """Start, or continue after so many epochs and steps that are logged already."""
+        """Start logging; a resumed run has logged this many epochs and steps already."""
 
     def log_epoch(self, row: EpochRow) -> None:
-        """Show an epoch's figures."""
+        """Log the metrics of an epoch."""
 
     def log_line(self, line: LossLine, step: int) -> None:
-        """Show a line's mean loss and elapsed seconds at a step of the whole run."""
+        """Log the mean loss and the elapsed time at a step, counted from the start of the run."""
 
     def log_results(self, results: Results) -> None:
-        """Show what came of the run, and where its report is."""
+        """Log the final metrics and the path of the report."""
 
     def close(self, finished: bool) -> None:
-        """Write what is still buffered. finished: whether the run came to its end."""
+        """Flush and close; `finished` is False if the run was stopped or failed."""
 
 
-def epoch_figures(row: EpochRow) -> dict[str, float]:
-    """The figures of an epoch by name, without those that it lacks."""
-    return _known(row, EPOCH_FIGURES)
+def select_epoch_figures(row: EpochRow) -> dict[str, float]:
+    """Return the figures of an epoch to log, without missing ones."""
+    return _select(row, _EPOCH_FIGURES)
 
 
-def final_figures(results: Results) -> dict[str, float]:
-    """The figures of the results by name, each with `final_` before it."""
-    return {f"final_{name}": value for name, value in _known(results, _FINAL_FIGURES).items()}
+def select_final_figures(results: Results) -> dict[str, float]:
+    """Return the final figures to log, with names that start with `final_`."""
+    return {f"final_{name}": value for name, value in _select(results, _FINAL_FIGURES).items()}
 
 
-def report_place(results: Results) -> str:
-    """Where the report is, wherever it is read from."""
+def get_report_path(results: Results) -> str:
+    """Return the absolute path of the report."""
     return str(Path(results["report"]).absolute())
 
 
-def _known(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float]:
+def _select(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float]:
     return {name: values[name] for name in names if values.get(name) is not None}
 
 
-def kept_id(folder: Path, logger: str) -> str | None:
-    """The name that a logger gave this run, None if it has none yet."""
-    name = _read(folder).get(logger)
-    return name if isinstance(name, str) else None
+_ID_FILE = "loggers.json"
 
 
-def keep_id(folder: Path, logger: str, name: str) -> None:
-    """Keep the name that a logger gave this run. Raises DiskError."""
-    write_json(_path(folder), {**_read(folder), logger: name})
+def read_run_id(folder: Path, logger: str) -> str | None:
+    """Return the id of this run in a logger, or None if it has none yet."""
+    run_id = _read_run_ids(folder).get(logger)
+    return run_id if isinstance(run_id, str) else None
 
 
-def _read(folder: Path) -> dict[str, object]:
+def write_run_id(folder: Path, logger: str, run_id: str) -> None:
+    """Store the id of this run in a logger, so that a resumed run continues it.
+
+    Raises:
+        DiskError: The file cannot be written.
+    """
+    write_json(folder / _ID_FILE, {**_read_run_ids(folder), logger: run_id})
+
+
+def _read_run_ids(folder: Path) -> dict[str, object]:
     try:
-        found = json.loads(_path(folder).read_text(encoding="utf-8"))
+        ids = json.loads((folder / _ID_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _path(folder: Path) -> Path:
-    return folder / "loggers.json"
+    return ids if isinstance(ids, dict) else {}

@@ -1,4 +1,4 @@
-"""The loggers of a run: all are told everything, and one that fails is done without."""
+"""The loggers of a run; those that fail are dropped."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from onsight.training.loggers.mlflow import MlflowLogger
 from onsight.training.loggers.tensorboard import TensorBoardLogger
 from onsight.training.loggers.wandb import WandbLogger
 
-_MAKERS: dict[str, Callable[[LoggedRun], Logger]] = {
+_LOGGERS: dict[str, Callable[[LoggedRun], Logger]] = {
     "tensorboard": TensorBoardLogger,
     "mlflow": MlflowLogger,
     "wandb": WandbLogger,
@@ -19,55 +19,55 @@ _MAKERS: dict[str, Callable[[LoggedRun], Logger]] = {
 
 
 class Loggers:
-    """Tells every logger; the first failure of one is a warning, and its end."""
+    """Passes metrics on to every logger; a logger that fails is dropped with a warning."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self.warn = warn
         self.open: dict[str, Logger] = {}
 
     def add(self, name: str, run: LoggedRun) -> None:
-        """Open a logger by its name."""
+        """Add a logger by its name."""
         try:
-            self.open[name] = _MAKERS[name](run)
+            self.open[name] = _LOGGERS[name](run)
         except Exception as error:
-            self._fail(name, error)
+            self._warn(name, error)
 
     def begin(self, epochs: int, steps: int) -> None:
-        """Start, or continue after so many epochs and steps that are logged already."""
-        self._tell(lambda logger: logger.begin(epochs, steps))
+        """Start logging; a resumed run has logged this many epochs and steps already."""
+        self._call_each(lambda logger: logger.begin(epochs, steps))
 
     def log_epoch(self, row: EpochRow) -> None:
-        """Show an epoch's figures."""
-        self._tell(lambda logger: logger.log_epoch(row))
+        """Log the metrics of an epoch."""
+        self._call_each(lambda logger: logger.log_epoch(row))
 
     def log_line(self, line: LossLine, step: int) -> None:
-        """Show a line's mean loss and elapsed seconds at a step of the whole run."""
-        self._tell(lambda logger: logger.log_line(line, step))
+        """Log the mean loss and the elapsed time at a step, counted from the start of the run."""
+        self._call_each(lambda logger: logger.log_line(line, step))
 
     def log_results(self, results: Results) -> None:
-        """Show what came of the run, and where its report is."""
-        self._tell(lambda logger: logger.log_results(results))
+        """Log the final metrics and the path of the report."""
+        self._call_each(lambda logger: logger.log_results(results))
 
     def close(self, finished: bool) -> None:
-        """Write what is still buffered. finished: whether the run came to its end."""
-        self._tell(lambda logger: logger.close(finished))
+        """Flush and close; `finished` is False if the run was stopped or failed."""
+        self._call_each(lambda logger: logger.close(finished))
 
-    def _tell(self, what: Callable[[Logger], None]) -> None:
+    def _call_each(self, call: Callable[[Logger], None]) -> None:
         for name, logger in [*self.open.items()]:
             try:
-                what(logger)
+                call(logger)
             except Exception as error:
                 del self.open[name]
-                self._fail(name, error)
+                self._warn(name, error)
 
-    def _fail(self, name: str, error: Exception) -> None:
+    def _warn(self, name: str, error: Exception) -> None:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        self.warn(f"the run goes on without {name}, which failed: {reason}")
+        self.warn(f"the run continues without {name}, which failed: {reason}")
 
 
 @contextmanager
-def logging(names: Sequence[str], run: LoggedRun, reporter: Reporter) -> Iterator[Loggers]:
-    """Loggers for a run, closed at its end, however it ends."""
+def open_loggers(names: Sequence[str], run: LoggedRun, reporter: Reporter) -> Iterator[Loggers]:
+    """Open the loggers of a run, and close them on leaving the block."""
     loggers = Loggers(reporter.warn)
     finished = False
     try:
@@ -80,6 +80,6 @@ def logging(names: Sequence[str], run: LoggedRun, reporter: Reporter) -> Iterato
 
 
 def check_installed(names: Sequence[str]) -> None:
-    """Raise ConfigError, before any work, if a logger's library is missing."""
+    """Raise ConfigError if a logger's library is not installed."""
     for name in names:
         require(name, name, f"--log {name}", ", or leave it out")

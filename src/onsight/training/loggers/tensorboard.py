@@ -1,10 +1,10 @@
-"""TensorBoard: the folder `tensorboard/` of a run."""
+"""Logs to TensorBoard files in the folder `tensorboard/` of a run."""
 
 from torch.utils.tensorboard import SummaryWriter
 
 from onsight.evaluation.results import EpochRow, LossLine, Results
 from onsight.report.console import headline
-from onsight.training.loggers.logger import LoggedRun, epoch_figures, report_place
+from onsight.training.loggers.logger import LoggedRun, get_report_path, select_epoch_figures
 
 _TAGS = {
     "train_loss": "loss/train",
@@ -16,7 +16,7 @@ _TAGS = {
 
 
 class TensorBoardLogger:
-    """Writes event files, and again what a resumed run repeats."""
+    """Writes event files; a resumed run replaces the points that it repeats."""
 
     def __init__(self, run: LoggedRun) -> None:
         self.folder = run.folder / "tensorboard"
@@ -25,33 +25,33 @@ class TensorBoardLogger:
         self.steps_writer: SummaryWriter | None = None
 
     def begin(self, epochs: int, steps: int) -> None:
-        """Start, or continue: what was written after so many epochs and steps is repeated."""
+        """Start logging, and hide earlier points after this many epochs and steps."""
         self.steps = steps
         self.epochs_writer = SummaryWriter(str(self.folder), purge_step=epochs + 1)
 
     def log_epoch(self, row: EpochRow) -> None:
-        """Write an epoch's figures."""
+        """Log the metrics of an epoch."""
         assert self.epochs_writer
-        for name, value in epoch_figures(row).items():
+        for name, value in select_epoch_figures(row).items():
             self.epochs_writer.add_scalar(_TAGS.get(name, name), value, row["epoch"])
         self.epochs_writer.flush()
 
     def log_line(self, line: LossLine, step: int) -> None:
-        """Write a line's mean loss and elapsed seconds at a step of the whole run."""
+        """Log the mean loss and the elapsed time at a step, counted from the start of the run."""
         if self.steps_writer is None:
-            # A folder of their own: on resuming, TensorBoard purges by one count per folder.
+            # In a separate folder, because purge_step applies to all tags of a folder.
             folder = self.folder / "steps"
             self.steps_writer = SummaryWriter(str(folder), purge_step=self.steps + 1)
         self.steps_writer.add_scalar("loss/train", line["loss"], step)
         self.steps_writer.add_scalar("seconds", line["seconds"], step)
 
     def log_results(self, results: Results) -> None:
-        """Write the accuracy with its interval, and where the report is, as text."""
+        """Log the accuracy with its interval and the path of the report, as text."""
         assert self.epochs_writer
-        self.epochs_writer.add_text("results", f"{headline(results)}\n\n{report_place(results)}")
+        self.epochs_writer.add_text("results", f"{headline(results)}\n\n{get_report_path(results)}")
 
     def close(self, finished: bool) -> None:
-        """Write what is still buffered."""
+        """Flush and close the files."""
         for writer in (self.epochs_writer, self.steps_writer):
             if writer:
                 writer.close()

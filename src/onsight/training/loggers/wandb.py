@@ -1,4 +1,4 @@
-"""Weights & Biases: offline in the run folder, unless a mode or a key says otherwise."""
+"""Logs to Weights & Biases: offline in the run folder, unless there is a mode or an API key."""
 
 import netrc
 import os
@@ -9,77 +9,82 @@ from onsight.errors import ConfigError
 from onsight.evaluation.results import EpochRow, LossLine, Results
 from onsight.training.loggers.logger import (
     LoggedRun,
-    epoch_figures,
-    final_figures,
-    keep_id,
-    kept_id,
-    report_place,
+    get_report_path,
+    read_run_id,
+    select_epoch_figures,
+    select_final_figures,
+    write_run_id,
 )
 
-_START_SECONDS, _END_SECONDS = 30, 120  # the longest that a run waits for a server
+_INIT_TIMEOUT_SECONDS = 30
+_FINISH_TIMEOUT_SECONDS = 120
 _SERVER = "https://api.wandb.ai"
 
 
 class WandbLogger:
-    """Logs to a run of Weights & Biases, whose folder `wandb/` is in the run folder."""
+    """Logs to a run of Weights & Biases, with its files in `wandb/` in the run folder."""
 
     def __init__(self, run: LoggedRun) -> None:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # nobody asked for that network
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # no network access but logging
         import wandb
 
-        name = kept_id(run.folder, "wandb") or secrets.token_hex(4)
+        run_id = read_run_id(run.folder, "wandb") or secrets.token_hex(4)
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "onsight"),
             name=run.folder.resolve().name,
-            id=name,
+            id=run_id,
             resume="allow",
             dir=str(run.folder.absolute()),
-            mode=_mode(),
+            mode=_choose_mode(),
             config={"data": run.data, **run.config},
             settings=wandb.Settings(
                 silent=True,
-                console="off",  # a run's lines are its own
-                init_timeout=_START_SECONDS,
-                finish_timeout=_END_SECONDS,
+                console="off",  # do not capture the console
+                init_timeout=_INIT_TIMEOUT_SECONDS,
+                finish_timeout=_FINISH_TIMEOUT_SECONDS,
             ),
         )
-        keep_id(run.folder, "wandb", name)
-        for step in ("epoch", "step"):  # a resumed run repeats steps, which W&B's own count hides
+        write_run_id(run.folder, "wandb", run_id)
+        # W&B drops points whose step it has already logged, such as those a resumed run repeats.
+        for step in ("epoch", "step"):
             self.run.define_metric(step)
         self.run.define_metric("*", step_metric="epoch")
         self.run.define_metric("step_loss", step_metric="step")
 
     def begin(self, epochs: int, steps: int) -> None:
-        """Nothing: the run was opened, or reopened, by its name."""
+        """Do nothing, as the constructor has opened or reopened the run."""
 
     def log_epoch(self, row: EpochRow) -> None:
-        """Log an epoch's figures."""
-        self.run.log({"epoch": row["epoch"], **epoch_figures(row)})
+        """Log the metrics of an epoch."""
+        self.run.log({"epoch": row["epoch"], **select_epoch_figures(row)})
 
     def log_line(self, line: LossLine, step: int) -> None:
-        """Log a line's mean loss at a step of the whole run."""
+        """Log the mean loss at a step, counted from the start of the run."""
         self.run.log({"step": step, "step_loss": line["loss"]})
 
     def log_results(self, results: Results) -> None:
-        """Put the accuracy with its interval into the run's summary, and where the report is."""
-        self.run.summary.update({**final_figures(results), "report": report_place(results)})
+        """Add the final metrics and the path of the report to the run's summary."""
+        summary = {**select_final_figures(results), "report": get_report_path(results)}
+        self.run.summary.update(summary)
 
     def close(self, finished: bool) -> None:
-        """End the run, as finished or as stopped."""
+        """Finish the run, with a non-zero exit code if it was stopped."""
         self.run.finish(exit_code=0 if finished else 1)
 
 
-def _mode() -> str | None:
-    """offline without a key; None for what $WANDB_MODE says. Raises ConfigError.
+def _choose_mode() -> str | None:
+    """Choose the mode: "online" with an API key, else "offline"; None to follow $WANDB_MODE.
 
-    Without a key, an online mode would ask for one, and training would wait for the answer.
+    Raises:
+        ConfigError: $WANDB_MODE needs a key, but there is none; W&B would prompt for it, which
+            blocks training.
     """
-    asked = os.environ.get("WANDB_MODE")
+    mode = os.environ.get("WANDB_MODE")
     if _has_key():
-        return None if asked else "online"
-    if asked in ("online", "shared"):
-        raise ConfigError(f"WANDB_MODE is {asked}, but there is no key: wandb login")
-    return None if asked else "offline"
+        return None if mode else "online"
+    if mode in ("online", "shared"):
+        raise ConfigError(f"WANDB_MODE is {mode}, but there is no API key: run wandb login")
+    return None if mode else "offline"
 
 
 def _has_key() -> bool:
