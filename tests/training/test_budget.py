@@ -315,11 +315,11 @@ def test_a_run_stopped_at_its_first_checkpoint_keeps_its_head(
         raise Interrupted("stopped", 15)
 
     real = fit._time_saving
-    clock = Clock(1.0, tick=0.05)
+    clock = Clock(1.0, tick=0.2)
     with monkeypatch.context() as patched:
         patched.setattr(fit, "_time_saving", stop)
         with pytest.raises(Interrupted):
-            train(bars, tmp_path / "run", budget="60s", spent=clock, **fields)
+            train(bars, tmp_path / "run", budget="40s", spent=clock, **fields)
     run = train(bars, tmp_path / "run", resume=True, spent=clock)
     rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     assert [row["epoch"] for row in rows[:2]] == [0, 1]
