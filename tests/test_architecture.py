@@ -55,3 +55,14 @@ def test_the_places_that_are_named_exist(page):
         exists = any((root / place).exists() or (root / f"{place}.py").exists() for root in roots)
         missing += [] if exists else [place]
     assert not missing
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_the_names_that_are_written_exist(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    names = {name for name in re.findall(r"`([A-Za-z_]{3,})`", text) if "NAME" not in name}
+    folders = ("src", "packages", "tests", "scripts")
+    paths = [ROOT / "Makefile", ROOT / "pyproject.toml"]
+    paths += [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    words = {word for path in paths for word in re.findall(r"\w+", path.read_text("utf-8"))}
+    assert sorted(names - words - {"Makefile"}) == []
