@@ -55,7 +55,7 @@ class RetiredField(NamedTuple):
 # Valid values of the fields with a pattern, for error messages.
 _FORMS = {
     "background": "a colour, such as #ffffff",
-    "budget": "a number and a unit, such as 90s, 5m or 2h",
+    "budget": "a positive number and a unit, such as 90s, 5m or 2h",
     "folds": "auto, or a number from 1 to 99",
     "image_size": "auto, 64, or HEIGHTxWIDTH, such as 48x64",
     "log": "none, or tensorboard, mlflow or wandb; several with commas and no spaces",
@@ -215,7 +215,7 @@ class Config(BaseModel):
     )
     budget: Annotated[str, _TRAINING] = Field(
         "",
-        pattern=r"^$|^[0-9]+(\.[0-9]+)?[smh]$",
+        pattern=r"^$|^([0-9]*[1-9][0-9]*(\.[0-9]+)?|0+\.0*[1-9][0-9]*)[smh]$",
         description="Time for the whole run instead of a number of epochs: 90s, 5m, 2h. Includes "
         "evaluation and the report; image size and learning rate schedule are chosen to fit. "
         "--config RUN/config.toml repeats such a run bit for bit.",

@@ -66,8 +66,8 @@ def assert_same_model(run, other):
     assert tables[0] == tables[1]
 
 
-@pytest.mark.parametrize("bad", ["90", "5 m", "-3s", "h", "1d"])
-def test_a_budget_without_a_unit_is_refused(bad):
+@pytest.mark.parametrize("bad", ["90", "5 m", "-3s", "h", "1d", "0s", "0.0m"])
+def test_a_budget_that_is_no_positive_time_is_refused(bad):
     with pytest.raises(ConfigError, match="90s, 5m or 2h"):
         make_config({"budget": bad})
 
