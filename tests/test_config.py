@@ -25,7 +25,9 @@ def test_a_value_that_does_not_match_a_pattern_is_refused_without_showing_it(nam
 def test_the_forms_of_a_budget_are_listed():
     with pytest.raises(ConfigError) as error:
         make_config({"budget": "5 m"})
-    assert str(error.value) == ("--budget 5 m: write a positive number and a unit, such as 90s, 5m or 2h.")
+    assert str(error.value) == (
+        "--budget 5 m: write a positive number and a unit, such as 90s, 5m or 2h."
+    )
 
 
 def test_fields_with_a_pattern_are_found():
