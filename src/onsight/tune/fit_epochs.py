@@ -75,9 +75,11 @@ def time_run(
     evaluate = time_batch_sizes(_make_evaluation(trial), min(at_once, len(trial.ids)), seconds)
     evaluate = evaluate.best(pace.evaluate) if pace else evaluate
     mine = [built, train.scaled(1.0, world.size).seconds, evaluate.scaled(1 / world.size).seconds]
-    agreed = json.loads(world.broadcast("timing", lambda: json.dumps(mine)))
-    train, evaluate = (Timing({int(n): s for n, s in one.items()}) for one in agreed[1:])
-    return RunTiming(agreed[0], train, evaluate)
+    build_seconds, *timings = json.loads(world.broadcast("timing", lambda: json.dumps(mine)))
+    train, evaluate = (
+        Timing({int(size): seconds for size, seconds in timing.items()}) for timing in timings
+    )
+    return RunTiming(build_seconds, train, evaluate)
 
 
 def reserve_evaluation(
