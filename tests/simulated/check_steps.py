@@ -92,10 +92,11 @@ def test_a_resumed_epoch_has_the_chunks_of_a_whole_one(machine):
     _, loader = make()
     whole, rest = list(loader.epoch(0, 0)), list(loader.epoch(0, 0, 4))
     assert len(rest) == len(whole) - 4
-    for one, other in zip(rest, whole[4:], strict=True):
-        assert one.place_in_chunk.start == other.place_in_chunk.start > 0
-        assert one.place_in_chunk.chunk.ids.tolist() == other.place_in_chunk.chunk.ids.tolist()
-        assert one.ids.tolist() == other.ids.tolist()
+    for batch, expected in zip(rest, whole[4:], strict=True):
+        place, expected_place = batch.place_in_chunk, expected.place_in_chunk
+        assert place.start == expected_place.start > 0
+        assert place.chunk.ids.tolist() == expected_place.chunk.ids.tolist()
+        assert batch.ids.tolist() == expected.ids.tolist()
 
 
 def test_the_same_batch_in_another_epoch_has_other_numbers(machine):
