@@ -95,7 +95,8 @@ def order(count: int = 2_000_000, ranks: int = 1000) -> dict[str, float]:
     shards = np.stack([numbers, numbers], axis=1)
     batches = np.full(count // 32_000 + 1, 32_000)
     batches[-1] = count - batches[:-1].sum()
-    split = median_seconds(lambda: assign_splits(digests, np.zeros(count, np.int8), 0.1, 0.1), 1)
+    labels, unsplit = numbers % 1000, np.zeros(count, np.int8)
+    split = median_seconds(lambda: assign_splits(digests, labels, unsplit, 0.1, 0.1), 1)
     ordered = median_seconds(lambda: draw_shard_order(shards, 0, 0, batches, ranks), 1)
     return {"split_entry_seconds": split / count, "order_entry_seconds": ordered / count}
 

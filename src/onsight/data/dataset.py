@@ -217,7 +217,8 @@ def open_dataset(
         config, pack.digests, pack.index, lambda: max_folds(pack), units.times is not None
     )
     test_fraction = config.test_fraction if folds.value == 1 else 0.0
-    splits = units.assign(pack.index.splits, config.validation_fraction, test_fraction)
+    index, fractions = pack.index, (config.validation_fraction, test_fraction)
+    splits = units.assign(index.labels, index.splits, *fractions)
     leaked = find_leaks(units.copy_digests, splits)
     identical = find_leaks(pack.digests, splits)
     left_out = [_describe_leak(pack, int(row), identical[row]) for row in np.flatnonzero(leaked)]

@@ -1,8 +1,8 @@
 """Assigns images to splits and folds by their digests, so that adding images moves few others.
 
-The split of an image does not depend on other images, so fractions hold for a class only in
-expectation: of n images, 0.1 n ± 0.3 sqrt(n) are test images. Folds are balanced, so adding images
-may move a few others.
+In a class of at least 100 different images, the split of an image does not depend on others, so
+fractions hold only in expectation: of n images, 0.1 n ± 0.3 sqrt(n) are test images. Smaller
+classes and folds are balanced, so adding images may move a few others.
 
 n images, digests uint8 (n, 16).
 """
@@ -20,10 +20,12 @@ from onsight.errors import ConfigError
 USUAL_FOLDS = 5
 ENOUGH_TEST_IMAGES = 200  # with fewer, the interval of the accuracy is wider than ±4%
 _MIN_CLASS_IMAGES = 3  # different images per class; with fewer, folds are not chosen by default
+_MIN_UNBALANCED = 100  # different images per class; with fewer, fractions of a class are exact
 
 
 def assign_splits(
     digests: NDArray[np.uint8],
+    labels: NDArray[np.int32],
     data_splits: NDArray[np.int8],
     validation_fraction: float,
     test_fraction: float,
@@ -31,9 +33,11 @@ def assign_splits(
     """Assign images to splits by digest.
 
     If the data has no test (or validation) images, they are sampled from the training images.
+    Images with equal digests get the same split.
 
     Args:
         digests: uint8 (n, 16).
+        labels: Class numbers, (n,).
         data_splits: The splits that came with the data, (n,).
         validation_fraction: The fraction of validation images.
         test_fraction: The fraction of test images.
@@ -42,8 +46,9 @@ def assign_splits(
         TRAIN, VALIDATION or TEST, int8 (n,).
     """
     splits = np.where(data_splits == UNSPLIT, np.int8(TRAIN), data_splits)
-    numbers = uniform_from_digests(digests)
     is_free = splits == TRAIN
+    numbers = np.ones(len(splits))
+    numbers[is_free] = _balanced_numbers(digests[is_free], labels[is_free])
     if not (data_splits == TEST).any():
         splits[is_free & (numbers < test_fraction)] = TEST
     if not (data_splits == VALIDATION).any():
@@ -194,6 +199,19 @@ def assign_folds(
             assigned[rest[fits]] = cell[fits] % folds
             room -= np.bincount(cell[fits], minlength=len(room))
     return (assigned[group] + 1).astype(np.int8)
+
+
+def _balanced_numbers(digests: NDArray[np.uint8], labels: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Convert digests to numbers in [0, 1), evenly spaced in each small class, float64 (n,)."""
+    numbers = uniform_from_digests(digests)
+    different, group = np.unique(numbers, return_inverse=True)
+    classes = np.full(len(different), np.iinfo(labels.dtype).max)
+    np.minimum.at(classes, group, labels)  # of several classes the first, whatever the order
+    counts = np.bincount(classes)
+    is_small = counts[classes] < _MIN_UNBALANCED
+    small = classes[is_small]
+    different[is_small] = (_rank(small) + 0.5) / counts[small]  # in the order of their numbers
+    return different[group]
 
 
 def _digest_words(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:

@@ -46,11 +46,16 @@ class SplitUnits:
     includes_near_duplicates: bool
 
     def assign(
-        self, data_splits: NDArray[np.int8], validation_fraction: float, test_fraction: float
+        self,
+        labels: NDArray[np.int32],
+        data_splits: NDArray[np.int8],
+        validation_fraction: float,
+        test_fraction: float,
     ) -> NDArray[np.int8]:
         """Assign images to splits.
 
         Args:
+            labels: Class numbers, (n,).
             data_splits: The splits that came with the data, (n,).
             validation_fraction: The fraction of validation images.
             test_fraction: The fraction of test images.
@@ -61,7 +66,7 @@ class SplitUnits:
         fractions = validation_fraction, test_fraction
         if self.times is not None:
             return assign_splits_by_time(self.times, data_splits, *fractions)
-        return assign_splits(self.digests, data_splits, *fractions)
+        return assign_splits(self.digests, labels, data_splits, *fractions)
 
 
 def find_split_units(

@@ -9,12 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from onsight.data.index import Index, Problem
+from onsight.data.index import TRAIN, UNSPLIT, Index, Problem
 from onsight.data.pack import Pack, is_packed, open_pack
 from onsight.data.packing import PackJob
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.source import Source
-from onsight.data.split import assign_splits, find_leaks
+from onsight.data.split import find_leaks
 from onsight.errors import DataError
 from onsight.inference.predictor import Predictor
 from onsight.models.file import image_keys
@@ -45,7 +45,8 @@ def open_held_out(
     )
     seen = np.isin(image_keys(pack.digests), predictor.file.seen)
     is_labelled = pack.index.labels >= 0
-    splits = assign_splits(pack.digests, pack.index.splits, 0.0, 0.0)
+    given = pack.index.splits
+    splits = np.where(given == UNSPLIT, np.int8(TRAIN), given)
     copies = find_leaks(pack.digests, splits)  # as in training: only one of two identical images
     return HeldOutImages(
         pack,
