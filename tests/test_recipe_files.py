@@ -81,7 +81,7 @@ def test_settings_of_the_sources():
 def test_the_fast_recipe_tells_its_views_beside_and_keeps_its_last_epoch():
     config = make_config(read_recipe("fast"))
     assert (config.schedule, config.validation_fraction) == ("linear", 0.0)
-    assert config.recalibrate_norm
+    assert config.recalibrate_norm == "on"
     assert config.tta != "one"
     assert (config.precision, config.threads, config.compile) == ("auto", 0, "auto")  # measured
 

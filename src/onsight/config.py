@@ -285,10 +285,11 @@ class Config(BaseModel):
         description="Decay per step of an exponential moving average of the weights. 0: off. "
         "Unless set, on when fine-tuning, with a decay that suits the number of steps.",
     )
-    recalibrate_norm: Annotated[bool, _TRAINING] = Field(
-        False,
-        description="After training, recompute the batch norm statistics on 4,096 training images "
-        "without augmentation.",
+    recalibrate_norm: Annotated[Literal["auto", "on", "off"], _TRAINING] = Field(
+        "auto",
+        description="Before each evaluation, recompute the batch norm statistics on 1,024 training "
+        "images without augmentation. auto: only in the first 200 steps, in which they lag behind "
+        "the weights.",
     )
     clip_norm: Annotated[float, _TRAINING, AFFECTS_STEP_TIME] = Field(
         0.0, ge=0, description="Clip the gradient norm to this value. 0: off."

@@ -1,18 +1,21 @@
 """Oracle: statistics computed in float64, batch by batch."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import onsight
+from onsight.config import make_config
 from onsight.data.loader import Images
 from onsight.data.normalization import Normalization
 from onsight.evaluation.predictions import BATCH_SIZE
 from onsight.models.classifier import Classifier
 from onsight.report.console import SilentReporter
 from onsight.step import calibrate as recalibrate
-from onsight.step.calibrate import recalibrate_norms
+from onsight.step.calibrate import count_recalibrated_steps, recalibrate_norms
 from onsight.tensorfile import read_tensors
 
 CPU = torch.device("cpu")
@@ -90,10 +93,15 @@ def weights_of(run):
     return read_tensors(run.model)[0]
 
 
+def validation_losses(run):
+    lines = (run.path / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["validation_loss"] for line in lines]
+
+
 @pytest.mark.parametrize("fields", [{}, {"ema": 0.9}])
 def test_a_run_evaluates_and_saves_the_new_statistics(bars, tmp_path, fields):
-    with_it = onsight.train(bars, out=tmp_path / "a", recalibrate_norm=True, **FAST | fields)
-    without = onsight.train(bars, out=tmp_path / "b", **FAST | fields)
+    with_it = onsight.train(bars, out=tmp_path / "a", **FAST | fields)
+    without = onsight.train(bars, out=tmp_path / "b", recalibrate_norm="off", **FAST | fields)
     one, other = weights_of(with_it), weights_of(without)
     changed = {name for name in one if not torch.equal(one[name], other[name])}
     assert changed
@@ -103,9 +111,35 @@ def test_a_run_evaluates_and_saves_the_new_statistics(bars, tmp_path, fields):
     assert np.isfinite(again["loss"])
 
 
+def test_they_are_recomputed_only_while_they_lag_behind_the_weights(bars, tmp_path, monkeypatch):
+    always = onsight.train(bars, out=tmp_path / "a", recalibrate_norm="on", **FAST)
+    monkeypatch.setattr(recalibrate, "_LAGGING_STEPS", 7)  # an epoch has 6
+    early = onsight.train(bars, out=tmp_path / "b", **FAST)
+    first, second = zip(validation_losses(always), validation_losses(early), strict=True)
+    assert first[0] == first[1]
+    assert second[0] != second[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "steps"),
+    [
+        ({}, 200),
+        ({"norm_statistics": "batch"}, 200),
+        ({"norm_statistics": "frozen"}, 0),
+        ({"freeze": True}, 0),
+        ({"freeze": True, "recalibrate_norm": "on"}, 0),
+        ({"norm_statistics": "frozen", "recalibrate_norm": "on"}, np.inf),
+        ({"recalibrate_norm": "off"}, 0),
+    ],
+)
+def test_frozen_statistics_stay_unless_asked(fields, steps):
+    assert count_recalibrated_steps(make_config(fields), make_classifier().net) == steps
+    assert count_recalibrated_steps(make_config(fields), nn.Flatten()) == 0
+
+
 def test_a_frozen_backbone_keeps_its_own_statistics(bars, tmp_path):
     fields = {**FAST, "model": "test_resnet", "image_size": 16, "freeze": True, "plan": "default"}
-    with_it = onsight.train(bars, out=tmp_path / "a", recalibrate_norm=True, **fields)
+    with_it = onsight.train(bars, out=tmp_path / "a", recalibrate_norm="on", **fields)
     without = onsight.train(bars, out=tmp_path / "b", **fields)
     one, other = weights_of(with_it), weights_of(without)
     assert all(torch.equal(one[name], other[name]) for name in one)

@@ -103,7 +103,7 @@ def test_every_rank_reads_the_clock_of_the_first():
 
 def test_time_is_set_aside_for_evaluating_and_calibrating():
     deadline = Deadline(60, Clock(10.0))
-    config = make_config({"recalibrate_norm": False})
+    config = make_config({})
     assert reserve_evaluation(deadline, config, Images(500, 100, 900), 0.004) == 100
     # 900 images are tested; 100 fit the temperature, and 200 set the threshold of the detector.
     assert deadline.remaining() == pytest.approx(60 - 10 - (900 + 100 + 200) * 0.004)
@@ -115,7 +115,7 @@ def test_time_is_set_aside_for_evaluating_and_calibrating():
 )
 def test_validation_takes_at_most_a_tenth_of_the_time(validation, image_seconds, images):
     deadline = Deadline(100, Clock(0.0))
-    config = make_config({"recalibrate_norm": False})
+    config = make_config({})
     data = Images(500, validation, 100)
     assert reserve_evaluation(deadline, config, data, image_seconds) == images
 

@@ -85,7 +85,7 @@ def test_a_run_keeps_the_candidate_that_validates_best(bars, tmp_path, monkeypat
 
     monkeypatch.setattr(running, "fit", fit)
     kept = set()
-    for rate in (1e-4, 0.03):
+    for rate in (1e-4, 3e-3):
         run = onsight.train(
             bars,
             out=tmp_path / str(rate),

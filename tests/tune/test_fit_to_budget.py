@@ -65,14 +65,10 @@ def test_a_refusal_names_the_least_budget_and_a_size_that_fits():
     )
 
 
-def test_every_view_and_a_recalibration_count_as_evaluated():
-    assert evaluated_images(make_config({}), 900, 50, 100) == 100
-    assert evaluated_images(make_config({}), 900, 50, 0) == 50  # the only held-out part
-    assert evaluated_images(make_config({"tta": "flip-shift"}), 900, 50, 100) == 700
-    fields = {"recalibrate_norm": True}
-    assert evaluated_images(make_config(fields), 900, 50, 100) == 1000
-    assert evaluated_images(make_config(fields), 10_000, 50, 100) == 4196
-    assert evaluated_images(make_config(fields | {"freeze": True}), 900, 50, 100) == 100
+def test_every_view_counts_as_evaluated():
+    assert evaluated_images(make_config({}), 50, 100) == 100
+    assert evaluated_images(make_config({}), 50, 0) == 50  # the only held-out part
+    assert evaluated_images(make_config({"tta": "flip-shift"}), 50, 100) == 700
 
 
 def test_a_frozen_run_has_to_compute_features_of_four_images_a_class_besides(bars):

@@ -27,6 +27,7 @@ def test_a_trial_makes_the_same_steps_as_a_run(bars, tmp_path):
     assert len(trial.ids) == 120
     trial.timer(20)(12)
     fields = WHOLE | {"learning_rate": 0.01, "threads": 1, "model": "compact"}
+    fields |= {"recalibrate_norm": "off"}
     run = train(
         bars, out=tmp_path / "run", reporter=SilentReporter(), epochs=2, batch_size=20, **fields
     )

@@ -26,12 +26,13 @@ from onsight.report.console import Reporter
 from onsight.step.build import make_net, make_update
 from onsight.step.calibrate import (
     DETECTOR_IMAGES,
+    RECALIBRATION_IMAGES,
     TEMPERATURE_IMAGES,
+    count_recalibrated_steps,
     fit_detector_on_features,
     fit_detector_on_images,
     fit_temperature_on_images,
     fit_temperature_on_logits,
-    recalibrate_norms,
 )
 from onsight.text import fixed_percent, joined, percent
 from onsight.training.checkpoint import load_weights
@@ -113,11 +114,6 @@ def fit(planned: PlannedRun, shared: Shared, job: RunJob) -> Trained:
     job.world.wait_for_first_rank("best weights")
     load_weights(job.folder.best_weights, classifier.net)
     seconds = {"training": progress.training_seconds, "validation": progress.validation_seconds}
-    if config.recalibrate_norm and not config.freeze:  # a frozen backbone keeps its own
-        begun = time.perf_counter()
-        with job.world.watchdog_paused():  # every rank computes the same, in its own time
-            recalibrate_norms(classifier, data.dataset.images, data.dataset.ids(TRAIN))
-        seconds["recalibration"] = time.perf_counter() - begun
     return _calibrate(classifier, progress, seconds, planned, job)
 
 
@@ -253,6 +249,7 @@ def _make_trainer(
         {name: make_loader(split, batch_size) for name, split in watched.items()},
         config.seed,
         lambda batch: joined([dataset.pack.index.locators[i] for i in batch.ids.tolist()]),
+        count_recalibrated_steps(config, net),
     )
     lag = update.step.losses.lag + (world.size > 1)  # ranks stop a step after the first decides to
     pacer = _make_pacer(planned, trainer_data, images, lag, job)
@@ -268,12 +265,15 @@ def _make_pacer(
     if _trains_by_epochs(job):
         all_images = max(len(loader.ids) for loader in data.watched.values())
         return EpochPacer(config.epochs, steps_per_epoch, all_images, config.patience_epochs)
+    evaluated = len(data.watched) * images
+    if data.recalibrated_steps:
+        evaluated += min(RECALIBRATION_IMAGES, len(data.loader.ids))
     pacer = DeadlinePacer(
         job.deadline,
         steps_per_epoch,
         estimates.step_seconds,
         images,
-        len(data.watched) * images * estimates.image_seconds,
+        evaluated * estimates.image_seconds,
         lag,
         config.patience_epochs,
     )

@@ -15,6 +15,7 @@ from onsight.evaluation.predictions import PredictionTable, evaluate_batches
 from onsight.evaluation.results import EpochRow
 from onsight.models.classifier import Classifier
 from onsight.ranks.ddp import gather_per_image
+from onsight.step.calibrate import recalibrate_norms
 from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.update import Update
 from onsight.training.checkpoint import Checkpoint
@@ -39,12 +40,15 @@ class TrainerData:
         watched: Of the splits that are evaluated, by name.
         seed: Of the order of the training images.
         name_images: Returns the names of a batch's images, for messages.
+        recalibrated_steps: During so many steps, batch norm statistics are recomputed before each
+            evaluation.
     """
 
     loader: Loader
     watched: Mapping[str, Loader]
     seed: int
     name_images: Callable[[Batch], str]
+    recalibrated_steps: float = 0
 
 
 class Trainer:
@@ -219,6 +223,7 @@ class Trainer:
         """Evaluate a number of images of each watched split; keep the row and the best weights."""
         now = self.progress
         before = now.validation_seconds
+        self._recalibrate_norms()
         tables = {name: self.evaluate(name, images) for name in self.data.watched}
         if images:
             now.last_evaluation_seconds = now.validation_seconds - before
@@ -234,6 +239,15 @@ class Trainer:
         self.listener.epoch_finished(row)
         self.checkpoints.save_epoch(self.classifier, row)
         self._keep_best(row)
+
+    def _recalibrate_norms(self) -> None:
+        """Recompute the statistics of batch norms while they lag behind the weights."""
+        now, loader = self.progress, self.data.loader
+        if now.steps_done < self.data.recalibrated_steps:
+            begun = time.perf_counter()
+            with self.world.watchdog_paused():  # every rank computes the same, in its own time
+                recalibrate_norms(self.classifier, loader.images, loader.ids)
+            now.validation_seconds += time.perf_counter() - begun
 
     def _keep_best(self, row: Mapping[str, Any]) -> bool:
         """Save the weights unless earlier ones validated better; always without validation.

@@ -91,8 +91,8 @@ def reserve_evaluation(
     for training, and none if those are too few to tell anything. The same time is set aside once
     more for the temperature, and twice more at most for the out-of-distribution detector.
     """
-    training, validation, test = (len(dataset.ids(part)) for part in (TRAIN, VALIDATION, TEST))
-    tested = evaluated_images(config, training, validation, test)
+    validation, test = (len(dataset.ids(part)) for part in (VALIDATION, TEST))
+    tested = evaluated_images(config, validation, test)
     release_evaluation(deadline)
     deadline.reserve("evaluation", tested * image_seconds)
     images = 0 if config.freeze else validation  # a fitted head comes with its validation

@@ -24,7 +24,6 @@ from onsight.data.sources.source import Source
 from onsight.errors import BudgetTooSmall
 from onsight.models.classifier import VIEWS
 from onsight.ranks.world import World
-from onsight.step.calibrate import RECALIBRATION_IMAGES
 from onsight.tune.batch_size import MIN_BATCH_SIZE
 from onsight.tune.budget import Budget
 from onsight.tune.pace import Pace, Size, measure_pace
@@ -74,7 +73,7 @@ class Undecoded:
         test = count[TEST] or round(config.test_fraction * free)
         validation = count[VALIDATION] or round(config.validation_fraction * free)
         asked = config.batch_size if "batch_size" in config.model_fields_set else MIN_BATCH_SIZE
-        evaluated = evaluated_images(config, free, validation, test)
+        evaluated = evaluated_images(config, validation, test)
         if config.freeze:  # with the features of fewer images, a refusal says more than a head
             evaluated += min(free, MIN_PER_CLASS * len(self.source.index.classes))
         decoded = count_required_images(self.source) if self.is_limited else len(splits)
@@ -161,13 +160,10 @@ _MARGIN = 1.1  # what a user is told to give: a busier moment must not refuse it
 _SIDES = (192, 160, 128, 112, 96, 64, 48, 32)  # pixels, offered instead of larger ones
 
 
-def evaluated_images(config: Config, training: int, validation: int, test: int) -> int:
+def evaluated_images(config: Config, validation: int, test: int) -> int:
     """How many images pass through the network after training, apart from its validation."""
     views = 1 + len(VIEWS.get(config.tta, ()))
-    again = (
-        min(RECALIBRATION_IMAGES, training) if config.recalibrate_norm and not config.freeze else 0
-    )
-    return views * (test or validation) + again
+    return views * (test or validation)
 
 
 def least_budget_seconds(
