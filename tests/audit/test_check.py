@@ -11,9 +11,9 @@ from PIL import Image
 
 import onsight
 from onsight.audit import check as check_module
-from onsight.audit import labels
 from onsight.audit.run_check import write_clean_manifest
 from onsight.cli import main
+from onsight.data.duplicates.candidates import resize_to_planes
 from onsight.data.sources.find import find_source
 from onsight.errors import DataError, OutputError
 from onsight.report.console import SilentReporter
@@ -21,10 +21,14 @@ from onsight.report.console import SilentReporter
 QUIET = SilentReporter()
 
 
+def reduce_images(pack, *_):
+    """Images of 16x16 pixels in place of features, which takes a moment."""
+    return resize_to_planes(pack.take(np.arange(len(pack))), 16).flatten(1) / 255
+
+
 @pytest.fixture(autouse=True)
-def no_weights(monkeypatch):
-    """Labels are checked on reduced images, which takes a moment."""
-    monkeypatch.setattr(labels, "has_offline_weights", lambda name: False)
+def no_backbone(monkeypatch):
+    monkeypatch.setattr(check_module, "embed_images", reduce_images)
 
 
 def image(kind: str, seed: int, side: int = 40) -> Image.Image:
@@ -65,7 +69,7 @@ def faulty(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def audit(faulty):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(labels, "has_offline_weights", lambda name: False)
+        patch.setattr(check_module, "embed_images", reduce_images)
         return onsight.check(faulty, reporter=QUIET)
 
 

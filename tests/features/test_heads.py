@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import NearestCentroid
 
+from onsight.features import heads
 from onsight.features.choose_head import choose_head
 from onsight.features.heads import (
     HeadSettings,
@@ -40,7 +41,12 @@ def test_logistic_regression_is_scikit_learns(penalty, is_weighted):
     features, labels = clouds(200)
     weights = torch.linspace(0.2, 1.8, 200).double() if is_weighted else None
     head = fit_logistic(
-        features, labels, LinearHead.zeros(CLASSES, features), penalty, weights, iterations=1000
+        features.split(70),
+        labels,
+        LinearHead.zeros(CLASSES, features),
+        penalty,
+        weights,
+        iterations=1000,
     )
     oracle = LogisticRegression(C=1 / (200 * penalty), tol=1e-9, max_iter=5000)
     oracle.fit(features.numpy(), labels.numpy(), None if weights is None else weights.numpy())
@@ -53,16 +59,16 @@ def test_logistic_regression_is_scikit_learns(penalty, is_weighted):
 def test_a_warm_start_leads_to_the_same_head():
     features, labels = clouds(200)
     cold = fit_logistic(
-        features, labels, LinearHead.zeros(CLASSES, features), 0.01, iterations=1000
+        [features], labels, LinearHead.zeros(CLASSES, features), 0.01, iterations=1000
     )
-    other = fit_logistic(features, labels, LinearHead.zeros(CLASSES, features), 1.0)
-    warm = fit_logistic(features, labels, other, 0.01, iterations=1000)
+    other = fit_logistic([features], labels, LinearHead.zeros(CLASSES, features), 1.0)
+    warm = fit_logistic([features], labels, other, 0.01, iterations=1000)
     assert torch.allclose(cold.weight, warm.weight, atol=1e-4)
 
 
 def test_class_means_are_scikit_learns_nearest_centroid():
     features, labels = clouds(100)
-    head = fit_class_means(features, labels, CLASSES)
+    head = fit_class_means(features.split(30), labels, CLASSES)
     oracle = NearestCentroid().fit(features.numpy(), labels.numpy())
     unseen, _ = clouds(500, seed=5)
     assert np.array_equal(head(unseen).argmax(1).numpy(), oracle.predict(unseen.numpy()))
@@ -71,7 +77,7 @@ def test_class_means_are_scikit_learns_nearest_centroid():
 def test_a_class_without_images_is_never_nearest():
     features, labels = clouds(40)
     some = labels != 2
-    head = fit_class_means(features[some], labels[some], CLASSES)
+    head = fit_class_means([features[some]], labels[some], CLASSES)
     assert not (head(features).argmax(1) == 2).any()
 
 
@@ -85,6 +91,32 @@ def test_a_folded_head_gives_the_same_logits_for_plain_features():
     standard = scale.apply(features)
     varied = [column for column in range(20) if column != 4]
     assert torch.allclose(standard.std(dim=0, correction=0)[varied], torch.ones(19).double())
+
+
+@pytest.mark.parametrize("settings", [HeadSettings(0.01), HeadSettings(None), HiddenSettings(0)])
+def test_float16_features_are_fitted_like_float32_ones_however_they_are_divided(
+    settings, monkeypatch
+):
+    features, labels = clouds(200)
+    features = features.half().float() * 3 + 5
+    whole = settings.fit(labelled(features, labels), CLASSES)
+    monkeypatch.setattr(heads, "_BLOCK", 64)
+    monkeypatch.setattr(heads, "_MAX_CONVERTED", 1000)
+    halves = labelled(features.half(), labels)
+    divided = settings.fit(halves, CLASSES)
+    expected, found = whole(features), heads.compute_logits(divided, halves.views[0])
+    assert found.dtype == torch.float32
+    assert (expected - found).abs().max() < 0.02 * expected.abs().max()
+
+
+def test_many_features_are_not_kept_in_float32(monkeypatch):
+    features, _ = clouds(200)
+    scale = heads.Standardization.of(features.half())
+    assert heads.StandardisedFeatures(features.half(), scale)._converted is not None
+    monkeypatch.setattr(heads, "_MAX_CONVERTED", features.numel() - 1)
+    many = heads.StandardisedFeatures(features.half(), scale)
+    assert many._converted is None
+    assert torch.cat(list(many)).mean(dim=0).abs().max() < 1e-2
 
 
 def test_many_validation_images_judge_alone():

@@ -142,7 +142,9 @@ def test_normalization_of_published_weights():
 
 @pytest.mark.parametrize("name", ["compact", "my_nets:Net"])
 def test_pretrained_needs_published_weights(name):
-    with pytest.raises(ModelError, match=f"'{name}' has no published weights.*onsight.pretrained"):
+    with pytest.raises(
+        ModelError, match=f"'{name}' has no published weights.*tf_efficientnet_lite0 --pretrained"
+    ):
         make_model(name, (1, 28, 28), 3, pretrained=True)
 
 

@@ -81,7 +81,7 @@ def test_missing_facts_are_named(name):
 
 def test_a_model_file_with_damaged_facts_is_named(tmp_path):
     path = tmp_path / "model.safetensors"
-    facts = {"format": "onsight-model", "version": 2, "model": "linear", "classes": ["a", "b"]}
+    facts = {"format": "onsight-model", "version": 3, "model": "linear", "classes": ["a", "b"]}
     facts |= {"results": {}, "provenance": {}}
     weights = {"onsight.seen": torch.zeros(0, dtype=torch.int64)}
     weights |= make_model("linear", (3, 28, 32), 2).state_dict()

@@ -219,8 +219,8 @@ def test_a_budgeted_head_is_repeated_bit_for_bit(bars, tmp_path, backbone):
             line = {"decision": f"{view} training features", "value": 32}
             file.write(json.dumps(line) + "\n")
     other = train(bars, tmp_path / "other", config_file=fewer / "config.toml")
-    assert not read_tensors(other.model)[0]["fc.weight"].equal(
-        read_tensors(first.model)[0]["fc.weight"]
+    assert not read_tensors(other.model)[0]["all_layers_head.weight"].equal(
+        read_tensors(first.model)[0]["all_layers_head.weight"]
     )
 
 

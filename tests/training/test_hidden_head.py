@@ -162,7 +162,7 @@ def run(patterns, train_once):
 def test_the_model_file_predicts_what_the_run_said(run, patterns):
     file = load_model_file(run.path)
     assert file.hidden_units == 512
-    assert {"fc.first.weight", "fc.last.bias"} <= file.weights.keys()
+    assert {"all_layers_head.first.weight", "all_layers_head.last.bias"} <= file.weights.keys()
     again = onsight.evaluate(run.path, patterns)
     assert again["confusion"] == run.results["confusion"]
     assert again["loss"] == run.results["loss"]
@@ -178,10 +178,12 @@ def test_features_are_those_of_the_backbone(run, patterns):
     paths = sorted(patterns.rglob("*.png"))[:5]
     features = torch.from_numpy(predictor.embed(paths))
     assert features.shape == (5, 96)
-    net = predictor.classifier.net
+    head, inputs = predictor.classifier.net.all_layers_head, []
+    with head.register_forward_pre_hook(lambda _, received: inputs.append(received[0])):
+        expected = torch.from_numpy(predictor.predict_proba(paths))
+    assert torch.equal(torch.cat(inputs)[:, :96], features)
     with torch.inference_mode():
-        logits = net.fc(features) / predictor.classifier.temperature
-    expected = torch.from_numpy(predictor.predict_proba(paths))
+        logits = head(torch.cat(inputs)) / predictor.classifier.temperature
     assert torch.allclose(logits.softmax(dim=1), expected, atol=1e-5)
 
 
@@ -205,5 +207,5 @@ def test_a_file_with_impossible_units_is_refused(run, tmp_path, units):
 def test_units_that_do_not_fit_the_weights_are_named(run):
     file = load_model_file(run.path)
     object.__setattr__(file, "hidden_units", 8)
-    with pytest.raises(ModelError, match=r"fc\.first\.weight is \(512, 96\)"):
+    with pytest.raises(ModelError, match=r"all_layers_head\.first\.weight is \(512, 496\)"):
         build_model(file)

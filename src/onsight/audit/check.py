@@ -34,6 +34,7 @@ from onsight.evaluation.statistics import wilson
 from onsight.files import user_path
 from onsight.hardware.devices import choose_device
 from onsight.installation import explain_missing, is_installed
+from onsight.models.timm_nets import OFFLINE_MODEL
 from onsight.report.console import Reporter
 from onsight.text import percent
 
@@ -89,10 +90,10 @@ def check(
         features = embed_images(dataset.pack, cache, choose_device(device).value, reporter)
         groups = _group_copies(dataset, near_duplicates)
         labels = dataset.pack.index.labels
-        predictions = predict_out_of_fold(features.values, labels, groups)
+        predictions = predict_out_of_fold(features, labels, groups)
         note = (
             f"labels were checked by {USUAL_FOLDS}-fold cross-validation on "
-            f"{features.description}: {_describe_agreement(predictions)}"
+            f"features of {OFFLINE_MODEL}: {_describe_agreement(predictions)}"
         )
     findings = _collect(dataset, near_duplicates, predictions)
     shown = [finding for finding in findings if finding.id not in ignored_ids]

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from onsight.audit.dataset import CheckedDataset
 from onsight.audit.finding import AuditFinding, AuditItem
-from onsight.data.duplicates.candidates import resize_to_planes
 from onsight.data.loader import Images, Loader
 from onsight.data.normalization import Normalization
 from onsight.data.pack import Pack
@@ -31,24 +30,15 @@ from onsight.features.feature_pass import (
 from onsight.features.heads import HeadSettings, LabelledFeatures
 from onsight.models.catalog import expected_input, make_model
 from onsight.models.classifier import Classifier
-from onsight.models.timm_nets import OFFLINE_MODEL, has_offline_weights, offline_hint
+from onsight.models.timm_nets import OFFLINE_MODEL
 from onsight.report.console import Reporter
 from onsight.report.sentences import pair_sentence
 from onsight.text import plural
 
 _MIN_SIDE = 96  # pixels: smaller images are enlarged for the backbone
-_PIXEL_ROWS = 1024  # images per batch if their pixels are the features
-_PIXELS = 16  # side of the reduced images that serve as features without a backbone
 _PENALTY_IMAGES = 2000  # sample size for choosing a penalty
 _RARE = 20  # distinct images; fewer are hard to learn from, and too few to evaluate on
 _IMBALANCE = 10  # ratio of the largest class to a rare one
-
-
-class FeatureTable(NamedTuple):
-    """Features of all images in the order of the pack."""
-
-    values: Tensor  # float32 (n, D)
-    description: str
 
 
 class OutOfFoldPredictions(NamedTuple):
@@ -65,17 +55,8 @@ class OutOfFoldPredictions(NamedTuple):
 
 def embed_images(
     pack: Pack, cache_folder: Path | None, device: torch.device, reporter: Reporter
-) -> FeatureTable:
-    """Return features of a pretrained backbone, cached; without its weights, reduced images.
-
-    Raises DiskError.
-    """
-    if not has_offline_weights(OFFLINE_MODEL):
-        reporter.say(
-            f"labels are checked on {_PIXELS}x{_PIXELS} pixels, for lack of pretrained weights: "
-            f"{offline_hint()}"
-        )
-        return FeatureTable(_reduce_images(pack), f"{_PIXELS}x{_PIXELS} pixels")
+) -> Tensor:
+    """Return features (n, D) of a pretrained backbone, cached. Raises DiskError."""
     classifier = _load_backbone(pack, device)
     ids = torch.arange(len(pack))
     loader = feature_loader(Loader(Images.of(pack), ids, 1, device))
@@ -85,8 +66,7 @@ def embed_images(
             return compute_features(classifier, loader.in_order(), progress=bar.advance)
 
     key = features_key(classifier, pack.format, torch.from_numpy(pack.digests))
-    values = FeatureStore(cache_folder).get(key, compute, len(pack))
-    return FeatureTable(values, f"features of {OFFLINE_MODEL}")
+    return FeatureStore(cache_folder).get(key, compute, len(pack))
 
 
 def predict_out_of_fold(
@@ -209,11 +189,3 @@ def _load_backbone(pack: Pack, device: torch.device) -> Classifier:
     assert expected is not None
     normalization = Normalization(*expected.scaling(channels), size if scale > 1 else None)
     return Classifier(net.to(device), normalization, "fp32", device)
-
-
-def _reduce_images(pack: Pack) -> Tensor:
-    parts = [
-        resize_to_planes(pack.take(numbers), _PIXELS).flatten(1) / 255
-        for numbers in np.array_split(np.arange(len(pack)), -(-len(pack) // _PIXEL_ROWS))
-    ]
-    return torch.cat(parts)

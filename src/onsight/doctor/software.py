@@ -116,16 +116,13 @@ def check_ranks() -> CheckResult:
 def check_pretrained() -> CheckResult:
     """Report which ImageNet weights are installed for use offline."""
     models = offline_models()
-    if models:
-        message = (
-            f"ImageNet weights of {joined(models)} are installed, for use offline: "
-            f"--model {models[0]} --pretrained."
-        )
-    else:
-        message = "No pretrained weights are installed; timm's come from the Hugging Face Hub."
+    message = (
+        f"ImageNet weights of {joined(models)} are installed, for use offline: "
+        f"--model {models[0]} --pretrained."
+    )
     hint = offline_hint()
     remedy = f"For use offline, {hint}." if hint else ""
-    return CheckResult("note", message, remedy, {"offline": bool(models), "models": models})
+    return CheckResult("note", message, remedy, {"models": models})
 
 
 def _try_torchvision() -> str:

@@ -86,6 +86,8 @@ def _without_local_paths(file: ModelFile, data_name: str) -> ModelFile:
 def _why_no_timm(file: ModelFile) -> str:
     if file.model in builtin_names() or is_user_spec(file.model):
         return f"'{file.model}' is not one of its networks"
+    if file.uses_all_layers:
+        return "its head is on intermediate layers too, unlike those of timm's networks"
     if file.hidden_units:
         return "Onsight gave its head a hidden layer, which timm's networks do not have"
     return ""

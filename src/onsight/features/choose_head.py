@@ -16,6 +16,7 @@ from onsight.features.heads import (
     HiddenSettings,
     LabelledFeatures,
     LinearHead,
+    compute_logits,
     fit_linear,
 )
 
@@ -136,7 +137,7 @@ def measure_learning_curve(
         for fitted, evaluated in rounds:
             order = torch.randperm(len(fitted), generator=torch.Generator().manual_seed(0))
             part = fitted.take(order[: max(1, int(share * len(fitted)))])
-            logits: Tensor = settings.fit(part, classes, class_weights)(evaluated.views[0])
+            logits = compute_logits(settings.fit(part, classes, class_weights), evaluated.views[0])
             images += len(part)
             correct += int((logits.argmax(dim=1) == evaluated.labels).sum())
             total += len(evaluated)
@@ -173,7 +174,7 @@ def _try_settings(
 
 def _evaluate(heads: list[LinearHead], rounds: list[Round]) -> Tensor:
     pairs = zip(heads, rounds, strict=True)
-    return torch.cat([head(evaluated.views[0]) for head, (_, evaluated) in pairs])
+    return torch.cat([compute_logits(head, evaluated.views[0]) for head, (_, evaluated) in pairs])
 
 
 def _is_better(candidate: ChosenHead, best: ChosenHead) -> bool:

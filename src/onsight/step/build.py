@@ -14,6 +14,7 @@ from onsight.data.normalization import Normalization
 from onsight.errors import ConfigError
 from onsight.models.catalog import load_weights, make_model
 from onsight.models.head import freeze_backbone
+from onsight.models.intermediate import use_intermediate_layers
 from onsight.models.trial_forward import (
     check_output,
     find_narrow_input,
@@ -58,6 +59,8 @@ def make_net(
             weights=config.weights,
             report=announce,
         )
+        if config.freeze and config.loss == "cross-entropy":
+            module = use_intermediate_layers(module, shape, len(dataset.classes))
     else:
         check_output(module, shape, len(dataset.classes), config.model)
         if config.weights:

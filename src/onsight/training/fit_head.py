@@ -38,11 +38,18 @@ from onsight.features.heads import (
     HiddenSettings,
     LabelledFeatures,
     LinearHead,
+    compute_logits,
     count_hidden_fit_operations,
 )
 from onsight.models.catalog import is_user_spec
 from onsight.models.classifier import Classifier
-from onsight.models.head import HiddenHead, find_head, set_hidden_head, set_linear_head
+from onsight.models.head import (
+    HiddenHead,
+    feature_size,
+    find_head,
+    set_hidden_head,
+    set_linear_head,
+)
 from onsight.step.build import loss_weights
 from onsight.step.calibrate import DETECTOR_IMAGES
 from onsight.step.fine_tuning import HEAD_SHARE
@@ -71,8 +78,8 @@ class FittedHead:
         seconds: Time for features and fitting.
         validation_logits: The head's logits of the validation images, (n, K).
         validation_labels: Their labels, (n,).
-        validation_features: Their features, (n, D).
-        training_features: Features of the first 1,000 training images, (m, D).
+        validation_features: Their features of the last layer, (n, D).
+        training_features: The same of the first 1,000 training images, (m, D).
         refit_head: A head with the same settings fitted on the validation images too, to replace
             the head that they evaluated. None if that one is final.
         refit_images: Images that refit_head was fitted on.
@@ -140,9 +147,9 @@ def fit_head(
     ):
         chosen, head = try_hidden_layer(chosen, head, train, validation, class_weights, config.seed)
     set_head(net, head)
-    logits = head(validation.views[0])
+    logits = compute_logits(head, validation.views[0])
     seconds = time.perf_counter() - started
-    train_loss = _mean_loss(head(train.views[0]), train.labels)
+    train_loss = _mean_loss(compute_logits(head, train.views[0]), train.labels)
     row = _make_row(train_loss, logits, validation.labels, loader.images, seconds)
     summary = _summarise(chosen, train, loader, seconds)
     fit_seconds = seconds_before - loader.left_seconds()  # nan without a deadline
@@ -162,12 +169,17 @@ def fit_head(
         seconds=time.perf_counter() - started,
         validation_logits=logits,
         validation_labels=validation.labels,
-        validation_features=validation.views[0],
-        training_features=train.views[0, :DETECTOR_IMAGES],
+        validation_features=take_last_layer(net, validation.views[0]),
+        training_features=take_last_layer(net, train.views[0, :DETECTOR_IMAGES]),
         refit_head=refit_head,
         refit_images=len(refit_data) if refit_data else 0,
         learning_curve=tuple(learning_curve),
     )
+
+
+def take_last_layer(net: nn.Module, features: Tensor) -> Tensor:
+    """Return those of a head's inputs (n, D) that are features of the last layer, in float32."""
+    return features[:, : feature_size(net)].float()
 
 
 def set_head(net: nn.Module, head: LinearHead | HiddenHead) -> None:
@@ -273,7 +285,7 @@ class _FeatureLoader:
     def _load(self, ids: Tensor, view: str, deadline: float) -> Tensor:
         dataset = self.data.dataset
         digests = torch.from_numpy(dataset.pack.digests)[ids]
-        key = features_key(self.classifier, dataset.format, digests, view)
+        key = features_key(self.classifier, dataset.format, digests, view, for_head=True)
         kind = view, self.classifier.normalization, self.classifier.precision
 
         def load_shared() -> Tensor:
@@ -287,7 +299,7 @@ class _FeatureLoader:
         started = time.perf_counter()
         with self.job.reporter.bar(f"features ({view})", len(ids)) as bar:
             features = compute_features(
-                self.classifier, loader.in_order(), view, bar.advance, deadline
+                self.classifier, loader.in_order(), view, bar.advance, deadline, for_head=True
             )
         self.seconds += time.perf_counter() - started
         self.images += len(features)
@@ -328,8 +340,8 @@ def try_hidden_layer(
     settings = HiddenSettings(seed)
     hidden = settings.fit(train, chosen.logits.shape[1], class_weights)
     features, labels = validation.views[0], validation.labels
-    logits: Tensor = hidden(features)
-    if not is_clearly_better(logits, linear(features), labels):
+    logits = compute_logits(hidden, features)
+    if not is_clearly_better(logits, compute_logits(linear, features), labels):
         return chosen, linear
     return replace(chosen, settings=settings, logits=logits, labels=labels), hidden
 

@@ -9,6 +9,7 @@ from onsight.data.index import TRAIN, VALIDATION
 from onsight.models.classifier import Classifier
 from onsight.models.file import ModelFile, image_keys
 from onsight.models.head import hidden_units
+from onsight.models.intermediate import IntermediateNet
 from onsight.models.preprocessing import Preprocessing
 
 
@@ -34,4 +35,5 @@ def make_model_file(
         temperature=classifier.temperature,
         out_of_distribution=classifier.out_of_distribution,
         hidden_units=hidden_units(classifier.net),
+        uses_all_layers=isinstance(classifier.net, IntermediateNet),
     )

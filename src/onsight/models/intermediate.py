@@ -1,0 +1,109 @@
+"""A head on the last and intermediate layers of a network of timm.
+
+Their features come from one forward pass, and classify images that differ from those of the
+pretraining better than the last layer's alone (Evci et al., "Head2Toe", ICML 2022).
+
+B batch, C channels, H height, W width, D features, K classes.
+"""
+
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from onsight.models.head import capturing_features, find_head
+from onsight.models.trial_forward import preserving_modes
+
+_BLOCKS = 5  # of the last blocks; earlier ones have few channels and added nothing (NOTEBOOK.md)
+
+
+class IntermediateNet(nn.Module):
+    """A network of timm whose head also receives the mean of the outputs of its last blocks.
+
+    Maps float (B, C, H, W) to logits (B, K).
+
+    Args:
+        net: The network, which loses its own head.
+        last_features: The size of its own features.
+        features: The size of all features.
+        classes: The number of classes K.
+    """
+
+    def __init__(self, net: nn.Module, last_features: int, features: int, classes: int) -> None:
+        super().__init__()
+        reset_classifier: Any = net.reset_classifier
+        reset_classifier(0)
+        self.net = net
+        self.last_features = last_features
+        self.last_layer = nn.Identity()  # receives the features of the last layer
+        self.all_layers_head = nn.Linear(features, classes)
+        nn.init.zeros_(self.all_layers_head.weight)
+        nn.init.zeros_(self.all_layers_head.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits (B, K) of images (B, C, H, W)."""
+        last, *others = compute_layers(self.net, images)
+        logits: Tensor = self.all_layers_head(torch.cat([self.last_layer(last), *others], dim=1))
+        return logits
+
+
+def use_intermediate_layers(net: nn.Module, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """Give a network of timm a head on its last and intermediate layers.
+
+    Args:
+        net: The network.
+        shape: The shape (C, H, W) of an image.
+        classes: The number of classes K.
+
+    Returns:
+        The network with the new head, whose weights are zero; or the network itself if timm does
+        not give access to its intermediate layers.
+    """
+    head = find_head(net)
+    if not isinstance(head, nn.Linear) or head.bias is None or not _has_intermediate_layers(net):
+        return net
+    images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+    images = images.to(head.weight.device)
+    with preserving_modes(net), torch.no_grad():
+        net.eval()
+        try:
+            with capturing_features(net) as captured:
+                net(images)
+            layers = compute_layers(net, images)
+        except (RuntimeError, TypeError, ValueError, AssertionError):  # not for this architecture
+            return net
+    last = layers[0]
+    if captured[0].shape != last.shape or not torch.allclose(
+        captured[0], last, rtol=1e-3, atol=1e-3
+    ):
+        return net  # the architecture computes them in another way
+    sizes = [layer.shape[1] for layer in layers]
+    return IntermediateNet(net, sizes[0], sum(sizes), classes)
+
+
+def compute_layers(net: nn.Module, images: Tensor) -> list[Tensor]:
+    """Return the features of the last layer, then the mean outputs of the last blocks.
+
+    Args:
+        net: A network of timm.
+        images: (B, C, H, W).
+
+    Returns:
+        Features (B, D) of each layer.
+    """
+    forward: Any = net.forward_intermediates
+    head: Any = net.forward_head
+    options = {"extra_blocks": True} if "extra_blocks" in signature(forward).parameters else {}
+    final, maps = forward(images, indices=_count_blocks(net, bool(options)), **options)
+    return [head(final, pre_logits=True), *(values.mean(dim=(2, 3)) for values in maps)]
+
+
+def _has_intermediate_layers(net: nn.Module) -> bool:
+    methods = ("forward_intermediates", "forward_head", "reset_classifier")
+    return all(callable(getattr(net, name, None)) for name in methods)
+
+
+def _count_blocks(net: nn.Module, has_extra_blocks: bool) -> int:
+    blocks: Any = net.blocks if has_extra_blocks else net.feature_info
+    return min(_BLOCKS, len(blocks))
