@@ -23,7 +23,7 @@ SIZES = [
     ((37, 24), (9, 24)),
     ((500, 33), (1, 1)),
 ]
-SIDES = [(128, 64), (224, 64), (160, 96), (500, 64), (300, 97), (37, 9), (33, 1), (500, 1)]
+SIDES = [(128, 64), (224, 64), (160, 96), (500, 64), (300, 97), (192, 6), (33, 1), (500, 1)]
 sized = pytest.mark.parametrize(("before", "after"), SIZES)
 
 
@@ -98,9 +98,9 @@ def test_one_product_is_within_about_a_grey_level_of_torchs_antialiasing(before,
     images = draw_images((before, 40), count=8)
     planes = images.permute(0, 3, 1, 2).double()
     expected = F.interpolate(planes, (after, 40), mode="bilinear", antialias=True)
-    # Each cumulative sum of weights is off by 1/2048 at most.
+    # Sums of weights are off by up to 1/2048, which shows in strongly shrunk noise.
     steps = planes.diff(dim=2).abs().sum(dim=2, keepdim=True)
-    limit = 0.5 + steps / 2048 if after == 1 else torch.tensor(1.1)
+    limit = 0.5 + steps / 2048 if before > 8 * after else torch.tensor(1.1)
     small = shrink(images, (after, 40))
     assert ((small.permute(0, 3, 1, 2) - expected).abs() <= limit).all()
     turned = shrink(images.transpose(1, 2), (40, after))

@@ -34,9 +34,8 @@ def shrink(images: Tensor, size: tuple[int, int]) -> Tensor:
     """
     device = images.device
     height, width = images.shape[1:3]
-    weights = _cached_weights((height, width), size, device)
     with torch.autocast(device.type, enabled=False):  # it would round weights to bf16
-        return apply_weights(images, *weights)
+        return apply_weights(images, *_cached_weights((height, width), size, device))
 
 
 def shrink_images(images: Images, size: tuple[int, int]) -> Images:
