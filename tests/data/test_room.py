@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-import torchvision.transforms.v2.functional as reference
 from augmented import augment
 from PIL import Image
 
@@ -15,7 +14,7 @@ from onsight.data import transforms
 from onsight.data.augment import Augmentation
 from onsight.data.dataset import choose_packed_size, choose_size, open_dataset
 from onsight.data.loader import Batch
-from onsight.data.normalization import Normalization, resize_batch
+from onsight.data.normalization import Normalization
 from onsight.data.sources.find import find_source
 from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter
@@ -88,15 +87,6 @@ def test_the_whole_seen_from_the_room_is_nearly_the_whole_seen_directly(photos):
     assert seen.shape == (60, 3, 28, 28)
     off = (seen - direct.images.permute(0, 3, 1, 2)).abs()
     assert off.mean() < 2  # grey values
-
-
-def test_resize_is_the_usual_one_with_antialiasing():
-    images = torch.randint(0, 256, (3, 37, 32, 3), dtype=torch.uint8)
-    planes = images.permute(0, 3, 1, 2).double()
-    expected = reference.resize(planes, [28, 20], antialias=True).permute(0, 2, 3, 1)
-    assert torch.allclose(
-        resize_batch(images, (28, 20)).double(), expected, atol=1e-3
-    )  # grey values
 
 
 def test_images_of_the_inputs_size_are_not_touched():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,11 +13,13 @@ from torch import nn
 
 import onsight
 from odd_files import odd_files
+from onsight.data.shrink import shrink
 from onsight.errors import ModelError
 from onsight.evaluation.out_of_distribution import logits_and_scores
+from onsight.export.int8 import write_int8
 from onsight.export.to_onnx import write_onnx
 from onsight.export.whole import as_program
-from onsight.inference.onnx_runner import load_onnx
+from onsight.inference.onnx_runner import INPUT, load_onnx
 from onsight.models.classifier import Classifier
 from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
@@ -95,17 +98,35 @@ def test_odd_images_have_the_same_label_within_a_ten_thousandth(trained, onnx_fi
     assert (found.argmax(1) == expected.argmax(1)).all()
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_resize_normalization_and_temperature_are_inside(tmp_path, count):
+@pytest.mark.parametrize(("count", "size"), [(1, (10, 8)), (3, (10, 8)), (3, (10, 15))])
+def test_resize_normalization_and_temperature_are_inside(tmp_path, count, size):
     torch.manual_seed(0)
-    net = Little().eval()
-    write_onnx(as_program(net, PREPARED, 2.5), FACTS, tmp_path / "little.onnx")
+    net, prepared = Little().eval(), PREPARED.model_copy(update={"input_size": size})
+    write_onnx(as_program(net, prepared, 2.5), FACTS, tmp_path / "little.onnx")
     images = torch.randint(0, 256, (count, 16, 12, 3), dtype=torch.uint8)
-    classifier = Classifier(net, PREPARED.normalization, "fp32", torch.device("cpu"), 2.5)
+    classifier = Classifier(net, prepared.normalization, "fp32", torch.device("cpu"), 2.5)
     expected = classifier(images).softmax(1).numpy()
     found = load_onnx(tmp_path / "little.onnx").run(images.numpy()).probabilities
     assert np.abs(found - expected).max() <= 1e-5
     assert expected.max() < 0.99  # so that a missing temperature would show
+
+
+@pytest.mark.parametrize("in_8_bits", [False, True])
+def test_the_graph_shrinks_images_to_the_bit(tmp_path, in_8_bits):
+    path = tmp_path / "little.onnx"
+    write_onnx(as_program(Little().eval(), PREPARED, 2.5), FACTS, path)
+    images = np.random.default_rng(0).integers(0, 256, (7, 16, 12, 3), np.uint8)
+    if in_8_bits:
+        write_int8(path, images, path)
+    model = onnx.load(path)
+    is_quantized = "QuantizeLinear" in {node.op_type for node in model.graph.node}
+    assert is_quantized == in_8_bits
+    pixels = next(node.input[0] for node in model.graph.node if node.op_type == "Div")
+    model.graph.output.add().name = pixels
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (found,) = session.run([pixels], {INPUT: images})
+    expected = shrink(torch.from_numpy(images), (10, 8)).permute(0, 3, 1, 2)
+    assert np.array_equal(found, expected.numpy())
 
 
 def test_the_file_is_sound_onnx_and_says_nothing_of_this_machine(onnx_file):

@@ -5,6 +5,7 @@ import torch
 from on_device import BATCH, DEVICE, IMAGES, IS_SIMULATED, config_and_images, make, steady
 
 from onsight.data.normalization import measure_normalization
+from onsight.data.shrink import shrink
 from onsight.evaluation.predictions import evaluate_batches
 from onsight.models.classifier import Classifier, TtaForward
 from onsight.tune import room as room_module
@@ -105,6 +106,19 @@ def test_the_same_batch_in_another_epoch_has_other_numbers(machine):
     first, again, other = (update.augment(batch, epoch, 0)[0].cpu() for epoch in (0, 0, 1))
     assert first.equal(again)
     assert not first.equal(other)
+
+
+def test_images_shrink_to_the_same_bits_in_tf32_and_under_autocast(machine):
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (5, 224, 160, 3), dtype=torch.uint8, generator=draw)
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
+            found = shrink(images.to(DEVICE), (64, 96))
+    finally:
+        torch.set_float32_matmul_precision(precision)
+    assert torch.equal(found.cpu(), shrink(images, (64, 96)))
 
 
 @pytest.mark.parametrize(("room", "place"), [(2.4, "device"), (1.01, "memory")])

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onsight.data.loader import Images
+from onsight.data.shrink import shrink
 
 _SAMPLE = 10_000  # images
 
@@ -39,14 +40,23 @@ class Normalization:
 
 
 def resize_batch(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resize images (B, H, W, C) with bilinear interpolation and antialiasing.
+    """Resize images (B, H, W, C): shrink what is larger, then enlarge what is smaller.
 
     Returns:
         float32 (B, *size, C) from 0 to 255.
     """
-    planes = images.permute(0, 3, 1, 2).float()
-    resized = F.interpolate(planes, size, mode="bilinear", antialias=True, align_corners=False)
-    return resized.permute(0, 2, 3, 1)
+    height, width = images.shape[1:3]
+    shrunk = shrink(images, (min(height, size[0]), min(width, size[1])))
+    return enlarge(shrunk, size)
+
+
+def enlarge(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Enlarge float images (B, H, W, C) to a size, with bilinear interpolation."""
+    if images.shape[1:3] == size:
+        return images
+    planes = images.permute(0, 3, 1, 2)
+    enlarged = F.interpolate(planes, size, mode="bilinear", align_corners=False)
+    return enlarged.permute(0, 2, 3, 1)
 
 
 def measure_normalization(images: Images, ids: Tensor) -> Normalization:

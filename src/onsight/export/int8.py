@@ -17,7 +17,7 @@ from onnxruntime.quantization import (
 
 from onsight.data.pixels import Pixels
 from onsight.export.to_onnx import seal_onnx
-from onsight.export.whole import exporting
+from onsight.export.whole import SHRINK_WEIGHTS, exporting
 from onsight.inference.onnx_runner import INPUT, METADATA_KEY
 
 # Operators between two convolutions are quantized too, so that nothing is converted there.
@@ -41,7 +41,7 @@ def write_int8(exported: Path, images: Pixels, path: Path) -> None:
 
     Weights have a scale per channel and 7 bits, so that sums do not overflow on processors without
     VNNI: a proof on one processor holds on others. The layer that computes the logits stays in
-    fp32, since softmax would amplify its rounding.
+    fp32, since softmax would amplify its rounding, and so does shrinking, which is exact.
     """
     facts = _read_facts(exported)
     with TemporaryDirectory() as folder, exporting("onnxruntime's quantization"):
@@ -53,7 +53,7 @@ def write_int8(exported: Path, images: Pixels, path: Path) -> None:
             _ImageReader(images),
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=_QUANTIZED,
-            nodes_to_exclude=_logits_node(prepared),
+            nodes_to_exclude=_nodes_in_fp32(prepared),
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
             per_channel=True,
@@ -70,7 +70,11 @@ def _read_facts(path: Path) -> dict[str, Any]:
     return facts
 
 
-def _logits_node(path: Path) -> list[str]:
-    """Return the name of the node that computes the logits."""
+def _nodes_in_fp32(path: Path) -> list[str]:
+    """Return the names of the nodes that shrink images and of the one that computes the logits."""
     nodes = onnx.load(path, load_external_data=False).graph.node
-    return [node.name for node in nodes if node.op_type in ("Gemm", "MatMul", "Conv")][-1:]
+    shrinking = [
+        node for node in nodes if any(name.endswith(SHRINK_WEIGHTS) for name in node.input)
+    ]
+    logits = [node for node in nodes if node.op_type in ("Gemm", "MatMul", "Conv")][-1:]
+    return [node.name for node in (*shrinking, *logits)]

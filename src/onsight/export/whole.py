@@ -13,17 +13,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 import onsight
+from onsight.data.normalization import enlarge
+from onsight.data.shrink import apply_weights, filter_weights
 from onsight.errors import ModelError
 from onsight.models.head import capturing_features
 from onsight.models.out_of_distribution import score
 from onsight.models.preprocessing import Preprocessing
 from onsight.text import shorten
 
+SHRINK_WEIGHTS = ("shrink_rows", "shrink_columns")
+"""The names of weights of rows and columns in the graph."""
 _EXAMPLES = 2  # images in the example batch; torch.export specialises a batch of 1
 _REASON_LENGTH = 200  # characters of an exporter's message
 _OPERATOR = re.compile(r"\b((?:aten|prims|torchvision)[.:]+\w+)")
@@ -38,6 +41,8 @@ class WholeClassifier(nn.Module):
 
     mean: Tensor
     std: Tensor
+    shrink_rows: Tensor | None
+    shrink_columns: Tensor | None
     bank: Tensor
 
     def __init__(
@@ -45,10 +50,15 @@ class WholeClassifier(nn.Module):
     ) -> None:
         super().__init__()
         self.net = net
-        self.size = prepared.format.model_size
+        format = prepared.format
+        self.size = format.model_size
         self.temperature = temperature
         self.register_buffer("mean", torch.tensor(prepared.mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(prepared.std).view(1, -1, 1, 1))
+        packed = format.height, format.width
+        shrunk = min(packed[0], self.size[0]), min(packed[1], self.size[1])
+        for name, weights in zip(SHRINK_WEIGHTS, filter_weights(packed, shrunk), strict=True):
+            self.register_buffer(name, weights)
         self.has_bank = bank is not None
         if bank is not None:
             self.register_buffer("bank", bank.float())
@@ -63,11 +73,8 @@ class WholeClassifier(nn.Module):
         return probabilities, score(features[0], self.bank)
 
     def _inputs(self, images: Tensor) -> Tensor:
-        planes = images.permute(0, 3, 1, 2).float()
-        if planes.shape[2:] != self.size:
-            planes = F.interpolate(
-                planes, self.size, mode="bilinear", antialias=True, align_corners=False
-            )
+        shrunk = apply_weights(images, self.shrink_rows, self.shrink_columns)
+        planes = enlarge(shrunk, self.size).permute(0, 3, 1, 2)
         return (planes / 255 - self.mean) / self.std
 
     def _probabilities(self, logits: Tensor) -> Tensor:
