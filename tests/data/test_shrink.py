@@ -8,10 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from onsight.data import shrink as shrinking
-from onsight.data.loader import Images
-from onsight.data.normalization import Normalization, resize_batch
-from onsight.data.shrink import filter_weights, shrink, shrink_images
+from onsight.data.normalization import resize_batch
+from onsight.data.shrink import filter_weights, shrink
 
 SIZES = [
     ((128, 128), (64, 64)),
@@ -134,19 +132,3 @@ def test_what_is_too_small_is_enlarged_after_shrinking():
     small = shrink(images, (20, 11)).permute(0, 3, 1, 2)
     expected = F.interpolate(small, (33, 11), mode="bilinear", align_corners=False)
     assert torch.equal(resize_batch(images, (33, 11)), expected.permute(0, 2, 3, 1))
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_shrunk_pack_gives_the_inputs_that_its_larger_images_give(monkeypatch, channels):
-    monkeypatch.setattr(shrinking, "images_per_chunk", lambda values: 3)
-    pixels = draw_images((41, 30), 7, channels)
-    rows, labels = torch.tensor([6, 0, 1, 5, 2, 2, 3]), torch.arange(7)
-    images = Images(pixels.flatten(1), rows, labels, (41, 30, channels))
-    small = shrink_images(images, (16, 13))
-    assert small.shape == (16, 13, channels)
-    assert small.pixels.dtype == torch.uint8
-    scaling = Normalization((0.4,) * channels, (0.2,) * channels, (16, 13))
-    ids = torch.tensor([4, 1, 0, 6])
-    whole, part = images.gather(ids), small.gather(ids)
-    assert torch.equal(scaling.apply(part.images), scaling.apply(whole.images))
-    assert torch.equal(part.labels, whole.labels)

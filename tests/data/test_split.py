@@ -125,7 +125,7 @@ def test_copies_in_a_small_class_count_once_and_stay_together_even_under_two_lab
 
 @pytest.mark.parametrize(("images", "added"), [(20, 1), (60, 1), (60, 10), (90, 100), (99, 1)])
 def test_adding_images_to_a_small_class_moves_few_old_ones(images, added):
-    """The mean over 50 classes: at most the square root of the held-out images, or one."""
+    """The mean over 50 classes; a split drawn anew would move a third of the images."""
     moved = []
     for start in range(0, 50_000, 1000):
         before = split_one_class(range(start, start + images))

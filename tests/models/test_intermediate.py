@@ -8,8 +8,8 @@ from torch import nn
 import onsight
 from onsight.models.catalog import make_model
 from onsight.models.file import build_model, load_model_file
-from onsight.models.head import feature_size, find_head
-from onsight.models.intermediate import IntermediateNet, compute_layers, use_intermediate_layers
+from onsight.models.head import feature_size, find_head, use_intermediate_layers
+from onsight.models.intermediate import IntermediateNet, compute_layers
 from onsight.report.console import SilentReporter
 
 BLOCKS = {

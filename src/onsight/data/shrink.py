@@ -6,16 +6,13 @@ not negative and sum to 1 (11 bits, as many as TF32 has), so every partial sum n
 the 24 bits of float32: nothing is rounded, in any order of summation. The sums are then rounded to
 whole numbers again.
 
-n images, B batch, H and W before shrinking, h and w after, C channels.
+B batch, H and W before shrinking, h and w after, C channels.
 """
 
-import math
 from functools import lru_cache
 
 import torch
 from torch import Tensor
-
-from onsight.data.loader import Images, images_per_chunk
 
 _CPU = torch.device("cpu")
 _ONE = 1024  # a weight of 1 as a whole number
@@ -36,17 +33,6 @@ def shrink(images: Tensor, size: tuple[int, int]) -> Tensor:
     height, width = images.shape[1:3]
     with torch.autocast(device.type, enabled=False):  # it would round weights to bf16
         return apply_weights(images, *_cached_weights((height, width), size, device))
-
-
-def shrink_images(images: Images, size: tuple[int, int]) -> Images:
-    """Shrink all images to a size (h, w), into new memory on their device."""
-    *before, channels = images.shape
-    shape = (*size, channels)
-    pixels = images.pixels.new_empty(len(images.pixels), math.prod(shape))
-    block = images_per_chunk(math.prod(images.shape))
-    for old, new in zip(images.pixels.split(block), pixels.split(block), strict=True):
-        new.copy_(shrink(old.view(-1, *before, channels), size).flatten(1))
-    return Images(pixels, images.rows, images.labels, shape)
 
 
 def apply_weights(images: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:

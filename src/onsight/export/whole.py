@@ -25,8 +25,7 @@ from onsight.models.out_of_distribution import score
 from onsight.models.preprocessing import Preprocessing
 from onsight.text import shorten
 
-SHRINK_WEIGHTS = ("shrink_rows", "shrink_columns")
-"""The names of weights of rows and columns in the graph."""
+SHRINK_WEIGHTS = ("shrink_rows", "shrink_columns")  # names in the graph
 _EXAMPLES = 2  # images in the example batch; torch.export specialises a batch of 1
 _REASON_LENGTH = 200  # characters of an exporter's message
 _OPERATOR = re.compile(r"\b((?:aten|prims|torchvision)[.:]+\w+)")
@@ -50,12 +49,12 @@ class WholeClassifier(nn.Module):
     ) -> None:
         super().__init__()
         self.net = net
-        format = prepared.format
-        self.size = format.model_size
+        image_format = prepared.format
+        self.size = image_format.model_size
         self.temperature = temperature
         self.register_buffer("mean", torch.tensor(prepared.mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(prepared.std).view(1, -1, 1, 1))
-        packed = format.height, format.width
+        packed = image_format.height, image_format.width
         shrunk = min(packed[0], self.size[0]), min(packed[1], self.size[1])
         for name, weights in zip(SHRINK_WEIGHTS, filter_weights(packed, shrunk), strict=True):
             self.register_buffer(name, weights)

@@ -23,8 +23,12 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from onsight.errors import ModelError
 from onsight.limits import HIDDEN_UNITS
 from onsight.models.catalog import is_user_spec, make_model
-from onsight.models.head import add_hidden_layer, feature_size, find_head
-from onsight.models.intermediate import use_intermediate_layers
+from onsight.models.head import (
+    add_hidden_layer,
+    feature_size,
+    find_head,
+    use_intermediate_layers,
+)
 from onsight.models.out_of_distribution import NEAREST, OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onsight.errors import ModelError
+from onsight.models.intermediate import IntermediateNet, compute_layers
+from onsight.models.trial_forward import preserving_modes
 from onsight.models.unsuitable import unsuitable_error
 
 
@@ -113,6 +115,40 @@ def set_linear_head(model: nn.Module, weight: Tensor, bias: Tensor) -> None:
     head.bias.copy_(bias)
 
 
+def use_intermediate_layers(net: nn.Module, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """Give a network of timm a head on its last and intermediate layers.
+
+    Args:
+        net: The network.
+        shape: The shape (C, H, W) of an image.
+        classes: The number of classes K.
+
+    Returns:
+        The network with the new head, whose weights are zero; or the network itself if timm does
+        not give access to its intermediate layers.
+    """
+    head = find_head(net)
+    if not isinstance(head, nn.Linear) or head.bias is None or not _has_intermediate_layers(net):
+        return net
+    images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+    images = images.to(head.weight.device)
+    with preserving_modes(net), torch.no_grad():
+        net.eval()
+        try:
+            with capturing_features(net) as captured:
+                net(images)
+            layers = compute_layers(net, images)
+        except (RuntimeError, TypeError, ValueError, AssertionError):  # not for this architecture
+            return net
+    last = layers[0]
+    if captured[0].shape != last.shape or not torch.allclose(
+        captured[0], last, rtol=1e-3, atol=1e-3
+    ):
+        return net  # the architecture computes them in another way
+    sizes = [layer.shape[1] for layer in layers]
+    return IntermediateNet(net, sizes[0], sum(sizes), classes)
+
+
 def start_head_at_zero(net: nn.Module) -> None:
     """Set the last layer of each head to zero, so that the first loss is ln K.
 
@@ -133,14 +169,14 @@ def feature_layer(model: nn.Module) -> nn.Module:
     Raises:
         ModelError: If there is none.
     """
-    last_layer = getattr(model, "last_layer", None)  # of an IntermediateNet
-    return last_layer if isinstance(last_layer, nn.Identity) else require_head(model)
+    return model.last_layer if isinstance(model, IntermediateNet) else require_head(model)
 
 
 def feature_size(model: nn.Module) -> int:
     """Return the number D of features of the last layer. Raises ModelError if there are none."""
-    size = getattr(model, "last_features", None)  # of an IntermediateNet
-    return size if isinstance(size, int) else require_head(model).in_features
+    if isinstance(model, IntermediateNet):
+        return model.last_features
+    return require_head(model).in_features
 
 
 @contextmanager
@@ -244,3 +280,8 @@ def _has_statistics(module: nn.Module) -> bool:
 
 def _has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
+
+
+def _has_intermediate_layers(net: nn.Module) -> bool:
+    methods = ("forward_intermediates", "forward_head", "reset_classifier")
+    return all(callable(getattr(net, name, None)) for name in methods)

@@ -12,9 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from onsight.models.head import capturing_features, find_head
-from onsight.models.trial_forward import preserving_modes
-
 _BLOCKS = 5  # of the last blocks; earlier ones have few channels and added nothing (NOTEBOOK.md)
 
 
@@ -48,40 +45,6 @@ class IntermediateNet(nn.Module):
         return logits
 
 
-def use_intermediate_layers(net: nn.Module, shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Give a network of timm a head on its last and intermediate layers.
-
-    Args:
-        net: The network.
-        shape: The shape (C, H, W) of an image.
-        classes: The number of classes K.
-
-    Returns:
-        The network with the new head, whose weights are zero; or the network itself if timm does
-        not give access to its intermediate layers.
-    """
-    head = find_head(net)
-    if not isinstance(head, nn.Linear) or head.bias is None or not _has_intermediate_layers(net):
-        return net
-    images = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
-    images = images.to(head.weight.device)
-    with preserving_modes(net), torch.no_grad():
-        net.eval()
-        try:
-            with capturing_features(net) as captured:
-                net(images)
-            layers = compute_layers(net, images)
-        except (RuntimeError, TypeError, ValueError, AssertionError):  # not for this architecture
-            return net
-    last = layers[0]
-    if captured[0].shape != last.shape or not torch.allclose(
-        captured[0], last, rtol=1e-3, atol=1e-3
-    ):
-        return net  # the architecture computes them in another way
-    sizes = [layer.shape[1] for layer in layers]
-    return IntermediateNet(net, sizes[0], sum(sizes), classes)
-
-
 def compute_layers(net: nn.Module, images: Tensor) -> list[Tensor]:
     """Return the features of the last layer, then the mean outputs of the last blocks.
 
@@ -97,11 +60,6 @@ def compute_layers(net: nn.Module, images: Tensor) -> list[Tensor]:
     options = {"extra_blocks": True} if "extra_blocks" in signature(forward).parameters else {}
     final, maps = forward(images, indices=_count_blocks(net, bool(options)), **options)
     return [head(final, pre_logits=True), *(values.mean(dim=(2, 3)) for values in maps)]
-
-
-def _has_intermediate_layers(net: nn.Module) -> bool:
-    methods = ("forward_intermediates", "forward_head", "reset_classifier")
-    return all(callable(getattr(net, name, None)) for name in methods)
 
 
 def _count_blocks(net: nn.Module, has_extra_blocks: bool) -> int:

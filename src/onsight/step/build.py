@@ -13,8 +13,7 @@ from onsight.data.index import TRAIN
 from onsight.data.normalization import Normalization
 from onsight.errors import ConfigError
 from onsight.models.catalog import load_weights, make_model
-from onsight.models.head import freeze_backbone
-from onsight.models.intermediate import use_intermediate_layers
+from onsight.models.head import freeze_backbone, use_intermediate_layers
 from onsight.models.trial_forward import (
     check_output,
     find_narrow_input,

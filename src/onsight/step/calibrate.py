@@ -1,4 +1,4 @@
-"""Fits what a classifier gets from images after training.
+"""Fits what a classifier gets from images besides its trained weights.
 
 These are its temperature, its out-of-distribution detector and the statistics of its batch norms.
 n images, K classes, D features.

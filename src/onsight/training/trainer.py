@@ -223,7 +223,8 @@ class Trainer:
         """Evaluate a number of images of each watched split; keep the row and the best weights."""
         now = self.progress
         before = now.validation_seconds
-        self._recalibrate_norms()
+        if images or now.best_accuracy < 0:  # otherwise these weights are not kept
+            self._recalibrate_norms()
         tables = {name: self.evaluate(name, images) for name in self.data.watched}
         if images:
             now.last_evaluation_seconds = now.validation_seconds - before
