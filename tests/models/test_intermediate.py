@@ -8,7 +8,7 @@ from torch import nn
 import onsight
 from onsight.models.catalog import make_model
 from onsight.models.file import build_model, load_model_file
-from onsight.models.head import feature_size, find_head, use_intermediate_layers
+from onsight.models.head import feature_layer, feature_size, find_head, use_intermediate_layers
 from onsight.models.intermediate import IntermediateNet, compute_layers
 from onsight.report.console import SilentReporter
 
@@ -70,6 +70,13 @@ def test_a_network_whose_last_layer_timm_computes_otherwise_stays_as_it_is(monke
         type(net), "forward", lambda self, images: forward_head(self.forward_features(images))
     )
     assert use_intermediate_layers(net, (3, 48, 48), 3) is net
+
+
+def test_a_users_layer_of_the_same_name_is_not_taken_for_it():
+    net = nn.Sequential()
+    net.last_layer, net.last_features, net.fc = nn.Identity(), 3, nn.Linear(8, 2)
+    assert feature_layer(net) is net.fc
+    assert feature_size(net) == 8
 
 
 def test_only_a_frozen_run_uses_them_and_its_file_has_them(bars, tmp_path, backbone):
