@@ -38,9 +38,16 @@ def read_config_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
 
 
-def save_config(config: Config, path: Path) -> None:
-    """Write a config where `--config` can read it again."""
-    write_atomically(path, tomli_w.dumps(config.model_dump()).encode())
+def save_config(config: Config, path: Path, only_set: bool = False) -> None:
+    """Write a config where `--config` can read it again.
+
+    Args:
+        config: The settings.
+        path: The file.
+        only_set: Whether to leave out settings that are still open.
+    """
+    fields = config.model_dump(exclude_unset=only_set)
+    write_atomically(path, tomli_w.dumps(fields).encode())
 
 
 def recipe_names() -> list[str]:

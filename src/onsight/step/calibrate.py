@@ -17,7 +17,7 @@ from onsight.config import Config
 from onsight.data.loader import BatchSource, Loader, find_positions
 from onsight.errors import ModelError
 from onsight.evaluation.out_of_distribution import choose_detector
-from onsight.evaluation.predictions import BATCH_SIZE, evaluation_batch_size
+from onsight.evaluation.predictions import BATCH_SIZE, HeldOutLogits, evaluation_batch_size
 from onsight.evaluation.temperature import choose_temperature
 from onsight.features.feature_pass import logits_and_features
 from onsight.models.classifier import Classifier, autocast
@@ -34,22 +34,22 @@ RECALIBRATION_IMAGES = 1024
 _LAGGING_STEPS = 200
 
 
-def fit_temperature_on_images(
+def compute_held_out_logits(
     classifier: Classifier, images: BatchSource, ids: Tensor, world: World
-) -> Choice[float]:
-    """Set the classifier's temperature, fitted on the images with these ids (n,).
+) -> HeldOutLogits:
+    """Compute the logits of the images with these ids (n,); each rank computes its share.
 
-    Each rank computes its share, and all use the first rank's result.
+    The classifier must have no temperature yet.
     """
     logits = _compute_rows(classifier, images, ids, world, classifier, "fitting the temperature")
-    return fit_temperature_on_logits(classifier, logits, images.labels_of(ids).cpu(), world)
+    return HeldOutLogits(ids, logits, images.labels_of(ids).cpu())
 
 
-def fit_temperature_on_logits(
-    classifier: Classifier, logits: Tensor, labels: Tensor, world: World
+def calibrate_temperature(
+    classifier: Classifier, held_out: HeldOutLogits, world: World
 ) -> Choice[float]:
-    """Set the classifier's temperature, fitted on logits (n, K) and labels (n,) of every rank."""
-    choice = choose_temperature(logits, labels)
+    """Set the classifier's temperature, fitted on the first rank; every rank has the logits."""
+    choice = choose_temperature(held_out.logits, held_out.labels)
     temperature = torch.tensor(choice.value if world.is_main else 0.0, dtype=torch.float64)
     classifier.temperature = world.all_reduce(temperature).item()
     return choice

@@ -43,9 +43,11 @@ class Decisions:
         self.header: Mapping[str, Any] | None = None
         self.values = self._read(folder) if folder else {}
 
-    def of_fold(self, fold: int, folder: Path) -> "Decisions":
-        """Return the decisions of one of the trainings of a cross-validation."""
-        repeated = self.repeated_run / "folds" / str(fold) if self.repeated_run else None
+    def of_part(self, folder: Path) -> "Decisions":
+        """Return the decisions of one of the run's trainings, whose folder is in this one."""
+        repeated = None
+        if self.repeated_run and self.folder:
+            repeated = self.repeated_run / folder.relative_to(self.folder)
         return Decisions(folder, self.world, is_timed=self.is_timed, repeated_run=repeated)
 
     def begin(self, header: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from onsight.config import Config
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.deadline import Deadline
-from onsight.evaluation.predictions import evaluation_batch_size
+from onsight.evaluation.predictions import HeldOutLogits, evaluation_batch_size
 from onsight.evaluation.results import EpochRow
 from onsight.features.choose_head import LearningCurvePoint
 from onsight.features.feature_pass import SharedFeatures
@@ -28,11 +28,11 @@ from onsight.step.calibrate import (
     DETECTOR_IMAGES,
     RECALIBRATION_IMAGES,
     TEMPERATURE_IMAGES,
+    calibrate_temperature,
+    compute_held_out_logits,
     count_recalibrated_steps,
     fit_detector_on_features,
     fit_detector_on_images,
-    fit_temperature_on_images,
-    fit_temperature_on_logits,
 )
 from onsight.text import fixed_percent, joined, percent
 from onsight.training.checkpoint import load_weights
@@ -67,6 +67,7 @@ class Trained:
         temperature: The classifier's, with its reason.
         out_of_distribution: Its detector, with the reason.
         seconds: By phase.
+        held_out: Its logits of validation images.
         fitted: Images a frozen network's head was fitted on, if validation images are among them.
         fewer: What that head achieved with fewer images, if known.
     """
@@ -76,6 +77,7 @@ class Trained:
     temperature: Choice[float]
     out_of_distribution: Choice[OutOfDistributionDetector | None]
     seconds: dict[str, float]
+    held_out: HeldOutLogits
     fitted: int = 0
     fewer: tuple[LearningCurvePoint, ...] = ()
 
@@ -327,9 +329,9 @@ def _without_training(
         progress.add_row(head.row)
         log.log_epoch(head.row)
     # The temperature is that of the head which has not learned from validation images.
-    temperature = fit_temperature_on_logits(
-        classifier, head.validation_logits, head.validation_labels, job.world
-    )
+    validation_ids = data.dataset.ids(VALIDATION)[: len(head.validation_logits)]
+    held_out = HeldOutLogits(validation_ids, head.validation_logits, head.validation_labels)
+    temperature = calibrate_temperature(classifier, held_out, job.world)
     detector = fit_detector_on_features(
         classifier, head.training_features, head.validation_features, job.world
     )
@@ -337,7 +339,14 @@ def _without_training(
         set_head(classifier.net, head.refit_head)
     seconds = {"training": head.seconds}
     return Trained(
-        classifier, progress, temperature, detector, seconds, head.refit_images, head.learning_curve
+        classifier,
+        progress,
+        temperature,
+        detector,
+        seconds,
+        held_out,
+        head.refit_images,
+        head.learning_curve,
     )
 
 
@@ -366,12 +375,11 @@ def _calibrate(
 
     validation, training = dataset.ids(VALIDATION), dataset.ids(TRAIN)
     count = count_images("temperature", TEMPERATURE_IMAGES, 1)
-    temperature = fit_temperature_on_images(
-        classifier, dataset.images, validation[:count], job.world
-    )
+    held_out = compute_held_out_logits(classifier, dataset.images, validation[:count], job.world)
+    temperature = calibrate_temperature(classifier, held_out, job.world)
     count = count_images("detector", DETECTOR_IMAGES, 2)
     detector = fit_detector_on_images(
         classifier, dataset.images, training[:count], validation[:count], job.world
     )
     seconds["calibration"] = time.perf_counter() - begun
-    return Trained(classifier, progress, temperature, detector, seconds)
+    return Trained(classifier, progress, temperature, detector, seconds, held_out)

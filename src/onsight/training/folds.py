@@ -2,8 +2,8 @@
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from onsight.evaluation.metrics import proportion_with_interval
 from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import FoldResult
 from onsight.ranks.world import World
-from onsight.report.console import Bar, Reporter
+from onsight.report.console import PartReporter
 from onsight.tensorfile import read_tensors, write_tensors
 from onsight.text import duration, fixed_percent, plural
 from onsight.training.evaluate import Evaluation, evaluate
@@ -29,26 +29,11 @@ from onsight.training.run_folder import RunFolder
 from onsight.tune.training_data import data_key, make_normalization
 
 
-class FoldReporter(Reporter):
-    """Adds the name of the fold to bars and warnings, and drops all other lines."""
-
-    def __init__(self, reporter: Reporter, name: str) -> None:
-        super().__init__(reporter.console)
-        self.reporter = reporter
-        self.name = name
+class FoldReporter(PartReporter):
+    """Drops all lines but warnings, as there would be a line for every epoch of every fold."""
 
     def say(self, text: str) -> None:
-        """Print nothing, as there would be a line for every epoch of every fold."""
-
-    def warn(self, text: str) -> None:
-        """Print one line that deserves attention."""
-        self.reporter.warn(f"{self.name}: {text}")
-
-    @contextmanager
-    def bar(self, title: str, total: int | None, unit: str = "images") -> Iterator[Bar]:
-        """Show a progress bar."""
-        with self.reporter.bar(f"{self.name}, {title}", total, unit) as bar:
-            yield bar
+        """Print nothing."""
 
 
 def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluation:
@@ -97,7 +82,7 @@ def _make_fold_job(job: RunJob, fold: int, folder: RunFolder, name: str, fractio
         folder=folder,
         reporter=FoldReporter(job.reporter, name),
         deadline=job.deadline.part(fraction),
-        decisions=job.decisions.of_fold(fold, folder.path),
+        decisions=job.decisions.of_part(folder.path),
     )
 
 
