@@ -4,7 +4,7 @@ B batch, H height, W width, C channels, K classes, n images.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +60,14 @@ class PredictionTable:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+def concatenate_tables(tables: Sequence[PredictionTable]) -> PredictionTable:
+    """Concatenate tables, and sort the rows by image number."""
+    parts = [vars(table) for table in tables]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    order = np.argsort(columns["ids"])
+    return PredictionTable(**{name: values[order] for name, values in columns.items()})
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,12 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from onsight.errors import DataError
 from onsight.evaluation.metrics import proportion_with_interval
-from onsight.evaluation.predictions import PredictionTable
+from onsight.evaluation.predictions import PredictionTable, concatenate_tables
 from onsight.evaluation.results import FoldResult
 from onsight.ranks.world import World
 from onsight.report.console import PartReporter
@@ -188,16 +187,8 @@ def _pool(parts: Sequence[Evaluation]) -> Evaluation:
     """Combine the predictions of all folds."""
     views = [part.views for part in parts if part.views]
     return Evaluation(
-        _concatenate([part.per_image for part in parts]),
-        _concatenate(views) if views else None,
+        concatenate_tables([part.per_image for part in parts]),
+        concatenate_tables(views) if views else None,
         "folds",
         tuple(row for part in parts for row in part.folds),
     )
-
-
-def _concatenate(tables: Sequence[PredictionTable]) -> PredictionTable:
-    """Concatenate tables, and sort the rows by image number."""
-    parts = [asdict(table) for table in tables]
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    order = np.argsort(columns["ids"])
-    return PredictionTable(**{name: values[order] for name, values in columns.items()})
