@@ -3,6 +3,7 @@
 K classes, M members, n images.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from onsight.choice import Choice
 from onsight.config import Config
+from onsight.data.dataset import Dataset
 from onsight.evaluation.blending import choose_weights
 from onsight.evaluation.metrics import proportion_with_interval
 from onsight.evaluation.predictions import (
@@ -31,8 +33,10 @@ from onsight.models.classifier import ImageClassifier
 from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.report.console import Reporter
 from onsight.text import fixed_percent, joined, percent
-from onsight.training.evaluate import Evaluation
+from onsight.training.evaluate import Evaluation, evaluate
+from onsight.training.job import RunJob
 from onsight.training.members import Member
+from onsight.training.open_data import OpenedData
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class FinalModel:
 
     Attributes:
         classifier: The model.
+        dataset: The images, at the size of its input.
         members: All members that were trained.
         weights: Of each member in the blend, by name; members that were left out have none.
         temperature: The classifier's, with its reason.
@@ -48,6 +53,7 @@ class FinalModel:
     """
 
     classifier: ImageClassifier
+    dataset: Dataset
     members: tuple[Member, ...]
     weights: Mapping[str, float]
     temperature: Choice[float]
@@ -68,24 +74,39 @@ class FinalModel:
         """The time to classify an image."""
         return sum(member.image_seconds for member in self.kept)
 
+    @property
+    def parameters(self) -> int:
+        """The number of parameters."""
+        return sum(member.parameters for member in self.kept)
 
-def blend_members(members: Sequence[Member], config: Config, reporter: Reporter) -> FinalModel:
+    @property
+    def name(self) -> str:
+        """The name of its network, or those of its members' networks."""
+        return joined([member.config.model for member in self.kept])
+
+
+def blend_members(members: Sequence[Member], opened: OpenedData, job: RunJob) -> FinalModel:
     """Choose the weights of members on images that none has learned from, and blend them.
 
     Args:
         members: The trained members.
-        config: The settings of the run, which may limit the blend.
-        reporter: The console.
+        opened: The images, and the settings of the run, which may limit the blend.
+        job: The job, whose first rank chooses.
     """
     if len(members) == 1:
         return _keep_one(members[0], members)
     held_out = _find_common(members)
-    weights = _choose_allowed(members, held_out, config, reporter)
+    chosen = job.world.broadcast(
+        "weights",
+        lambda: json.dumps(_choose_allowed(members, held_out, opened.config, job.reporter)),
+    )
+    weights: dict[str, float] = json.loads(chosen)
     kept = [member for member in members if member.name in weights]
     if len(kept) == 1:
         return _keep_one(kept[0], members)
     logits = _blend_rows([held_out[member.name].logits for member in kept], weights)
     temperature = choose_temperature(logits, held_out[kept[0].name].labels)
+    temperature = replace(temperature, value=job.world.agree(temperature.value))
     feature_member = _choose_feature_member(kept)
     detector = feature_member.trained.out_of_distribution
     classifier = Blend(
@@ -95,13 +116,16 @@ def blend_members(members: Sequence[Member], config: Config, reporter: Reporter)
         detector.value,
         feature_member.name,
     )
-    return FinalModel(classifier, tuple(members), weights, temperature, detector)
+    return FinalModel(
+        classifier, opened.dataset, tuple(members), weights, temperature, detector
+    )
 
 
 def _keep_one(member: Member, members: Sequence[Member]) -> FinalModel:
     trained = member.trained
     return FinalModel(
         trained.classifier,
+        member.dataset,
         tuple(members),
         {member.name: 1.0},
         trained.temperature,
@@ -167,7 +191,8 @@ def _choose_weights(
 
 
 def _blend_rows(logits: Sequence[Tensor], weights: Mapping[str, float]) -> Tensor:
-    return blend_logits(logits, torch.tensor(list(weights.values())))
+    """Blend logits (n, K) of the members, in the order of the weights."""
+    return logits[0] if len(logits) == 1 else blend_logits(logits, list(weights.values()))
 
 
 def _mean_loss(weights: Mapping[str, float], held_out: Mapping[str, HeldOutLogits]) -> float:
@@ -175,6 +200,16 @@ def _mean_loss(weights: Mapping[str, float], held_out: Mapping[str, HeldOutLogit
     rows = [held_out[name] for name in weights]
     blended = _blend_rows([row.logits for row in rows], weights)
     return float(F.cross_entropy(blended, rows[0].labels)) if len(blended) else 0.0
+
+
+def evaluate_model(final: FinalModel, opened: OpenedData, job: RunJob) -> Evaluation:
+    """Return the predictions for every held-out image, on every rank."""
+    for member in final.members:
+        job.deadline.release(f"evaluating {member.name}")  # whose turn has come
+    if final.main.folds:
+        return blend_folds(final, opened.dataset.fold)
+    with job.timed("test"):
+        return evaluate(final.classifier, final.dataset, opened.config.tta, job.world)
 
 
 def blend_folds(final: FinalModel, fold_of: NDArray[np.int8]) -> Evaluation:
@@ -231,6 +266,14 @@ def _blend_tables(
         rows = replace(inside[final.main.name], logits=logits)
         parts.append(rows.tabulate(temperature))
     return concatenate_tables(parts)
+
+
+def held_out_table(final: FinalModel) -> PredictionTable:
+    """Return the predictions for the images that its weights were chosen on."""
+    held_out = _find_common(final.kept)
+    logits = _blend_rows([rows.logits for rows in held_out.values()], final.weights)
+    rows = replace(held_out[final.main.name], logits=logits)
+    return rows.tabulate(final.temperature.value)
 
 
 def describe_members(final: FinalModel) -> list[MemberResult]:

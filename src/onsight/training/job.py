@@ -23,7 +23,6 @@ from onsight.report.console import Reporter, SilentReporter
 from onsight.training.decisions import Decisions
 from onsight.training.request import Request
 from onsight.training.run_folder import (
-    CONFIG,
     RunFolder,
     choose_run_folder,
     claim_folder,
@@ -89,9 +88,12 @@ class RunJob(Job):
     unrepeatable: list[str] = field(default_factory=list)
 
     def save_config(self, config: Config) -> None:
-        """Save the config, from which a run that is killed can be resumed."""
+        """Save the config, from which a run that is killed can be resumed.
+
+        What `--model auto` leaves open is for each of its candidates to choose.
+        """
         if self.world.is_main:
-            save_config(config, self.folder.path / CONFIG)
+            save_config(config, self.folder.config, only_set=config.model == "auto")
 
     def begin_decisions(self, data_key: str) -> None:
         """Repeat the decisions of another run if they were made for the same images."""
