@@ -17,7 +17,7 @@ from bars import make_bars
 from onsight.data import split
 from onsight.report import page
 from onsight.report.console import SilentReporter
-from onsight.tune.auto import candidates
+from onsight.tune import candidates
 
 TESTS = Path(__file__).parent
 

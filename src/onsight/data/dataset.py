@@ -84,6 +84,15 @@ class Dataset:
         """The number of images in a split."""
         return int((self.splits > 0).sum())
 
+    def at_size(self, size: tuple[int, int]) -> "Dataset":
+        """Return the dataset for a network whose input has this (height, width) in pixels.
+
+        The packed images stay as they are; they are resized to the input with each batch.
+        """
+        packed = self.pack.format
+        input_size = None if size == (packed.height, packed.width) else size
+        return replace(self, format=replace(packed, input_size=input_size))
+
     def ids(self, split: int) -> Tensor:
         """Return the image ids of a split, int64 (m,).
 
@@ -119,12 +128,19 @@ def choose_size(
         return Choice(requested, "set by you")
     if preferred:
         return Choice(preferred, "the size the model was made for")
-    sizes = set(source.sizes)
-    if len(sizes) == 1:
-        (only,) = sizes
-        if max(only) <= _SMALL:
-            return Choice(only, "all sampled images have this size")
+    common = find_common_size(source)
+    if common:
+        return Choice(common, "all sampled images have this size")
     return Choice(USUAL_SIZE, "images differ in size or are large (--image-size)")
+
+
+def find_common_size(source: Source) -> tuple[int, int] | None:
+    """Return the (height, width) of all sampled images if they are small and of one size."""
+    sizes = set(source.sizes)
+    if len(sizes) != 1:
+        return None
+    (only,) = sizes
+    return only if max(only) <= _SMALL else None
 
 
 def count_required_images(source: Source) -> int:

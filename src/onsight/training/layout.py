@@ -1,7 +1,7 @@
 """Chooses the model, and which images to decode at which size."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,12 @@ from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import USUAL_SIZE, choose_size
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.source import Source
-from onsight.errors import BudgetTooSmall
 from onsight.models.catalog import preferred_size
 from onsight.step.fine_tuning import choose_fine_tuning, settle_fine_tuning
 from onsight.step.optim import choose_learning_rate
+from onsight.text import joined, percent
 from onsight.training.job import Job
-from onsight.tune.auto.choose_model import lighter_model, settle_model
+from onsight.tune.candidates import AUTO, Candidate, choose_candidates, choose_shared_size
 from onsight.tune.fit_images import MOST_DECODING, fit_images, take_images
 from onsight.tune.fit_size import Undecoded, fit_to_budget
 from onsight.tune.pace import Pace
@@ -35,6 +35,7 @@ class Layout:
         image_size: (height, width) of the model's input in pixels.
         choices: The reasons, by config field.
         fine_tuning: The reasons of fine-tuning settings; empty if the model is not fine-tuned.
+        candidates: The networks to train, in this order; with several, the config's model is auto.
         pace: What was measured before decoding, if there is a budget.
         decoding_fraction: How much of the time left decoding may take; later images are left out.
     """
@@ -44,6 +45,7 @@ class Layout:
     image_size: tuple[int, int]
     choices: Mapping[str, Choice[Any]]
     fine_tuning: Mapping[str, Choice[Any]]
+    candidates: tuple[Candidate, ...]
     pace: Pace | None = None
     decoding_fraction: float = math.inf
 
@@ -57,23 +59,59 @@ def find_data(data: str | Source, config: Config, job: Job) -> Source:
 
 
 def choose_layout(source: Source, config: Config, module: nn.Module | None, job: Job) -> Layout:
-    """Choose the model and what to decode for it. Raises ConfigError, BudgetTooSmall."""
+    """Choose the networks and what to decode for them. Raises ConfigError, BudgetTooSmall."""
+    if config.model != AUTO:
+        return _lay_out_network(source, config, Choice(config.model, "set by you"), module, job)
     with job.timed("choosing a model"):
-        model, chosen = settle_model(
-            config, source, job.device.value, job.threads.value, job.reporter, job.world, job.budget
-        )
-    try:
-        return _choose_for_model(source, chosen, model, module, job)
-    except BudgetTooSmall as error:
-        lighter = lighter_model(config, model) if job.world.size == 1 else None
-        if lighter is None:
-            raise
-        model, chosen = lighter
-        job.reporter.warn(f"{error}: {model.value} is trained from scratch instead")
-        return _choose_for_model(source, chosen, model, module, job)
+        candidates = choose_candidates(source, config, job.device.value, job.deadline.seconds)
+        size = choose_shared_size(source, config, candidates)
+        cache = find_cache_folder(config.cache_folder)
+        if config.residency == "auto" and choose_streaming(config, source, size.value, cache).value:
+            config = config.model_copy(update={"residency": "stream"})
+            candidates = choose_candidates(source, config, job.device.value, job.deadline.seconds)
+    model = describe_candidates(candidates)
+    job.reporter.choice("model", model)
+    if len(candidates) == 1:
+        return _lay_out_candidate(source, config, candidates[0], model, module, job)
+    job.reporter.choice("image_size", size)
+    choices: dict[str, Choice[Any]] = {"model": model, "image_size": size}
+    return Layout(source, config, size.value, choices, {}, candidates)
 
 
-def _choose_for_model(
+def lay_out_largest(layout: Layout, module: nn.Module | None, job: Job) -> Layout:
+    """Return the layout of the candidate with the largest share of the time, alone."""
+    largest = max(layout.candidates, key=lambda candidate: candidate.share)
+    model = Choice(largest.fields.get("model", layout.config.model), "the largest share")
+    return _lay_out_candidate(layout.source, layout.config, largest, model, module, job)
+
+
+def describe_candidates(candidates: Sequence[Candidate]) -> Choice[str]:
+    """Return the names of the candidates, with their sizes and shares as the reason."""
+    names = [candidate.name for candidate in candidates]
+    parts = [
+        f"{candidate.name} at {candidate.image_size[0]}x{candidate.image_size[1]} "
+        f"({percent(candidate.share)} of the time)"
+        for candidate in candidates
+    ]
+    reason = f"by the images, the kind of device and the time: {', '.join(parts)}"
+    return Choice(joined(names), reason)
+
+
+def _lay_out_candidate(
+    source: Source,
+    config: Config,
+    candidate: Candidate,
+    model: Choice[str],
+    module: nn.Module | None,
+    job: Job,
+) -> Layout:
+    height, width = candidate.image_size
+    config = candidate.apply(config)
+    config = config.model_copy(update={"image_size": f"{height}x{width}"})
+    return _lay_out_network(source, config, model, module, job)
+
+
+def _lay_out_network(
     source: Source, config: Config, model: Choice[str], module: nn.Module | None, job: Job
 ) -> Layout:
     with job.timed("decode"):
@@ -105,7 +143,11 @@ def _choose_for_model(
         "image_size": image_size,
     }
     fraction = MOST_DECODING if is_drawn else math.inf
-    return Layout(source, config, image_size.value, choices, fine_tuning, pace, fraction)
+    name = config.model.rpartition(":")[2].rpartition(".")[2]
+    candidate = Candidate(name, {}, 1.0, image_size.value)
+    return Layout(
+        source, config, image_size.value, choices, fine_tuning, (candidate,), pace, fraction
+    )
 
 
 def _choose_size(
