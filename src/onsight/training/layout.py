@@ -115,8 +115,6 @@ def _lay_out_network(
     source: Source, config: Config, model: Choice[str], module: nn.Module | None, job: Job
 ) -> Layout:
     with job.timed("decode"):
-        fine_tuning = choose_fine_tuning(config)
-        config = settle_fine_tuning(config, fine_tuning)
         cache = find_cache_folder(config.cache_folder)
         given_images = config.train_images
         if job.budget and not job.is_planned:
@@ -125,12 +123,7 @@ def _lay_out_network(
             )
         is_drawn = config.train_images != given_images and job.world.size == 1
         source = take_images(source, config)
-        rate = choose_learning_rate(config)
-        if not (config.freeze and config.loss == "cross-entropy"):  # a fitted head has none
-            job.reporter.choice("learning_rate", rate)
-        for name, choice in fine_tuning.items():
-            job.reporter.choice(name, choice)
-        config = config.model_copy(update={"learning_rate": rate.value})
+        config, fine_tuning, settled = settle_network(config, job)
         image_size, pace = _choose_size(source, config, module, is_drawn, job)
         job.reporter.choice("image_size", image_size)
         streaming = choose_streaming(config, source, image_size.value, cache)
@@ -139,7 +132,7 @@ def _lay_out_network(
             config = config.model_copy(update={"residency": "stream"})
     choices: dict[str, Choice[Any]] = {
         "model": model,
-        "learning_rate": rate,
+        **settled,
         "image_size": image_size,
     }
     fraction = MOST_DECODING if is_drawn else math.inf
@@ -148,6 +141,25 @@ def _lay_out_network(
     return Layout(
         source, config, image_size.value, choices, fine_tuning, (candidate,), pace, fraction
     )
+
+
+def settle_network(
+    config: Config, job: Job
+) -> tuple[Config, Mapping[str, Choice[Any]], Mapping[str, Choice[Any]]]:
+    """Choose the learning rate and how to fine-tune.
+
+    Returns:
+        The settings, the reasons of fine-tuning settings, and the other reasons.
+    """
+    fine_tuning = choose_fine_tuning(config)
+    config = settle_fine_tuning(config, fine_tuning)
+    rate = choose_learning_rate(config)
+    if not (config.freeze and config.loss == "cross-entropy"):  # a fitted head has none
+        job.reporter.choice("learning_rate", rate)
+    for name, choice in fine_tuning.items():
+        job.reporter.choice(name, choice)
+    config = config.model_copy(update={"learning_rate": rate.value})
+    return config, fine_tuning, {"learning_rate": rate}
 
 
 def _choose_size(

@@ -32,7 +32,7 @@ from onsight.training.evaluate import Evaluation
 from onsight.training.fit import Shared, Trained, fit
 from onsight.training.folds import cross_validate
 from onsight.training.job import RunJob
-from onsight.training.layout import settle_candidate
+from onsight.training.layout import settle_network
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import open_loggers
 from onsight.training.model_file import make_model_file
@@ -165,10 +165,10 @@ def _train_member(
     begun = time.perf_counter()
     is_part = job.folder.run is not None
     job.world.report_activity("choosing how to train")
-    settled = settle_candidate(candidate, _read_config(candidate, opened, job), opened, job)
     if is_part:
         job.begin_decisions(opened.key)
-    planned = plan_run(place(settled, module, job), job)
+        opened = _settle(candidate, opened, job)
+    planned = plan_run(place(opened, module, job), job)
     _save_start(planned, job)
     provenance = {**provenance, "config": planned.config.model_dump()}
     with _open_shared(planned, provenance, features, job) as shared:
@@ -197,12 +197,24 @@ def _train_member(
     return Member(candidate.name, config, dataset, trained, folds, seconds, image_seconds)
 
 
+def _settle(candidate: Candidate, opened: OpenedData, job: RunJob) -> OpenedData:
+    """Return the images and settings for a candidate, with what does not depend on its speed."""
+    height, width = candidate.image_size
+    config = _read_config(candidate, opened, job)
+    config = config.model_copy(update={"image_size": f"{height}x{width}"})
+    config, fine_tuning, choices = settle_network(config, job)
+    layout = replace(opened.layout, image_size=candidate.image_size, fine_tuning=fine_tuning)
+    dataset = opened.dataset.at_size(candidate.image_size)
+    choices = {**opened.choices, **choices, "model": Choice(config.model, candidate.name)}
+    return replace(opened, dataset=dataset, config=config, choices=choices, layout=layout)
+
+
 def _read_config(candidate: Candidate, opened: OpenedData, job: RunJob) -> Config:
-    """Return the candidate's settings: those of this run before it was interrupted, or those of
-    the run that is repeated, or those of the run with what the candidate sets.
+    """Return the candidate's settings.
+
+    They are those of this run before it was interrupted, or those of the run that is repeated, or
+    else those of the run with what the candidate sets.
     """
-    if job.folder.run is None:
-        return candidate.apply(opened.config)
     repeated = job.decisions.repeated_run
     for path in (job.folder.config, repeated and repeated / job.folder.config.name):
         if path and path.exists():
