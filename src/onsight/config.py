@@ -198,6 +198,17 @@ class Config(BaseModel):
         description="Start from the weights in this file (.safetensors, .pth, .pt or .bin) or run "
         "folder; a last layer for other classes is initialized from scratch.",
     )
+    blend: Annotated[Literal["auto", "off"], _MODEL] = Field(
+        "auto",
+        description="auto: `--model auto` blends the models that it trains, if that is no worse "
+        "on images held out; off: it keeps the best one.",
+    )
+    max_ms_per_image: Annotated[float, _MODEL] = Field(
+        0.0,
+        ge=0,
+        description="Keep a blend, or one of its models, that classifies an image on this machine "
+        "in at most so many milliseconds; 0: no limit.",
+    )
     freeze: Annotated[bool, _MODEL, AFFECTS_STEP_TIME] = Field(
         False, description="Freeze the backbone and train only the last layer."
     )

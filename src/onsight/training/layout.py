@@ -78,13 +78,6 @@ def choose_layout(source: Source, config: Config, module: nn.Module | None, job:
     return Layout(source, config, size.value, choices, {}, candidates)
 
 
-def lay_out_largest(layout: Layout, module: nn.Module | None, job: Job) -> Layout:
-    """Return the layout of the candidate with the largest share of the time, alone."""
-    largest = max(layout.candidates, key=lambda candidate: candidate.share)
-    model = Choice(largest.fields.get("model", layout.config.model), "the largest share")
-    return _lay_out_candidate(layout.source, layout.config, largest, model, module, job)
-
-
 def describe_candidates(candidates: Sequence[Candidate]) -> Choice[str]:
     """Return the names of the candidates, with their sizes and shares as the reason."""
     names = [candidate.name for candidate in candidates]

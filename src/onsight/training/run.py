@@ -25,7 +25,7 @@ from onsight.training.blend_members import (
     report_blend,
 )
 from onsight.training.job import RunJob, start_job
-from onsight.training.layout import choose_layout, find_data, lay_out_largest
+from onsight.training.layout import choose_layout, find_data
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import open_loggers
 from onsight.training.members import Member, train_members
@@ -122,8 +122,6 @@ def train(
         job.world.report_activity("preparing the images and the plan")
         source = find_data(resolved, request.config, job)
         layout = choose_layout(source, request.config, request.module, job)
-        if len(layout.candidates) > 1:
-            layout = lay_out_largest(layout, request.module, job)
         job.save_config(layout.config)  # from here on the run can be resumed
         opened = open_data(layout, request.module, job)
         job.begin_decisions(opened.key)
