@@ -54,14 +54,14 @@ def _losses(log_probabilities: Tensor, labels: Tensor) -> Tensor:
 
 def _blend_loss(losses: Tensor, weights: Tensor) -> float:
     """Return the log loss of a blend with weights (M,), from each member's losses (M, n)."""
-    return -(weights.log().unsqueeze(1) - losses).logsumexp(dim=0).mean().item()
+    return -float((weights.log().unsqueeze(1) - losses).logsumexp(dim=0).mean())
 
 
 def _share_equally(losses: Tensor, best: int) -> Tensor:
     """Return equal weights for the members whose mean loss is within noise of the best one's."""
     differences = losses - losses[best]
     errors = differences.std(dim=1, correction=0) / losses.shape[1] ** 0.5
-    is_as_good = differences.mean(dim=1) <= errors
+    is_as_good: Tensor = differences.mean(dim=1) <= errors
     return is_as_good.double() / is_as_good.sum()
 
 
