@@ -90,9 +90,7 @@ class HeldOutLogits:
 
     def tabulate(self, temperature: float = 1.0) -> PredictionTable:
         """Return the predictions at a temperature."""
-        columns = _evaluate_batch(
-            self.logits / temperature, self.labels, self.ids, temperature
-        )
+        columns = _evaluate_batch(self.logits / temperature, self.labels, self.ids, temperature)
         return PredictionTable(*(column.numpy() for column in columns))
 
 
@@ -114,9 +112,7 @@ def evaluate_batches(
         temperature: The temperature.
     """
     parts = [
-        _evaluate_batch(
-            forward(batch.images).float(), batch.labels, batch.ids, temperature
-        )
+        _evaluate_batch(forward(batch.images).float(), batch.labels, batch.ids, temperature)
         for batch in batches
     ]
     columns = [torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)]

@@ -161,7 +161,7 @@ def open_search_set(
     among: a folder of images, or any DATA; None for the images that the model was trained or
     selected with. Raises DataError, ModelError, DiskError.
     """
-    require_head(predictor.classifier.net)
+    require_head(predictor.classifier.feature_member.net)
     cache = find_cache_folder(cache_folder)
     if among is None:
         source = _open_training_source(predictor, cache)

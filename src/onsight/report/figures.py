@@ -112,7 +112,9 @@ def member_curves(histories: Mapping[str, Rows]) -> str:
             begun = ends[-1] if len(ends) else begun
             if points:
                 marker = "o" if len(points) <= 30 else ""
-                axes.plot(*zip(*points, strict=True), style, color=colour, marker=marker, label=name)
+                axes.plot(
+                    *zip(*points, strict=True), style, color=colour, marker=marker, label=name
+                )
         if axes.get_legend_handles_labels()[0]:
             axes.legend(loc="lower right")
 

@@ -20,7 +20,7 @@ from onsight.evaluation.out_of_distribution import choose_detector
 from onsight.evaluation.predictions import BATCH_SIZE, HeldOutLogits, evaluation_batch_size
 from onsight.evaluation.temperature import choose_temperature
 from onsight.features.feature_pass import logits_and_features
-from onsight.models.classifier import Classifier, autocast
+from onsight.models.classifier import Classifier, ImageClassifier, autocast
 from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.ranks.world import World
 
@@ -35,7 +35,7 @@ _LAGGING_STEPS = 200
 
 
 def compute_held_out_logits(
-    classifier: Classifier, images: BatchSource, ids: Tensor, world: World
+    classifier: ImageClassifier, images: BatchSource, ids: Tensor, world: World
 ) -> HeldOutLogits:
     """Compute the logits of the images with these ids (n,); each rank computes its share.
 
@@ -46,7 +46,7 @@ def compute_held_out_logits(
 
 
 def calibrate_temperature(
-    classifier: Classifier, held_out: HeldOutLogits, world: World
+    classifier: ImageClassifier, held_out: HeldOutLogits, world: World
 ) -> Choice[float]:
     """Set the classifier's temperature, fitted on the first rank; every rank has the logits."""
     choice = choose_temperature(held_out.logits, held_out.labels)
@@ -56,7 +56,7 @@ def calibrate_temperature(
 
 
 def fit_detector_on_images(
-    classifier: Classifier, images: BatchSource, seen: Tensor, held_out: Tensor, world: World
+    classifier: ImageClassifier, images: BatchSource, seen: Tensor, held_out: Tensor, world: World
 ) -> Choice[OutOfDistributionDetector | None]:
     """Set the classifier's out-of-distribution detector, fitted on images.
 
@@ -72,7 +72,7 @@ def fit_detector_on_images(
 
     def compute_features(batch: Tensor) -> Tensor:
         try:
-            return logits_and_features(classifier, batch)[1]
+            return logits_and_features(classifier.feature_member, batch)[1]
         except ModelError:  # the network does not end in a linear layer
             return torch.zeros(len(batch), 0)
 
@@ -84,7 +84,7 @@ def fit_detector_on_images(
 
 
 def fit_detector_on_features(
-    classifier: Classifier, seen: Tensor, held_out: Tensor, world: World
+    classifier: ImageClassifier, seen: Tensor, held_out: Tensor, world: World
 ) -> Choice[OutOfDistributionDetector | None]:
     """Set the classifier's out-of-distribution detector, fitted on features (n, D) of every rank.
 
@@ -103,7 +103,7 @@ def fit_detector_on_features(
 
 
 def _compute_rows(
-    classifier: Classifier,
+    classifier: ImageClassifier,
     images: BatchSource,
     ids: Tensor,
     world: World,

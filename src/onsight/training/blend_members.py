@@ -112,13 +112,11 @@ def blend_members(members: Sequence[Member], opened: OpenedData, job: RunJob) ->
     classifier = Blend(
         {member.name: member.classifier for member in kept},
         weights,
+        feature_member.name,
         temperature.value,
         detector.value,
-        feature_member.name,
     )
-    return FinalModel(
-        classifier, opened.dataset, tuple(members), weights, temperature, detector
-    )
+    return FinalModel(classifier, opened.dataset, tuple(members), weights, temperature, detector)
 
 
 def _keep_one(member: Member, members: Sequence[Member]) -> FinalModel:

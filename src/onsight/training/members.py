@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from onsight.choice import Choice
@@ -20,8 +19,8 @@ from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, TRAIN
 from onsight.data.loader import Loader
 from onsight.errors import NonFiniteLoss
-from onsight.evaluation.learning_curve import LearningCurvePoint
 from onsight.evaluation.predictions import HeldOutLogits, evaluation_batch_size, held_out_logits
+from onsight.features.choose_head import LearningCurvePoint
 from onsight.features.feature_pass import SharedFeatures
 from onsight.hardware.memory import reset_peak_device_memory
 from onsight.models.classifier import Classifier

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from onsight.choice import Choice
 from onsight.data.sources.memory import InMemory
 from onsight.data.sources.source import Source

@@ -20,7 +20,7 @@ from onsight.evaluation.statistics import Z_95, fold_interval_ratio
 from onsight.files import write_json
 from onsight.hardware.memory import peak_device_memory_bytes, peak_memory_bytes
 from onsight.models.classifier import ImageClassifier
-from onsight.models.file import save_model
+from onsight.models.file import ModelFile, save_model
 from onsight.models.out_of_distribution import is_out_of_distribution
 from onsight.ranks.world import World
 from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
@@ -62,7 +62,7 @@ def save_run(
         _record_nondeterminism(job)
     dataset, classifier, per_image = final.dataset, final.classifier, evaluation.per_image
     results = _compute_results(final, evaluation, opened.config)
-    save_model(job.folder.model_file, make_model_file(final, results, provenance))
+    save_model(job.folder.model_file, _make_file(final, results, provenance))
     _add_run_facts(results, final, provenance, job.world)
     job.deadline.release("saving")
     image_seconds = final.image_seconds if job.deadline.is_set else 0.0
@@ -81,7 +81,12 @@ def save_best_so_far(
     """Write a complete model file between the trainings of a run, with results on validation."""
     table = held_out_table(final)
     results: Results = {**compute_metrics(table, opened.dataset.classes), "split": "validation"}
-    save_model(job.folder.model_file, make_model_file(final, results, provenance))
+    save_model(job.folder.model_file, _make_file(final, results, provenance))
+
+
+def _make_file(final: FinalModel, results: Results, provenance: dict[str, Any]) -> ModelFile:
+    main = final.main
+    return make_model_file(main.config, main.dataset, main.classifier, results, provenance)
 
 
 def _record_nondeterminism(job: RunJob) -> None:
