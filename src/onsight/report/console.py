@@ -173,6 +173,9 @@ class PartReporter(Reporter):
         """Print one line that deserves attention."""
         self.reporter.warn(f"{self.name}: {text}")
 
+    def choice(self, name: str, choice: Choice[Any]) -> None:
+        """Print nothing, as the choices of every training would hide the rest."""
+
     @contextmanager
     def bar(self, title: str, total: int | None, unit: str = "images") -> Iterator[Bar]:
         """Show a progress bar."""

@@ -28,6 +28,10 @@ from onsight.training.run_folder import RunFolder
 from onsight.tune.training_data import data_key, make_normalization
 
 
+# Of the time left, for a fold of a frozen network: the first computes features for all others.
+_FROZEN_FRACTION = 0.6
+
+
 class FoldReporter(PartReporter):
     """Drops all lines but warnings, as there would be a line for every epoch of every fold."""
 
@@ -39,7 +43,7 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
     """Train a model for each fold on the other folds, and evaluate it on the images of the fold.
 
     Folds that were evaluated before an interruption are not repeated. With a deadline, each fold
-    and the final model get an equal share of the time.
+    and the final model get an equal share of the time, unless the network is frozen.
 
     Args:
         planned: The run.
@@ -62,7 +66,7 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
         folder = job.folder.for_fold(fold)
         part = _load_evaluation(held_out, folder, job.world)
         if part is None:
-            fold_job = _make_fold_job(job, fold, folder, name, 1 / (folds + 2 - fold))
+            fold_job = _make_fold_job(job, fold, folder, name, _time_fraction(fold, planned))
             part = _evaluate_fold(fold, held_out, shared, fold_job)
         else:
             job.deadline.add_elapsed(part.folds[0]["seconds"])
@@ -71,6 +75,13 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
         job.reporter.say(f"{name}: {_format_row(part.folds[0])}")
         parts.append(part)
     return _pool(parts)
+
+
+def _time_fraction(fold: int, planned: PlannedRun) -> float:
+    """Return which part of the time left a fold may use."""
+    if planned.config.freeze:
+        return _FROZEN_FRACTION
+    return 1 / (planned.dataset.folds.value + 2 - fold)
 
 
 def _make_fold_job(job: RunJob, fold: int, folder: RunFolder, name: str, fraction: float) -> RunJob:
