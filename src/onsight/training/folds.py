@@ -3,7 +3,6 @@
 import copy
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -22,11 +21,10 @@ from onsight.training.evaluate import Evaluation, evaluate
 from onsight.training.fit import Shared, Trained, fit
 from onsight.training.job import RunJob
 from onsight.training.loggers.logger import LoggedRun
-from onsight.training.loggers.loggers import Loggers, open_loggers
+from onsight.training.loggers.loggers import closing_loggers
 from onsight.training.place import PlannedRun
 from onsight.training.run_folder import RunFolder
 from onsight.tune.training_data import data_key, make_normalization
-
 
 # Of the time left, for a fold of a frozen network: the first computes features for all others.
 _FROZEN_FRACTION = 0.6
@@ -111,7 +109,11 @@ def _hold_out(planned: PlannedRun, fold: int) -> PlannedRun:
 
 def _evaluate_fold(fold: int, planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluation:
     job.begin_decisions(planned.data_key)
-    with _fold_logging(planned, shared, job) as loggers:
+    # TensorBoard files go into the fold's folder; other loggers only get the final model.
+    names = [name for name in planned.config.loggers if name == "tensorboard"]
+    with closing_loggers(names if job.world.is_main else [], job.reporter) as loggers:
+        data = shared.provenance["data"]
+        loggers.start(LoggedRun(job.folder.path, data, planned.config.model_dump()))
         trained = fit(planned, replace(shared, loggers=loggers), job)
     begun = time.perf_counter()
     evaluation = evaluate(trained.classifier, planned.dataset, planned.config.tta, job.world)
@@ -121,15 +123,6 @@ def _evaluate_fold(fold: int, planned: PlannedRun, shared: Shared, job: RunJob) 
     if job.world.is_main:
         _save_evaluation(evaluation, job.folder, planned.data_key)
     return evaluation
-
-
-def _fold_logging(
-    planned: PlannedRun, shared: Shared, job: RunJob
-) -> AbstractContextManager[Loggers]:
-    """Log a fold to TensorBoard files in its folder; other loggers only get the final model."""
-    names = [name for name in planned.config.loggers if name == "tensorboard"]
-    run = LoggedRun(job.folder.path, shared.provenance["data"], planned.config.model_dump())
-    return open_loggers(names if job.world.is_main else [], run, job.reporter)
 
 
 def _make_row(

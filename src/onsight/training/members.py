@@ -5,10 +5,9 @@ folder of its own. What it leaves there is not computed again when the run is re
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from torch import nn
 
@@ -21,7 +20,6 @@ from onsight.data.loader import Loader
 from onsight.errors import NonFiniteLoss
 from onsight.evaluation.predictions import HeldOutLogits, evaluation_batch_size, held_out_logits
 from onsight.features.choose_head import LearningCurvePoint
-from onsight.features.feature_pass import SharedFeatures
 from onsight.hardware.memory import reset_peak_device_memory
 from onsight.models.classifier import Classifier
 from onsight.models.file import build_model, load_model_file, save_model
@@ -33,7 +31,7 @@ from onsight.training.folds import cross_validate
 from onsight.training.job import RunJob
 from onsight.training.layout import settle_network
 from onsight.training.loggers.logger import LoggedRun
-from onsight.training.loggers.loggers import open_loggers
+from onsight.training.loggers.loggers import Loggers, closing_loggers
 from onsight.training.model_file import make_model_file
 from onsight.training.open_data import OpenedData
 from onsight.training.place import PlannedRun, place, plan_run
@@ -85,7 +83,7 @@ class Member:
 
 
 def train_members(
-    opened: OpenedData, module: nn.Module | None, provenance: Mapping[str, Any], job: RunJob
+    opened: OpenedData, module: nn.Module | None, shared: Shared, job: RunJob
 ) -> Iterator[Member]:
     """Train the candidates in their order; yield each as soon as it is trained.
 
@@ -94,7 +92,7 @@ def train_members(
     Args:
         opened: The images, and the candidates to train.
         module: The user's own network, if any.
-        provenance: What model files contain about their origin.
+        shared: Loggers, provenance and features of the run.
         job: The job of the run.
 
     Raises:
@@ -102,7 +100,6 @@ def train_members(
         Interrupted: After a signal, with a checkpoint written.
     """
     candidates = opened.layout.candidates
-    features = SharedFeatures()
     count = 0
     for number, candidate in enumerate(candidates):
         fraction = candidate.share / sum(later.share for later in candidates[number:])
@@ -112,7 +109,7 @@ def train_members(
             continue
         member_job = _make_member_job(candidate, fraction, job) if len(candidates) > 1 else job
         try:
-            member = _train_member(candidate, opened, module, provenance, features, member_job)
+            member = _train_member(candidate, opened, module, shared, member_job)
         except (NonFiniteLoss, RuntimeError) as error:
             is_memory = is_out_of_memory(error) and job.world.size == 1
             if is_last_chance or not (isinstance(error, NonFiniteLoss) or is_memory):
@@ -156,8 +153,7 @@ def _train_member(
     candidate: Candidate,
     opened: OpenedData,
     module: nn.Module | None,
-    provenance: Mapping[str, Any],
-    features: SharedFeatures,
+    shared: Shared,
     job: RunJob,
 ) -> Member:
     """Train a candidate, with its cross-validation; or load it if it has been trained before."""
@@ -169,8 +165,10 @@ def _train_member(
         opened = _settle(candidate, opened, job)
     planned = plan_run(place(opened, module, job), job)
     _save_start(planned, job)
-    provenance = {**provenance, "config": planned.config.model_dump()}
-    with _open_shared(planned, provenance, features, job) as shared:
+    config = planned.config.model_dump()
+    shared = replace(shared, provenance={**shared.provenance, "config": config})
+    with _start_loggers(planned.config, shared, job) as loggers:
+        shared = replace(shared, loggers=loggers)
         folds = None
         if planned.dataset.folds.value > 1:
             release_evaluation(job.deadline)  # each training reserves its own
@@ -190,10 +188,30 @@ def _train_member(
             seconds = time.perf_counter() - begun
             image_seconds = _time_image(trained.classifier, planned)
             if is_part and job.world.is_main:
-                _save_trained(trained, seconds, image_seconds, planned, provenance, job)
+                _save_trained(trained, seconds, image_seconds, planned, shared, job)
     release_evaluation(job.deadline)
-    config, dataset = planned.config, planned.dataset
-    return Member(candidate.name, config, dataset, trained, folds, seconds, image_seconds)
+    return Member(
+        candidate.name,
+        planned.config,
+        planned.dataset,
+        trained,
+        folds,
+        seconds,
+        image_seconds,
+    )
+
+
+@contextmanager
+def _start_loggers(config: Config, shared: Shared, job: RunJob) -> Iterator[Loggers]:
+    """Start the run's loggers, or a member's own, which log in its folder."""
+    run = LoggedRun(job.folder.path, shared.provenance["data"], config.model_dump())
+    if job.folder.run is None:
+        shared.loggers.start(run)
+        yield shared.loggers
+        return
+    with closing_loggers(config.loggers if job.world.is_main else [], job.reporter) as loggers:
+        loggers.start(run)
+        yield loggers
 
 
 def _settle(candidate: Candidate, opened: OpenedData, job: RunJob) -> OpenedData:
@@ -230,16 +248,6 @@ def _save_start(planned: PlannedRun, job: RunJob) -> None:
         planned.plan.save(job.folder.plan)
 
 
-@contextmanager
-def _open_shared(
-    planned: PlannedRun, provenance: dict[str, Any], features: SharedFeatures, job: RunJob
-) -> Iterator[Shared]:
-    names = planned.config.loggers if job.world.is_main else []
-    run = LoggedRun(job.folder.path, provenance["data"], planned.config.model_dump())
-    with open_loggers(names, run, job.reporter) as loggers:
-        yield Shared(loggers, provenance, features)
-
-
 def _time_image(classifier: Classifier, planned: PlannedRun) -> float:
     """Return the seconds to classify an image, measured on a few training images."""
     ids = planned.dataset.ids(TRAIN)[:_TIMED_IMAGES]
@@ -258,7 +266,7 @@ def _save_trained(
     seconds: float,
     image_seconds: float,
     planned: PlannedRun,
-    provenance: dict[str, Any],
+    shared: Shared,
     job: RunJob,
 ) -> None:
     """Save a finished member: its model file, and then what a resumed run needs besides."""
@@ -276,7 +284,7 @@ def _save_trained(
     path = job.folder.model_file
     save_model(
         path,
-        make_model_file(planned.config, planned.dataset, trained.classifier, {}, provenance),
+        make_model_file(planned.config, planned.dataset, trained.classifier, {}, shared.provenance),
     )
     write_tensors(job.folder.held_out, vars(trained.held_out), facts)
 

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,11 @@ from onsight.training.blend_members import (
     evaluate_model,
     report_blend,
 )
+from onsight.training.fit import Shared
 from onsight.training.job import RunJob, start_job
 from onsight.training.layout import choose_layout, find_data
 from onsight.training.loggers.logger import LoggedRun
-from onsight.training.loggers.loggers import open_loggers
+from onsight.training.loggers.loggers import closing_loggers
 from onsight.training.members import Member, train_members
 from onsight.training.open_data import OpenedData, open_data
 from onsight.training.request import Request, read_request
@@ -128,29 +130,29 @@ def train(
         opened = open_data(layout, request.module, job)
         job.begin_decisions(opened.key)
         _save_start(opened, job)
-        provenance = _describe_origin(opened, source)
-        final = _train_model(opened, request.module, provenance, job)
-        evaluation = evaluate_model(final, opened, job)
-        results = save_run(final, evaluation, opened, provenance, job)
-        if results:
-            _log_results(results, final, source.name, job)
-        _warn_if_late(job)
+        with _open_shared(opened, source, job) as shared:
+            final = _train_model(opened, request.module, shared, job)
+            evaluation = evaluate_model(final, opened, job)
+            results = save_run(final, evaluation, opened, shared.provenance, job)
+            if results:
+                shared.loggers.log_results(results)
+            _warn_if_late(job)
         if request.module:  # with a moving average, the evaluated weights are in a copy
             request.module.load_state_dict(final.main.classifier.net.state_dict())
     return Run(job.folder.path, results or read_results(job.folder.path), job.world.rank)
 
 
 def _train_model(
-    opened: OpenedData, module: nn.Module | None, provenance: dict[str, Any], job: RunJob
+    opened: OpenedData, module: nn.Module | None, shared: Shared, job: RunJob
 ) -> FinalModel:
     """Train all candidates; after each, the best model so far is on disk."""
     members: list[Member] = []
     try:
-        for member in train_members(opened, module, provenance, job):
+        for member in train_members(opened, module, shared, job):
             members.append(member)
             final = blend_members(members, opened, job)
             if len(opened.layout.candidates) > 1 and job.world.is_main:
-                save_best_so_far(final, opened, provenance, job)
+                save_best_so_far(final, opened, shared.provenance, job)
     except (Interrupted, KeyboardInterrupt):
         if members:
             names = joined([member.name for member in final.kept])
@@ -208,24 +210,22 @@ def _save_start(opened: OpenedData, job: RunJob) -> None:
     write_problems(folder / "problems.csv", opened.dataset.problems)
 
 
-def _describe_origin(opened: OpenedData, source: Source) -> dict[str, Any]:
-    """Return what model files contain about their origin."""
-    return {
+@contextmanager
+def _open_shared(opened: OpenedData, source: Source, job: RunJob) -> Iterator[Shared]:
+    """Make what all trainings share; a run of several models logs only its results itself."""
+    config = opened.config
+    provenance = {
         "data": source.name,
         "found": opened.layout.source.description,
         "data_key": opened.key,
-        "config": opened.config.model_dump(),
+        "config": config.model_dump(),
         "versions": package_versions(),
     }
-
-
-def _log_results(results: Results, final: FinalModel, data: str, job: RunJob) -> None:
-    """Log the final metrics, in the run that training has logged to if there was one member."""
-    config = final.main.config
-    run = LoggedRun(job.folder.path, data, config.model_dump())
-    with open_loggers(config.loggers, run, job.reporter) as loggers:
-        loggers.begin(results["epochs"], 0)
-        loggers.log_results(results)
+    with closing_loggers(config.loggers if job.world.is_main else [], job.reporter) as loggers:
+        if len(opened.layout.candidates) > 1:
+            loggers.start(LoggedRun(job.folder.path, source.name, config.model_dump()))
+            loggers.begin(0, 0)
+        yield Shared(loggers, provenance)
 
 
 def read_results(run: Path) -> Results:
