@@ -21,9 +21,8 @@ from onsight.deadline import Deadline
 from onsight.errors import ConfigError, Interrupted
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import fit, place, trainer
+from onsight.training import blend_members, fit, place, trainer
 from onsight.training import job as jobs
-from onsight.training import run as runs
 from onsight.training.decisions import read_decisions
 from onsight.training.pacers import Segment
 from onsight.tune.budget import Budget
@@ -338,13 +337,13 @@ def test_a_budget_freezes_no_backbone_that_the_user_wants_to_train(
 
 
 def test_a_run_that_is_late_says_so(bars, tmp_path, monkeypatch, capsys):
-    clock, real = Clock(1.0, tick=0.02), runs.evaluate
+    clock, real = Clock(1.0, tick=0.02), blend_members.evaluate
 
     def evaluate_slowly(*args):
         clock.now += 12
         return real(*args)
 
-    monkeypatch.setattr(runs, "evaluate", evaluate_slowly)
+    monkeypatch.setattr(blend_members, "evaluate", evaluate_slowly)
     fields = {**LENET, "reporter": Reporter(), "folds": 1}
     onsight.train(bars, out=tmp_path / "run", budget="9s", spent=clock, **fields)
     assert re.search(r"budget: the run took 1\d(\.\d)? s longer", capsys.readouterr().err)

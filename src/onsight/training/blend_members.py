@@ -45,7 +45,6 @@ class FinalModel:
 
     Attributes:
         classifier: The model.
-        dataset: The images, at the size of its input.
         members: All members that were trained.
         weights: Of each member in the blend, by name; members that were left out have none.
         temperature: The classifier's, with its reason.
@@ -53,7 +52,6 @@ class FinalModel:
     """
 
     classifier: ImageClassifier
-    dataset: Dataset
     members: tuple[Member, ...]
     weights: Mapping[str, float]
     temperature: Choice[float]
@@ -70,6 +68,16 @@ class FinalModel:
         return max(self.kept, key=lambda member: self.weights[member.name])
 
     @property
+    def dataset(self) -> Dataset:
+        """The images, at the size of the largest input."""
+        return max((member.dataset for member in self.kept), key=_input_pixels)
+
+    @property
+    def feature_member(self) -> Member:
+        """The member whose features the detector uses."""
+        return _choose_feature_member(self.kept)
+
+    @property
     def image_seconds(self) -> float:
         """The time to classify an image."""
         return sum(member.image_seconds for member in self.kept)
@@ -82,7 +90,8 @@ class FinalModel:
     @property
     def name(self) -> str:
         """The name of its network, or those of its members' networks."""
-        return joined([member.config.model for member in self.kept])
+        names = [member.config.model for member in self.kept]
+        return names[0] if len(names) == 1 else f"blend of {joined(names)}"
 
 
 def blend_members(members: Sequence[Member], opened: OpenedData, job: RunJob) -> FinalModel:
@@ -116,14 +125,13 @@ def blend_members(members: Sequence[Member], opened: OpenedData, job: RunJob) ->
         temperature.value,
         detector.value,
     )
-    return FinalModel(classifier, opened.dataset, tuple(members), weights, temperature, detector)
+    return FinalModel(classifier, tuple(members), weights, temperature, detector)
 
 
 def _keep_one(member: Member, members: Sequence[Member]) -> FinalModel:
     trained = member.trained
     return FinalModel(
         trained.classifier,
-        member.dataset,
         tuple(members),
         {member.name: 1.0},
         trained.temperature,
@@ -138,6 +146,11 @@ def _choose_feature_member(members: Sequence[Member]) -> Member:
         return member.config.starts_from_weights, member.parameters
 
     return max(members, key=rank)
+
+
+def _input_pixels(dataset: Dataset) -> int:
+    height, width = dataset.format.model_size
+    return height * width
 
 
 def _find_common(members: Sequence[Member]) -> dict[str, HeldOutLogits]:
@@ -225,7 +238,7 @@ def blend_folds(final: FinalModel, fold_of: NDArray[np.int8]) -> Evaluation:
         return main
     tables = {name: evaluation.per_image for name, evaluation in evaluations.items()}
     per_image = _blend_tables(final, tables, fold_of)
-    scores = tables[_choose_feature_member(final.kept).name].out_of_distribution
+    scores = tables[final.feature_member.name].out_of_distribution
     per_image = replace(per_image, out_of_distribution=scores)
     views = {name: found.views for name, found in evaluations.items() if found.views}
     folds = fold_of[per_image.ids]

@@ -21,8 +21,9 @@ from onsight.errors import NonFiniteLoss
 from onsight.evaluation.predictions import HeldOutLogits, evaluation_batch_size, held_out_logits
 from onsight.features.choose_head import LearningCurvePoint
 from onsight.hardware.memory import reset_peak_device_memory
+from onsight.models.build import build_classifier
 from onsight.models.classifier import Classifier
-from onsight.models.file import build_model, load_model_file, save_model
+from onsight.models.file import load_model_file, save_model
 from onsight.report.console import PartReporter
 from onsight.tensorfile import read_tensors, write_tensors
 from onsight.training.evaluate import Evaluation
@@ -297,16 +298,8 @@ def _load_trained(planned: PlannedRun, job: RunJob) -> tuple[Trained, float, flo
     if facts["data_key"] != planned.data_key:
         return None
     file = load_model_file(job.folder.model_file)
-    classifier = Classifier(
-        build_model(file).to(job.device.value),
-        file.preprocessing.normalization,
-        file.preprocessing.precision,
-        job.device.value,
-        file.temperature,
-        file.out_of_distribution,
-    )
     trained = Trained(
-        classifier,
+        build_classifier(file, job.device.value).feature_member,
         Progress(**facts["progress"]),
         Choice(file.temperature, facts["temperature"]),
         Choice(file.out_of_distribution, facts["out_of_distribution"]),

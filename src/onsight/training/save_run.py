@@ -20,7 +20,7 @@ from onsight.evaluation.statistics import Z_95, fold_interval_ratio
 from onsight.files import write_json
 from onsight.hardware.memory import peak_device_memory_bytes, peak_memory_bytes
 from onsight.models.classifier import ImageClassifier
-from onsight.models.file import ModelFile, save_model
+from onsight.models.file import BlendFile, ModelFile, save_model
 from onsight.models.out_of_distribution import is_out_of_distribution
 from onsight.ranks.world import World
 from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
@@ -84,9 +84,29 @@ def save_best_so_far(
     save_model(job.folder.model_file, _make_file(final, results, provenance))
 
 
-def _make_file(final: FinalModel, results: Results, provenance: dict[str, Any]) -> ModelFile:
-    main = final.main
-    return make_model_file(main.config, main.dataset, main.classifier, results, provenance)
+def _make_file(
+    final: FinalModel, results: Results, provenance: dict[str, Any]
+) -> ModelFile | BlendFile:
+    """Return the model file of a single network, or of a blend."""
+    files = {
+        member.name: make_model_file(
+            member.config, member.dataset, member.classifier, results, provenance
+        )
+        for member in final.kept
+    }
+    main = files[final.main.name]
+    if len(files) == 1:
+        return main
+    return BlendFile(
+        files,
+        final.weights,
+        final.feature_member.name,
+        results,
+        provenance,
+        main.seen,
+        final.temperature.value,
+        final.classifier.out_of_distribution,
+    )
 
 
 def _record_nondeterminism(job: RunJob) -> None:
