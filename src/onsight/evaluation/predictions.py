@@ -90,6 +90,8 @@ class HeldOutLogits:
 
     def tabulate(self, temperature: float = 1.0) -> PredictionTable:
         """Return the predictions at a temperature."""
+        if not len(self.ids):
+            return _empty_table()
         columns = _evaluate_batch(self.logits / temperature, self.labels, self.ids, temperature)
         return PredictionTable(*(column.numpy() for column in columns))
 

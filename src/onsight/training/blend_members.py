@@ -293,15 +293,15 @@ def describe_members(final: FinalModel) -> list[MemberResult]:
 
 
 def _describe_member(member: Member, final: FinalModel) -> MemberResult:
-    rows = member.held_out
-    correct = int((rows.logits.argmax(dim=1) == rows.labels).sum())
+    table = member.held_out.tabulate()
+    correct = int((table.predicted == table.labels).sum())
     height, width = member.dataset.format.model_size
     facts: dict[str, Any] = {
         "name": member.name,
         "model": member.config.model,
-        "images": len(rows.labels),
-        **proportion_with_interval("accuracy", correct, len(rows.labels)),
-        "loss": float(F.cross_entropy(rows.logits, rows.labels)) if len(rows.labels) else None,
+        "images": len(table),
+        **proportion_with_interval("accuracy", correct, len(table)),
+        "loss": float(table.losses.mean()) if len(table) else None,
         "weight": final.weights.get(member.name, 0.0),
         "image_size": [height, width],
         "parameters": member.parameters,
@@ -313,8 +313,6 @@ def _describe_member(member: Member, final: FinalModel) -> MemberResult:
 
 def report_blend(final: FinalModel, reporter: Reporter) -> None:
     """Say what the model consists of and what it costs."""
-    if len(final.members) == 1:
-        return
     for row in describe_members(final):
         reporter.say(
             f"{row['name']}: {fixed_percent(row['accuracy'])} of {row['images']:,} held-out images "

@@ -158,7 +158,8 @@ def _train_model(
             names = joined([member.name for member in final.kept])
             job.reporter.warn(f"the best model so far, {names}, is in {job.folder.model_file}")
         raise
-    report_blend(final, job.reporter)
+    if len(opened.layout.candidates) > 1:
+        report_blend(final, job.reporter)
     return final
 
 

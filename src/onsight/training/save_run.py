@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from onsight.choice import Choice
-from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 from onsight.evaluation.learning_curve import TrainingSize, fit_learning_curve
@@ -61,7 +60,7 @@ def save_run(
     if job.unrepeatable:
         _record_nondeterminism(job)
     dataset, classifier, per_image = final.dataset, final.classifier, evaluation.per_image
-    results = _compute_results(final, evaluation, opened.config)
+    results = _compute_results(final, evaluation, opened)
     save_model(job.folder.model_file, _make_file(final, results, provenance))
     _add_run_facts(results, final, provenance, job.world)
     job.deadline.release("saving")
@@ -117,12 +116,12 @@ def _record_nondeterminism(job: RunJob) -> None:
     write_json(job.folder.plan, facts)
 
 
-def _compute_results(final: FinalModel, evaluation: Evaluation, config: Config) -> Results:
+def _compute_results(final: FinalModel, evaluation: Evaluation, opened: OpenedData) -> Results:
     dataset, folds = final.dataset, evaluation.folds
     z = Z_95 * (fold_interval_ratio(len(folds)) if folds else 1.0)
     views: TtaResult = {}
     if evaluation.views:
-        views = tta_results(evaluation.views, config.tta, z)
+        views = tta_results(evaluation.views, opened.config.tta, z)
     results: Results = {
         **compute_metrics(evaluation.per_image, dataset.classes, z),
         "split": evaluation.split,
@@ -135,7 +134,7 @@ def _compute_results(final: FinalModel, evaluation: Evaluation, config: Config) 
         results |= {"folds": len(folds), "fold_results": list(folds)}
     if results["out_of_distribution"] is None:
         results["out_of_distribution_reason"] = final.out_of_distribution.reason
-    if len(final.members) > 1:
+    if len(opened.layout.candidates) > 1:
         results["members"] = describe_members(final)
     trained = final.main.trained
     if trained.fitted:
