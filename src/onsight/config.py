@@ -52,9 +52,10 @@ class RetiredField(NamedTuple):
     instead: str
 
 
-# Valid values of the fields with a pattern, for error messages.
+# Valid values of the fields with a pattern or several types, for error messages.
 _FORMS = {
     "background": "a colour, such as #ffffff",
+    "epochs": "auto, or a number from 1 to 1,000,000",
     "budget": "a positive number and a unit, such as 90s, 5m or 2h",
     "folds": "auto, or a number from 1 to 99",
     "image_size": "auto, 64, or HEIGHTxWIDTH, such as 48x64",
@@ -221,8 +222,12 @@ class Config(BaseModel):
 
     # --- Training ---
 
-    epochs: Annotated[int, _TRAINING] = Field(
-        10, ge=1, le=1_000_000, description="Passes over the training images."
+    epochs: Annotated[Annotated[int, Field(ge=1, le=1_000_000)] | Literal["auto"], _TRAINING] = (
+        Field(
+            "auto",
+            description="Passes over the training images: auto, or a number. auto: fewer the more "
+            "images there are, and fewer when fine-tuning.",
+        )
     )
     budget: Annotated[str, _TRAINING] = Field(
         "",
@@ -476,6 +481,13 @@ class Config(BaseModel):
         return int(height), int(width or height)
 
     @property
+    def epoch_count(self) -> int:
+        """The number of epochs, which must have been chosen."""
+        if self.epochs == "auto":
+            raise ValueError("the number of epochs has not been chosen")
+        return self.epochs
+
+    @property
     def starts_from_weights(self) -> bool:
         """True for published or given weights, False for random ones."""
         return self.pretrained or bool(self.weights)
@@ -565,17 +577,17 @@ def explain_invalid(error: ValidationError) -> str:
     """Describe a pydantic error in one line per field."""
     lines = []
     for problem in error.errors():
-        field = ".".join(str(part) for part in problem["loc"])
+        field, *types = [str(part) for part in problem["loc"]]  # of a field with several types
         if problem["type"] == "extra_forbidden":
             lines.append(explain_unknown(field))
             continue
         flag = "--" + field.replace("_", "-")
-        if problem["type"] == "string_pattern_mismatch":
+        if types or problem["type"] == "string_pattern_mismatch":
             lines.append(f"{flag} {problem['input']}: write {_FORMS[field]}.")
             continue
         description = Config.model_fields[field].description if field in Config.model_fields else ""
         lines.append(f"{flag} {problem['input']}: {problem['msg'].lower()}. ({description})")
-    return "\n".join(lines)
+    return "\n".join(dict.fromkeys(lines))
 
 
 def explain_unknown(name: str) -> str:

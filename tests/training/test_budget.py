@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from onsight.tune.budget import Budget
 
 import onsight
 from onsight.choice import Choice
@@ -25,7 +26,6 @@ from onsight.training import blend_members, fit, place, trainer
 from onsight.training import job as jobs
 from onsight.training.decisions import read_decisions
 from onsight.training.pacers import Segment
-from onsight.tune.budget import Budget
 from onsight.tune.fit_epochs import reserve_evaluation
 
 LENET = {"model": "lenet", "image_size": "16", "batch_size": 16, "threads": 1}

@@ -1,15 +1,11 @@
 """Oracles: runs of one model each, probabilities averaged in float64, runs without interruption."""
 
-import json
-import math
 import signal
 
-import numpy as np
 import pytest
 import torch
 
 import onsight
-from onsight.data import split
 from onsight.errors import Interrupted, NonFiniteLoss
 from onsight.evaluation.blending import choose_weights
 from onsight.evaluation.predictions import HeldOutLogits
@@ -198,9 +194,13 @@ def test_one_member_can_be_asked_for(bars, tmp_path, equal_weights):
     assert [row["name"] for row in rows if row["weight"]] == [best["name"]]
 
 
-def test_a_limit_of_milliseconds_leaves_out_slow_members(bars, tmp_path, monkeypatch, equal_weights):
+def test_a_limit_of_milliseconds_leaves_out_slow_members(
+    bars, tmp_path, monkeypatch, equal_weights
+):
     monkeypatch.setattr(
-        members, "_time_image", lambda classifier, planned: 0.004 if planned.config.model == "sprint" else 0.001
+        members,
+        "_time_image",
+        lambda classifier, planned: 0.004 if planned.config.model == "sprint" else 0.001,
     )
     kept = {}
     for limit in (5, 3, 0.5):

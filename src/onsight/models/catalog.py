@@ -122,6 +122,18 @@ def preferred_size(name: str, weights: str = "") -> tuple[int, int] | None:
     return None if facts is None else (facts.input_size[1], facts.input_size[2])
 
 
+def scalable_side(name: str) -> int | None:
+    """Return the side that published weights were trained at, None if they take no other size.
+
+    Raises:
+        ModelError: If there is no such model.
+    """
+    facts = None if name in _BUILTIN or is_user_spec(name) else _facts(name)
+    if facts is None or facts.fixed_input_size or facts.input_size[1] != facts.input_size[2]:
+        return None
+    return int(facts.input_size[1])
+
+
 def expected_input(name: str, weights: str = "") -> ExpectedInput | None:
     """Return the input that a weights file or a model's published weights were trained on.
 

@@ -229,7 +229,7 @@ def _make_trainer(
         job.folder.path if world.is_main else None,
         shared.loggers,
         job.decisions,
-        config.epochs if _trains_by_epochs(job) else 0,
+        config.epoch_count if _trains_by_epochs(job) else 0,
         config.log_every_steps,
     )
     update = make_update(
@@ -266,7 +266,7 @@ def _make_pacer(
     steps_per_epoch = data.loader.steps
     if _trains_by_epochs(job):
         all_images = max(len(loader.ids) for loader in data.watched.values())
-        return EpochPacer(config.epochs, steps_per_epoch, all_images, config.patience_epochs)
+        return EpochPacer(config.epoch_count, steps_per_epoch, all_images, config.patience_epochs)
     evaluated = len(data.watched) * images
     if data.recalibrated_steps:
         evaluated += min(RECALIBRATION_IMAGES, len(data.loader.ids))

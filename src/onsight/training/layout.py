@@ -1,53 +1,43 @@
-"""Chooses the model, and which images to decode at which size."""
+"""Chooses the networks to train, and which images to decode at which size."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
-
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.cache import find_cache_folder
-from onsight.data.dataset import USUAL_SIZE, choose_size
 from onsight.data.sources.find import ReadOptions, find_source
-from onsight.data.sources.source import Source
-from onsight.models.catalog import preferred_size
+from onsight.data.sources.source import Source, take_drawn
 from onsight.step.fine_tuning import choose_fine_tuning, settle_fine_tuning
 from onsight.step.optim import choose_learning_rate
 from onsight.text import joined, percent
 from onsight.training.job import Job
-from onsight.tune.candidates import AUTO, Candidate, choose_candidates, choose_shared_size
-from onsight.tune.fit_images import MOST_DECODING, fit_images, take_images
-from onsight.tune.fit_size import Undecoded, fit_to_budget
-from onsight.tune.pace import Pace
+from onsight.tune.candidates import AUTO, Candidate, choose_candidates
+from onsight.tune.input_size import Size, choose_freezing, choose_input_size, choose_shared_size
 from onsight.tune.training_data import choose_streaming
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What to decode, and for which model.
+    """What to decode, and for which networks.
 
     Args:
         source: The images to use.
         config: The settings, with all that is decided by now.
-        image_size: (height, width) of the model's input in pixels.
+        image_size: The (height, width) in pixels of one network's input, or of the images that
+            several networks share.
         choices: The reasons, by config field.
         fine_tuning: The reasons of fine-tuning settings; empty if the model is not fine-tuned.
         candidates: The networks to train, in this order; with several, the config's model is auto.
-        pace: What was measured before decoding, if there is a budget.
-        decoding_fraction: How much of the time left decoding may take; later images are left out.
     """
 
     source: Source
     config: Config
-    image_size: tuple[int, int]
+    image_size: Size
     choices: Mapping[str, Choice[Any]]
     fine_tuning: Mapping[str, Choice[Any]]
     candidates: tuple[Candidate, ...]
-    pace: Pace | None = None
-    decoding_fraction: float = math.inf
 
 
 def find_data(data: str | Source, config: Config, job: Job) -> Source:
@@ -58,91 +48,22 @@ def find_data(data: str | Source, config: Config, job: Job) -> Source:
     return source
 
 
-def choose_layout(source: Source, config: Config, module: nn.Module | None, job: Job) -> Layout:
-    """Choose the networks and what to decode for them. Raises ConfigError, BudgetTooSmall."""
-    if config.model != AUTO:
-        return _lay_out_network(source, config, Choice(config.model, "set by you"), module, job)
+def choose_layout(source: Source, config: Config, job: Job) -> Layout:
+    """Choose the networks and what to decode for them. Raises ConfigError, ModelError."""
     with job.timed("choosing a model"):
-        candidates = choose_candidates(source, config, job.device.value, job.deadline.seconds)
-        size = choose_shared_size(source, config, candidates)
-        cache = find_cache_folder(config.cache_folder)
-        if config.residency == "auto" and choose_streaming(config, source, size.value, cache).value:
-            config = config.model_copy(update={"residency": "stream"})
-            candidates = choose_candidates(source, config, job.device.value, job.deadline.seconds)
-    model = describe_candidates(candidates)
-    job.reporter.choice("model", model)
-    if len(candidates) == 1:
-        return _lay_out_candidate(source, config, candidates[0], model, module, job)
-    job.reporter.choice("image_size", size)
-    choices: dict[str, Choice[Any]] = {"model": model, "image_size": size}
-    return Layout(source, config, size.value, choices, {}, candidates)
-
-
-def describe_candidates(candidates: Sequence[Candidate]) -> Choice[str]:
-    """Return the names of the candidates, with their sizes and shares as the reason."""
-    names = [candidate.name for candidate in candidates]
-    parts = [
-        f"{candidate.name} at {candidate.image_size[0]}x{candidate.image_size[1]} "
-        f"({percent(candidate.share)} of the time)"
-        for candidate in candidates
-    ]
-    reason = f"by the images, the kind of device and the time: {', '.join(parts)}"
-    return Choice(joined(names), reason)
-
-
-def _lay_out_candidate(
-    source: Source,
-    config: Config,
-    candidate: Candidate,
-    model: Choice[str],
-    module: nn.Module | None,
-    job: Job,
-) -> Layout:
-    height, width = candidate.image_size
-    config = candidate.apply(config)
-    config = config.model_copy(update={"image_size": f"{height}x{width}"})
-    return _lay_out_network(source, config, model, module, job)
-
-
-def _lay_out_network(
-    source: Source, config: Config, model: Choice[str], module: nn.Module | None, job: Job
-) -> Layout:
-    with job.timed("decode"):
-        cache = find_cache_folder(config.cache_folder)
-        given_images = config.train_images
-        if job.budget and not job.is_planned:
-            config = fit_images(
-                job.budget, source, config, job.threads.value, cache, job.reporter, job.world
-            )
-        is_drawn = config.train_images != given_images and job.world.size == 1
-        source = take_images(source, config)
-        config, fine_tuning, settled = settle_network(config, job)
-        image_size, pace = _choose_size(source, config, module, is_drawn, job)
-        job.reporter.choice("image_size", image_size)
-        streaming = choose_streaming(config, source, image_size.value, cache)
-        if streaming.value and config.residency == "auto":
-            job.reporter.say(f"images are streamed: {streaming.reason}")
-            config = config.model_copy(update={"residency": "stream"})
-    choices: dict[str, Choice[Any]] = {
-        "model": model,
-        **settled,
-        "image_size": image_size,
-    }
-    fraction = MOST_DECODING if is_drawn else math.inf
-    name = config.model.rpartition(":")[2].rpartition(".")[2]
-    candidate = Candidate(name, {}, 1.0, image_size.value)
-    return Layout(
-        source, config, image_size.value, choices, fine_tuning, (candidate,), pace, fraction
-    )
+        source = take_drawn(source, config.train_images, config.seed)
+        if config.model == AUTO:
+            return _lay_out_candidates(source, config, job)
+        return _lay_out_network(source, config, Choice(config.model, "set by you"), job)
 
 
 def settle_network(
     config: Config, job: Job
-) -> tuple[Config, Mapping[str, Choice[Any]], Mapping[str, Choice[Any]]]:
-    """Choose the learning rate and how to fine-tune.
+) -> tuple[Config, Choice[float], Mapping[str, Choice[Any]]]:
+    """Return the config of one network with the settings that depend on the network alone.
 
     Returns:
-        The settings, the reasons of fine-tuning settings, and the other reasons.
+        The config, the reason of its learning rate, and those of fine-tuning.
     """
     fine_tuning = choose_fine_tuning(config)
     config = settle_fine_tuning(config, fine_tuning)
@@ -151,21 +72,79 @@ def settle_network(
         job.reporter.choice("learning_rate", rate)
     for name, choice in fine_tuning.items():
         job.reporter.choice(name, choice)
-    config = config.model_copy(update={"learning_rate": rate.value})
-    return config, fine_tuning, {"learning_rate": rate}
+    return config.model_copy(update={"learning_rate": rate.value}), rate, fine_tuning
 
 
-def _choose_size(
-    source: Source, config: Config, module: nn.Module | None, is_drawn: bool, job: Job
-) -> tuple[Choice[tuple[int, int]], Pace | None]:
-    """Return the size of the model's input, and how fast this machine is if that was measured."""
-    preferred = preferred_size(config.model, config.weights)
-    image_size = choose_size(source, config.size, preferred)
-    if not job.budget or job.is_planned:
-        return image_size, None
+def _lay_out_candidates(source: Source, config: Config, job: Job) -> Layout:
+    """Choose the networks of `--model auto`, and the size of the images that they share."""
+    device, seconds = job.device.value, job.deadline.seconds
+    candidates = choose_candidates(source, config, device, seconds)
+    size = choose_shared_size(source, config, [one.image_size for one in candidates])
+    streamed = _choose_streaming(source, config, size.value, job)
+    if streamed.residency != config.residency:
+        config = streamed
+        candidates = choose_candidates(source, config, device, seconds)
+    model = _describe_candidates(candidates)
+    job.reporter.choice("model", model)
+    if len(candidates) == 1:
+        config = candidates[0].apply(config)
+        return _lay_out_network(source, config, model, job, candidates[0])
+    job.reporter.choice("image_size", size)
+    choices: dict[str, Choice[Any]] = {"model": model, "image_size": size}
+    return Layout(source, config, size.value, choices, {}, candidates)
+
+
+def _describe_candidates(candidates: Sequence[Candidate]) -> Choice[str]:
+    parts = []
+    for candidate in candidates:
+        size = "x".join(map(str, candidate.image_size))
+        parts.append(f"{candidate.name} {percent(candidate.share)} of the time at {size}")
+    reason = f"by the images, the kind of device and the budget: {joined(parts)}"
+    return Choice(joined([candidate.name for candidate in candidates]), reason)
+
+
+def _lay_out_network(
+    source: Source,
+    config: Config,
+    model: Choice[str],
+    job: Job,
+    candidate: Candidate | None = None,
+) -> Layout:
+    """Choose the settings and the input size of one network; a candidate has its size already."""
+    device, seconds = job.device.value, job.deadline.seconds
+    choices: dict[str, Choice[Any]] = {"model": model}
+    is_open = config.starts_from_weights and "freeze" not in config.model_fields_set
+    if is_open and job.deadline.is_set:
+        freezing = choose_freezing(source, config, device, seconds)
+        job.reporter.choice("freeze", freezing)
+        choices["freeze"] = freezing
+        config = config.model_copy(update={"freeze": freezing.value})
+    config, rate, fine_tuning = settle_network(config, job)
+    is_size_planned = candidate is not None or job.deadline.is_set
+    if candidate:
+        size = Choice(candidate.image_size, "by the size of the images and the budget")
+    else:
+        size = choose_input_size(source, config, device, seconds)
+        candidate = Candidate(_shorten(config.model), {}, 1.0, size.value)
+    job.reporter.choice("image_size", size)
+    if is_size_planned:  # the same settings without the budget would lead to another size
+        height, width = size.value
+        config = config.model_copy(update={"image_size": f"{height}x{width}"})
+    config = _choose_streaming(source, config, size.value, job)
+    choices |= {"learning_rate": rate, "image_size": size}
+    return Layout(source, config, size.value, choices, fine_tuning, (candidate,))
+
+
+def _choose_streaming(source: Source, config: Config, size: Size, job: Job) -> Config:
+    """Return the config, which asks for streaming if decoded images of this size would not fit."""
     cache = find_cache_folder(config.cache_folder)
-    undecoded = Undecoded(
-        source, config, job.device.value, job.threads.value, cache, module, is_drawn
-    )
-    is_open = not (config.size or preferred) and image_size.value == USUAL_SIZE
-    return fit_to_budget(job.budget, undecoded, image_size, is_open, job.world)
+    streaming = choose_streaming(config, source, size, cache)
+    if not streaming.value or config.residency != "auto":
+        return config
+    job.reporter.say(f"images are streamed: {streaming.reason}")
+    return config.model_copy(update={"residency": "stream"})
+
+
+def _shorten(model: str) -> str:
+    """Return the last part of a model's name, such as Net of package.module:Net."""
+    return model.rpartition(":")[2].rpartition(".")[2]

@@ -220,10 +220,14 @@ def _settle(candidate: Candidate, opened: OpenedData, job: RunJob) -> OpenedData
     height, width = candidate.image_size
     config = _read_config(candidate, opened, job)
     config = config.model_copy(update={"image_size": f"{height}x{width}"})
-    config, fine_tuning, choices = settle_network(config, job)
+    config, rate, fine_tuning = settle_network(config, job)
     layout = replace(opened.layout, image_size=candidate.image_size, fine_tuning=fine_tuning)
     dataset = opened.dataset.at_size(candidate.image_size)
-    choices = {**opened.choices, **choices, "model": Choice(config.model, candidate.name)}
+    choices = {
+        **opened.choices,
+        "model": Choice(config.model, f"it is called {candidate.name}"),
+        "learning_rate": rate,
+    }
     return replace(opened, dataset=dataset, config=config, choices=choices, layout=layout)
 
 

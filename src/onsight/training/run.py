@@ -125,7 +125,7 @@ def train(
     with start_job(request) as (job, resolved):
         job.world.report_activity("preparing the images and the plan")
         source = find_data(resolved, request.config, job)
-        layout = choose_layout(source, request.config, request.module, job)
+        layout = choose_layout(source, request.config, job)
         job.save_config(layout.config)  # from here on the run can be resumed
         opened = open_data(layout, request.module, job)
         job.begin_decisions(opened.key)

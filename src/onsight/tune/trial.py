@@ -72,7 +72,7 @@ class Trial:
         full = len(self.ids) // batch_size * batch_size
         ids, mixes = self.ids[:full], self.update.augmentation.mixes
         loader = Loader(self.data.images, ids, batch_size, self.data.device, with_next=mixes)
-        self.update.set_learning_rate(0, self.config.epochs * loader.steps)
+        self.update.set_learning_rate(0, self.config.epoch_count * loader.steps)
         for epoch in count():
             for step, batch in enumerate(loader.epoch(self.config.seed, epoch)):
                 yield epoch, step, batch
