@@ -1,7 +1,7 @@
 """Chooses the networks to train, and which images to decode at which size."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from onsight.choice import Choice
@@ -16,6 +16,8 @@ from onsight.training.job import Job
 from onsight.tune.candidates import AUTO, Candidate, choose_candidates
 from onsight.tune.input_size import Size, choose_freezing, choose_input_size, choose_shared_size
 from onsight.tune.training_data import choose_streaming
+
+_CANDIDATES = "candidates"  # the name of the decision
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,22 @@ def settle_network(
 def _lay_out_candidates(source: Source, config: Config, job: Job) -> Layout:
     """Choose the networks of `--model auto`, and the size of the images that they share."""
     device, seconds = job.device.value, job.deadline.seconds
-    candidates = choose_candidates(source, config, device, seconds)
-    size = choose_shared_size(source, config, [one.image_size for one in candidates])
-    streamed = _choose_streaming(source, config, size.value, job)
-    if streamed.residency != config.residency:
-        config = streamed
+    recorded = job.decisions.recall(_CANDIDATES)
+    if recorded:  # fewer images may have been decoded since it was made
+        candidates = tuple(map(Candidate.of_record, recorded["candidates"]))
+        size = Choice((recorded["height"], recorded["width"]), "as recorded")
+    else:
         candidates = choose_candidates(source, config, device, seconds)
+        size = choose_shared_size(source, config, [one.image_size for one in candidates])
+        streamed = _choose_streaming(source, config, size.value, job)
+        if streamed.residency != config.residency:
+            config = streamed
+            candidates = choose_candidates(source, config, device, seconds)
+    height, width = size.value
+    records = [asdict(candidate) for candidate in candidates]
+    job.decisions.decide(
+        _CANDIDATES, lambda: {"candidates": records, "height": height, "width": width}
+    )
     model = _describe_candidates(candidates)
     job.reporter.choice("model", model)
     if len(candidates) == 1:

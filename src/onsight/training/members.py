@@ -17,7 +17,7 @@ from onsight.config_files import read_config_file
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, TRAIN
 from onsight.data.loader import Loader
-from onsight.errors import NonFiniteLoss
+from onsight.errors import BudgetTooSmall, NonFiniteLoss
 from onsight.evaluation.predictions import HeldOutLogits, evaluation_batch_size, held_out_logits
 from onsight.features.choose_head import LearningCurvePoint
 from onsight.hardware.memory import reset_peak_device_memory
@@ -111,9 +111,9 @@ def train_members(
         member_job = _make_member_job(candidate, fraction, job) if len(candidates) > 1 else job
         try:
             member = _train_member(candidate, opened, module, shared, member_job)
-        except (NonFiniteLoss, RuntimeError) as error:
-            is_memory = is_out_of_memory(error) and job.world.size == 1
-            if is_last_chance or not (isinstance(error, NonFiniteLoss) or is_memory):
+        except (BudgetTooSmall, NonFiniteLoss, RuntimeError) as error:
+            is_fatal = isinstance(error, RuntimeError) and not is_out_of_memory(error)
+            if is_last_chance or is_fatal or (is_out_of_memory(error) and job.world.size > 1):
                 raise
             job.reporter.warn(f"{candidate.name} is left out: {error}")
         else:

@@ -48,6 +48,11 @@ class Candidate:
     share: float
     image_size: Size
 
+    @classmethod
+    def of_record(cls, fields: Mapping[str, Any]) -> "Candidate":
+        """Make a candidate from JSON values."""
+        return cls(**{**fields, "image_size": tuple(fields["image_size"])})
+
     def apply(self, config: Config) -> Config:
         """Return the config of this network; fields that the user has set stay."""
         asked = config.model_fields_set - {"model"}
