@@ -198,6 +198,11 @@ class Config(BaseModel):
         description="Start from the weights in this file (.safetensors, .pth, .pt or .bin) or run "
         "folder; a last layer for other classes is initialized from scratch.",
     )
+    member: Annotated[str, _MODEL] = Field(
+        "",
+        description="Name of the network to start from, if --weights is a blend. Default: the one "
+        "whose features embed and similar use.",
+    )
     freeze: Annotated[bool, _MODEL, AFFECTS_STEP_TIME] = Field(
         False, description="Freeze the backbone and train only the last layer."
     )

@@ -112,7 +112,7 @@ def _choose_size(
     source: Source, config: Config, module: nn.Module | None, is_drawn: bool, job: Job
 ) -> tuple[Choice[tuple[int, int]], Pace | None]:
     """Return the size of the model's input, and how fast this machine is if that was measured."""
-    preferred = preferred_size(config.model, config.weights)
+    preferred = preferred_size(config.model, config.weights, config.member)
     image_size = choose_size(source, config.size, preferred)
     if not job.budget or job.is_planned:
         return image_size, None

@@ -38,7 +38,8 @@ def fit_images(
 
     All images of a given test or validation part are kept, and decoded first.
     """
-    size = choose_size(source, config.size, preferred_size(config.model, config.weights)).value
+    preferred = preferred_size(config.model, config.weights, config.member)
+    size = choose_size(source, config.size, preferred).value
     if config.train_images or _is_packed(source, config, size, cache):
         return config
 
