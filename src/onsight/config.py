@@ -210,6 +210,11 @@ class Config(BaseModel):
         description="Keep a blend, or one of its models, that classifies an image on this machine "
         "in at most so many milliseconds; 0: no limit.",
     )
+    member: Annotated[str, _MODEL] = Field(
+        "",
+        description="Name of the network to start from, if --weights is a blend. Default: the one "
+        "whose features embed and similar use.",
+    )
     freeze: Annotated[bool, _MODEL, AFFECTS_STEP_TIME] = Field(
         False, description="Freeze the backbone and train only the last layer."
     )

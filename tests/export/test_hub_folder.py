@@ -144,3 +144,14 @@ def test_damaged_keys_of_seen_images_are_noticed(tmp_path):
     write_tensors(tmp_path / "odd.safetensors", dict(tensors), facts | {"seen": "AAAA"})
     with pytest.raises(ModelError, match="not a complete Onsight model file"):
         load_model_file(tmp_path / "odd.safetensors")
+
+
+def test_a_blend_is_for_onsight_alone(blended, shared_bars, tmp_path):
+    written = write_hub_folder(blended, tmp_path / "hub")
+    assert written.timm_problem == "it is a blend of several networks"
+    assert not (tmp_path / "hub" / "config.json").exists()
+    images = sorted(shared_bars.rglob("*.png"))[:9]
+    again, before = onsight.load(tmp_path / "hub"), onsight.load(blended)
+    assert np.array_equal(again.predict_proba(images), before.predict_proba(images))
+    assert again.file.seen.tolist() == before.file.seen.tolist()
+    assert all(str(file.provenance["data"]) == "bars" for file in again.file.members.values())

@@ -38,6 +38,7 @@ def test_the_whole_blend_comes_back(blend, images, tmp_path):
     assert list(loaded.members) == list(WEIGHTS)
     for field in ("classes", "results", "provenance", "temperature", "feature_member", "format"):
         assert getattr(loaded, field) == getattr(blend, field)
+    assert loaded.format.model_size == blend.members["large"].format.model_size == (19, 16)
     assert loaded.seen.tolist() == sorted(blend.seen.tolist())
     for name, member in loaded.members.items():
         given = blend.members[name]

@@ -104,6 +104,11 @@ class ModelFile:
         """Return the facts alone, for a program whose network has a copy of the tensors."""
         return replace(self, weights={})
 
+    def in_fp32(self) -> "ModelFile":
+        """Return the file of a network that computes in fp32."""
+        exact = self.preprocessing.model_copy(update={"precision": "fp32"})
+        return replace(self, preprocessing=exact)
+
 
 @dataclass(frozen=True)
 class BlendFile:
@@ -163,13 +168,23 @@ class BlendFile:
         return next(iter(self.members.values())).classes
 
     @property
+    def preprocessing(self) -> Preprocessing:
+        """That of the member with the largest input; others have another size, mean and std."""
+        return max((file.preprocessing for file in self.members.values()), key=_input_pixels)
+
+    @property
     def format(self) -> ImageFormat:
-        """The format of every image, with the input size of the largest member."""
-        return max((file.format for file in self.members.values()), key=_input_pixels)
+        """The format that every image is converted to."""
+        return self.preprocessing.format
 
     def without_tensors(self) -> "BlendFile":
         """Return the facts alone, for a program whose networks have copies of the tensors."""
         files = {name: file.without_tensors() for name, file in self.members.items()}
+        return replace(self, members=files)
+
+    def in_fp32(self) -> "BlendFile":
+        """Return the file of a blend whose networks compute in fp32."""
+        files = {name: file.in_fp32() for name, file in self.members.items()}
         return replace(self, members=files)
 
 
@@ -308,8 +323,8 @@ def _packed_format(file: ModelFile) -> ImageFormat:
     return replace(file.format, input_size=None)
 
 
-def _input_pixels(image_format: ImageFormat) -> int:
-    return math.prod(image_format.model_size)
+def _input_pixels(preprocessing: Preprocessing) -> int:
+    return math.prod(preprocessing.input_shape)
 
 
 def _network_facts(file: ModelFile) -> dict[str, Any]:

@@ -300,7 +300,7 @@ def _announcing_weights(
 
     def announce(loaded: LoadedWeights) -> None:
         reporter.say(loaded.sentence)
-        expected = expected_input(config.model, config.weights)
+        expected = expected_input(config.model, config.weights, config.member)
         differences = expected.describe_differences(size, config.fit) if expected else ""
         if differences:
             reporter.say(differences)

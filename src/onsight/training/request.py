@@ -136,6 +136,8 @@ def _choose_devices(rank_info: RankInfo | None, config: Config) -> Choice[list[t
 
 def _refuse_impossible(config: Config, devices: list[torch.device], ranks: int) -> None:
     """Raise ConfigError for settings that cannot be combined here."""
+    if config.member and not config.weights:
+        raise ConfigError("--member is a network of the blend that --weights names: add --weights")
     if config.compile == config.cuda_graph == "on" and ranks > 1:
         raise ConfigError(
             f"--compile on and --cuda-graph on cannot be combined with --ranks {ranks}: leave out "

@@ -35,7 +35,7 @@ def choose_input_size(
         device: The device to train on.
         budget_seconds: The whole budget; infinity for none.
     """
-    preferred = preferred_size(config.model, config.weights)
+    preferred = preferred_size(config.model, config.weights, config.member)
     if config.size:
         return choose_size(source, config.size, preferred)
     work = describe_work(source, config, device, budget_seconds)
@@ -66,7 +66,7 @@ def choose_freezing(
         budget_seconds: The whole budget.
     """
     work = describe_work(source, config, device, budget_seconds)
-    preferred = preferred_size(config.model, config.weights)
+    preferred = preferred_size(config.model, config.weights, config.member)
     sizes = [config.size] if config.size else _list_sizes(config, work)
     size = sizes[-1] if sizes else choose_size(source, None, preferred).value
     if config.model in builtin_names():  # which are all small

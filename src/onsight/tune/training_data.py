@@ -75,7 +75,7 @@ def _make_scaling(config: Config, images: BatchSource, dataset: Dataset) -> Norm
     if config.normalize == "none":
         return Normalization((0.0,) * channels, (1.0,) * channels)
     if config.normalize == "auto" and config.starts_from_weights:
-        expected = expected_input(config.model, config.weights)
+        expected = expected_input(config.model, config.weights, config.member)
         if expected:
             return Normalization(*expected.scaling(channels))
     decoded = images if isinstance(images, Images) else Images.of(dataset.pack)
