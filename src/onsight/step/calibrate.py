@@ -24,7 +24,6 @@ from onsight.models.classifier import Classifier, ImageClassifier, autocast
 from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.ranks.world import World
 
-TEMPERATURE_IMAGES = 4096  # enough for one number
 DETECTOR_IMAGES = 1000  # of the training and of the validation images
 RECALIBRATION_IMAGES = 1024
 

@@ -102,15 +102,14 @@ def blend_members(members: Sequence[Member], opened: OpenedData, job: RunJob) ->
         opened: The images, and the settings of the run, which may limit the blend.
         job: The job, whose first rank chooses.
     """
-    if len(members) == 1:
-        return _keep_one(members[0], members)
-    held_out = _find_common(members)
+    evaluated = [member for member in members if len(member.held_out.ids)] or members[:1]
+    held_out = _find_common(evaluated)
     chosen = job.world.broadcast(
         "weights",
-        lambda: json.dumps(_choose_allowed(members, held_out, opened.config, job.reporter)),
+        lambda: json.dumps(_choose_allowed(evaluated, held_out, opened.config, job.reporter)),
     )
     weights: dict[str, float] = json.loads(chosen)
-    kept = [member for member in members if member.name in weights]
+    kept = [member for member in evaluated if member.name in weights]
     if len(kept) == 1:
         return _keep_one(kept[0], members)
     logits = _blend_rows([held_out[member.name].logits for member in kept], weights)

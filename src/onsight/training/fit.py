@@ -12,7 +12,7 @@ from onsight.config import Config
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.deadline import Deadline
-from onsight.evaluation.predictions import HeldOutLogits, evaluation_batch_size
+from onsight.evaluation.predictions import HeldOutLogits, evaluation_batch_size, held_out_logits
 from onsight.evaluation.results import EpochRow
 from onsight.features.choose_head import LearningCurvePoint
 from onsight.features.feature_pass import SharedFeatures
@@ -27,7 +27,6 @@ from onsight.step.build import make_net, make_update
 from onsight.step.calibrate import (
     DETECTOR_IMAGES,
     RECALIBRATION_IMAGES,
-    TEMPERATURE_IMAGES,
     calibrate_temperature,
     compute_held_out_logits,
     count_recalibrated_steps,
@@ -112,17 +111,22 @@ def fit(planned: PlannedRun, shared: Shared, job: RunJob) -> Trained:
         if config.freeze:
             return _without_training(planned, net, head, shared, job)
     with stop_on_signals(job.world.stop):
-        classifier, progress = _train_layers(planned, net, head, shared, job)
+        classifier, progress, held_out = _train_layers(planned, net, head, shared, job)
     job.world.wait_for_first_rank("best weights")
     load_weights(job.folder.best_weights, classifier.net)
     seconds = {"training": progress.training_seconds, "validation": progress.validation_seconds}
-    return _calibrate(classifier, progress, seconds, planned, job)
+    return _calibrate(classifier, progress, held_out, seconds, planned, job)
 
 
 def _train_layers(
     planned: PlannedRun, net: nn.Module, head: FittedHead | None, shared: Shared, job: RunJob
-) -> tuple[Classifier, Progress]:
-    """Train all layers until the pacer ends it; return the classifier with its last weights."""
+) -> tuple[Classifier, Progress, HeldOutLogits | int]:
+    """Train all layers until the pacer ends it.
+
+    Returns:
+        The classifier with its last weights, how far training came, and the validation logits of
+        its best weights; or, if those are not known, of how many images they are to be computed.
+    """
     config, deadline = planned.config, job.deadline
 
     def write_epoch(classifier: Classifier, row: EpochRow) -> None:
@@ -172,7 +176,8 @@ def _train_layers(
             )
             _interpolate(trainer, interpolation, FRACTIONS[:count], images, job.reporter)
         trainer.finish()
-    return trainer.classifier, progress
+    best = trainer.best_validation
+    return trainer.classifier, progress, images if best is None else held_out_logits(best)
 
 
 def _time_saving(trainer: Trainer) -> float:
@@ -353,31 +358,30 @@ def _without_training(
 def _calibrate(
     classifier: Classifier,
     progress: Progress,
+    held_out: HeldOutLogits | int,
     seconds: dict[str, float],
     planned: PlannedRun,
     job: RunJob,
 ) -> Trained:
-    """Fit the temperature and the out-of-distribution detector, on as many images as fit."""
+    """Fit the temperature, and the out-of-distribution detector on as many images as fit."""
     begun = time.perf_counter()
     dataset, image_seconds = planned.dataset, planned.estimates.image_seconds
 
-    def count_images(purpose: str, most: int, passes: int) -> int:
+    reserved_seconds = job.deadline.release("detector")
+
+    def count_detector_images() -> int:
         """As many as time is set aside for, or fewer if images have become slower since then."""
-        reserved_seconds = job.deadline.release(purpose)
-
-        def count_in_time() -> int:
-            if not image_seconds:
-                return most
-            seconds = max(0.0, min(reserved_seconds, job.deadline.remaining()))
-            return min(most, int(seconds / (passes * image_seconds) + _ROUNDING))
-
-        return job.decisions.decide(f"{purpose} images", count_in_time)
+        if not image_seconds:
+            return DETECTOR_IMAGES
+        seconds = max(0.0, min(reserved_seconds, job.deadline.remaining()))
+        return min(DETECTOR_IMAGES, int(seconds / (2 * image_seconds) + _ROUNDING))
 
     validation, training = dataset.ids(VALIDATION), dataset.ids(TRAIN)
-    count = count_images("temperature", TEMPERATURE_IMAGES, 1)
-    held_out = compute_held_out_logits(classifier, dataset.images, validation[:count], job.world)
+    if isinstance(held_out, int):
+        ids = validation[:held_out]
+        held_out = compute_held_out_logits(classifier, dataset.images, ids, job.world)
     temperature = calibrate_temperature(classifier, held_out, job.world)
-    count = count_images("detector", DETECTOR_IMAGES, 2)
+    count = job.decisions.decide("detector images", count_detector_images)
     detector = fit_detector_on_images(
         classifier, dataset.images, training[:count], validation[:count], job.world
     )

@@ -20,7 +20,7 @@ from onsight.evaluation.predictions import evaluate_batches, evaluation_batch_si
 from onsight.models.classifier import VIEWS, Classifier
 from onsight.ranks.world import World
 from onsight.report.console import Reporter
-from onsight.step.calibrate import DETECTOR_IMAGES, TEMPERATURE_IMAGES
+from onsight.step.calibrate import DETECTOR_IMAGES
 from onsight.step.timing import Timing, time_batch_sizes
 from onsight.tune.compute import eager_options
 from onsight.tune.training_data import TrainingData
@@ -32,7 +32,7 @@ _MIN_TIMING_SECONDS = 0.4  # of steps and of evaluation: two images alone say no
 _MIN_VALIDATED = 8
 _VALIDATION_FRACTION = 0.1  # of the time for training, for one validation
 _TRIAL_FRACTION = 0.1  # of a budget, for finding out how to compute a step
-_EVALUATION_PURPOSES = ("evaluation", "temperature", "detector")
+_EVALUATION_PURPOSES = ("evaluation", "detector")
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ def reserve_evaluation(
     """Set aside the time to evaluate the model after training.
 
     Returns how many validation images to evaluate at a time: as many as take a tenth of the time
-    for training, and none if those are too few to tell anything. The same time is set aside once
-    more for the temperature, and twice more at most for the out-of-distribution detector.
+    for training, and none if those are too few to tell anything. Twice the same time at most is set
+    aside for the out-of-distribution detector.
     """
     validation, test = (len(dataset.ids(part)) for part in (VALIDATION, TEST))
     tested = count_evaluated(config, validation, test)
@@ -123,7 +123,6 @@ def reserve_evaluation(
     if images * image_seconds > most_seconds:
         images = int(most_seconds / image_seconds)
         images = images if images >= _MIN_VALIDATED else 0
-    deadline.reserve("temperature", min(TEMPERATURE_IMAGES, images) * image_seconds)
     deadline.reserve("detector", 2 * min(DETECTOR_IMAGES, images) * image_seconds)
     return images
 
