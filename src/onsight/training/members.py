@@ -37,6 +37,7 @@ from onsight.training.model_file import make_model_file
 from onsight.training.open_data import OpenedData
 from onsight.training.place import PlannedRun, place, plan_run
 from onsight.training.progress import Progress
+from onsight.training.saving import Mirror
 from onsight.tune.candidates import Candidate
 from onsight.tune.fit_epochs import release_evaluation
 from onsight_explain.devices import is_out_of_memory, release_cached_memory
@@ -292,6 +293,10 @@ def _save_trained(
         make_model_file(planned.config, planned.dataset, trained.classifier, {}, shared.provenance),
     )
     write_tensors(job.folder.held_out, vars(trained.held_out), facts)
+    if planned.config.checkpoints:
+        mirror = Mirror(planned.config.checkpoints, job.folder)
+        for file in (path, job.folder.held_out):
+            mirror.copy(file)
 
 
 def _load_trained(planned: PlannedRun, job: RunJob) -> tuple[Trained, float, float] | None:

@@ -14,7 +14,7 @@ from onsight.choice import Choice
 from onsight.data.sources.memory import InMemory
 from onsight.data.sources.source import Source
 from onsight.errors import ConfigError, Interrupted
-from onsight.evaluation.results import Results
+from onsight.evaluation.results import MemberResult, Results
 from onsight.files import refuse_inside_data, write_json
 from onsight.hardware.devices import describe_environment, package_versions
 from onsight.ranks.launch import launch
@@ -62,6 +62,11 @@ class Run:
     def accuracy(self) -> float | None:
         """The share of held-out images that were classified correctly."""
         return self.results["accuracy"]
+
+    @property
+    def members(self) -> list[MemberResult]:
+        """The models that `--model auto` trained; empty for a run of one named model."""
+        return self.results.get("members", [])
 
     @property
     def model(self) -> Path:

@@ -37,17 +37,18 @@ class Mirror:
 
     Args:
         url: The folder or URL.
-        folder: The run folder, or the folder of a fold.
+        folder: The run folder, or the folder of a member or a fold.
     """
 
     def __init__(self, url: str, folder: RunFolder) -> None:
         self.url = url
         self.root = folder.run or folder.path
+        self.configs = [folder.config, self.root / CONFIG]
         self.filesystem, self.path = _open(url)
 
     def copy(self, path: Path) -> None:
         """Copy a file of the run, and then the config, without which a run cannot be restored."""
-        for file in (path, self.root / CONFIG):
+        for file in (path, *self.configs):
             if file.exists():
                 self._upload(file)
 
