@@ -296,7 +296,7 @@ def _save_trained(
     if planned.config.checkpoints:
         mirror = Mirror(planned.config.checkpoints, job.folder)
         for file in (path, job.folder.held_out):
-            mirror.copy(file)
+            mirror.try_to_copy(file, job.reporter.warn)
 
 
 def _load_trained(planned: PlannedRun, job: RunJob) -> tuple[Trained, float, float] | None:

@@ -52,6 +52,13 @@ class Mirror:
             if file.exists():
                 self._upload(file)
 
+    def try_to_copy(self, path: Path, warn: Callable[[str], object]) -> None:
+        """Copy a file of the run; warn if that fails."""
+        try:
+            self.copy(path)
+        except Exception as error:  # the errors depend on the library of the file system
+            warn(f"{path.name} was not copied to {self.url}: {error}")
+
     def _upload(self, file: Path) -> None:
         target = f"{self.path}/{file.relative_to(self.root).as_posix()}"
         parent = target.rpartition("/")[0]
@@ -124,10 +131,7 @@ class CheckpointWriter:
             keep_previous(path, previous)
         snapshot.write(path)
         if self.mirror:
-            try:
-                self.mirror.copy(path)
-            except Exception as error:  # the errors depend on the library of the file system
-                self.warnings.append(f"{path.name} was not copied to {self.mirror.url}: {error}")
+            self.mirror.try_to_copy(path, self.warnings.append)
 
 
 class Checkpoints:
