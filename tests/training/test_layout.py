@@ -100,7 +100,7 @@ def test_settings_that_are_left_open_stay_open_in_the_saved_config(tiles, tmp_pa
         ({"model": "lenet"}, "lenet", "lenet", (32, 32)),
         (
             {"model": "resnet18.a1_in1k", "image_size": "48"},
-            "a1_in1k",
+            "resnet18",
             "resnet18.a1_in1k",
             (48, 48),
         ),

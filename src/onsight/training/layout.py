@@ -153,5 +153,5 @@ def _choose_streaming(source: Source, config: Config, size: Size, job: Job) -> C
 
 
 def _shorten(model: str) -> str:
-    """Return the name of a network alone: Net of package.module:Net, resnet18 of resnet18.a1_in1k."""
+    """Return Net for package.module:Net, and resnet18 for resnet18.a1_in1k."""
     return model.rpartition(":")[2] if ":" in model else model.partition(".")[0]
