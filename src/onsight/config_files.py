@@ -38,15 +38,12 @@ def read_config_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
 
 
-def save_config(config: Config, path: Path, only_set: bool = False) -> None:
+def save_config(config: Config, path: Path) -> None:
     """Write a config where `--config` can read it again.
 
-    Args:
-        config: The settings.
-        path: The file.
-        only_set: Whether to leave out settings that are still open.
+    For several networks, only what has been set: what is left open differs between them.
     """
-    fields = config.model_dump(exclude_unset=only_set)
+    fields = config.model_dump(exclude_unset=config.model == "auto")
     write_atomically(path, tomli_w.dumps(fields).encode())
 
 

@@ -83,12 +83,9 @@ class RunJob(Job):
     unrepeatable: list[str] = field(default_factory=list)
 
     def save_config(self, config: Config) -> None:
-        """Save the config, from which a run that is killed can be resumed.
-
-        What `--model auto` leaves open is for each of its candidates to choose.
-        """
+        """Save the config, from which a run that is killed can be resumed."""
         if self.world.is_main:
-            save_config(config, self.folder.config, only_set=config.model == "auto")
+            save_config(config, self.folder.config)
 
     def begin_decisions(self, data_key: str) -> None:
         """Repeat the decisions of another run if they were made for the same images."""

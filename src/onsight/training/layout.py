@@ -158,5 +158,5 @@ def _choose_streaming(source: Source, config: Config, size: Size, job: Job) -> C
 
 
 def _shorten(model: str) -> str:
-    """Return the last part of a model's name, such as Net of package.module:Net."""
-    return model.rpartition(":")[2].rpartition(".")[2]
+    """Return Net for package.module:Net, and resnet18 for resnet18.a1_in1k."""
+    return model.rpartition(":")[2] if ":" in model else model.partition(".")[0]

@@ -45,6 +45,7 @@ from onsight.tune.training_data import TrainingData, choose_residency, place_dat
 from onsight_explain.devices import has_graphs
 
 _TIMING_FRACTION = 0.3  # of the time for trials: for steps, and as much again for evaluation
+_ACTIVITIES = {"decode": "decoding images"}  # names of phases, in sentences
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"
 _RANKS_NOT_MEASURED = "not measured: all ranks would have to measure the same"
 
@@ -171,37 +172,40 @@ def _plan_in_time(
         How a step is computed, about how many epochs fit if any are trained, and what was measured.
     """
     deadline = job.deadline
-    _require_time(config, job)
+    _require_seconds(0.0, config, job)
     seconds = _TIMING_FRACTION * trial_seconds(deadline)
     timing = time_run(config, data, job.world, seconds, is_trained=is_trained)
     image_seconds = SLOWER * timing.evaluate.per_image
     images = reserve_evaluation(deadline, config, data.dataset, image_seconds)
-    _require_time(config, job)
+    batch = min(config.batch_size, len(data.dataset.ids(TRAIN)))
+    _require_seconds(timing.train.at(batch) if timing.train else 0.0, config, job)
     if not timing.train:
         return _choose_compute(config, data, job), epochs, Estimates(0.0, image_seconds)
     left_seconds = deadline.remaining() - images * image_seconds
     allowed = MeasuringBudget(trial_seconds(deadline), timing.build_seconds, timing.train)
     compute = _choose_compute(config, data, job, left_seconds, allowed)
     rate = compute.images_per_second
-    batch = min(config.batch_size, len(data.dataset.ids(TRAIN)))
     step_seconds = config.batch_size / rate if rate else timing.train.at(batch)
     estimates = Estimates(step_seconds, image_seconds)
     epochs = fit_epochs(config, data.dataset, estimates, deadline, job.world, job.reporter)
     return compute, epochs, estimates
 
 
-def _require_time(config: Config, job: Job) -> None:
-    """Raise BudgetTooSmall if the budget leaves no time to train; on all ranks alike."""
+def _require_seconds(step_seconds: float, config: Config, job: Job) -> None:
+    """Raise BudgetTooSmall, on all ranks alike, unless there is time for a training step."""
     deadline = job.deadline
-    if job.world.agree(deadline.remaining()) > 0:
+    if job.world.agree(deadline.remaining()) > step_seconds:
         return
-    spent_seconds, closing_seconds = deadline.elapsed(), deadline.reserved()
-    phase = max(job.phases, key=job.phases.__getitem__, default="start")
-    enough_seconds = math.ceil(2 * (spent_seconds + closing_seconds))
+    spent_seconds, needed_seconds = deadline.elapsed(), deadline.reserved() + step_seconds
+    phases = {name: seconds for name, seconds in job.phases.items() if name != "start"}
+    phases["starting and planning"] = spent_seconds - sum(phases.values())
+    longest = max(phases, key=phases.__getitem__)
+    enough_seconds = math.ceil(2 * (spent_seconds + needed_seconds))
     raise BudgetTooSmall(
-        f"--budget {config.budget} is too short: {duration(spent_seconds)} are spent, most of it "
-        f"on '{phase}', and {duration(closing_seconds)} are needed to evaluate, save and report; "
-        f"try --budget {enough_seconds}s"
+        f"--budget {config.budget} is too short: {duration(spent_seconds)} are spent, "
+        f"{duration(phases[longest])} of them on {_ACTIVITIES.get(longest, longest)}, and a "
+        f"training step, the evaluation and saving need {duration(needed_seconds)}; try "
+        f"--budget {enough_seconds}s"
     )
 
 

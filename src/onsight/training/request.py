@@ -225,4 +225,6 @@ def _resolve_config(
         )
     changeable = {name for layer in layers for name in layer} - named
     changes = {name: getattr(given, name) for name in changeable}
-    return refuse_code_from_files(make_config(saved.model_dump(), changes), fields)
+    return refuse_code_from_files(
+        make_config(saved.model_dump(exclude_unset=True), changes), fields
+    )

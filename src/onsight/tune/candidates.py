@@ -122,10 +122,11 @@ def _find_possible_roles(config: Config, work: Work, device: torch.device) -> li
 def _fit_pretrained_sizes(roles: list[str], config: Config, work: Work) -> dict[str, Size]:
     """Return the largest input of each pretrained role that fits into its share of the time.
 
-    A role without one is left out, unless nothing else would be left.
+    A role without one is left out, unless nothing else would be left. Fine-tuning on images of less
+    than half the side would be worse than the head.
     """
     sizes = [config.size] if config.size else list_pretrained_sizes(work.side)
-    fitted = {}
+    fitted: dict[str, Size] = {}
     for role, seconds_at, share in (
         (HEAD, work.head_seconds, _MAX_HEAD_SHARE),
         (TUNED, work.tuned_seconds, _TUNED_SHARE),
@@ -138,6 +139,7 @@ def _fit_pretrained_sizes(roles: list[str], config: Config, work: Work) -> dict[
             size = sizes[-1]
         if size:
             fitted[role] = size
+            sizes = [smaller for smaller in sizes if 2 * smaller[0] >= size[0]]
     return fitted
 
 
