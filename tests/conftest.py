@@ -45,7 +45,7 @@ def folds_only_if_asked():
 
 @pytest.fixture(scope="session", autouse=True)
 def model_from_scratch_unless_asked():
-    """Without weights there is nothing to try, and no run spends its time on trials."""
+    """Without weights, a run that names no model trains one network, and not several."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates, "offline_models", list)
         yield

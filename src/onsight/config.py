@@ -80,7 +80,8 @@ class Config(BaseModel):
         "auto",
         pattern=r"^(auto|[1-9][0-9]{0,4}(x[1-9][0-9]{0,4})?)$",
         description="Image size in pixels: 64, or HEIGHTxWIDTH. auto: the images' own size "
-        "if they are all small and of one size, otherwise the size the model expects.",
+        "if they are all small and of one size, otherwise the size the model expects; with "
+        "published weights at most twice the images' own.",
     )
     channels: Annotated[Literal["auto", "1", "3"], BeforeValidator(str), _DATA] = Field(
         "auto",
@@ -188,8 +189,8 @@ class Config(BaseModel):
     model: Annotated[str, _MODEL, AFFECTS_STEP_TIME] = Field(
         "auto",
         description="A name from `onsight models` (including timm's), or "
-        "package.module:callable. auto: whichever scores best in short trials on some of the "
-        "images, within the available time.",
+        "package.module:callable. auto: a head on a pretrained network, a small network from "
+        "scratch and fine-tuning, as the number and size of the images and the budget allow.",
     )
     pretrained: Annotated[bool, _MODEL, AFFECTS_STEP_TIME] = Field(
         False, description="Start from a timm model's published weights (may download them)."
@@ -245,8 +246,8 @@ class Config(BaseModel):
         128,
         ge=1,
         le=1_000_000,
-        description="Images per step, over all devices together. Unless set, smaller when time is "
-        "short or when fine-tuning on few images.",
+        description="Images per step, over all devices together. Unless set, smaller when "
+        "fine-tuning on few images.",
     )
     optimizer: Annotated[str, _TRAINING, AFFECTS_STEP_TIME] = Field(
         "adamw",

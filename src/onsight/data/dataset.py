@@ -30,6 +30,7 @@ from onsight.errors import ConfigError, DataError
 from onsight.text import data_size, joined, plural
 
 USUAL_SIZE = (64, 64)  # (height, width) in pixels if images differ in size or are large
+SAME_SIZE = "all sampled images have this size"  # the reason for keeping it
 MIN_PER_CLASS = 4  # training images; with fewer, an error is more useful than a model
 
 _SMALL = 64  # pixels a side; images up to this size keep their size
@@ -130,7 +131,7 @@ def choose_size(
         return Choice(preferred, "the size the model was made for")
     common = find_common_size(source)
     if common:
-        return Choice(common, "all sampled images have this size")
+        return Choice(common, SAME_SIZE)
     return Choice(USUAL_SIZE, "images differ in size or are large (--image-size)")
 
 

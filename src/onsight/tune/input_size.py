@@ -7,7 +7,7 @@ import torch
 
 from onsight.choice import Choice
 from onsight.config import Config
-from onsight.data.dataset import choose_size, find_common_size
+from onsight.data.dataset import SAME_SIZE, choose_size, find_common_size
 from onsight.data.sources.source import Source
 from onsight.models.catalog import builtin_names, preferred_size, scalable_side
 from onsight.models.compact import MIN_SIDE
@@ -36,22 +36,21 @@ def choose_input_size(
         budget_seconds: The whole budget; infinity for none.
     """
     preferred = preferred_size(config.model, config.weights, config.member)
-    if config.size:
+    is_scalable = _find_scalable_side(config) is not None
+    is_small = config.model in _SCRATCH_NAMES and not preferred and math.isfinite(budget_seconds)
+    if config.size or not (is_scalable or is_small):
         return choose_size(source, config.size, preferred)
     work = describe_work(source, config, device, budget_seconds)
-    sizes = _list_sizes(config, work)
-    if sizes:
-        seconds_at = work.head_seconds if config.freeze else work.tuned_seconds
-        size = find_fitting(sizes, seconds_at, work.seconds) or sizes[-1]
-        if size != sizes[0]:
-            return Choice(size, "the largest that there is time for")
-        is_usual = size == preferred
-        return Choice(size, "the size the model was made for" if is_usual else _NOTHING_NEW)
-    own = choose_size(source, None, preferred)
-    if config.model in _SCRATCH_NAMES and not work.own_size and math.isfinite(work.seconds):
+    if is_small:
         size = choose_scratch_size(work, config.model, work.seconds)
-        return Choice(size, "the largest that leaves time for enough epochs")
-    return own
+        is_own = size == work.own_size
+        return Choice(size, SAME_SIZE if is_own else "the largest with time for enough epochs")
+    sizes = _list_sizes(config, work)
+    seconds_at = work.head_seconds if config.freeze else work.tuned_seconds
+    size = find_fitting(sizes, seconds_at, work.seconds) or sizes[-1]
+    if size != sizes[0]:
+        return Choice(size, "the largest that there is time for")
+    return Choice(size, "the size the model was made for" if size == preferred else _NOTHING_NEW)
 
 
 def choose_freezing(
@@ -79,9 +78,14 @@ def choose_freezing(
     return Choice(False, reason, epochs)
 
 
+def _find_scalable_side(config: Config) -> int | None:
+    """Return the side that published weights were trained at, if they can be used at others."""
+    return scalable_side(config.model) if config.pretrained and not config.weights else None
+
+
 def _list_sizes(config: Config, work: Work) -> list[Size]:
     """List the inputs that published weights can use; none if there is one size only."""
-    largest = scalable_side(config.model) if config.pretrained and not config.weights else None
+    largest = _find_scalable_side(config)
     if not largest:
         return []
     smallest = _SMALLEST_SIDE if has_offline_weights(config.model) else _SMALLEST_UNKNOWN_SIDE
@@ -99,7 +103,8 @@ def list_pretrained_sizes(
         smallest: The least side that it can use.
     """
     cap = min(largest, max(smallest, 2 * side // _SIDE_STEP * _SIDE_STEP))
-    return [(side, side) for side in range(cap, min(cap, smallest) - 1, -_SIDE_STEP)]
+    below = range((cap - 1) // _SIDE_STEP * _SIDE_STEP, smallest - 1, -_SIDE_STEP)
+    return [(side, side) for side in (cap, *below)]
 
 
 def find_fitting(
@@ -138,7 +143,7 @@ def choose_shared_size(source: Source, config: Config, sizes: Sequence[Size]) ->
         return Choice(config.size, "set by you")
     own = find_common_size(source)
     if own:
-        return Choice(own, "all sampled images have this size")
+        return Choice(own, SAME_SIZE)
     largest = max(max(size) for size in sizes)
     side = max(MIN_SIDE, min(largest, measure_side(source)))
     reason = "the largest input of a network" if side == largest else "the median image"

@@ -13,7 +13,12 @@ from onsight.data.index import TEST, TRAIN, UNSPLIT, Index, TextColumn
 from onsight.data.sources.source import Source
 from onsight.tune import candidates
 from onsight.tune.candidates import choose_candidates
-from onsight.tune.input_size import choose_freezing, choose_input_size, choose_shared_size
+from onsight.tune.input_size import (
+    choose_freezing,
+    choose_input_size,
+    choose_shared_size,
+    list_pretrained_sizes,
+)
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 NO_BUDGET = math.inf
@@ -142,6 +147,21 @@ def test_without_installed_weights_one_network_is_trained_from_scratch(monkeypat
     chosen = choose_candidates(make_source(*ICONS), make_config({}), CPU, 60)
     assert summarise(chosen) == "sprint 64"
     assert chosen[0].share == 1
+
+
+@pytest.mark.parametrize(
+    ("side", "largest", "smallest", "expected"),
+    [
+        (500, 224, 64, [224, 192, 160, 128, 96, 64]),
+        (500, 260, 96, [260, 256, 224, 192, 160, 128, 96]),
+        (50, 224, 64, [96, 64]),
+        (8, 224, 64, [64]),
+        (8, 80, 96, [80]),
+    ],
+)
+def test_inputs_are_at_most_twice_the_images(side, largest, smallest, expected):
+    sizes = list_pretrained_sizes(side, largest, smallest)
+    assert sizes == [(one, one) for one in expected]
 
 
 @pytest.mark.parametrize(
