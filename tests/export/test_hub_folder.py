@@ -14,9 +14,10 @@ from onsight import cli
 from onsight.data.normalization import Normalization
 from onsight.errors import OutputError
 from onsight.export.hub_folder import write_hub_folder
+from onsight.models.build import build_model
 from onsight.models.catalog import make_model
 from onsight.models.classifier import Classifier
-from onsight.models.file import ModelFile, build_model, load_model_file, save_model
+from onsight.models.file import ModelFile, load_model_file, save_model
 from onsight.models.head import add_hidden_layer
 from onsight.models.preprocessing import Preprocessing
 

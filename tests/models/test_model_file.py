@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from onsight.errors import ModelError
+from onsight.models.build import build_model
 from onsight.models.catalog import make_model
-from onsight.models.file import ModelFile, build_model, image_keys, load_model_file, save_model
+from onsight.models.file import ModelFile, image_keys, load_model_file, save_model
 from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
 from onsight.tensorfile import read_tensors, write_tensors

@@ -16,8 +16,9 @@ from onsight.data.fit import Fit
 from onsight.errors import OutputError
 from onsight.files import check_output, write_json
 from onsight.inference.predictor import list_model_files
+from onsight.models.build import build_model
 from onsight.models.catalog import builtin_names, is_user_spec
-from onsight.models.file import FILE_NAME, BlendFile, ModelFile, build_model, save_model
+from onsight.models.file import FILE_NAME, BlendFile, ModelFile, save_model
 from onsight.models.head import find_heads
 from onsight.models.timm_nets import timm_facts
 from onsight.report.card import CARD_MARK, FolderNote, write_card

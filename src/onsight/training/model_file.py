@@ -37,5 +37,11 @@ def make_model_file(
         out_of_distribution=classifier.out_of_distribution,
         hidden_units=hidden_units(classifier.net),
         uses_all_layers=isinstance(classifier.net, IntermediateNet),
-        weights_license=published_license(config.model) if config.pretrained else None,
+        weights_license=_find_license(config),
     )
+
+
+def _find_license(config: Config) -> str | None:
+    """Return the license of the published weights that the network started from, if known."""
+    starts_published = config.pretrained and not config.weights
+    return published_license(config.model) if starts_published else None
