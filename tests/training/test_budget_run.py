@@ -10,8 +10,7 @@ from onsight.data import packing
 from onsight.errors import BudgetTooSmall
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import open_data
-from onsight.training import run as runs
+from onsight.training import members, open_data
 from onsight.training.run import train
 
 FIELDS = {"image_size": "32", "threads": 1, "residency": "map"}
@@ -88,13 +87,13 @@ def test_a_late_first_step_is_not_made_and_there_is_still_a_model(
     bars, tmp_path, monkeypatch, capsys
 ):
     clock, net = make_slow(monkeypatch, 0.2, 0.01)
-    real = runs._save_start
+    real = members._save_start
 
     def save_slowly(*arguments):
         clock.now += 24.0
         real(*arguments)
 
-    monkeypatch.setattr(runs, "_save_start", save_slowly)
+    monkeypatch.setattr(members, "_save_start", save_slowly)
     run = run_slow(bars, tmp_path, clock, net, 30, Reporter(), batch_size=8)
     assert "before the first training step" in capsys.readouterr().err
     assert run.model.exists()

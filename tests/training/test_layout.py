@@ -10,7 +10,7 @@ from onsight.config import make_config
 from onsight.config_files import read_config_file, save_config
 from onsight.data.index import TRAIN
 from onsight.deadline import Deadline
-from onsight.training.layout import choose_layout, find_data, lay_out_largest
+from onsight.training.layout import choose_layout, find_data
 from onsight.training.open_data import open_data, select_candidate
 from onsight.training.place import place
 from onsight.tune import candidates
@@ -111,11 +111,3 @@ def test_one_network_is_laid_out_as_if_it_had_been_named(tiles, fields, name, mo
     (candidate,) = layout.candidates
     assert (candidate.name, candidate.share, candidate.image_size) == (name, 1.0, size)
     assert (layout.config.model, layout.image_size, layout.config.size) == (model, size, size)
-
-
-def test_the_largest_share_can_be_trained_alone(tiles):
-    layout, job = lay_out(tiles)
-    alone = lay_out_largest(layout, job)
-    largest = max(layout.candidates, key=lambda one: one.share)
-    assert alone.config.model == largest.fields["model"]
-    assert alone.image_size == alone.config.size == largest.image_size

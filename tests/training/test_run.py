@@ -209,7 +209,7 @@ def wait_for(path, process, seconds=60):
 
 @pytest.fixture(scope="module")
 def long_run(shared_bars, train_once):
-    return train_once("long", shared_bars, model="sprint", epochs=12, batch_size=16, threads=1)
+    return train_once("long", shared_bars, epochs=12, batch_size=16, threads=1)
 
 
 OTHER_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -188,7 +188,9 @@ def _train_member(
             for phase, phase_seconds in trained.seconds.items():
                 job.phases[phase] = job.phases.get(phase, 0.0) + phase_seconds
             seconds = time.perf_counter() - begun
-            image_seconds = _time_image(trained.classifier, planned)
+            image_seconds = planned.estimates.image_seconds
+            if is_part and not image_seconds:
+                image_seconds = _time_image(trained.classifier, planned)
             if is_part and job.world.is_main:
                 _save_trained(trained, seconds, image_seconds, planned, shared, job)
     release_evaluation(job.deadline)

@@ -141,7 +141,7 @@ def test_the_members_of_a_blend_are_named_with_weights_and_licenses(blended):
     facts = "\n".join(training_facts(read_card_subject(blended)))
     assert "A blend of 3 networks" in facts
     for name, model, weight, size in (
-        ("own", "sprint", "50.0%", "12x12"),
+        ("own", "compact", "50.0%", "12x12"),
         ("large", "compact", "30.0%", "19x16"),
         ("small", "quick", "20.0%", "8x9"),
     ):
