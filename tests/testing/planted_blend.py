@@ -53,7 +53,9 @@ def plant_detector(file):
 
 def make_member(file, model, size, seed):
     """A model file with another input size."""
-    inputs = {"input_size": size, "mean": (0.1 * seed,) * file.preprocessing.channels}
+    target = file.format.for_input(size)
+    inputs = {"input_size": target.input_size, "decoded_for": target.decoded_for}
+    inputs |= {"mean": (0.1 * seed,) * file.preprocessing.channels}
     preprocessing = file.preprocessing.model_copy(update=inputs)
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -53,7 +53,7 @@ def test_networks_share_the_images_as_they_are(tiles):
     decoded = opened.dataset.images.gather(torch.arange(4)).images
     inputs = []
     for candidate in layout.candidates:
-        member = select_candidate(opened, candidate, job)
+        member = select_candidate(opened, candidate, candidate.apply(opened.config), job)
         assert member.config.epochs == 3
         assert member.dataset.input_shape == (1, *candidate.image_size)
         assert torch.equal(member.dataset.ids(TRAIN), opened.dataset.ids(TRAIN))
@@ -70,7 +70,8 @@ def test_each_network_has_settings_of_its_own(tiles):
     layout, job = lay_out(tiles)
     opened = open_data(layout, None, job)
     head, compact, tuned = (
-        select_candidate(opened, candidate, job) for candidate in layout.candidates
+        select_candidate(opened, candidate, candidate.apply(opened.config), job)
+        for candidate in layout.candidates
     )
     assert (tuned.config.model, tuned.config.freeze) == (LITE0, False)
     assert (head.config.crop_area, tuned.config.crop_area) == (1.0, 0.8)

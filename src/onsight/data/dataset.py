@@ -90,9 +90,7 @@ class Dataset:
 
         The packed images stay as they are; they are resized to the input with each batch.
         """
-        packed = self.pack.format
-        input_size = None if size == (packed.height, packed.width) else size
-        return replace(self, format=replace(packed, input_size=input_size))
+        return replace(self, format=self.pack.format.for_input(size))
 
     def ids(self, split: int) -> Tensor:
         """Return the image ids of a split, int64 (m,).

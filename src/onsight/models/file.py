@@ -248,7 +248,7 @@ def load_model_file(path: str | Path, member: str = "") -> ModelFile | BlendFile
 
 def _packed_format(file: ModelFile) -> ImageFormat:
     """Return the format of the images that are kept in memory, whatever the network's input is."""
-    return replace(file.format, input_size=None)
+    return file.format.for_input(file.format.decoded_size)
 
 
 def _input_pixels(preprocessing: Preprocessing) -> int:

@@ -30,11 +30,10 @@ from onsight.training.evaluate import Evaluation
 from onsight.training.fit import Shared, Trained, fit
 from onsight.training.folds import cross_validate
 from onsight.training.job import RunJob
-from onsight.training.layout import settle_network
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import Loggers, closing_loggers
 from onsight.training.model_file import make_model_file
-from onsight.training.open_data import OpenedData
+from onsight.training.open_data import OpenedData, select_candidate
 from onsight.training.place import PlannedRun, place, plan_run
 from onsight.training.progress import Progress
 from onsight.training.saving import Mirror
@@ -164,11 +163,12 @@ def _train_member(
     job.world.report_activity("choosing how to train")
     if is_part:
         job.begin_decisions(opened.key)
-        opened = _settle(candidate, opened, job)
+        config = _read_config(candidate, opened, job)
+        opened = select_candidate(opened, candidate, config, job)
     planned = plan_run(place(opened, module, job), job)
     _save_start(planned, job)
-    config = planned.config.model_dump()
-    shared = replace(shared, provenance={**shared.provenance, "config": config})
+    facts = {**shared.provenance, "config": planned.config.model_dump()}
+    shared = replace(shared, provenance=facts)
     with _start_loggers(planned.config, shared, job) as loggers:
         shared = replace(shared, loggers=loggers)
         folds = None
@@ -216,22 +216,6 @@ def _start_loggers(config: Config, shared: Shared, job: RunJob) -> Iterator[Logg
     with closing_loggers(config.loggers if job.world.is_main else [], job.reporter) as loggers:
         loggers.start(run)
         yield loggers
-
-
-def _settle(candidate: Candidate, opened: OpenedData, job: RunJob) -> OpenedData:
-    """Return the images and settings for a candidate, with what does not depend on its speed."""
-    height, width = candidate.image_size
-    config = _read_config(candidate, opened, job)
-    config = config.model_copy(update={"image_size": f"{height}x{width}"})
-    config, rate, fine_tuning = settle_network(config, job)
-    layout = replace(opened.layout, image_size=candidate.image_size, fine_tuning=fine_tuning)
-    dataset = opened.dataset.at_size(candidate.image_size)
-    choices = {
-        **opened.choices,
-        "model": Choice(config.model, f"it is called {candidate.name}"),
-        "learning_rate": rate,
-    }
-    return replace(opened, dataset=dataset, config=config, choices=choices, layout=layout)
 
 
 def _read_config(candidate: Candidate, opened: OpenedData, job: RunJob) -> Config:

@@ -92,9 +92,12 @@ def open_data(layout: Layout, module: nn.Module | None, job: Job) -> OpenedData:
     return OpenedData(dataset, config, key, choices, layout)
 
 
-def select_candidate(opened: OpenedData, candidate: Candidate, job: Job) -> OpenedData:
+def select_candidate(
+    opened: OpenedData, candidate: Candidate, config: Config, job: Job
+) -> OpenedData:
     """Return the images for one of several networks, with its input size and settings."""
-    config = candidate.apply(opened.config)
+    height, width = candidate.image_size
+    config = config.model_copy(update={"image_size": f"{height}x{width}"})
     config, rate, fine_tuning = settle_network(config, job)
     choices = {
         **opened.choices,

@@ -4,9 +4,8 @@ By a table (`tune/work.py`), in a fixed order: a head on a pretrained network, a
 scratch, and the pretrained network fine-tuned from that head.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ _MAX_HEAD_SHARE, _MIN_HEAD_SHARE = 0.4, 0.15
 _TUNED_SHARE = 0.4
 _MIN_COMPACT_EPOCHS = 25  # with fewer, Sprint is better
 _MIN_SCRATCH_IMAGES = 200  # to train on; with fewer, a network from scratch learns too little
-_MAX_TUNED_IMAGES = 20_000  # to train on with a CPU and without a budget
+_UNLIMITED_SECONDS = 600.0  # for choosing pretrained networks and their inputs without a budget
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,11 @@ def choose_candidates(
         budget_seconds: The whole budget; infinity for none.
     """
     work = describe_work(source, config, device, budget_seconds)
-    roles = _find_possible_roles(config, work, device)
-    sizes = _fit_pretrained_sizes(roles, config, work)
+    limited = replace(work, seconds=min(work.seconds, _UNLIMITED_SECONDS))
+    roles = _find_possible_roles(config, work)
+    sizes = _fit_pretrained_sizes(roles, config, limited)
     roles = [role for role in roles if role == SCRATCH or role in sizes]
-    shares = _share_time(roles, sizes, work)
+    shares = _share_time(roles, sizes, limited)
     candidates = []
     for role, share in shares.items():
         if role == SCRATCH:
@@ -94,13 +94,12 @@ def name_one_network(config: Config) -> Config:
     return config.model_copy(update={"model": "sprint"}) if config.model == AUTO else config
 
 
-def _find_possible_roles(config: Config, work: Work, device: torch.device) -> list[str]:
+def _find_possible_roles(config: Config, work: Work) -> list[str]:
     """Return the roles that the settings and the number of images leave, in order of training."""
     asked = config.model_fields_set
     is_required = config.freeze or config.starts_from_weights  # that a network is pretrained
     may_start_trained = "pretrained" not in asked and OFFLINE_MODEL in offline_models()
     is_fitted = config.loss == "cross-entropy"  # a head
-    is_slow = device.type == "cpu" and math.isinf(work.seconds)
     roles = []
     if is_required:
         if config.freeze or (is_fitted and "freeze" not in asked):
@@ -112,8 +111,7 @@ def _find_possible_roles(config: Config, work: Work, device: torch.device) -> li
             roles.append(HEAD)
         if work.training >= _MIN_SCRATCH_IMAGES:
             roles.append(SCRATCH)
-        if not is_slow or work.training <= _MAX_TUNED_IMAGES:
-            roles.append(TUNED)
+        roles.append(TUNED)
     if config.residency == "stream":  # there are no decoded images that networks could share
         return roles[-1:] if is_required else [SCRATCH]
     return roles or [SCRATCH]
