@@ -9,16 +9,18 @@ import torch
 from torch import Tensor
 
 LEAST_WEIGHT = 0.05  # of a member; below it, a member costs time and changes little
-_MANY_IMAGES = 200  # from here on, images determine weights
+_STEPS = 100  # between equal weights and those of the lowest loss
 _MAX_ROUNDS, _MAX_GAP = 1000, 1e-6  # the gap is of the loss, in nats
+_ROUNDING = 1e-9  # equal members have equal losses, apart from rounding
 _LOWEST = torch.finfo(torch.float32).min  # stands for the logarithm of 0
 
 
 def choose_weights(log_probabilities: Mapping[str, Tensor], labels: Tensor) -> dict[str, float]:
-    """Return the weights with which the members' mean probabilities have the lowest log loss.
+    """Return the weights with which members are blended.
 
-    With few images, members that are as good as the best one, within the standard error, share
-    equally. A blend that is worse than its best member is not kept.
+    The weights of the lowest log loss decide which members help. Those share as equally as the
+    images allow: the loss is within one standard error of the lowest, and no higher than that of
+    the best member. On images of another kind than these, equal weights lose less (NOTEBOOK.md).
 
     Args:
         log_probabilities: The logarithms of each member's probabilities (n, K), for images that
@@ -33,17 +35,9 @@ def choose_weights(log_probabilities: Mapping[str, Tensor], labels: Tensor) -> d
     if not len(labels):
         return {names[0]: 1.0}
     losses = torch.stack([_losses(values, labels) for values in log_probabilities.values()])
-    means = losses.mean(dim=1)
-    best = int(means.argmin())
-    if len(labels) < _MANY_IMAGES:
-        weights = _share_equally(losses, best)
-    else:
-        weights = _fit_without_small_ones(losses)
-    # Equal members have equal losses, apart from rounding.
-    if _blend_loss(losses, weights) > means[best].item() + 1e-9:
-        weights = torch.zeros(len(names), dtype=torch.float64)
-        weights[best] = 1
-    return {name: weight for name, weight in zip(names, weights.tolist(), strict=True) if weight}
+    kept, weights = _fit_without_small_ones(losses)
+    weights = _even_out(losses[kept], weights, losses.mean(dim=1).min().item())
+    return {names[row]: weight for row, weight in zip(kept.tolist(), weights.tolist(), strict=True)}
 
 
 def _losses(log_probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -52,26 +46,36 @@ def _losses(log_probabilities: Tensor, labels: Tensor) -> Tensor:
     return -found.nan_to_num(nan=_LOWEST).clamp(min=_LOWEST)
 
 
-def _blend_loss(losses: Tensor, weights: Tensor) -> float:
-    """Return the log loss of a blend with weights (M,), from each member's losses (M, n)."""
-    return -float((weights.log().unsqueeze(1) - losses).logsumexp(dim=0).mean())
+def _blend_losses(losses: Tensor, weights: Tensor) -> Tensor:
+    """Return the loss of each image (n,) from the weights (M,) and losses (M, n) of members."""
+    return -(weights.log().unsqueeze(1) - losses).logsumexp(dim=0)
 
 
-def _share_equally(losses: Tensor, best: int) -> Tensor:
-    """Return equal weights for the members whose mean loss is within noise of the best one's."""
-    differences = losses - losses[best]
-    errors = differences.std(dim=1, correction=0) / losses.shape[1] ** 0.5
-    is_as_good: Tensor = differences.mean(dim=1) <= errors
-    return is_as_good.double() / is_as_good.sum()
+def _even_out(losses: Tensor, fitted: Tensor, best_loss: float) -> Tensor:
+    """Move the fitted weights (M,) towards equal ones, as far as losses (M, n) hardly rise."""
+    lowest = _blend_losses(losses, fitted)
+    equal = torch.full_like(fitted, 1 / len(fitted))
+    for step in range(_STEPS):
+        weights = equal.lerp(fitted, step / _STEPS)
+        rises = _blend_losses(losses, weights) - lowest
+        error = rises.std(correction=0) / len(rises) ** 0.5
+        is_no_worse = lowest.mean() + rises.mean() <= best_loss + _ROUNDING
+        if rises.mean() <= error + _ROUNDING and is_no_worse:
+            return weights
+    return fitted
 
 
-def _fit_without_small_ones(losses: Tensor) -> Tensor:
-    """Fit weights, drop the member with the smallest one if it is below 0.05, and fit again."""
+def _fit_without_small_ones(losses: Tensor) -> tuple[Tensor, Tensor]:
+    """Fit weights, drop the member with the smallest one if it is below 0.05, and fit again.
+
+    Returns:
+        The rows that are kept, and their weights.
+    """
     kept = torch.arange(len(losses))
     while (fitted := _fit(losses[kept])).min() < LEAST_WEIGHT:
         smallest = int(fitted.argmin())
         kept = torch.cat([kept[:smallest], kept[smallest + 1 :]])
-    return torch.zeros(len(losses), dtype=torch.float64).index_copy(0, kept, fitted)
+    return kept, fitted
 
 
 def _fit(losses: Tensor) -> Tensor:

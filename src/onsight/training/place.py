@@ -45,6 +45,7 @@ from onsight.tune.training_data import TrainingData, choose_residency, place_dat
 from onsight_explain.devices import has_graphs
 
 _TIMING_FRACTION = 0.3  # of the time for trials: for steps, and as much again for evaluation
+_SURE_SECONDS = 2.0  # for each, before a budget is refused
 _ACTIVITIES = {"decode": "decoding images"}  # names of phases, in sentences
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"
 _RANKS_NOT_MEASURED = "not measured: all ranks would have to measure the same"
@@ -175,6 +176,12 @@ def _plan_in_time(
     _require_seconds(0.0, config, job)
     seconds = _TIMING_FRACTION * trial_seconds(deadline)
     timing = time_run(config, data, job.world, seconds, is_trained=is_trained)
+    image_seconds = SLOWER * timing.evaluate.per_image
+    reserve_evaluation(deadline, config, data.dataset, image_seconds)
+    if job.world.agree(deadline.remaining()) <= 0:  # perhaps only for a moment
+        seconds = max(_SURE_SECONDS, seconds)
+        again = time_run(config, data, job.world, seconds, is_trained=is_trained)
+        timing = timing.best(again)
     image_seconds = SLOWER * timing.evaluate.per_image
     images = reserve_evaluation(deadline, config, data.dataset, image_seconds)
     batch = min(config.batch_size, len(data.dataset.ids(TRAIN)))

@@ -57,6 +57,12 @@ class RunTiming:
     evaluate: Timing
     train: Timing | None
 
+    def best(self, other: "RunTiming") -> "RunTiming":
+        """Return the shorter of both times of everything."""
+        train = self.train.best(other.train) if self.train and other.train else None
+        seconds = min(self.build_seconds, other.build_seconds)
+        return RunTiming(seconds, self.evaluate.best(other.evaluate), train)
+
 
 def trial_seconds(deadline: Deadline) -> float:
     """Return how many seconds of a budget may go into finding out how to compute a step."""
