@@ -129,6 +129,7 @@ gpu-check-short: setup  ## a few steps of it
 # Benchmarks write benchmarks/RESULTS.md. Run nothing else at the same time.
 FASHION ?= /usr/share/datasets/fashion-mnist
 SETS ?= .bench-sets
+CONTENDERS := auto sprint compact head tuned fastai torchvision sklearn
 BENCH := .venv-bench/bin/python benchmarks
 
 .venv-bench/installed: requirements.lock benchmarks/requirements.txt pyproject.toml packages/onsight-lint/pyproject.toml
@@ -146,8 +147,8 @@ bench: .venv-bench/installed  ## every benchmark with few rounds: about half an 
 	$(BENCH)/budgets.py $(FASHION) --models compact --budgets 30 --runs 3 --load
 	$(BENCH)/explain_cost.py
 	$(BENCH)/image_sets.py wallpapers $(SETS)
-	$(BENCH)/minute.py $(SETS)/wallpaper-cells-60-20 --budgets 60 --rounds 1 --lines $(SETS)/minute.jsonl
-	$(BENCH)/minute.py --table $(SETS)/minute.jsonl
+	$(BENCH)/auto.py $(SETS) --sets wallpaper-cells-60-20 --budgets 60 --seeds 1 --contenders $(CONTENDERS) --out $(SETS)/auto.jsonl
+	$(BENCH)/auto.py --summary $(SETS)/auto.jsonl
 	$(BENCH)/serve_load.py
 
 bench-full: .venv-bench/installed  ## all rounds and all sizes: several hours
@@ -161,9 +162,8 @@ bench-full: .venv-bench/installed  ## all rounds and all sizes: several hours
 	$(BENCH)/explain_planted.py
 	$(BENCH)/image_sets.py clip-art $(SETS)
 	$(BENCH)/image_sets.py wallpapers $(SETS)
-	$(BENCH)/minute.py $(SETS)/clip-art --lines $(SETS)/minute.jsonl
-	$(BENCH)/minute.py $(SETS)/wallpaper-cells-60-20 --lines $(SETS)/minute.jsonl
-	$(BENCH)/minute.py --table $(SETS)/minute.jsonl
+	$(BENCH)/auto.py $(SETS) --sets clip-art wallpaper-cells-60-20 --contenders $(CONTENDERS) --out $(SETS)/auto.jsonl
+	$(BENCH)/auto.py --summary $(SETS)/auto.jsonl
 	$(BENCH)/check_planted.py $(SETS)/wallpaper-cells-60-20
 	$(BENCH)/near_duplicate_growth.py
 	$(BENCH)/folds_coverage.py --first 40

@@ -62,7 +62,7 @@ def noise(images: int) -> Any:  # for Dataset
 
 def settings_of(model: str, batch_size: int, **fields: Any) -> Config:
     settings = {"model": model, "precision": "fp32", "learning_rate": 2**-10, **fields}
-    config = make_config({"compile": "off", "cuda_graph": "off", **settings})
+    config = make_config({"compile": "off", "cuda_graph": "off", "epochs": 10, **settings})
     return config.model_copy(update={"batch_size": batch_size})
 
 

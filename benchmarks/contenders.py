@@ -1,111 +1,102 @@
 """The contenders for the best classifier in a given time, each as a process from start to end.
 
-Each takes a folder with train/CLASS and test/CLASS. Nothing is kept from an earlier run: Onsight
-gets an empty cache. All that fine-tune or freeze start from the same published weights.
+Nothing is kept from an earlier run: Onsight gets an empty cache. All that fine-tune or freeze start
+from the same published weights. Peers need a dataset with train/CLASS and test/CLASS.
 """
 
+import csv
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from harness import run_json
+
+from onsight.models.timm_nets import OFFLINE_MODEL
 from onsight.training.run import read_results
 
-PUBLISHED = ["--model", "tf_efficientnet_lite0", "--pretrained"]
-ONSIGHT = {
-    "auto": ["--model", "auto"],
-    "compact": ["--model", "compact"],
-    "sprint": ["--model", "sprint"],
-    "frozen": [*PUBLISHED, "--freeze"],
-    "fine-tuned": PUBLISHED,
+HERE = Path(__file__).parent
+AUTO = ("--model", "auto")
+PUBLISHED = ("--model", OFFLINE_MODEL, "--pretrained")
+ALTERNATIVES: dict[str, Sequence[str]] = {
+    "sprint": ("--model", "sprint"),
+    "compact": ("--model", "compact"),
+    "head": (*PUBLISHED, "--freeze"),
+    "tuned": (*PUBLISHED, "--no-freeze"),
 }
-PEERS = {
-    "twenty-lines": "minute_twenty_lines.py",
-    "fastai": "minute_fastai.py",
-    "torchvision": "minute_torchvision.py",
+ONSIGHT: dict[str, Sequence[str]] = {
+    "auto": AUTO,
+    **ALTERNATIVES,
+    "auto-no-blend": (*AUTO, "--blend", "off"),
+    "auto-no-layers": AUTO,  # with PROGRAMS
+    "auto-no-recalibration": (*AUTO, "--recalibrate-norm", "off"),
 }
-NAMES = [*ONSIGHT, *PEERS]
-TITLES = {
-    "auto": "Onsight, `--model auto`",
-    "compact": "Onsight, `compact` alone",
-    "sprint": "Onsight, `sprint` alone",
-    "frozen": "Onsight, published weights frozen",
-    "fine-tuned": "Onsight, published weights fine-tuned",
-    "twenty-lines": "frozen features, scikit-learn",
-    "fastai": "fastai, `fine_tune`",
-    "torchvision": "loop like torchvision's references",
-}
-PLACE = Path(__file__).parent / "peers"
+PROGRAMS = {"auto-no-layers": [HERE / "last_layer_heads.py"]}  # others: onsight
+PEERS = ("fastai", "torchvision", "sklearn")
+NAMES = (*ONSIGHT, *PEERS)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run achieved on the test images; seconds are measured from outside.
+    """What a run achieved on the images that it held out.
 
-    failed: the last line of its complaint, if it gave no result. facts: whatever else it told.
+    seconds and peak_bytes, of its largest process, are measured from outside. correct: whether it
+    classified each image correctly, by its path within the dataset. members: what auto trained.
+    error: the last line of its complaint, if it gave no result.
     """
 
-    right: int
-    n: int
     seconds: float
-    failed: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def accuracy(self) -> float:
-        return self.right / self.n if self.n else 0.0
+    peak_bytes: int
+    correct: Mapping[str, bool] = field(default_factory=dict)
+    members: Sequence[object] = ()
+    error: str = ""
 
 
 def run_contender(
-    name: str, folder: Path, seconds: float, words: Sequence[str] = (), seed: int = 0
+    name: str, data: Path, budget: float, seed: int, words: Sequence[str] = ()
 ) -> Outcome:
-    """Run one contender on a folder within a budget; words: further arguments, its settings."""
+    """Run one contender on a dataset within a budget; words: further arguments, its settings."""
     with tempfile.TemporaryDirectory() as made:
-        command = _command(name, folder, seconds, Path(made) / "run")
-        command += ["--seed", seed, *words]
-        environment = os.environ | {"ONSIGHT_CACHE": str(Path(made) / "cache")}
-        begun = time.perf_counter()
-        done = subprocess.run(
-            [str(word) for word in command],
-            capture_output=True,
-            text=True,
-            env=environment,
-            check=False,
+        folder = Path(made)
+        stdout, stderr, run = folder / "stdout", folder / "stderr", folder / "run"
+        limit = 2 * budget + 120
+        command = [*make_command(name, data, budget, run), "--seed", str(seed), *words]
+        done = run_json(
+            *(sys.executable, HERE / "measured_process.py", str(limit), stdout, stderr),
+            *(sys.executable, *command),
+            env=os.environ | {"ONSIGHT_CACHE": str(folder / "cache")},
         )
-        took = time.perf_counter() - begun
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or [f"code {done.returncode}"]
-            return Outcome(0, 0, took, failed=lines[-1])
-        if name in ONSIGHT:
-            return _onsight_outcome(Path(made) / "run", took)
-    facts = json.loads(done.stdout.strip().splitlines()[-1])
-    return Outcome(facts["right"], facts["n"], took, facts=facts)
+        seconds, peak_bytes = done["seconds"], done["peak_bytes"]
+        if done["code"] != 0:
+            return Outcome(seconds, peak_bytes, error=describe_failure(done["code"], limit, stderr))
+        if name in PEERS:
+            correct = json.loads(stdout.read_text().splitlines()[-1])["correct"]
+            return Outcome(seconds, peak_bytes, correct)
+        members = read_results(run).get("members") or ()
+        return Outcome(seconds, peak_bytes, read_correct(run / "predictions.csv"), members)
 
 
-def _command(name: str, folder: Path, seconds: float, out: Path) -> list[object]:
-    if name in ONSIGHT:
-        budget = ["--budget", f"{seconds:g}s", "--out", out]
-        return [sys.executable, "-m", "onsight", "train", folder, *budget, *ONSIGHT[name]]
-    parts = [folder / "train", folder / "test", "--seconds", seconds]
-    return [sys.executable, PLACE / PEERS[name], *parts]
+def make_command(name: str, data: Path, budget: float, run: Path) -> list[str | Path]:
+    """A contender's command, after that of Python; run: where Onsight is to put its run folder."""
+    if name in PEERS:
+        folders = (data / "train", data / "test")
+        return [HERE / "peers" / f"auto_{name}.py", *folders, "--seconds", f"{budget:g}"]
+    program = PROGRAMS.get(name, ["-m", "onsight"])
+    return [*program, "train", data, "--budget", f"{budget:g}s", "--out", run, *ONSIGHT[name]]
 
 
-def _onsight_outcome(run: Path, took: float) -> Outcome:
-    results = read_results(run)
-    kept = ("model", "epochs", "used", "problems", "balanced_accuracy", "confused_pairs")
-    facts = {name: value for name, value in results.items() if name in kept}
-    images = results["images"]
-    return Outcome(round((results["accuracy"] or 0) * images), images, took, facts=facts)
+def describe_failure(code: int | None, limit: float, stderr: Path) -> str:
+    """Why a run gave no result; code: its exit code, None if it was stopped."""
+    if code is None:
+        return f"did not end within {limit:g} s"
+    lines = stderr.read_text(errors="replace").strip().splitlines()
+    return f"exit code {code}: {lines[-1] if lines else ''}"
 
 
-def warm_up(folder: Path) -> None:
-    """Read every file once, so that none has to wait for the disk more than another."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            path.read_bytes()
+def read_correct(predictions: Path) -> dict[str, bool]:
+    """Whether each held-out image was classified correctly, by its path within the dataset."""
+    with predictions.open(encoding="utf-8", newline="") as file:
+        return {row["path"]: row["label"] == row["predicted"] for row in csv.DictReader(file)}

@@ -70,7 +70,7 @@ class Case:
         threads = Choice(usable_cores(), "every core")
         job = Job(SilentReporter(), Choice(CPU, "measured here"), threads)
         source = find_data(data, self.config, job)
-        opened = open_data(choose_layout(source, self.config, None, job), None, job)
+        opened = open_data(choose_layout(source, self.config, job), None, job)
         self.data = place_data(opened.dataset, self.config, CPU, "memory")
 
     def chosen(self) -> Way:

@@ -100,15 +100,13 @@ def require(name: str, *modules: str, program: str = "") -> None:
         raise Skipped(f"imported only: {', '.join(missing)} not installed")
 
 
-def run_minute(inputs: Inputs) -> None:
-    """The contenders that need no other library, then the table of what they achieved."""
-    lines = inputs.folder / "minute.jsonl"
-    data = inputs.sets / "wallpaper-cells-6-3"
-    contenders = ("sprint", "twenty-lines")
-    call_main(
-        "minute", data, "--budgets", 9, "--rounds", 1, "--only", *contenders, "--lines", lines
-    )
-    call_main("minute", "--table", lines)
+def run_auto(inputs: Inputs) -> None:
+    """Contenders that need no other library, then the tables of what they achieved."""
+    lines = inputs.folder / "auto.jsonl"
+    runs = ("--sets", "wallpaper-cells-6-3", "--budgets", 9, "--seeds", 1)
+    contenders = ("auto-no-layers", "sprint", "sklearn")
+    call_main("auto", inputs.sets, *runs, "--contenders", *contenders, "--out", lines)
+    call_main("auto", "--summary", lines)
 
 
 def make_image_sets(inputs: Inputs) -> None:
@@ -181,7 +179,7 @@ def make_benchmarks(inputs: Inputs) -> dict[str, Callable[[], None]]:
         "ranks_scaling": partial(
             call_main, "ranks_scaling", fashion, "--pairs", 1, "--batch-size", 64
         ),
-        "minute": partial(run_minute, inputs),
+        "auto": partial(run_auto, inputs),
         "explain_planted": partial(call_main, "explain_planted", *one_round, *planted),
         "budgets": partial(call_main, "budgets", "--models", "compact", "--budgets", 9),
         "decode_photos": partial(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -11,13 +12,15 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as on a busy machine; before 
 import pytest
 import torch
 from matplotlib.figure import Figure
+from planted_blend import plant_blend
 
 import onsight
 from bars import make_bars
 from onsight.data import split
+from onsight.models.file import load_model_file, save_model
 from onsight.report import page
 from onsight.report.console import SilentReporter
-from onsight.tune.auto import candidates
+from onsight.tune import candidates
 
 TESTS = Path(__file__).parent
 
@@ -42,7 +45,7 @@ def folds_only_if_asked():
 
 @pytest.fixture(scope="session", autouse=True)
 def model_from_scratch_unless_asked():
-    """Without weights there is nothing to try, and no run spends its time on trials."""
+    """Without weights, a run that names no model trains one network, and not several."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates, "offline_models", list)
         yield
@@ -131,6 +134,17 @@ def train_once(build_once) -> Callable[..., onsight.Run]:
 def trained(shared_bars, train_once) -> onsight.Run:
     """A run of three epochs on the bars, with what it wrote; nobody changes it."""
     return train_once("trained", shared_bars, epochs=3, batch_size=16, threads=1)
+
+
+@pytest.fixture(scope="session")
+def blended(trained, build_once) -> Path:
+    """The folder of the trained run with a blend of three networks in it; nobody changes it."""
+
+    def blend(folder: Path) -> None:
+        run = shutil.copytree(trained.path, folder / "run")
+        save_model(run / "model.safetensors", plant_blend(load_model_file(trained.path)))
+
+    return build_once("blended", blend) / "run"
 
 
 @pytest.fixture(scope="session")

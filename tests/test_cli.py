@@ -315,7 +315,7 @@ def test_strict_names_the_first_problem(capsys, bars, tmp_path):
         (["--device", "gpu"], "available: cpu"),
         (["--optimizer", "sdg"], "Did you mean sgd"),
         (["--epoch", "3"], "Did you mean --epochs"),
-        (["--epochs", "0"], "--epochs 0: input should be greater than or equal to 1"),
+        (["--epochs", "0"], "--epochs 0: write auto, or a number from 1 to 1,000,000"),
         (["--epochs", "many"], "--epochs many"),
         (["--image-size", "big"], "--image-size big"),
         (["--image-size", "0"], "--image-size 0"),

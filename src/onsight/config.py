@@ -52,9 +52,10 @@ class RetiredField(NamedTuple):
     instead: str
 
 
-# Valid values of the fields with a pattern, for error messages.
+# Valid values of the fields with a pattern or several types, for error messages.
 _FORMS = {
     "background": "a colour, such as #ffffff",
+    "epochs": "auto, or a number from 1 to 1,000,000",
     "budget": "a positive number and a unit, such as 90s, 5m or 2h",
     "folds": "auto, or a number from 1 to 99",
     "image_size": "auto, 64, or HEIGHTxWIDTH, such as 48x64",
@@ -79,7 +80,8 @@ class Config(BaseModel):
         "auto",
         pattern=r"^(auto|[1-9][0-9]{0,4}(x[1-9][0-9]{0,4})?)$",
         description="Image size in pixels: 64, or HEIGHTxWIDTH. auto: the images' own size "
-        "if they are all small and of one size, otherwise the size the model expects.",
+        "if they are all small and of one size, otherwise the size the model expects; with "
+        "published weights at most twice the images' own.",
     )
     channels: Annotated[Literal["auto", "1", "3"], BeforeValidator(str), _DATA] = Field(
         "auto",
@@ -187,8 +189,8 @@ class Config(BaseModel):
     model: Annotated[str, _MODEL, AFFECTS_STEP_TIME] = Field(
         "auto",
         description="A name from `onsight models` (including timm's), or "
-        "package.module:callable. auto: whichever scores best in short trials on some of the "
-        "images, within the available time.",
+        "package.module:callable. auto: a head on a pretrained network, a small network from "
+        "scratch and fine-tuning, as the number and size of the images and the budget allow.",
     )
     pretrained: Annotated[bool, _MODEL, AFFECTS_STEP_TIME] = Field(
         False, description="Start from a timm model's published weights (may download them)."
@@ -197,6 +199,22 @@ class Config(BaseModel):
         "",
         description="Start from the weights in this file (.safetensors, .pth, .pt or .bin) or run "
         "folder; a last layer for other classes is initialized from scratch.",
+    )
+    blend: Annotated[Literal["auto", "off"], _MODEL] = Field(
+        "auto",
+        description="auto: `--model auto` blends the models that it trains, if that is no worse "
+        "on images held out; off: it keeps the best one.",
+    )
+    max_ms_per_image: Annotated[float, _MODEL] = Field(
+        0.0,
+        ge=0,
+        description="Keep a blend, or one of its models, that classifies an image on this machine "
+        "in at most so many milliseconds; 0: no limit.",
+    )
+    member: Annotated[str, _MODEL] = Field(
+        "",
+        description="Name of the network to start from, if --weights is a blend. Default: the one "
+        "whose features embed and similar use.",
     )
     freeze: Annotated[bool, _MODEL, AFFECTS_STEP_TIME] = Field(
         False, description="Freeze the backbone and train only the last layer."
@@ -210,8 +228,12 @@ class Config(BaseModel):
 
     # --- Training ---
 
-    epochs: Annotated[int, _TRAINING] = Field(
-        10, ge=1, le=1_000_000, description="Passes over the training images."
+    epochs: Annotated[Annotated[int, Field(ge=1, le=1_000_000)] | Literal["auto"], _TRAINING] = (
+        Field(
+            "auto",
+            description="Passes over the training images: auto, or a number. auto: fewer the more "
+            "images there are, and fewer when fine-tuning.",
+        )
     )
     budget: Annotated[str, _TRAINING] = Field(
         "",
@@ -224,8 +246,8 @@ class Config(BaseModel):
         128,
         ge=1,
         le=1_000_000,
-        description="Images per step, over all devices together. Unless set, smaller when time is "
-        "short or when fine-tuning on few images.",
+        description="Images per step, over all devices together. Unless set, smaller when "
+        "fine-tuning on few images.",
     )
     optimizer: Annotated[str, _TRAINING, AFFECTS_STEP_TIME] = Field(
         "adamw",
@@ -465,6 +487,13 @@ class Config(BaseModel):
         return int(height), int(width or height)
 
     @property
+    def epoch_count(self) -> int:
+        """The number of epochs, which must have been chosen."""
+        if self.epochs == "auto":
+            raise ValueError("the number of epochs has not been chosen")
+        return self.epochs
+
+    @property
     def starts_from_weights(self) -> bool:
         """True for published or given weights, False for random ones."""
         return self.pretrained or bool(self.weights)
@@ -554,17 +583,17 @@ def explain_invalid(error: ValidationError) -> str:
     """Describe a pydantic error in one line per field."""
     lines = []
     for problem in error.errors():
-        field = ".".join(str(part) for part in problem["loc"])
+        field, *types = [str(part) for part in problem["loc"]]  # of a field with several types
         if problem["type"] == "extra_forbidden":
             lines.append(explain_unknown(field))
             continue
         flag = "--" + field.replace("_", "-")
-        if problem["type"] == "string_pattern_mismatch":
+        if types or problem["type"] == "string_pattern_mismatch":
             lines.append(f"{flag} {problem['input']}: write {_FORMS[field]}.")
             continue
         description = Config.model_fields[field].description if field in Config.model_fields else ""
         lines.append(f"{flag} {problem['input']}: {problem['msg'].lower()}. ({description})")
-    return "\n".join(lines)
+    return "\n".join(dict.fromkeys(lines))
 
 
 def explain_unknown(name: str) -> str:

@@ -39,8 +39,12 @@ def read_config_file(path: Path) -> dict[str, Any]:
 
 
 def save_config(config: Config, path: Path) -> None:
-    """Write a config where `--config` can read it again."""
-    write_atomically(path, tomli_w.dumps(config.model_dump()).encode())
+    """Write a config where `--config` can read it again.
+
+    For several networks, only what has been set: what is left open differs between them.
+    """
+    fields = config.model_dump(exclude_unset=config.model == "auto")
+    write_atomically(path, tomli_w.dumps(fields).encode())
 
 
 def recipe_names() -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from onsight.data.decode import decode
+from onsight.data.decode import decode, prepare_image
 from onsight.data.fit import ImageFormat, fit
 from onsight.data.pixels import probe
 from onsight.errors import ImageError
@@ -312,3 +312,17 @@ def test_only_a_tiff_header_starts_the_tiff_decoder(monkeypatch, start, is_tiff)
     with suppress(ImageError):
         decode(start + b"x" * 20)
     assert bool(decoded) == is_tiff
+
+
+@pytest.mark.parametrize("input_size", [None, (80, 120)])
+def test_models_of_any_size_get_the_pixels_that_they_share(input_size):
+    """A JPEG is decoded at a scale that depends on the size; that must not be the model's own."""
+    data = encoded(Image.fromarray(smooth(800, 1200)), "JPEG")
+    shared = ImageFormat(100, 150, 3, input_size=input_size)
+    expected = prepare_image(data, shared)
+    for size in ((100, 150), (20, 30), (300, 450), (80, 120)):
+        alone = shared.for_input(size)
+        assert alone.model_size == size
+        for pixels, other in zip(prepare_image(data, alone), expected, strict=True):
+            assert np.array_equal(pixels, other)
+    assert prepare_image(data, ImageFormat(20, 30, 3))[0].shape != expected[0].shape

@@ -1,19 +1,21 @@
 import errno
 import fcntl
 import json
+import math
 import os
 from pathlib import Path
 
 import numpy as np
 import PIL
 import pytest
+import torch
 
 from onsight.data import decode, packing
 from onsight.data.decode import pixel_digest
 from onsight.data.fit import ImageFormat
 from onsight.data.index import Index, Problem, Row
 from onsight.data.pack import open_pack
-from onsight.data.packing import PackJob
+from onsight.data.packing import PackJob, TimeLimit
 from onsight.data.sources.source import Source
 from onsight.errors import DataError, DiskError, ImageError
 
@@ -271,24 +273,42 @@ def test_pack_json_names_its_format(tmp_path):
     assert json.loads(file.read_text())["format"]["channels"] == 1
 
 
-def test_after_the_deadline_only_the_first_are_decoded_and_the_others_listed(tmp_path):
+def limit(count, deadline, required=()):
+    """Decode from the last row to the first; only some are required."""
+    is_optional = np.ones(count, bool)
+    is_optional[[*required]] = False
+    return {"time_limit": TimeLimit(deadline, np.arange(count)[::-1], is_optional)}
+
+
+def test_after_the_deadline_only_required_images_are_decoded_and_the_others_listed(tmp_path):
     source = make_source(grey(300))
-    past = {"deadline": 0.0, "required": 70, "strict": True}
-    pack = open_job(source, AUTO, tmp_path, threads=2, **past)
-    assert sorted(pack.sources.tolist()) == list(range(70))
-    assert [problem.path for problem in pack.problems] == [
-        f"p{number}" for number in range(70, 300)
-    ]
+    required = [*range(5), *range(230, 300)]
+    past = limit(300, 0.0, required)
+    pack = open_job(source, AUTO, tmp_path, threads=2, strict=True, **past)
+    assert sorted(pack.sources.tolist()) == required
+    assert [problem.path for problem in pack.problems] == [f"p{n}" for n in range(229, 4, -1)]
     assert {(problem.stage, problem.reason) for problem in pack.problems} == {
         ("draw", "no time to decode it")
     }
+    assert not list((tmp_path / "packs").iterdir())
     assert not open_job(source, AUTO, tmp_path).was_cached  # what is kept is whole
 
 
-def test_nothing_follows_a_image_that_there_was_no_time_for(monkeypatch):
+def test_a_pack_that_was_decoded_in_time_is_kept_whatever_the_order(tmp_path):
+    source = make_source(grey(300))
+    first = open_job(source, AUTO, tmp_path, threads=2, **limit(300, math.inf))
+    again = open_job(source, AUTO, tmp_path)
+    assert again.was_cached
+    in_order = open_job(source, AUTO, None)
+    for pack in (first, again):
+        assert pack.sources.tolist() == in_order.sources.tolist()
+        assert torch.equal(pack.take(np.arange(300)), in_order.take(np.arange(300)))
+
+
+def test_no_optional_image_follows_one_that_there_was_no_time_for(monkeypatch):
     """With several threads a later chunk may still be begun in time."""
     moments = iter([0.0] * 100 + [2.0] + [0.0] * 200)
     monkeypatch.setattr(packing.time, "monotonic", lambda: next(moments))
-    pack = open_job(make_source(grey(300)), AUTO, None, deadline=1.0)
-    assert sorted(pack.sources.tolist()) == list(range(100))
-    assert len(pack.problems) == 200
+    pack = open_job(make_source(grey(300)), AUTO, None, **limit(300, 1.0, required=[7]))
+    assert sorted(pack.sources.tolist()) == [7, *range(200, 300)]
+    assert len(pack.problems) == 199

@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 
 import onsight
+from onsight.config import make_config
+from onsight.data.dataset import limit_decoding
 from onsight.data.index import TEST, TRAIN, Index, Row
-from onsight.data.sources.source import Source, draw_rows, list_unselected, select_rows
+from onsight.data.sources.source import (
+    Source,
+    draw_rows,
+    is_held_out,
+    list_unselected,
+    select_rows,
+    take_drawn,
+)
 from onsight.report.console import SilentReporter
 
 
@@ -62,3 +71,20 @@ def test_a_run_on_a_part_accounts_for_every_image(bars, tmp_path):
     with open(run.path / "problems.csv", newline="") as file:
         reasons = {row["reason"] for row in csv.DictReader(file)}
     assert reasons == {"not among the images drawn (--train-images 50)"}
+
+
+@pytest.mark.parametrize("drawn", [0, 80])
+def test_images_decoded_in_time_are_those_that_fewer_training_images_draw(tmp_path, drawn):
+    """So that a run which repeats one with a budget has the same images."""
+    whole, config = make_source(tmp_path), make_config({"train_images": drawn})
+    source = take_drawn(whole, drawn, config.seed)
+    limit = limit_decoding(source, config, 0.0)
+    assert sorted(limit.order.tolist()) == list(range(len(source.index)))
+    free = limit.order[~is_held_out(source)[limit.order]]
+    required = set(np.flatnonzero(~limit.is_optional).tolist())
+    assert required == {*np.flatnonzero(is_held_out(source)).tolist(), *free[:12].tolist()}
+    for count in (12, 50, 79):
+        decoded = {source.index.locators[int(row)] for row in free[:count]}
+        rows = draw_rows(whole, count, config.seed)
+        again = {whole.index.locators[int(row)] for row in rows if whole.index.splits[row] == TRAIN}
+        assert decoded == again

@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from onsight.data.normalization import resize_batch
+from onsight.data.loader import Images
+from onsight.data.normalization import resize_batch, shrink_images
 from onsight.data.shrink import filter_weights, shrink
 
 SIZES = [
@@ -132,3 +133,15 @@ def test_what_is_too_small_is_enlarged_after_shrinking():
     small = shrink(images, (20, 11)).permute(0, 3, 1, 2)
     expected = F.interpolate(small, (33, 11), mode="bilinear", align_corners=False)
     assert torch.equal(resize_batch(images, (33, 11)), expected.permute(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("side", [16, 15, 7])
+def test_images_shrunk_once_are_those_of_every_batch(side):
+    pixels = torch.randint(0, 256, (50, 32 * 32 * 3), dtype=torch.uint8)
+    labels = torch.zeros(60, dtype=torch.long)
+    images = Images(pixels, torch.arange(60) % 50, labels, (32, 32, 3))
+    ids = torch.tensor([3, 55, 0])
+    shrunk = shrink_images(images, (side, side)).gather(ids).images
+    expected = resize_batch(images.gather(ids).images, (side, side))
+    assert shrunk.dtype == torch.uint8
+    assert torch.equal(shrunk.float(), expected)

@@ -45,7 +45,7 @@ def test_the_readme_shows_functions_that_train_calls():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"```python\n(request = .*?)```", text, re.DOTALL)
     stages = re.findall(r"(\w+)\(", re.sub(r"#.*", "", shown))
-    code = inspect.getsource(run.train) + inspect.getsource(run._train_and_evaluate)
+    code = inspect.getsource(run.train) + inspect.getsource(run._train_model)
     assert len(stages) >= 8
     assert [stage for stage in stages if f"{stage}(" not in code] == []
 

@@ -160,7 +160,15 @@ def test_wilson_at_the_edges():
 def test_f1_is_undefined_only_for_a_class_without_images_and_predictions():
     labels, predicted, zeros = np.array([0, 1]), np.array([0, 0]), np.zeros(2, np.float32)
     table = PredictionTable(
-        np.arange(2), labels, predicted, zeros, zeros, np.zeros(2, bool), zeros, zeros
+        np.arange(2),
+        labels,
+        predicted,
+        zeros,
+        zeros,
+        np.zeros(2, bool),
+        zeros,
+        zeros,
+        np.zeros((2, 3), np.float32),
     )
     rows = class_results(table, ("a", "b", "c"))
     assert [row["f1"] for row in rows] == [pytest.approx(2 / 3), 0, None]

@@ -77,9 +77,12 @@ def test_other_formats_say_the_same(trained, tmp_path, to, capsys):
 
 def test_a_file_that_does_something_else_is_refused(trained, tmp_path, monkeypatch, capsys):
     right = exporting.as_program
-    monkeypatch.setattr(
-        exporting, "as_program", lambda net, prepared, t, *rest: right(net, prepared, 2 * t, *rest)
-    )
+
+    def wrong(classifier, *rest):
+        classifier.temperature *= 2
+        return right(classifier, *rest)
+
+    monkeypatch.setattr(exporting, "as_program", wrong)
     with pytest.raises(SystemExit) as stop:
         main(["export", str(trained.path), "--out", str(tmp_path / "m.onnx")])
     assert stop.value.code == 1

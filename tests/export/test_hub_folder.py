@@ -14,9 +14,10 @@ from onsight import cli
 from onsight.data.normalization import Normalization
 from onsight.errors import OutputError
 from onsight.export.hub_folder import write_hub_folder
+from onsight.models.build import build_model
 from onsight.models.catalog import make_model
 from onsight.models.classifier import Classifier
-from onsight.models.file import ModelFile, build_model, load_model_file, save_model
+from onsight.models.file import ModelFile, load_model_file, save_model
 from onsight.models.head import add_hidden_layer
 from onsight.models.preprocessing import Preprocessing
 
@@ -144,3 +145,14 @@ def test_damaged_keys_of_seen_images_are_noticed(tmp_path):
     write_tensors(tmp_path / "odd.safetensors", dict(tensors), facts | {"seen": "AAAA"})
     with pytest.raises(ModelError, match="not a complete Onsight model file"):
         load_model_file(tmp_path / "odd.safetensors")
+
+
+def test_a_blend_is_for_onsight_alone(blended, shared_bars, tmp_path):
+    written = write_hub_folder(blended, tmp_path / "hub")
+    assert written.timm_problem == "it is a blend of several networks"
+    assert not (tmp_path / "hub" / "config.json").exists()
+    images = sorted(shared_bars.rglob("*.png"))[:9]
+    again, before = onsight.load(tmp_path / "hub"), onsight.load(blended)
+    assert np.array_equal(again.predict_proba(images), before.predict_proba(images))
+    assert again.file.seen.tolist() == before.file.seen.tolist()
+    assert all(str(file.provenance["data"]) == "bars" for file in again.file.members.values())

@@ -13,6 +13,7 @@ from torch import nn
 
 import onsight
 from odd_files import odd_files
+from onsight.data.normalization import Normalization
 from onsight.data.shrink import shrink
 from onsight.errors import ModelError
 from onsight.evaluation.out_of_distribution import logits_and_scores
@@ -61,6 +62,11 @@ class Little(nn.Module):
         return self.linear(self.conv(x).relu().amax((2, 3))) * 20
 
 
+def little(size=PREPARED.input_size, temperature=1.0):
+    scaling = Normalization(PREPARED.mean, PREPARED.std, size)
+    return Classifier(Little().eval(), scaling, "fp32", torch.device("cpu"), temperature)
+
+
 def test_every_bar_has_the_same_probabilities(trained, shared_bars, onnx_file):
     images = sorted(shared_bars.rglob("*.png"))
     by_torch, exported = onsight.load(trained.path), onsight.load(onnx_file)
@@ -77,10 +83,10 @@ def test_the_scores_of_unlike_images_are_torchs(tmp_path):
     facts = FACTS | {
         "out_of_distribution": {"threshold": stored.threshold, "share": stored.false_alarm_rate}
     }
-    write_onnx(as_program(net, PREPARED, 1.0, bank=bank), facts, tmp_path / "a.onnx")
+    classifier = Classifier(net, PREPARED.normalization, "fp32", torch.device("cpu"), 1.0, stored)
+    write_onnx(as_program(classifier, PREPARED.format, True), facts, tmp_path / "a.onnx")
     runner = load_onnx(tmp_path / "a.onnx")
     images = draw.integers(0, 256, (7, 16, 12, 3), np.uint8)
-    classifier = Classifier(net, PREPARED.normalization, "fp32", torch.device("cpu"), 1.0, stored)
     _, expected = logits_and_scores(classifier, torch.from_numpy(images))
     found = runner.run(images)
     assert np.allclose(found.scores, expected.numpy(), atol=1e-5)
@@ -101,10 +107,9 @@ def test_odd_images_have_the_same_label_within_a_ten_thousandth(trained, onnx_fi
 @pytest.mark.parametrize(("count", "size"), [(1, (10, 8)), (3, (10, 8)), (3, (10, 15))])
 def test_resize_normalization_and_temperature_are_inside(tmp_path, count, size):
     torch.manual_seed(0)
-    net, prepared = Little().eval(), PREPARED.model_copy(update={"input_size": size})
-    write_onnx(as_program(net, prepared, 2.5), FACTS, tmp_path / "little.onnx")
+    classifier = little(size, 2.5)
+    write_onnx(as_program(classifier, PREPARED.format), FACTS, tmp_path / "little.onnx")
     images = torch.randint(0, 256, (count, 16, 12, 3), dtype=torch.uint8)
-    classifier = Classifier(net, prepared.normalization, "fp32", torch.device("cpu"), 2.5)
     expected = classifier(images).softmax(1).numpy()
     found = load_onnx(tmp_path / "little.onnx").run(images.numpy()).probabilities
     assert np.abs(found - expected).max() <= 1e-5
@@ -114,7 +119,7 @@ def test_resize_normalization_and_temperature_are_inside(tmp_path, count, size):
 @pytest.mark.parametrize("in_8_bits", [False, True])
 def test_the_graph_shrinks_images_to_the_bit(tmp_path, in_8_bits):
     path = tmp_path / "little.onnx"
-    write_onnx(as_program(Little().eval(), PREPARED, 2.5), FACTS, path)
+    write_onnx(as_program(little(), PREPARED.format), FACTS, path)
     images = np.random.default_rng(0).integers(0, 256, (7, 16, 12, 3), np.uint8)
     if in_8_bits:
         write_int8(path, images, path)
@@ -161,7 +166,7 @@ def test_a_network_that_cannot_be_exported_is_one_message(
 ):
     monkeypatch.setattr(Little, "forward", forward)
     with pytest.raises(ModelError) as refused:
-        write_onnx(as_program(Little().eval(), PREPARED, 1.0), {}, tmp_path / "bad.onnx")
+        write_onnx(as_program(little(), PREPARED.format), {}, tmp_path / "bad.onnx")
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
     assert list(tmp_path.iterdir()) == []

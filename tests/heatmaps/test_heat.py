@@ -12,6 +12,7 @@ from torch import nn
 from onsight.data.normalization import Normalization
 from onsight.errors import ConfigError, ModelError
 from onsight.heatmaps.heat import find_spatial_layers, heat_maps
+from onsight.models.blend import Blend
 from onsight.models.catalog import make_model
 from onsight.models.classifier import Classifier
 from onsight.models.head import find_heads
@@ -230,3 +231,19 @@ def test_without_captum_the_command_to_install_it_is_told(cue_classifier, monkey
     monkeypatch.setitem(sys.modules, "captum", None)
     with pytest.raises(ConfigError, match=r"pip install 'onsight\[heatmaps\]'"):
         heat_maps(cue_classifier, noisy(1, (1, 28, 28)), torch.tensor([0]))
+
+
+def test_the_heat_of_a_blend_is_the_mean_of_those_members_that_have_maps(cue_classifier):
+    torch.manual_seed(1)
+    other = classifier_of(make_model("compact", (1, 28, 28), 2))
+    flat = classifier_of(nn.Sequential(nn.Flatten(), nn.Linear(784, 2)))
+    members = {"flat": flat, "cue": cue_classifier, "other": other}
+    blend = Blend(members, {"flat": 0.5, "cue": 0.4, "other": 0.1}, "cue")
+    images, classes = noisy(18, (1, 28, 28)), torch.arange(18) % 2
+    put_cues(images, classes, torch.arange(18) % 4)
+    cue, rest = heat_maps(cue_classifier, images, classes), heat_maps(other, images, classes)
+    mean = 0.8 * cue + 0.2 * rest
+    expected = mean / mean.max(axis=(1, 2), keepdims=True)
+    assert np.allclose(heat_maps(blend, images, classes), expected, atol=1e-6)
+    with pytest.raises(ModelError, match="heat maps"):
+        heat_maps(Blend({"flat": flat}, {"flat": 1.0}, "flat"), images, classes)

@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 import onsight
+from onsight.models.build import build_model
 from onsight.models.catalog import make_model
-from onsight.models.file import build_model, load_model_file
+from onsight.models.file import load_model_file
 from onsight.models.head import feature_layer, feature_size, find_head, use_intermediate_layers
 from onsight.models.intermediate import IntermediateNet, compute_layers
 from onsight.report.console import SilentReporter

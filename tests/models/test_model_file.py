@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from onsight.errors import ModelError
+from onsight.models.build import build_model
 from onsight.models.catalog import make_model
-from onsight.models.file import ModelFile, build_model, image_keys, load_model_file, save_model
+from onsight.models.file import ModelFile, image_keys, load_model_file, save_model
 from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
 from onsight.tensorfile import read_tensors, write_tensors
@@ -140,7 +141,7 @@ def test_what_is_not_a_model_file_is_refused(tmp_path):
     with pytest.raises(ModelError, match="is not an Onsight model file"):
         load_model_file(path)
     write_tensors(path, {}, {"format": "onsight-model", "version": 99})
-    with pytest.raises(ModelError, match=r"version 99 .*reads version 3.*Upgrade"):
+    with pytest.raises(ModelError, match=r"version 99 .*reads versions 3 and 4.*Upgrade"):
         load_model_file(path)
     write_tensors(path, {}, {"format": "onsight-model", "version": 1, "model": "lenet"})
     with pytest.raises(ModelError, match=r"development version of Onsight before 0\.1\.0"):

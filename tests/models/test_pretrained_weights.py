@@ -231,3 +231,8 @@ def test_a_model_without_published_weights(monkeypatch):
     monkeypatch.setattr("timm.get_pretrained_cfg", lambda name: None)
     with pytest.raises(ModelError, match="timm has no published weights of 'resnet10t'"):
         make_model("resnet10t", (3, 64, 64), 6, pretrained=True)
+
+
+def test_the_license_is_the_one_that_timm_states():
+    assert timm_nets.published_license(NAME) == "apache-2.0"
+    assert timm_nets.published_license("eva02_tiny_patch14_224.mim_in22k") == "mit"

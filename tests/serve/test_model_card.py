@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from onsight.data.fit import ImageFormat
 from onsight.limits import FEW_IMAGES
 from onsight.report.card_facts import limitations
 from onsight.serve.descriptions import model_card
@@ -30,8 +31,7 @@ def served_limitations(rows):
 
 
 def written_limitations(rows):
-    preprocessing = SimpleNamespace(format=SimpleNamespace(model_size=(8, 8)), channels=3)
-    file = SimpleNamespace(classes=("a", "b"), preprocessing=preprocessing)
+    file = SimpleNamespace(classes=("a", "b"), format=ImageFormat(8, 8, 3))
     results = {"accuracy": None, "classes": rows, "confused_pairs": None}
     return limitations(SimpleNamespace(file=file, results=results, plan={}))
 

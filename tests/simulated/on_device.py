@@ -95,7 +95,7 @@ def config_and_images(model, count, **settings):
         ids=lambda split: numbers,
     )
     common = {"precision": "fp32", "learning_rate": 0.01, "batch_size": BATCH, "compile": "off"}
-    return make_config({"model": model, **common, **settings}), dataset
+    return make_config({"model": model, "epochs": 10, **common, **settings}), dataset
 
 
 def make(model="lenet", count=IMAGES, module=None, device=DEVICE, world=None, **settings):

@@ -17,7 +17,7 @@ from onsight.models.classifier import Classifier
 from onsight.ranks.world import World
 from onsight.report.console import SilentReporter
 from onsight.report.page import write_report
-from onsight.step.calibrate import fit_temperature_on_images
+from onsight.step.calibrate import calibrate_temperature, compute_held_out_logits
 
 CPU = torch.device("cpu")
 
@@ -32,6 +32,12 @@ def noisy_task(count, overconfident=4.0):
     net[1].weight.data = torch.tensor([[-3.0], [3.0]]) * overconfident
     classifier = Classifier(net, Normalization((0.5,), (1.0,)), "fp32", CPU)
     return classifier, Images(pixels, torch.arange(count), labels, (1, 1, 1))
+
+
+def fit_temperature_on_images(classifier, images, ids, world):
+    held_out = compute_held_out_logits(classifier, images, ids, world)
+    assert torch.equal(held_out.labels, images.labels[ids])
+    return calibrate_temperature(classifier, held_out, world)
 
 
 def test_the_planted_overconfidence_is_divided_out():

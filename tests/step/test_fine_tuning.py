@@ -14,13 +14,11 @@ from onsight.report.console import SilentReporter
 from onsight.step.fine_tuning import (
     choose_average,
     choose_fine_tuning,
-    choose_freezing,
     settle_fine_tuning,
 )
 from onsight.step.optim import choose_learning_rate, make_optimizer
-from onsight.step.timing import Timing
 from onsight.step.update import MovingAverage
-from onsight.tune.batch_size import fit_batch, usual_batch
+from onsight.tune.batch_size import usual_batch
 
 TUNED = {"model": "resnet10t", "pretrained": True}
 
@@ -68,9 +66,6 @@ def test_few_images_are_fine_tuned_with_in_smaller_batches(training):
     assert size == 32 or training >= 30 * size
     assert size == 128 or training < 60 * size
     assert usual_batch(make_config({}), training).value == 128
-    slow = Timing({2: 0.2})
-    assert fit_batch(make_config(TUNED), slow, 1e9, training).value == size
-    assert fit_batch(make_config(TUNED), slow, 1.0, training).value == 8
 
 
 def test_layer_wise_rates_fall_from_the_head_down():
@@ -131,12 +126,3 @@ def test_a_run_writes_down_what_it_chose_and_repeats_it(bars, tmp_path):
         reporter=SilentReporter(),
     )
     assert again.results["loss"] == run.results["loss"]
-
-
-def test_a_head_alone_gets_the_time_that_is_too_short_for_an_epoch():
-    # Of 50 s, 30 are for fine-tuning: at 0.1 s for an image, 300 images once.
-    assert not choose_freezing(0.1, 50.0, 299).value
-    short = choose_freezing(0.1, 50.0, 600)
-    assert short.value
-    assert short.figure == pytest.approx(0.5)
-    assert "0.5 epochs" in short.reason

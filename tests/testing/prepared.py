@@ -20,7 +20,7 @@ def make_job(**fields):
 
 def make_prepared(data, **fields):
     """The config with these fields, and the data a run would train on, mapped from its pack."""
-    config, job = make_config({"model": "compact", **fields}), make_job()
-    layout = choose_layout(find_data(str(data), config, job), config, None, job)
+    config, job = make_config({"model": "compact", "epochs": 10, **fields}), make_job()
+    layout = choose_layout(find_data(str(data), config, job), config, job)
     opened = open_data(layout, None, job)
     return opened.config, place_data(opened.dataset, opened.config, CPU, "map")

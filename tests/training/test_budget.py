@@ -19,14 +19,13 @@ from onsight.config import make_config
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.deadline import Deadline
 from onsight.errors import ConfigError, Interrupted
+from onsight.ranks.world import World
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import fit, place, trainer
+from onsight.training import blend_members, fit, layout, trainer
 from onsight.training import job as jobs
-from onsight.training import run as runs
 from onsight.training.decisions import read_decisions
 from onsight.training.pacers import Segment
-from onsight.tune.budget import Budget
 from onsight.tune.fit_epochs import reserve_evaluation
 
 LENET = {"model": "lenet", "image_size": "16", "batch_size": 16, "threads": 1}
@@ -72,41 +71,37 @@ def test_a_budget_that_is_no_positive_time_is_refused(bad):
         make_config({"budget": bad})
 
 
-def test_closing_takes_a_little_less_than_starting():
-    assert Budget(Deadline(60, Clock(10.0))).left_seconds == pytest.approx(60 - 9 - 10)
+@pytest.mark.parametrize(
+    ("elapsed_seconds", "process_seconds", "closing_seconds"),
+    [
+        (10.0, 99.0, 9.0),  # a little less than starting took
+        (40.0, 10.0, 9.0),  # a run that was restarted has an older clock than its process
+        (1.0, 1.0, 1.5),
+    ],
+)
+def test_time_is_set_aside_to_close_the_run(
+    monkeypatch, elapsed_seconds, process_seconds, closing_seconds
+):
+    monkeypatch.setattr(jobs, "seconds_since_start", lambda: process_seconds)
+    deadline = Deadline(60, Clock(elapsed_seconds))
+    jobs.reserve_closing(deadline, World())
+    assert deadline.remaining() == pytest.approx(60 - elapsed_seconds - closing_seconds)
 
 
-def test_closing_a_restarted_run_takes_as_long_as_starting_its_process():
-    budget = Budget(Deadline(60, Clock(40.0)), process_seconds=10.0)
-    assert budget.left_seconds == pytest.approx(60 - 9 - 40)
+def test_every_rank_sets_the_same_time_aside_as_the_first(monkeypatch):
+    monkeypatch.setattr(jobs, "seconds_since_start", lambda: 99.0)
+    deadline, world = Deadline(60, Clock(30.0)), World()
+    monkeypatch.setattr(world, "agree", lambda value: 10.0)
+    jobs.reserve_closing(deadline, world)
+    assert deadline.reserved() == pytest.approx(9)
 
 
-def test_trials_take_a_tenth_of_the_budget_in_all():
-    clock = Clock(1.0)
-    budget = Budget(Deadline(60, clock))
-    with budget.trying():
-        clock.now += 2
-    clock.now += 5
-    with budget.trying():
-        clock.now += 1
-    assert budget.trial_seconds == pytest.approx(6 - 3)
-
-
-def test_every_rank_reads_the_clock_of_the_first():
-    readings = []
-    first = Budget(Deadline(60, Clock(2.0)), lambda value: readings.append(value) or value)
-    second = Budget(Deadline(60, Clock(30.0)), lambda value: readings.pop(0))
-    assert first.left_seconds == second.left_seconds
-    first.read_clock(), second.read_clock()
-    assert first.now == second.now == 2.0
-
-
-def test_time_is_set_aside_for_evaluating_and_calibrating():
+def test_time_is_set_aside_for_evaluating_and_for_the_detector():
     deadline = Deadline(60, Clock(10.0))
     config = make_config({})
     assert reserve_evaluation(deadline, config, Images(500, 100, 900), 0.004) == 100
-    # 900 images are tested; 100 fit the temperature, and 200 set the threshold of the detector.
-    assert deadline.remaining() == pytest.approx(60 - 10 - (900 + 100 + 200) * 0.004)
+    # 900 images are tested, and 200 set the threshold of the detector.
+    assert deadline.remaining() == pytest.approx(60 - 10 - (900 + 200) * 0.004)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +324,7 @@ def test_a_run_stopped_at_its_first_checkpoint_keeps_its_head(
 def test_a_budget_freezes_no_backbone_that_the_user_wants_to_train(
     bars, tmp_path, monkeypatch, backbone, given, is_frozen
 ):
-    monkeypatch.setattr(place, "choose_freezing", lambda *args: Choice(True, "too few epochs"))
+    monkeypatch.setattr(layout, "choose_freezing", lambda *args: Choice(True, "too few epochs"))
     fields = {"model": "test_resnet", "weights": str(backbone.model), "image_size": 16}
     fields |= {"threads": 1, "folds": 1, "cache_folder": "none"}
     clock = Clock(1.0, tick=0.05)
@@ -338,13 +333,13 @@ def test_a_budget_freezes_no_backbone_that_the_user_wants_to_train(
 
 
 def test_a_run_that_is_late_says_so(bars, tmp_path, monkeypatch, capsys):
-    clock, real = Clock(1.0, tick=0.02), runs.evaluate
+    clock, real = Clock(1.0, tick=0.02), blend_members.evaluate
 
     def evaluate_slowly(*args):
         clock.now += 12
         return real(*args)
 
-    monkeypatch.setattr(runs, "evaluate", evaluate_slowly)
+    monkeypatch.setattr(blend_members, "evaluate", evaluate_slowly)
     fields = {**LENET, "reporter": Reporter(), "folds": 1}
     onsight.train(bars, out=tmp_path / "run", budget="9s", spent=clock, **fields)
     assert re.search(r"budget: the run took 1\d(\.\d)? s longer", capsys.readouterr().err)

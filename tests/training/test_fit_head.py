@@ -159,13 +159,13 @@ def fits(monkeypatch):
 def test_the_kept_head_learns_from_validation_images_once_they_have_judged(
     bars, tmp_path, fits, monkeypatch
 ):
-    calibrated, real = [], fit.fit_temperature_on_logits
+    calibrated, real = [], fit.calibrate_temperature
 
-    def fit_temperature_on_logits(classifier, logits, *rest):
-        calibrated.append(logits)
-        return real(classifier, logits, *rest)
+    def calibrate_temperature(classifier, held_out, *rest):
+        calibrated.append(held_out.logits)
+        return real(classifier, held_out, *rest)
 
-    monkeypatch.setattr(fit, "fit_temperature_on_logits", fit_temperature_on_logits)
+    monkeypatch.setattr(fit, "calibrate_temperature", calibrate_temperature)
     run = onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
     (alone, judged), (every, kept) = fits
     (row,) = rows_of(run)

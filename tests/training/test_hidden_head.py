@@ -15,7 +15,8 @@ from onsight.features import heads as fitted_heads
 from onsight.features.choose_head import choose_head
 from onsight.features.heads import HiddenSettings, LabelledFeatures
 from onsight.models import head as heads
-from onsight.models.file import build_model, load_model_file, save_model
+from onsight.models.build import build_model
+from onsight.models.file import load_model_file, save_model
 from onsight.report.console import SilentReporter
 from onsight.training import fit_head as hidden_head
 from onsight.training.fit_head import (

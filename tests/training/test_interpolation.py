@@ -19,7 +19,7 @@ from onsight.models.file import load_model_file
 from onsight.ranks import world
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import run as running
+from onsight.training import members as running
 from onsight.training import trainer
 from onsight.training.decisions import read_decisions
 from onsight.training.interpolation import FRACTIONS, Interpolation, interpolate

@@ -38,7 +38,8 @@ def all_wrong(dataset, split=TEST):
     labels = dataset.pack.index.labels[ids].astype(np.int64)
     losses = np.arange(len(ids), dtype=np.float32)
     no_top5 = np.zeros(len(ids), bool)
-    return PredictionTable(ids, labels, 1 - labels, losses, losses, no_top5, losses, losses)
+    logits = np.zeros((len(ids), 2), np.float32)
+    return PredictionTable(ids, labels, 1 - labels, losses, losses, no_top5, losses, losses, logits)
 
 
 def search(config, data, classifier, wrong):

@@ -40,7 +40,8 @@ def all_wrong(dataset):
     labels = dataset.pack.index.labels[ids].astype(np.int64)
     losses = np.arange(len(ids), dtype=np.float32)
     none, untold = np.zeros(len(ids), bool), np.full(len(ids), np.nan, np.float32)
-    return PredictionTable(ids, labels, 1 - labels, losses, losses, none, losses, untold)
+    logits = np.zeros((len(ids), 2), np.float32)
+    return PredictionTable(ids, labels, 1 - labels, losses, losses, none, losses, untold, logits)
 
 
 def heat_of(data, classifier, wrong):

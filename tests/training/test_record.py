@@ -74,8 +74,8 @@ def scalars_of(folder):
 
 def record_in(folder, rows, steps):
     """A record whose only logger is TensorBoard, and its loggers."""
-    loggers = Loggers(pytest.fail)
-    loggers.add("tensorboard", LoggedRun(folder, "bars", {}))
+    loggers = Loggers(["tensorboard"], pytest.fail)
+    loggers.start(LoggedRun(folder, "bars", {}))
     return MetricsLog(folder, rows, steps, loggers), loggers
 
 

@@ -222,7 +222,7 @@ OTHER_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def test_a_killed_process_resumes_to_the_same_bits(bars, tmp_path, long_run, number):
     out = tmp_path / "killed"
     # In a process of its own, nothing keeps a run from folds and from trials of models.
-    plain = ["--model", "sprint", "--folds", 1, "--threads", 1]
+    plain = ["--model", "compact", "--folds", 1, "--threads", 1]
     process = command("train", bars, "--epochs", 12, "--batch-size", 16, "--out", out, *plain)
     wait_for(out / "checkpoints" / "last.safetensors", process)
     process.send_signal(number)

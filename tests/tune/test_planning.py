@@ -18,8 +18,8 @@ from onsight.errors import ConfigError, DiskError, Interrupted, NonFiniteLoss
 from onsight.models.classic import LeNet
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
+from onsight.training import members as running
 from onsight.training import place
-from onsight.training import run as running
 from onsight.training.run import train
 from onsight.tune import planning, probe
 from onsight.tune.compute import default_options, open_stages

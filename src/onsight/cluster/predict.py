@@ -33,8 +33,10 @@ def predict_on_cluster(
     model: Path,
     paths: Sequence[str],
     options: OutputOptions,
+    *,
     device: str,
     module: str | None,
+    member: str,
 ) -> None:
     """Write the same output as `predict_files`, computed by a cluster.
 
@@ -45,6 +47,7 @@ def predict_on_cluster(
         options: The content and files of the output.
         device: The kind of device to use on the cluster.
         module: The package.module:callable of the user's own network, if any.
+        member: The name of the only member of a blend to use, if any.
 
     Raises:
         UserError: An argument is invalid.
@@ -54,9 +57,15 @@ def predict_on_cluster(
         raise ConfigError("--resume works on one machine only: remove --resume or --cluster")
     options.check(model, paths)
     with ray_cluster(cluster, "ray.data") as ray:
-        predictions = ClusterPredictions(ray, model, device, module, bool(options.top))
+        predictions = ClusterPredictions(ray, model, device, module, member, bool(options.top))
         predict_files(
-            model, paths, options, device="cpu", module=module, batches=predictions.batches
+            model,
+            paths,
+            options,
+            device="cpu",
+            module=module,
+            member=member,
+            batches=predictions.batches,
         )
 
 
@@ -65,21 +74,24 @@ def embed_on_cluster(
     model: Path,
     paths: Sequence[str],
     out: Path,
+    *,
     device: str,
     module: str | None,
+    member: str,
     as_json: bool,
 ) -> None:
     """Write the file that embed_files writes, computed by a cluster; the arguments are the same."""
     from onsight.inference.embed import embed_files  # imports torch, which ImageModel does later
 
     with ray_cluster(cluster, "ray.data") as ray:
-        predictions = ClusterPredictions(ray, model, device, module)
+        predictions = ClusterPredictions(ray, model, device, module, member)
         embed_files(
             model,
             paths,
             out,
             device="cpu",
             module=module,
+            member=member,
             as_json=as_json,
             batches=predictions.batches,
         )
@@ -94,11 +106,12 @@ class ClusterPredictions:
         model: Path,
         device: str,
         module: str | None,
+        member: str = "",
         with_probabilities: bool = False,  # return the probabilities of all classes
     ) -> None:
         self._ray = ray
         self._model = os.path.abspath(model)
-        self._device, self._module = device, module
+        self._device, self._module, self._member = device, module, member
         self._with_probabilities = with_probabilities
 
     def batches(
@@ -118,6 +131,7 @@ class ClusterPredictions:
             model=self._model,
             device=self._device if allocation.gpus else "cpu",
             module=self._module,
+            member=self._member,
             cpus=allocation.cpus,
             first_image=paths[0],
             features=features,
@@ -172,6 +186,7 @@ class ModelSettings(NamedTuple):
     model: str
     device: str
     module: str | None
+    member: str
     cpus: int
     first_image: bytes  # a path that the command can read, and every machine must
     features: bool
@@ -210,7 +225,12 @@ class ImageModel:
         from onsight.inference.predictor import load
 
         torch.set_num_threads(settings.cpus)
-        return load(settings.model, device=settings.device, module=settings.module)
+        return load(
+            settings.model,
+            device=settings.device,
+            module=settings.module,
+            member=settings.member,
+        )
 
     def _check_visible(self) -> None:
         """Raise ModelError or DataError if the model or first image is not on this machine."""

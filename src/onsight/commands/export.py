@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from onsight.commands.options import CacheFolder, DataFormat, Json, Module
+from onsight.commands.options import CacheFolder, DataFormat, Json, Member, Module
 
 
 def export(
@@ -53,6 +53,7 @@ def export(
         ),
     ] = 1.0,
     module: Module = None,
+    member: Member = "",
     data_format: DataFormat = "auto",
     cache_folder: CacheFolder = "",
     json_: Json = False,
@@ -81,6 +82,7 @@ def export(
         "int8": int8,
         "max_loss": max_loss,
         "module": module,
+        "member": member,
         "data_format": data_format,
         "cache_folder": cache_folder,
         "reporter": Reporter(),

@@ -62,6 +62,14 @@ Module = Annotated[
     ),
 ]
 
+Member = Annotated[
+    str,
+    Parameter(
+        show_default=False,
+        help="For a blend of several networks: use only the one of this name.",
+    ),
+]
+
 
 @Parameter(name="*", group=READING)
 @dataclass(frozen=True)
@@ -103,10 +111,11 @@ class ReadingOptions(FormatOptions):
 @Parameter(name="*", group=MODEL)
 @dataclass(frozen=True)
 class ModelOptions:
-    """The device that a model runs on, and its network if that is the user's."""
+    """The device that a model runs on, its network if that is the user's, and which of a blend."""
 
     device: Device = "auto"
     module: Module = None
+    member: Member = ""
 
 
 def given_fields(config: Config | None) -> dict[str, Any]:

@@ -129,9 +129,9 @@ def predict(
     if cluster:
         from onsight.cluster.predict import predict_on_cluster
 
-        predict_on_cluster(cluster, model, inputs, outputs, options.device, options.module)
+        predict_on_cluster(cluster, model, inputs, outputs, **vars(options))
         return
-    predict_files(model, inputs, outputs, device=options.device, module=options.module)
+    predict_files(model, inputs, outputs, **vars(options))
 
 
 def embed(
@@ -167,11 +167,11 @@ def embed(
     if cluster:
         from onsight.cluster.predict import embed_on_cluster
 
-        embed_on_cluster(cluster, model, paths, out, options.device, options.module, json_)
+        embed_on_cluster(cluster, model, paths, out, as_json=json_, **vars(options))
         return
     from onsight.inference.embed import embed_files
 
-    embed_files(model, paths, out, device=options.device, module=options.module, as_json=json_)
+    embed_files(model, paths, out, as_json=json_, **vars(options))
 
 
 def similar(
@@ -219,9 +219,8 @@ def similar(
         among=among,
         top=top,
         grid=save_grid,
-        device=options.device,
         data_format=data_format,
         cache_folder=cache_folder,
-        module=options.module,
         as_json=json_,
+        **vars(options),
     )

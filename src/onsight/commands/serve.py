@@ -108,4 +108,4 @@ def serve(
     token = read_token(access.token_file)
     allowed = Access(access.host, port, access.allow_host, access.cors, token, access.open_)
     limits = Limits(body_bytes=body_bytes, held_bytes=held_bytes, queued=queue)
-    run(models, allowed, limits, device=options.device, module=options.module)
+    run(models, allowed, limits, **vars(options))

@@ -20,9 +20,9 @@ from onsight.data.fit import ImageFormat
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION, Problem
 from onsight.data.loader import BatchSource, Images
 from onsight.data.pack import Pack, open_pack
-from onsight.data.packing import PackJob, Progress
+from onsight.data.packing import PackJob, Progress, TimeLimit
 from onsight.data.shards.order import estimate_open_files
-from onsight.data.sources.source import DRAW_STAGE, Source, count_held_out
+from onsight.data.sources.source import DRAW_STAGE, Source, draw_order, is_held_out
 from onsight.data.split import USUAL_FOLDS, assign_folds, choose_folds, find_leaks
 from onsight.data.split_units import SplitUnits, find_split_units
 from onsight.data.stream import StreamedImages
@@ -30,6 +30,7 @@ from onsight.errors import ConfigError, DataError
 from onsight.text import data_size, joined, plural
 
 USUAL_SIZE = (64, 64)  # (height, width) in pixels if images differ in size or are large
+SAME_SIZE = "all sampled images have this size"  # the reason for keeping it
 MIN_PER_CLASS = 4  # training images; with fewer, an error is more useful than a model
 
 _SMALL = 64  # pixels a side; images up to this size keep their size
@@ -84,6 +85,13 @@ class Dataset:
         """The number of images in a split."""
         return int((self.splits > 0).sum())
 
+    def at_size(self, size: tuple[int, int]) -> "Dataset":
+        """Return the dataset for a network whose input has this (height, width) in pixels.
+
+        The packed images stay as they are; they are resized to the input with each batch.
+        """
+        return replace(self, format=self.pack.format.for_input(size))
+
     def ids(self, split: int) -> Tensor:
         """Return the image ids of a split, int64 (m,).
 
@@ -119,18 +127,37 @@ def choose_size(
         return Choice(requested, "set by you")
     if preferred:
         return Choice(preferred, "the size the model was made for")
-    sizes = set(source.sizes)
-    if len(sizes) == 1:
-        (only,) = sizes
-        if max(only) <= _SMALL:
-            return Choice(only, "all sampled images have this size")
+    common = find_common_size(source)
+    if common:
+        return Choice(common, SAME_SIZE)
     return Choice(USUAL_SIZE, "images differ in size or are large (--image-size)")
 
 
-def count_required_images(source: Source) -> int:
-    """Count the images that are decoded even if time is short: all held-out and a few others."""
-    required = count_held_out(source) + MIN_PER_CLASS * len(source.index.classes)
-    return min(len(source.index), required)
+def find_common_size(source: Source) -> tuple[int, int] | None:
+    """Return the (height, width) of all sampled images if they are small and of one size."""
+    sizes = set(source.sizes)
+    if len(sizes) != 1:
+        return None
+    (only,) = sizes
+    return only if max(only) <= _SMALL else None
+
+
+def limit_decoding(source: Source, config: Config, deadline: float) -> TimeLimit:
+    """Return a limit after which training images are skipped, all but a few.
+
+    Images are decoded in a random order, in which the first ones are a sample of all splits.
+
+    Args:
+        source: The images.
+        config: The settings.
+        deadline: Time on the monotonic clock.
+    """
+    order, is_optional = draw_order(source, config.seed), ~is_held_out(source)
+    is_free = is_optional[order]
+    if config.train_images:  # they have been drawn in the order of the source
+        order[is_free] = np.sort(order[is_free])
+    is_optional[order[is_free][: MIN_PER_CLASS * len(source.index.classes)]] = False
+    return TimeLimit(deadline, order, is_optional)
 
 
 def choose_packed_size(
@@ -197,7 +224,7 @@ def open_dataset(
         threads: The number of threads.
         progress: Called with numbers of decoded images.
         max_folds: Returns the maximum number of folds for the time available.
-        deadline: Time on the monotonic clock after which only required images are decoded.
+        deadline: Time on the monotonic clock after which no more training images are decoded.
 
     Raises:
         DataError: If nothing can be learned from the images, or at the first problem if
@@ -209,8 +236,8 @@ def open_dataset(
         raise DataError(f"{faults[0].path}: {faults[0].reason}")
     packed_size = choose_packed_size(source, size, config)
     target = make_format(config, size, packed_size.value)
-    required = count_required_images(source)
-    job = PackJob(source, target, config.strict, threads, progress, deadline, required)
+    limit = None if deadline == math.inf else limit_decoding(source, config, deadline)
+    job = PackJob(source, target, config.strict, threads, progress, limit)
     pack = open_pack(job, cache_folder)
     units = find_split_units(source, pack, config, cache_folder)
     folds = choose_folds(

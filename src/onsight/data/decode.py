@@ -45,7 +45,7 @@ def prepare_image(content: bytes | Pixels, target: ImageFormat) -> tuple[Pixels,
     if isinstance(content, bytes):
         grey = target.channels == 1
         pixels = decode(
-            content, target.background, target.pixel_limit, target.model_size, grey=grey
+            content, target.background, target.pixel_limit, target.decoded_size, grey=grey
         )
     else:
         pixels = content

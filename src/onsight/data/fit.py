@@ -4,7 +4,7 @@ H height, W width, C channels.
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +31,8 @@ class ImageFormat:
         background: The colour behind transparent images and around padded ones.
         pixel_limit: The maximum number of pixels; larger images are rejected.
         input_size: The (height, width) of the model's input, if it is different.
+        decoded_for: The (height, width) that determines how JPEGs are decoded, if it is not that of
+            the input: several models can share packed images.
     """
 
     height: int
@@ -40,17 +42,31 @@ class ImageFormat:
     background: Colour = (255, 255, 255)
     pixel_limit: int = 64_000_000
     input_size: tuple[int, int] | None = None
+    decoded_for: tuple[int, int] | None = None
 
     @property
     def model_size(self) -> tuple[int, int]:
-        """The (height, width) of the model's input, which determines how JPEGs are decoded."""
+        """The (height, width) of the model's input."""
         return self.input_size or (self.height, self.width)
+
+    @property
+    def decoded_size(self) -> tuple[int, int]:
+        """The (height, width) that determines how JPEGs are decoded."""
+        return self.decoded_for or self.model_size
+
+    def for_input(self, size: tuple[int, int]) -> "ImageFormat":
+        """Return the format of the same images for a model whose input has this size."""
+        input_size = None if size == (self.height, self.width) else size
+        decoded_for = None if size == self.decoded_size else self.decoded_size
+        return replace(self, input_size=input_size, decoded_for=decoded_for)
 
     def facts(self) -> dict[str, Any]:
         """Return the format as JSON values, for files and cache keys."""
         facts = {**vars(self), "background": list(self.background)}
-        size = facts.pop("input_size")
-        return facts | ({"input_size": list(size)} if size else {})
+        for name in ("input_size", "decoded_for"):
+            size = facts.pop(name)
+            facts |= {name: list(size)} if size else {}
+        return facts
 
 
 def fit(pixels: Pixels, target: ImageFormat) -> Pixels:

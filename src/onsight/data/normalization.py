@@ -3,6 +3,7 @@
 B batch, H height, W width, C channels.
 """
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from onsight.data.loader import Images
+from onsight.data.loader import Images, images_per_chunk
 from onsight.data.shrink import shrink
 
 _SAMPLE = 10_000  # images
@@ -48,6 +49,20 @@ def resize_batch(images: Tensor, size: tuple[int, int]) -> Tensor:
     height, width = images.shape[1:3]
     shrunk = shrink(images, (min(height, size[0]), min(width, size[1])))
     return enlarge(shrunk, size)
+
+
+def shrink_images(images: Images, size: tuple[int, int]) -> Images:
+    """Shrink all images to a size (h, w), into new memory on their device.
+
+    Pixels are those that `resize_batch` computes for every batch.
+    """
+    *before, channels = images.shape
+    shape = (*size, channels)
+    pixels = images.pixels.new_empty(len(images.pixels), math.prod(shape))
+    block = images_per_chunk(math.prod(images.shape))
+    for old, new in zip(images.pixels.split(block), pixels.split(block), strict=True):
+        new.copy_(shrink(old.view(-1, *before, channels), size).flatten(1))
+    return Images(pixels, images.rows, images.labels, shape)
 
 
 def enlarge(images: Tensor, size: tuple[int, int]) -> Tensor:

@@ -9,7 +9,6 @@ n images, H height, W width, C channels.
 
 import hashlib
 import json
-import math
 import os
 import shutil
 import tempfile
@@ -32,7 +31,7 @@ from onsight.data import decode
 from onsight.data.cache import locked
 from onsight.data.fit import ImageFormat
 from onsight.data.index import Index, Problem, TextColumn
-from onsight.data.packing import PackJob, decode_all
+from onsight.data.packing import NO_TIME, PackJob, decode_all
 from onsight.data.pixels import Pixels
 from onsight.data.sources.source import Source
 from onsight.errors import DataError
@@ -82,15 +81,15 @@ def open_pack(job: PackJob, cache_folder: Path | None) -> Pack:
 
     Args:
         job: The images and their format.
-        cache_folder: The cache. Without one, or if the job has a deadline, the pack is an unnamed
-            temporary file.
+        cache_folder: The cache. Without one, or if time has run out before all images were
+            decoded, the pack is an unnamed temporary file.
 
     Raises:
         DataError: If no image can be used, or at the first that cannot be used if the job is
             strict.
         DiskError: If the pack cannot be written.
     """
-    if cache_folder is None or job.deadline < math.inf:  # only complete packs are cached
+    if cache_folder is None:
         return _build_unnamed(job)
     key = pack_key(job.source, job.target)
     folder = _pack_folder(job, cache_folder)
@@ -98,8 +97,8 @@ def open_pack(job: PackJob, cache_folder: Path | None) -> Pack:
         pack = _read(folder, key, job)
         if pack is None:
             with disk_errors(folder, _min_bytes(job)):
-                _build_in_place(folder, key, job)
-            built = _read(folder, key, job)
+                partial = _build_in_place(folder, key, job)
+            built = partial or _read(folder, key, job)
             if built is None:
                 raise DataError(f"{folder} was changed while it was being written; run again")
             return replace(built, was_cached=False)
@@ -200,8 +199,12 @@ def _build_unnamed(job: PackJob) -> Pack:
     return Pack(pixels=pixels, was_cached=False, **vars(table))
 
 
-def _build_in_place(folder: Path, key: str, job: PackJob) -> None:
-    """Build a pack under a temporary name and rename it, so that it is never incomplete."""
+def _build_in_place(folder: Path, key: str, job: PackJob) -> Pack | None:
+    """Build a pack under a temporary name and rename it, so that it is never incomplete.
+
+    Returns:
+        The pack if time has run out before all images were decoded; its file is already unlinked.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(folder)
     temporary = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.tmp")
@@ -212,11 +215,15 @@ def _build_in_place(folder: Path, key: str, job: PackJob) -> None:
             file.flush()
             os.fsync(file.fileno())
             pixels = _map_pixels(file, len(table.rows), table.format)
+        if any(problem.reason == NO_TIME for problem in table.problems):
+            shutil.rmtree(temporary)
+            return Pack(pixels=pixels, was_cached=False, **vars(table))
         _write_table(temporary, key, table, block_checksums(pixels.reshape(-1), job.threads))
         _swap(temporary, folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    return None
 
 
 def _write_table(folder: Path, key: str, table: _Table, checksums: NDArray[np.int64]) -> None:

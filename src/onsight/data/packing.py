@@ -1,10 +1,9 @@
 """Decodes all images of a source into one file of pixels, with threads.
 
 Decoders release the GIL, so threads use all cores without copying between processes. Images are
-written in the order of the source.
+written in the order of decoding.
 """
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onsight.data.decode import pixel_digest, prepare_image
 from onsight.data.fit import ImageFormat
@@ -41,8 +41,8 @@ class PackJob:
         strict: Raise DataError at the first image that cannot be used.
         threads: The number of threads.
         progress: Called with numbers of decoded images.
-        deadline: Time on the monotonic clock after which images are skipped.
-        required: The number of images at the start of the source that are never skipped.
+        time_limit: When to stop, and in which order to decode; None to decode all images in the
+            order of the source.
     """
 
     source: Source
@@ -50,8 +50,21 @@ class PackJob:
     strict: bool = False
     threads: int = 1
     progress: Progress = lambda done: None
-    deadline: float = math.inf
-    required: int = 0
+    time_limit: "TimeLimit | None" = None
+
+
+class TimeLimit(NamedTuple):
+    """A limit on the time for decoding.
+
+    Attributes:
+        deadline: Time on the monotonic clock after which optional images are skipped.
+        order: The rows in the order of decoding, (n,).
+        is_optional: Whether a row may be skipped, (n,).
+    """
+
+    deadline: float
+    order: NDArray[np.int64]
+    is_optional: NDArray[np.bool_]
 
 
 class PackedImage(NamedTuple):
@@ -113,39 +126,43 @@ def decode_all(file: BinaryIO, job: PackJob) -> Decoded:
 
 
 def _decode_until_deadline(job: PackJob) -> Iterator[list[PackedImage | Problem]]:
-    """Yield decoded chunks, in which all images after the first that was skipped are skipped too.
+    """Yield decoded chunks, without the optional images after the first that was skipped.
 
-    The result is the same as for a source that ends there.
+    The result is the same as if the optional images ended there.
     """
     is_late = False
     for chunk in _decode_chunks(job):
         results: list[PackedImage | Problem] = []
-        for item in chunk:
+        for row, item in chunk:
             is_late |= isinstance(item, Problem) and item.reason == NO_TIME
-            results.append(_skip(job, item) if is_late else item)
+            is_skipped = is_late and _is_optional(job, row)
+            results.append(_skip(job, row) if is_skipped else item)
         yield results
 
 
-def _skip(job: PackJob, item: PackedImage | Problem) -> Problem:
-    if isinstance(item, Problem):
-        return Problem(item.path, DRAW_STAGE, NO_TIME)
-    return Problem(job.source.index.locators[item.source_row], DRAW_STAGE, NO_TIME)
+def _is_optional(job: PackJob, row: int) -> bool:
+    return job.time_limit is not None and bool(job.time_limit.is_optional[row])
 
 
-def _decode_chunks(job: PackJob) -> Iterator[list[PackedImage | Problem]]:
-    """Yield chunks of decoded images in order, with a limited number of them in memory."""
-    waiting: deque[Future[list[PackedImage | Problem]]] = deque()
+def _skip(job: PackJob, row: int) -> Problem:
+    return Problem(job.source.index.locators[row], DRAW_STAGE, NO_TIME)
+
+
+def _decode_chunks(job: PackJob) -> Iterator[list[tuple[int, PackedImage | Problem]]]:
+    """Yield chunks of rows and their images in order, with a limited number of them in memory."""
+    waiting: deque[Future[list[tuple[int, PackedImage | Problem]]]] = deque()
     count = len(job.source.index)
     image_bytes = job.target.height * job.target.width * (job.target.channels or 3)
     size = max(1, min(_CHUNK, _CHUNK_BYTES // image_bytes))
     shards = job.source.shards
-    prefetcher = ShardPrefetcher(shards.part_of_row, shards.prefetch) if shards else None
+    order = np.arange(count) if job.time_limit is None else job.time_limit.order
+    prefetcher = ShardPrefetcher(shards.part_of_row[order], shards.prefetch) if shards else None
     with ThreadPoolExecutor(job.threads, thread_name_prefix="decode") as pool:
         try:
             for start in range(0, count, size):
-                rows = range(start, min(start + size, count))
+                rows = order[start : start + size].tolist()
                 if prefetcher:
-                    prefetcher.reach(rows.stop)
+                    prefetcher.reach(start + len(rows))
                 waiting.append(pool.submit(_decode_rows, job, rows))
                 if len(waiting) > _TASKS_PER_THREAD * job.threads:
                     yield waiting.popleft().result()
@@ -155,18 +172,18 @@ def _decode_chunks(job: PackJob) -> Iterator[list[PackedImage | Problem]]:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _decode_rows(job: PackJob, rows: range) -> list[PackedImage | Problem]:
-    return [_decode_row(job, row) for row in rows]
+def _decode_rows(job: PackJob, rows: list[int]) -> list[tuple[int, PackedImage | Problem]]:
+    return [(row, _decode_row(job, row)) for row in rows]
 
 
 def _decode_row(job: PackJob, row: int) -> PackedImage | Problem:
-    locators = job.source.index.locators
-    if row >= job.required and time.monotonic() > job.deadline:
-        return Problem(locators[row], DRAW_STAGE, NO_TIME)
+    limit = job.time_limit
+    if limit and limit.is_optional[row] and time.monotonic() > limit.deadline:
+        return _skip(job, row)
     try:
         decoded, fitted = prepare_image(job.source.read(row), job.target)
     except ImageError as error:
-        return Problem(locators[row], "decode", str(error))
+        return Problem(job.source.index.locators[row], "decode", str(error))
     return PackedImage(row, fitted, pixel_digest(decoded))
 
 

@@ -167,6 +167,12 @@ def choose_folds(
     return Choice(folds, "set by you")
 
 
+def requests_test_part(config: Config) -> bool:
+    """Return whether the settings only make sense if a test set is held out."""
+    usual = Config.model_fields["test_fraction"].default
+    return config.test_fraction != usual or config.test_each_epoch
+
+
 def assign_folds(
     digests: NDArray[np.uint8], labels: NDArray[np.int32], folds: int
 ) -> NDArray[np.int8]:
@@ -231,8 +237,7 @@ def _choose_folds_automatically(
     expected = round(config.test_fraction * images)
     if tested:
         return Choice(1, "the data has a test split")
-    usual = Config.model_fields["test_fraction"].default
-    if config.test_fraction != usual or config.test_each_epoch:
+    if requests_test_part(config):
         return Choice(1, "a test part was requested")
     if expected >= ENOUGH_TEST_IMAGES:
         return Choice(1, f"a test part of about {expected:,} images is large enough")

@@ -20,7 +20,7 @@ from onsight.evaluation.metrics import proportion_with_interval
 from onsight.evaluation.predictions import PredictionTable, evaluate_batches
 from onsight.evaluation.results import OutOfDistributionResult
 from onsight.features.feature_pass import logits_and_features
-from onsight.models.classifier import Classifier
+from onsight.models.classifier import ImageClassifier
 from onsight.models.out_of_distribution import (
     OutOfDistributionDetector,
     is_out_of_distribution,
@@ -70,7 +70,7 @@ def set_threshold(detector: OutOfDistributionDetector, scores: Tensor) -> OutOfD
     return replace(detector, threshold=threshold, false_alarm_rate=rate, images=count)
 
 
-def logits_and_scores(classifier: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
+def logits_and_scores(classifier: ImageClassifier, images: Tensor) -> tuple[Tensor, Tensor]:
     """Return logits (B, K) and out-of-distribution scores (B,) of uint8 images (B, H, W, C).
 
     Scores are NaN if the classifier has no detector.
@@ -82,7 +82,7 @@ def logits_and_scores(classifier: Classifier, images: Tensor) -> tuple[Tensor, T
     return logits, compute_scores(classifier, features)
 
 
-def compute_scores(classifier: Classifier, features: Tensor) -> Tensor:
+def compute_scores(classifier: ImageClassifier, features: Tensor) -> Tensor:
     """Return the scores (B,) of images with features (B, D), or NaN if there is no detector."""
     detector = classifier.out_of_distribution
     if detector is None:
@@ -90,7 +90,7 @@ def compute_scores(classifier: Classifier, features: Tensor) -> Tensor:
     return score(features, detector.bank)
 
 
-def evaluate_with_scores(classifier: Classifier, batches: Iterable[Batch]) -> PredictionTable:
+def evaluate_with_scores(classifier: ImageClassifier, batches: Iterable[Batch]) -> PredictionTable:
     """Predict the images of all batches and compute their out-of-distribution scores."""
     scores: list[Tensor] = []
 

@@ -4,7 +4,7 @@ B batch, H height, W width, C channels, K classes, n images.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +45,7 @@ class PredictionTable:
             fewer.
         raw_confidence: Confidence before temperature scaling.
         out_of_distribution: Out-of-distribution scores, NaN if the model has no detector.
+        logits: Logits before temperature scaling, (n, K).
     """
 
     ids: NDArray[np.int64]
@@ -55,9 +56,50 @@ class PredictionTable:
     in_top5: NDArray[np.bool_]
     raw_confidence: NDArray[np.float32]
     out_of_distribution: NDArray[np.float32]
+    logits: NDArray[np.float32]
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+def concatenate_tables(tables: Sequence[PredictionTable]) -> PredictionTable:
+    """Concatenate tables, and sort the rows by image number."""
+    parts = [vars(table) for table in tables]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    order = np.argsort(columns["ids"])
+    return PredictionTable(**{name: values[order] for name, values in columns.items()})
+
+
+@dataclass(frozen=True)
+class HeldOutLogits:
+    """The logits of images that a network has not learned from.
+
+    Attributes:
+        ids: Image numbers, int64 (n,).
+        logits: Logits before temperature scaling, (n, K).
+        labels: Labels, int64 (n,).
+    """
+
+    ids: Tensor
+    logits: Tensor
+    labels: Tensor
+
+    def take(self, rows: Tensor) -> "HeldOutLogits":
+        """Return some rows, by position or as flags."""
+        return HeldOutLogits(self.ids[rows], self.logits[rows], self.labels[rows])
+
+    def tabulate(self, temperature: float = 1.0) -> PredictionTable:
+        """Return the predictions at a temperature."""
+        if not len(self.ids):
+            return _empty_table()
+        columns = _evaluate_batch(self.logits / temperature, self.labels, self.ids, temperature)
+        return PredictionTable(*(column.numpy() for column in columns))
+
+
+def held_out_logits(table: PredictionTable) -> HeldOutLogits:
+    """Return the logits of the images in a table."""
+    ids, logits, labels = (torch.from_numpy(c) for c in (table.ids, table.logits, table.labels))
+    return HeldOutLogits(ids, logits, labels)
 
 
 @torch.inference_mode()
@@ -72,15 +114,18 @@ def evaluate_batches(
         temperature: The temperature.
     """
     parts = [
-        _evaluate_batch(forward(batch.images).float(), batch, temperature) for batch in batches
+        _evaluate_batch(forward(batch.images).float(), batch.labels, batch.ids, temperature)
+        for batch in batches
     ]
     columns = [torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)]
     return PredictionTable(*columns) if columns else _empty_table()
 
 
-def _evaluate_batch(logits: Tensor, batch: Batch, temperature: float) -> tuple[Tensor, ...]:
+def _evaluate_batch(
+    logits: Tensor, labels: Tensor, ids: Tensor, temperature: float
+) -> tuple[Tensor, ...]:
     """Return the columns of a PredictionTable for a batch."""
-    labels = batch.labels.to(logits.device)
+    labels = labels.to(logits.device)
     probabilities = logits.softmax(dim=1)
     confidence, predicted = probabilities.max(dim=1)
     losses = F.cross_entropy(logits, labels, reduction="none")
@@ -88,14 +133,16 @@ def _evaluate_batch(logits: Tensor, batch: Batch, temperature: float) -> tuple[T
         in_top5 = (logits.topk(_TOP, dim=1).indices == labels.unsqueeze(1)).any(dim=1)
     else:
         in_top5 = torch.zeros_like(labels, dtype=torch.bool)
-    raw = confidence
+    raw, raw_logits = confidence, logits
     if temperature != 1:
-        raw = (logits * temperature).softmax(dim=1).amax(dim=1)
+        raw_logits = logits * temperature
+        raw = raw_logits.softmax(dim=1).amax(dim=1)
     no_score = torch.full_like(losses, math.nan)
-    return batch.ids, labels, predicted, confidence, losses, in_top5, raw, no_score
+    return ids, labels, predicted, confidence, losses, in_top5, raw, no_score, raw_logits
 
 
 def _empty_table() -> PredictionTable:
     ints = np.zeros(0, np.int64)
     floats = np.zeros(0, np.float32)
-    return PredictionTable(ints, ints, ints, floats, floats, np.zeros(0, bool), floats, floats)
+    none, no_logits = np.zeros(0, bool), np.zeros((0, 0), np.float32)
+    return PredictionTable(ints, ints, ints, floats, floats, none, floats, floats, no_logits)

@@ -92,6 +92,20 @@ class FoldResult(Accuracy):
     seconds: float  # duration of training and evaluation
 
 
+class MemberResult(Accuracy):
+    """A model that `--model auto` trained, measured on images it did not learn from."""
+
+    name: str
+    model: str
+    images: int
+    loss: float | None  # log loss before temperature scaling; None without images
+    weight: float  # in the blend; 0 if it was left out
+    image_size: list[int]  # (height, width) of its input
+    parameters: int
+    seconds: float  # duration of its training
+    ms_per_image: float
+
+
 class TtaResult(TypedDict, total=False):
     """The accuracy with test-time augmentation: probabilities are means over several views."""
 
@@ -146,6 +160,7 @@ class Results(EvaluationMetrics, TtaResult, total=False):
     learning_curve: LearningCurve
     folds: int  # number of cross-validation models; each evaluated a part of the images
     fold_results: list[FoldResult]
+    members: list[MemberResult]  # with --model auto
     fitted: int  # images that the head was fitted on, including validation images
     used: int  # images in any split
     problems: int  # files that could not be used

@@ -31,7 +31,7 @@ from onsight.text import plural
 from onsight.training.job import Job
 from onsight.training.layout import choose_layout, find_data
 from onsight.training.open_data import open_data
-from onsight.tune.auto.choose_model import with_net_from_scratch
+from onsight.tune.candidates import name_one_network
 from onsight.tune.plan import choose_precision, choose_threads
 from onsight.tune.training_data import choose_residency, place_data
 from onsight.tune.trial import Trial
@@ -86,7 +86,7 @@ def compare_devices(
     """
     reporter = reporter or Reporter()
     candidates = choose_candidates(devices, config)
-    config = with_net_from_scratch(config)
+    config = name_one_network(config)
     for device in dict.fromkeys(candidate.device for candidate in candidates):
         reporter.say(f"{device}: {describe_device(device)}; torch {torch.__version__}")
     warn_if_busy(reporter)
@@ -95,7 +95,7 @@ def compare_devices(
     with KERNELS[config.kernels](threads.value):
         first = Choice(candidates[0].device, "the first to compare")
         job = Job(reporter, first, threads)
-        layout = choose_layout(find_data(data, config, job), config, None, job)
+        layout = choose_layout(find_data(data, config, job), config, job)
         opened = open_data(layout, None, job)
         config, dataset = opened.config, opened.dataset
         sizes = _choose_sizes(batch_sizes, config, len(dataset.ids(TRAIN)), reporter)

@@ -30,7 +30,7 @@ from onsight.training.job import Job, report_device
 from onsight.training.layout import choose_layout, find_data
 from onsight.training.open_data import open_data
 from onsight.training.place import PlannedRun, place, plan_run
-from onsight.tune.auto.choose_model import with_net_from_scratch
+from onsight.tune.candidates import name_one_network
 from onsight.tune.plan import choose_threads
 from onsight.tune.training_data import TrainingData
 from onsight_explain.ceilings import Ceilings, measure_ceilings
@@ -138,7 +138,7 @@ def open_run(data: str, config: Config, reporter: Reporter) -> Iterator[OpenRun]
     config = config.model_copy(update={"cuda_graph": "off"})
     with KERNELS[config.kernels](threads.value):
         job = Job(reporter, device, threads)
-        planned = plan_without_training(data, with_net_from_scratch(config), job)
+        planned = plan_without_training(data, name_one_network(config), job)
         size = min(planned.config.batch_size, len(planned.dataset.ids(TRAIN)))
         final = planned.config.model_copy(update={"batch_size": size})
         yield OpenRun(final, planned.data, device.value)
@@ -147,7 +147,7 @@ def open_run(data: str, config: Config, reporter: Reporter) -> Iterator[OpenRun]
 def plan_without_training(data: str, config: Config, job: Job) -> PlannedRun:
     """Go through the stages of a run up to its plan."""
     report_device(job)
-    layout = choose_layout(find_data(data, config, job), config, None, job)
+    layout = choose_layout(find_data(data, config, job), config, job)
     return plan_run(place(open_data(layout, None, job), None, job), job)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.export import ExportedProgram
 
 from onsight.data.cache import find_cache_folder
 from onsight.data.loader import Images, Loader
@@ -35,11 +34,11 @@ from onsight.inference.held_out import HeldOutImages
 from onsight.inference.onnx_runner import FORMAT, VERSION
 from onsight.inference.predictor import Predictor, list_model_files
 from onsight.inference.torch_runner import TorchRunner
-from onsight.models.file import ModelFile, build_model, load_model_file
-from onsight.models.user import make_user_model
+from onsight.models.build import build_classifier
+from onsight.models.file import BlendFile, ModelFile, load_model_file
 from onsight.report.console import Reporter, SilentReporter
 from onsight.report.run_files import read_json
-from onsight.text import data_size
+from onsight.text import data_size, joined
 from onsight_explain.threads import usable_cores
 
 _OMITTED_RESULTS = {"calibration", "calibration_before", "confusion", "notes"}  # long lists
@@ -72,6 +71,7 @@ def export(
     int8: bool = False,
     max_loss: float = 1.0,
     module: str | None = None,
+    member: str = "",
     data_format: str = "auto",
     cache_folder: str = "",
     reporter: Reporter | None = None,
@@ -79,7 +79,8 @@ def export(
     """Export a run folder or model file; no file gets its final name unless the proof holds.
 
     on: images for the proof instead of those that the run held out; max_loss: percentage points
-    of accuracy that int8 may cost, at the upper end of the paired 95% CI. Raises ExportMismatch
+    of accuracy that int8 may cost, at the upper end of the paired 95% CI; member: the name of a
+    network of a blend, to export it alone. Raises ExportMismatch
     if the file's outputs differ from the model's; UserError, DiskError.
     """
     reporter = reporter or SilentReporter()
@@ -88,20 +89,24 @@ def export(
         raise ConfigError(f"--int8 is for --to onnx, not for {to}")
     if not 0 <= max_loss < math.inf:
         raise ConfigError(f"--max-loss is in percentage points, 0 or more, not {max_loss}")
-    target = out or default_path(Path(model), "int8" if int8 else "model", form.suffix)
+    stem = "-".join(filter(None, ("int8" if int8 else "model", member)))
+    target = out or default_path(Path(model), stem, form.suffix)
     if target.suffix != form.suffix:
         raise ConfigError(f"a file in the format {to} must end in {form.suffix}: {target}")
     _check_targets(target, Path(model), on, is_named=out is not None)
-    file = _in_fp32(load_model_file(model), reporter)
-    predictor = Predictor(TorchRunner(file, torch.device("cpu"), _user_net(file, module)))
+    cpu = torch.device("cpu")
+    file = _in_fp32(load_model_file(model, member), reporter)
+    predictor = Predictor(TorchRunner(file, cpu, module))
     cache = find_cache_folder(cache_folder)
     held_out = open_proof_images(predictor, on, data_format, cache, reporter)
     with _hidden_folder_beside(target) as folder:
         path = folder / target.name
         # The out-of-distribution scores would change in 8 bits.
-        with_scores = form.detects_out_of_distribution and not int8
+        can_score = form.detects_out_of_distribution and not int8
+        with_scores = can_score and file.out_of_distribution is not None
         with disk_errors(target):
-            program = _make_program(file, module, with_scores)
+            # Tracing may change the networks, so it gets others than those of the proof.
+            program = as_program(build_classifier(file, cpu, module), file.format, with_scores)
             form.write(program, model_facts(file, with_scores), path)
         if int8:
             calibration = read_calibration_images(predictor, held_out, cache, reporter)
@@ -115,9 +120,8 @@ def export(
             "format": to,
             "precision": "int8" if int8 else "fp32",
             **_file_facts(path, list_model_files(Path(model))[0]),
-            "model": file.model,
-            "classes": list(file.classes),
-            "image": file.preprocessing.facts(),
+            **({"member": member} if member else {}),
+            **_network_facts(file),
             "data": on or file.provenance["data"],
             "threads": usable_cores(),
             "versions": package_versions() | {name: version(name) for name in form.packages},
@@ -139,7 +143,7 @@ def proof_path(target: Path) -> Path:
     return target.with_name(f"{target.name}.proof.json")
 
 
-def model_facts(file: ModelFile, with_scores: bool = False) -> dict[str, Any]:
+def model_facts(file: ModelFile | BlendFile, with_scores: bool = False) -> dict[str, Any]:
     """Return the metadata of an exported file: facts about its model, as JSON values.
 
     with_scores: the graph also computes out-of-distribution scores.
@@ -148,9 +152,7 @@ def model_facts(file: ModelFile, with_scores: bool = False) -> dict[str, Any]:
     facts = {
         "format": FORMAT,
         "version": VERSION,
-        "model": file.model,
-        "classes": list(file.classes),
-        "image": file.preprocessing.facts(),
+        **_network_facts(file),
         "temperature": file.temperature,
         "results": results,
         "provenance": {
@@ -182,26 +184,31 @@ def _check_targets(target: Path, model: Path, on: str | None, is_named: bool) ->
             raise OutputError(f"{path} was not written by an earlier export; choose another --out")
 
 
-def _in_fp32(file: ModelFile, reporter: Reporter) -> ModelFile:
-    precision = file.preprocessing.precision
-    if precision == "fp32":
+def _network_facts(file: ModelFile | BlendFile) -> dict[str, Any]:
+    """Return what is inside, and which images it takes; for a blend, those of its largest member.
+
+    Converting images to the input of each network is a part of the graph.
+    """
+    facts = {
+        "model": file.model,
+        "classes": list(file.classes),
+        "image": file.preprocessing.facts(),
+    }
+    if isinstance(file, BlendFile):
+        facts["members"] = {
+            name: {"model": member.model, "weight": file.member_weights[name]}
+            for name, member in file.members.items()
+        }
+    return facts
+
+
+def _in_fp32(file: ModelFile | BlendFile, reporter: Reporter) -> ModelFile | BlendFile:
+    others = {member.preprocessing.precision for member in file.members.values()} - {"fp32"}
+    if not others:
         return file
+    precision = joined(sorted(others))
     reporter.warn(f"the model computes in {precision}; the export and its proof are in fp32")
-    exact = file.preprocessing.model_copy(update={"precision": "fp32"})
-    return replace(file, preprocessing=exact)
-
-
-def _user_net(file: ModelFile, module: str | None) -> torch.nn.Module | None:
-    shape = file.preprocessing.input_shape
-    return make_user_model(module, shape, len(file.classes)) if module else None
-
-
-def _make_program(file: ModelFile, module: str | None, with_scores: bool) -> ExportedProgram:
-    """Return the graph of the whole classifier. Raises ModelError."""
-    detector = file.out_of_distribution if with_scores else None
-    net = build_model(file, _user_net(file, module))
-    bank = detector.bank if detector else None
-    return as_program(net, file.preprocessing, file.temperature, bank)
+    return file.in_fp32()
 
 
 def _file_facts(path: Path, model: Path) -> dict[str, Any]:

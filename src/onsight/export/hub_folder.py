@@ -16,8 +16,9 @@ from onsight.data.fit import Fit
 from onsight.errors import OutputError
 from onsight.files import check_output, write_json
 from onsight.inference.predictor import list_model_files
+from onsight.models.build import build_model
 from onsight.models.catalog import builtin_names, is_user_spec
-from onsight.models.file import FILE_NAME, ModelFile, build_model, save_model
+from onsight.models.file import FILE_NAME, BlendFile, ModelFile, save_model
 from onsight.models.head import find_heads
 from onsight.models.timm_nets import timm_facts
 from onsight.report.card import CARD_MARK, FolderNote, write_card
@@ -52,7 +53,7 @@ def write_hub_folder(model: Path, folder: Path, license_name: str | None = None)
     file = _without_local_paths(subject.file, subject.data_name)
     timm_problem, difference = _why_no_timm(file), 0.0
     (folder / _CONFIG).unlink(missing_ok=True)
-    if not timm_problem:
+    if isinstance(file, ModelFile) and not timm_problem:
         scaled = _with_temperature_in_head(file)
         save_model(folder / FILE_NAME, scaled, weights_only=True)
         write_json(folder / _CONFIG, _timm_config(file))
@@ -74,7 +75,7 @@ def _check_empty(folder: Path) -> None:
         raise OutputError(f"{folder} holds other files; choose an empty or new folder with --out")
 
 
-def _without_local_paths(file: ModelFile, data_name: str) -> ModelFile:
+def _without_local_paths(file: ModelFile | BlendFile, data_name: str) -> ModelFile | BlendFile:
     """Return the file without paths on the machine that trained it."""
     config = dict(file.provenance.get("config") or {})
     for name in ("weights", "cache_folder"):
@@ -83,7 +84,9 @@ def _without_local_paths(file: ModelFile, data_name: str) -> ModelFile:
     return replace(file, provenance={**known, "data": data_name, "config": config})
 
 
-def _why_no_timm(file: ModelFile) -> str:
+def _why_no_timm(file: ModelFile | BlendFile) -> str:
+    if isinstance(file, BlendFile):
+        return "it is a blend of several networks"
     if file.model in builtin_names() or is_user_spec(file.model):
         return f"'{file.model}' is not one of its networks"
     if file.uses_all_layers:
@@ -164,7 +167,7 @@ def _largest(values: Tensor) -> float:
     return float(values.abs().max())
 
 
-def _describe(file: ModelFile, timm_problem: str) -> str:
+def _describe(file: ModelFile | BlendFile, timm_problem: str) -> str:
     """Return the card's sentences about the folder."""
     if timm_problem:
         return f"timm cannot load this folder: {timm_problem}."

@@ -23,6 +23,7 @@ from onsight.inference.onnx_runner import INPUT, METADATA_KEY
 # Operators between two convolutions are quantized too, so that nothing is converted there.
 _QUANTIZED = ["Add", "AveragePool", "Clip", "Concat", "Conv", "Gemm", "GlobalAveragePool"]
 _QUANTIZED += ["MatMul", "MaxPool", "Mul", "Relu"]
+_PRODUCTS = {"Conv", "Gemm", "MatMul"}
 
 
 class _ImageReader(CalibrationDataReader):  # type: ignore[misc]
@@ -40,8 +41,9 @@ def write_int8(exported: Path, images: Pixels, path: Path) -> None:
     """Quantize an exported ONNX file with training images (n, H, W, C). Raises ModelError.
 
     Weights have a scale per channel and 7 bits, so that sums do not overflow on processors without
-    VNNI: a proof on one processor holds on others. The layer that computes the logits stays in
-    fp32, since softmax would amplify its rounding, and so does shrinking, which is exact.
+    VNNI: a proof on one processor holds on others. The layer that computes the logits of each
+    network stays in fp32, since softmax would amplify its rounding, and so do blending and
+    shrinking, which is exact.
     """
     facts = _read_facts(exported)
     with TemporaryDirectory() as folder, exporting("onnxruntime's quantization"):
@@ -71,10 +73,19 @@ def _read_facts(path: Path) -> dict[str, Any]:
 
 
 def _nodes_in_fp32(path: Path) -> list[str]:
-    """Return the names of the nodes that shrink images and of the one that computes the logits."""
-    nodes = onnx.load(path, load_external_data=False).graph.node
+    """Return the names of the nodes that shrink images, and of those from the logits on."""
+    graph = onnx.load(path, load_external_data=False).graph
     shrinking = [
-        node for node in nodes if any(name.endswith(SHRINK_WEIGHTS) for name in node.input)
+        node.name
+        for node in graph.node
+        if any(name.endswith(SHRINK_WEIGHTS) for name in node.input)
     ]
-    logits = [node for node in nodes if node.op_type in ("Gemm", "MatMul", "Conv")][-1:]
-    return [node.name for node in (*shrinking, *logits)]
+    makers = {output: node for node in graph.node for output in node.output}
+    from_logits, values = set(), [graph.output[0].name]
+    while values:  # from the probabilities back to the last product of each network
+        node = makers.get(values.pop())
+        if node is not None and node.name not in from_logits:
+            from_logits.add(node.name)
+            if node.op_type not in _PRODUCTS:
+                values += node.input
+    return [*shrinking, *sorted(from_logits)]

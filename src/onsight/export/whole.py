@@ -11,18 +11,21 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 import onsight
+from onsight.data.fit import ImageFormat
 from onsight.data.normalization import enlarge
 from onsight.data.shrink import apply_weights, filter_weights
 from onsight.errors import ModelError
+from onsight.models.blend import blend_logits
+from onsight.models.classifier import Classifier, ImageClassifier
 from onsight.models.head import capturing_features
 from onsight.models.out_of_distribution import score
-from onsight.models.preprocessing import Preprocessing
 from onsight.text import shorten
 
 SHRINK_WEIGHTS = ("shrink_rows", "shrink_columns")  # names in the graph
@@ -31,69 +34,98 @@ _REASON_LENGTH = 200  # characters of an exporter's message
 _OPERATOR = re.compile(r"\b((?:aten|prims|torchvision)[.:]+\w+)")
 
 
-class WholeClassifier(nn.Module):
-    """Maps images uint8 (B, H, W, C), as packed, to probabilities float32 (B, K).
+class WholeNetwork(nn.Module):
+    """Maps images uint8 (B, H, W, C), as packed, to logits float32 (B, K).
 
-    With a bank of training features it also returns out-of-distribution scores (B,). The
-    operations are the same as in Normalization and Classifier, in fp32.
+    The operations are the same as in Normalization and Classifier, in fp32.
+
+    Args:
+        classifier: The network, and the conversion of images to its input.
+        packed: The (height, width) of the images.
     """
 
     mean: Tensor
     std: Tensor
     shrink_rows: Tensor | None
     shrink_columns: Tensor | None
-    bank: Tensor
 
-    def __init__(
-        self, net: nn.Module, prepared: Preprocessing, temperature: float, bank: Tensor | None
-    ) -> None:
+    def __init__(self, classifier: Classifier, packed: tuple[int, int]) -> None:
         super().__init__()
-        self.net = net
-        image_format = prepared.format
-        self.size = image_format.model_size
-        self.temperature = temperature
-        self.register_buffer("mean", torch.tensor(prepared.mean).view(1, -1, 1, 1))
-        self.register_buffer("std", torch.tensor(prepared.std).view(1, -1, 1, 1))
-        packed = image_format.height, image_format.width
+        self.net = classifier.net.to(memory_format=torch.contiguous_format)
+        scaling = classifier.normalization
+        self.size = scaling.size or packed
+        self.register_buffer("mean", torch.tensor(scaling.mean).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(scaling.std).view(1, -1, 1, 1))
         shrunk = min(packed[0], self.size[0]), min(packed[1], self.size[1])
         for name, weights in zip(SHRINK_WEIGHTS, filter_weights(packed, shrunk), strict=True):
             self.register_buffer(name, weights)
-        self.has_bank = bank is not None
-        if bank is not None:
-            self.register_buffer("bank", bank.float())
 
-    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Return probabilities (B, K) and, with a bank, scores (B,) of images (B, H, W, C)."""
-        inputs = self._inputs(images)
-        if not self.has_bank:
-            return self._probabilities(self.net(inputs))
-        with capturing_features(self.net) as features:
-            probabilities = self._probabilities(self.net(inputs))
-        return probabilities, score(features[0], self.bank)
-
-    def _inputs(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits (B, K) of images (B, H, W, C)."""
         shrunk = apply_weights(images, self.shrink_rows, self.shrink_columns)
         planes = enlarge(shrunk, self.size).permute(0, 3, 1, 2)
-        return (planes / 255 - self.mean) / self.std
+        logits: Tensor = self.net((planes / 255 - self.mean) / self.std)
+        return logits.float()
 
-    def _probabilities(self, logits: Tensor) -> Tensor:
-        return (logits.float() / self.temperature).softmax(dim=1)
+
+class WholeClassifier(nn.Module):
+    """Maps images uint8 (B, H, W, C), as packed, to probabilities float32 (B, K).
+
+    With scores, it also returns out-of-distribution scores (B,).
+
+    Args:
+        classifier: One network or a blend.
+        packed: The (height, width) of the images.
+        with_scores: Whether to compute scores; the classifier has a detector then.
+    """
+
+    bank: Tensor
+
+    def __init__(
+        self, classifier: ImageClassifier, packed: tuple[int, int], with_scores: bool
+    ) -> None:
+        super().__init__()
+        members = list(classifier.members.values())
+        self.members = nn.ModuleList(WholeNetwork(member, packed) for member in members)
+        self.weights = list(classifier.weights.values())
+        self.feature_member = members.index(classifier.feature_member)
+        self.temperature = classifier.temperature
+        self.with_scores = with_scores
+        if with_scores:
+            assert classifier.out_of_distribution
+            self.register_buffer("bank", classifier.out_of_distribution.bank.float())
+
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        """Return probabilities (B, K) and, if wanted, scores (B,) of images (B, H, W, C)."""
+        if not self.with_scores:
+            return self._probabilities(images)
+        member: Any = self.members[self.feature_member]
+        with capturing_features(member.net) as features:
+            probabilities = self._probabilities(images)
+        return probabilities, score(features[0], self.bank)
+
+    def _probabilities(self, images: Tensor) -> Tensor:
+        logits = [member(images) for member in self.members]
+        blended = logits[0] if len(logits) == 1 else blend_logits(logits, self.weights)
+        return (blended / self.temperature).softmax(dim=1)
 
 
 def as_program(
-    net: nn.Module,
-    prepared: Preprocessing,
-    temperature: float,
-    bank: Tensor | None = None,
+    classifier: ImageClassifier, image_format: ImageFormat, with_scores: bool = False
 ) -> ExportedProgram:
     """Return the graph of the whole classifier, for any number of images.
 
-    bank: as in OutOfDistributionDetector, for a second output of scores. Raises ModelError for a
-    network that cannot be exported.
+    Args:
+        classifier: One network or a blend.
+        image_format: The format of its images.
+        with_scores: Whether out-of-distribution scores are a second output.
+
+    Raises:
+        ModelError: If a network cannot be exported.
     """
-    whole = WholeClassifier(net, prepared, temperature, bank).eval().requires_grad_(False)
-    size = prepared.format
-    images = torch.zeros(_EXAMPLES, size.height, size.width, size.channels).byte()
+    height, width = image_format.height, image_format.width
+    whole = WholeClassifier(classifier, (height, width), with_scores).eval().requires_grad_(False)
+    images = torch.zeros(_EXAMPLES, height, width, image_format.channels).byte()
     with exporting("torch.export"):
         return torch.export.export(whole, (images,), dynamic_shapes={"images": {0: Dim("batch")}})
 

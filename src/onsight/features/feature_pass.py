@@ -18,7 +18,7 @@ from onsight.data import decode
 from onsight.data.fit import ImageFormat
 from onsight.data.loader import Batch, Loader
 from onsight.errors import DiskError
-from onsight.models.classifier import Classifier
+from onsight.models.classifier import ImageClassifier
 from onsight.models.head import (
     capturing_features,
     feature_size,
@@ -44,7 +44,7 @@ def feature_loader(loader: Loader) -> Loader:
 
 
 def compute_features(
-    classifier: Classifier,
+    classifier: ImageClassifier,
     batches: Iterable[Batch],
     view: str = PLAIN,
     progress: Callable[[int], None] = lambda done: None,
@@ -68,37 +68,38 @@ def compute_features(
     Raises:
         ModelError: If the network does not end in a linear layer.
     """
+    member = classifier.feature_member
     parts: list[Tensor] = []
     for batch in batches:
         images = batch.images.flip(2) if view == MIRRORED else batch.images
-        features = logits_and_features(classifier, images, for_head)[1].cpu()
+        features = logits_and_features(member, images, for_head)[1].cpu()
         parts.append(_halve(features) if for_head else features)
         progress(len(batch.ids))
         if time.monotonic() > deadline:
             break
     if not parts:
         if for_head:
-            width = require_head(classifier.net).in_features
+            width = require_head(member.net).in_features
             return torch.zeros(0, width, dtype=torch.float16)
-        return torch.zeros(0, feature_size(classifier.net))
+        return torch.zeros(0, feature_size(member.net))
     with torch.no_grad():
         return torch.cat(parts).clone()  # not an inference tensor, so that heads can be trained
 
 
 def logits_and_features(
-    classifier: Classifier, images: Tensor, for_head: bool = False
+    classifier: ImageClassifier, images: Tensor, for_head: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return logits (B, K) and float32 features (B, D) of uint8 images (B, H, W, C).
 
     Args:
-        classifier: The network and its preprocessing.
+        classifier: Computes the logits; the features are those of its feature member.
         images: The images.
         for_head: Return all inputs of the head, not only the features of the last layer.
 
     Raises:
         ModelError: If the network does not end in a linear layer.
     """
-    net = classifier.net
+    net = classifier.feature_member.net
     head = require_head(net)
     with capturing_features(net, head if for_head else None) as captured:
         logits = classifier(images)
@@ -112,7 +113,7 @@ def logits_and_features(
 
 
 def features_key(
-    classifier: Classifier,
+    classifier: ImageClassifier,
     target: ImageFormat,
     digests: Tensor,
     view: str = PLAIN,
@@ -121,18 +122,19 @@ def features_key(
     """Return a digest of everything that determines features.
 
     Args:
-        classifier: The backbone, the normalization and the precision.
+        classifier: Its feature member has the backbone, the normalization and the precision.
         target: The format that images are converted to.
         digests: Digests of the decoded images in order, uint8 (n, 16).
         view: PLAIN or MIRRORED.
         for_head: Whether all inputs of the head are computed.
     """
-    head = find_head(classifier.net)
+    member = classifier.feature_member
+    head = find_head(member.net)
     head_parameters = {id(parameter) for parameter in head.parameters()} if head else set()
-    prepared = decode.VERSION, target.facts(), classifier.normalization, classifier.precision
+    prepared = decode.VERSION, target.facts(), member.normalization, member.precision
     digest = hashlib.sha256(repr((prepared, view, for_head)).encode())
-    digest.update(type(classifier.net).__name__.encode())
-    for name, tensor in classifier.net.state_dict(keep_vars=True).items():
+    digest.update(type(member.net).__name__.encode())
+    for name, tensor in member.net.state_dict(keep_vars=True).items():
         if id(tensor) not in head_parameters:
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)

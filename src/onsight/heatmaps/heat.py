@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from onsight.errors import ModelError
 from onsight.installation import require
-from onsight.models.classifier import Classifier
+from onsight.models.classifier import Classifier, ImageClassifier
 from onsight.models.trial_forward import preserving_modes, trial_forward
 from onsight.models.unsuitable import unsuitable_error
 from onsight_explain.devices import is_out_of_memory
@@ -32,18 +33,32 @@ _MIN_SIDE = 7  # rows and columns: in smaller maps, each place covers most of a 
 _MAX_LAYERS = 3
 
 
-def heat_maps(classifier: Classifier, images: Tensor, classes: Tensor) -> NDArray[np.float32]:
+def heat_maps(classifier: ImageClassifier, images: Tensor, classes: Tensor) -> NDArray[np.float32]:
     """Return where each image supports a class: float32 (B, H, W), 0 to 1, its hottest place 1.
 
-    images: uint8 (B, H, W, C); classes: int64 (B,). All 0 if nothing supports the class. It is
-    the geometric mean of the evidence in up to three maps, cubed, computed in float32; the network
-    is left as it was. Raises ModelError for a network without maps, ConfigError without captum.
+    images: uint8 (B, H, W, C); classes: int64 (B,). All 0 if nothing supports the class. That of a
+    network is the geometric mean of the evidence in up to three maps, cubed, computed in float32;
+    that of a blend is the weighted mean of those of its members that have maps. Networks are left
+    as they were. Raises ModelError if no network has maps, ConfigError without captum.
     """
     require_captum()
+    if len(images) == 0:
+        return np.zeros(images.shape[:3], np.float32)
+    total, errors = torch.zeros(images.shape[:3]), []
+    for name, member in classifier.members.items():
+        try:
+            total += classifier.weights[name] * _network_heat(member, images, classes)
+        except ModelError as error:
+            errors.append(error)
+    if len(errors) == len(classifier.members):
+        raise errors[0]
+    return _scale_to_one(total).numpy()
+
+
+def _network_heat(classifier: Classifier, images: Tensor, classes: Tensor) -> Tensor:
+    """Return the heat maps (B, H, W) of one network, on the CPU. Raises ModelError."""
     net, height, width = classifier.net, *images.shape[1:3]
     targets = classes.to(classifier.device)
-    if len(images) == 0:
-        return np.zeros((0, height, width), np.float32)
     heats = []
     with torch.inference_mode(False), preserving_modes(net):
         net.eval()
@@ -53,8 +68,8 @@ def heat_maps(classifier: Classifier, images: Tensor, classes: Tensor) -> NDArra
             inputs = classifier.normalization.apply(part.to(classifier.device))
             spatial = spatial or find_spatial_layers(net, inputs[:1])
             heat = _combine(_evidence(net, spatial, inputs, target), (height, width))
-            heats.append(heat.cpu().numpy())
-    return np.concatenate(heats)
+            heats.append(heat.cpu())
+    return torch.cat(heats)
 
 
 def require_captum() -> None:

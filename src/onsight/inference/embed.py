@@ -33,6 +33,7 @@ def embed_files(
     *,
     device: str = "auto",
     module: str | nn.Module | None = None,
+    member: str = "",
     as_json: bool = False,
     batches: Batches = Predictor.batches,
 ) -> None:
@@ -45,7 +46,7 @@ def embed_files(
     reporter = Reporter()
     inputs = list_files(paths)
     check_output("--out", out, model=list_model_files(model), input=[*paths, *inputs])
-    predictor = load(model, device=device, module=module)
+    predictor = load(model, device=device, module=module, member=member)
     counts, width = RowCounts(), 0
     sink: Sink = NpzFile(out) if _is_npz(out) else ParquetFile(out, FeatureColumns())
     try:
@@ -64,6 +65,8 @@ def embed_files(
         sink.finish(counts)
     finally:
         sink.close()
+    if note := predictor.feature_note():
+        reporter.say(note)
     facts = {"images": counts.images, "used": counts.used, "problems": counts.problems}
     if as_json:
         print(json.dumps({**facts, "features": width, "out": str(out)}))

@@ -34,6 +34,7 @@ def evaluate(
     crop_boxes: bool = False,
     cache_folder: str = "",
     module: nn.Module | str | None = None,
+    member: str = "",
     csv: Path | None = None,
     tta: str = "none",
     reporter: Reporter | None = None,
@@ -53,6 +54,7 @@ def evaluate(
         crop_boxes: Treat each annotated box as a separate image.
         cache_folder: Where decoded images are cached; "none" disables the cache.
         module: Your network, if the model is not one of Onsight's; as for `load`.
+        member: For a blend: the name of one of its networks, to evaluate it alone.
         csv: A file to write a row per evaluated image to.
         tta: Test-time augmentation (none, flip or flip-shift): also report its accuracy.
         reporter: Shows progress. Default: none is shown.
@@ -63,7 +65,7 @@ def evaluate(
     if csv:
         data_path = data if isinstance(data, str | Path) else None
         check_output("--csv", csv, model=list_model_files(Path(model)), data=data_path)
-    predictor = load(model, device=device, module=module)
+    predictor = load(model, device=device, module=module, member=member)
     classifier = predictor.classifier
     tta_forward = None if tta == "none" else TtaForward(classifier, tta)
     cache = find_cache_folder(cache_folder)

@@ -151,6 +151,7 @@ def predict_files(
     *,
     device: str = "auto",
     module: "str | nn.Module | None" = None,
+    member: str = "",
     batches: Batches = Predictor.batches,
 ) -> None:
     """Predict the inputs in order, and write a row for each to every output.
@@ -162,9 +163,9 @@ def predict_files(
     reporter = Reporter()
     options.check(model, paths)
     inputs = _skip_outputs(_require_inputs(find_inputs(paths)), options)
-    predictor = load(model, device=device, module=module)
+    predictor = load(model, device=device, module=module, member=member)
     columns = RowColumns(predictor.classes, options.top or 0, options.min_confidence is not None)
-    job = describe_job(model, predictor.runner)
+    job = describe_job(model, member, predictor.runner)
     with _resume_hint(options, reporter), ExitStack() as stack:
         output = _open_output(options, columns, job, inputs, stack)
         if output is None:

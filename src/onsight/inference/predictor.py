@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from onsight.inference.torch_runner import TorchRunner
-    from onsight.models.classifier import Classifier
-    from onsight.models.file import ModelFile
+    from onsight.models.classifier import ImageClassifier
+    from onsight.models.file import BlendFile, ModelFile
 
 _RUN_FILES = (  # files of a run folder that are read by `report`, `compare` and `card`
     "config.toml",
@@ -80,16 +80,16 @@ class Predictor:
         return notebook_table("Predictor", self.runner.facts)
 
     @property
-    def file(self) -> "ModelFile":
-        """The model file, without its weights: they are in the classifier's network.
+    def file(self) -> "ModelFile | BlendFile":
+        """The model file, without its tensors: they are in the classifier's networks.
 
         Raises ModelError for an exported model.
         """
         return self._torch_runner().file
 
     @property
-    def classifier(self) -> "Classifier":
-        """The network with its preprocessing. Raises ModelError for an exported model."""
+    def classifier(self) -> "ImageClassifier":
+        """The networks with their preprocessing. Raises ModelError for an exported model."""
         return self._torch_runner().classifier
 
     @overload
@@ -193,6 +193,14 @@ class Predictor:
             )
         return features[:0]
 
+    def feature_note(self) -> str:
+        """Return which member of a blend computes features; empty for a single network."""
+        classifier = self.classifier
+        for name, member in classifier.members.items():
+            if name and member is classifier.feature_member:
+                return f"features are those of the blend's member {name}"
+        return ""
+
     def _torch_runner(self) -> "TorchRunner":
         from onsight.inference.torch_runner import TorchRunner
 
@@ -206,7 +214,11 @@ Batches = Callable[[Predictor, Iterable[Input], bool], Iterator[list[Prediction]
 
 
 def load(
-    model: str | Path, *, device: str = "auto", module: "nn.Module | str | None" = None
+    model: str | Path,
+    *,
+    device: str = "auto",
+    module: "nn.Module | str | None" = None,
+    member: str = "",
 ) -> Predictor:
     """Load a model for prediction.
 
@@ -215,16 +227,19 @@ def load(
         device: auto, cpu, cuda, cuda:1, xpu or mps.
         module: For a model with your own network: the network, or the
             package.module:callable that makes it. A model file never names code to run.
+        member: For a blend: the name of one of its networks, to use it alone.
 
     Raises ConfigError, ModelError, DeviceError.
     """
     if Path(model).suffix.lower() == ".onnx":
         from onsight.inference.onnx_runner import load_onnx
 
+        if member:
+            raise exported_error("choosing a member")
         return Predictor(load_onnx(Path(model), device))
     from onsight.inference.torch_runner import load_runner
 
-    return Predictor(load_runner(model, device, module))
+    return Predictor(load_runner(model, device, module, member))
 
 
 def list_model_files(model: Path) -> list[Path]:

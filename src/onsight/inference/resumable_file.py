@@ -49,7 +49,7 @@ def job_path(path: Path) -> Path:
     return path.with_name(f".onsight-job-{path.name}")
 
 
-def describe_job(model: Path, runner: Runner) -> dict[str, object]:
+def describe_job(model: Path, member: str, runner: Runner) -> dict[str, object]:
     """Return the model, and everything that could change a bit of its probabilities.
 
     Rows of two runs can be in one file only if these are equal.
@@ -58,6 +58,7 @@ def describe_job(model: Path, runner: Runner) -> dict[str, object]:
         digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     return {
         "model": digest,
+        "member": member,
         "version of Onsight": onsight_version(),
         "device": str(runner.facts.get("device", "")),
         _BATCH_SIZE_KEY: runner.batch_size,

@@ -110,6 +110,7 @@ def print_similar(
     data_format: str = "auto",
     cache_folder: str = "",
     module: str | nn.Module | None = None,
+    member: str = "",
     as_json: bool = False,
 ) -> None:
     """Find and print the most similar images for every input, in order.
@@ -128,7 +129,7 @@ def print_similar(
     if grid:
         read = [*paths, *inputs]
         check_output("--save-grid", grid, model=list_model_files(model), input=read, data=among)
-    predictor = load(model, device=device, module=module)
+    predictor = load(model, device=device, module=module, member=member)
     queries = list(predictor.predictions(inputs, features=True))
     _check_usable(queries)
     search_set = open_search_set(
@@ -161,13 +162,15 @@ def open_search_set(
     among: a folder of images, or any DATA; None for the images that the model was trained or
     selected with. Raises DataError, ModelError, DiskError.
     """
-    require_head(predictor.classifier.net)
+    require_head(predictor.classifier.feature_member.net)
     cache = find_cache_folder(cache_folder)
     if among is None:
         source = _open_training_source(predictor, cache)
     else:
         source = _open_source(among, data_format, cache)
     reporter.say(f"data: {source.description}")
+    if note := predictor.feature_note():
+        reporter.say(note)
     pack = open_model_pack(source, predictor, cache, reporter)
     for problem in [*source.problems, *pack.problems][:_MAX_WARNINGS]:
         reporter.warn(f"not searched: {problem.path}: {problem.reason}")

@@ -5,7 +5,6 @@ B images, C channels, H height, W width.
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Barrier
@@ -22,10 +21,8 @@ from onsight.evaluation.predictions import BATCH_SIZE, evaluation_batch_size
 from onsight.features.feature_pass import logits_and_features
 from onsight.hardware.devices import choose_device
 from onsight.inference.runner import Outputs, model_facts
-from onsight.models.classifier import Classifier
-from onsight.models.file import ModelFile, build_model, load_model_file
-from onsight.models.trial_forward import set_memory_format
-from onsight.models.user import make_user_model
+from onsight.models.build import build_classifier
+from onsight.models.file import BlendFile, ModelFile, load_model_file
 
 _MAX_PARTS = 4  # Python starts the operations of all parts one after the other
 
@@ -33,22 +30,18 @@ T = TypeVar("T")
 
 
 class TorchRunner:
-    """A Runner whose network is a torch module, on any device."""
+    """A Runner whose networks are torch modules, on any device; module as for `load`."""
 
-    def __init__(self, file: ModelFile, device: torch.device, module: nn.Module | None) -> None:
-        preprocessing = file.preprocessing
-        self.file = replace(file, weights={})  # the network has a copy
+    def __init__(
+        self,
+        file: ModelFile | BlendFile,
+        device: torch.device,
+        module: nn.Module | str | None,
+    ) -> None:
+        self.file = file.without_tensors()
         self.classes = file.classes
-        self.format = preprocessing.format
-        net = set_memory_format(build_model(file, module), preprocessing.input_shape, device)
-        self.classifier = Classifier(
-            net,
-            preprocessing.normalization,
-            preprocessing.precision,
-            device,
-            file.temperature,
-            file.out_of_distribution,
-        )
+        self.format = file.format
+        self.classifier = build_classifier(file, device, module)
         self.threshold = file.out_of_distribution.threshold if file.out_of_distribution else None
         size = evaluation_batch_size(device, self.format.model_size)
         # A batch of small images occupies all cores by itself, and a user's network may not be
@@ -122,12 +115,11 @@ class ParallelForward:
         return list(self._pool.map(function, parts))
 
 
-def load_runner(model: str | Path, device: str, module: nn.Module | str | None) -> TorchRunner:
+def load_runner(
+    model: str | Path, device: str, module: nn.Module | str | None, member: str
+) -> TorchRunner:
     """Load a run folder or model file; arguments as for `load`. Raises ModelError, DeviceError."""
-    file = load_model_file(model)
-    if isinstance(module, str):
-        module = make_user_model(module, file.preprocessing.input_shape, len(file.classes))
-    return TorchRunner(file, choose_device(device).value, module)
+    return TorchRunner(load_model_file(model, member), choose_device(device).value, module)
 
 
 def _limit_threads(count: int, started: Barrier) -> None:

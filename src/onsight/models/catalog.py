@@ -65,6 +65,7 @@ def make_model(
     *,
     pretrained: bool = False,
     weights: str = "",
+    member: str = "",
     report: Callable[[LoadedWeights], object] = lambda loaded: None,
 ) -> nn.Module:
     """Make a network and check it with a trial forward pass.
@@ -78,6 +79,7 @@ def make_model(
         classes: The number of classes K.
         pretrained: Start from published weights.
         weights: A file to start from instead of published weights.
+        member: The name of the network to start from, if the file is a blend.
         report: Called with the loaded weights, if any.
 
     Raises:
@@ -88,24 +90,25 @@ def make_model(
         raise ModelError(f"'{name}' has no published weights. {OFFLINE_CHOICE}")
     net, loaded = _make(name, shape, classes, published)
     if weights:
-        loaded = load_weights(net, weights)
+        loaded = load_weights(net, weights, member)
     if loaded:
         report(loaded)
     return net
 
 
-def load_weights(net: nn.Module, path: str) -> LoadedWeights:
-    """Load a weights file into a network. Raises ModelError."""
-    file = read_weights(path)
+def load_weights(net: nn.Module, path: str, member: str = "") -> LoadedWeights:
+    """Load a weights file, or a member of a blend, into a network. Raises ModelError."""
+    file = read_weights(path, member)
     return load_into(net, file.tensors, file.source)
 
 
-def preferred_size(name: str, weights: str = "") -> tuple[int, int] | None:
+def preferred_size(name: str, weights: str = "", member: str = "") -> tuple[int, int] | None:
     """Return the (height, width) that weights were trained at or a model was designed for.
 
     Args:
         name: The name of the network.
         weights: A weights file, if the network starts from it.
+        member: The name of a network, if the file is a blend.
 
     Returns:
         The size, or None if any size is suitable or nothing is known.
@@ -113,7 +116,7 @@ def preferred_size(name: str, weights: str = "") -> tuple[int, int] | None:
     Raises:
         ModelError: If there is no such model or file.
     """
-    expected = read_weights(weights).expected if weights else None
+    expected = read_weights(weights, member).expected if weights else None
     if expected and expected.size:
         return expected.size
     if name in _BUILTIN:
@@ -122,12 +125,25 @@ def preferred_size(name: str, weights: str = "") -> tuple[int, int] | None:
     return None if facts is None else (facts.input_size[1], facts.input_size[2])
 
 
-def expected_input(name: str, weights: str = "") -> ExpectedInput | None:
+def scalable_side(name: str) -> int | None:
+    """Return the side that published weights were trained at, None if they take no other size.
+
+    Raises:
+        ModelError: If there is no such model.
+    """
+    facts = None if name in _BUILTIN or is_user_spec(name) else _facts(name)
+    if facts is None or facts.fixed_input_size or facts.input_size[1] != facts.input_size[2]:
+        return None
+    return int(facts.input_size[1])
+
+
+def expected_input(name: str, weights: str = "", member: str = "") -> ExpectedInput | None:
     """Return the input that a weights file or a model's published weights were trained on.
 
     Args:
         name: The name of the network.
         weights: A weights file, if the network starts from it.
+        member: The name of a network, if the file is a blend.
 
     Returns:
         The input, or None if nothing is known.
@@ -135,7 +151,7 @@ def expected_input(name: str, weights: str = "") -> ExpectedInput | None:
     Raises:
         ModelError: If there is no such model or file.
     """
-    expected = read_weights(weights).expected if weights else None
+    expected = read_weights(weights, member).expected if weights else None
     if expected or name in _BUILTIN or is_user_spec(name):
         return expected
     facts = _facts(name)

@@ -4,7 +4,8 @@ B batch, H height, W width, C channels, K classes.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -28,8 +29,58 @@ VIEWS: dict[str, Sequence[View]] = {
 }
 
 
-class Classifier:
+class ImageClassifier(ABC):
     """Maps uint8 images (B, H, W, C) to float32 logits (B, K), in evaluation mode.
+
+    Args:
+        device: The device of the network or networks.
+        temperature: The divisor of the logits, which calibrates probabilities.
+        out_of_distribution: The detector of out-of-distribution images, if any, which receives the
+            features of the feature member.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        temperature: float = 1.0,
+        out_of_distribution: OutOfDistributionDetector | None = None,
+    ) -> None:
+        self.device = device
+        self.temperature = temperature
+        self.out_of_distribution = out_of_distribution and out_of_distribution.to(device)
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the logits of a batch, divided by the temperature."""
+        return self.raw_logits(images) / self.temperature
+
+    @abstractmethod
+    def raw_logits(self, images: Tensor) -> Tensor:
+        """Return float32 logits (B, K) before they are divided by the temperature."""
+
+    @property
+    @abstractmethod
+    def members(self) -> Mapping[str, "Classifier"]:
+        """The classifiers that are blended, by name; for a single network, only itself."""
+
+    @property
+    @abstractmethod
+    def weights(self) -> Mapping[str, float]:
+        """How much each member counts, by name."""
+
+    def input_size(self, packed: tuple[int, int]) -> tuple[int, int]:
+        """Return the largest (height, width) that a network receives for images of a size."""
+        sizes = [member.normalization.size or packed for member in self.members.values()]
+        return max(sizes, key=math.prod)
+
+    @property
+    @abstractmethod
+    def feature_member(self) -> "Classifier":
+        """The member whose features `embed`, `similar` and the detector use."""
+
+
+class Classifier(ImageClassifier):
+    """An ImageClassifier of one network.
 
     Args:
         net: The network.
@@ -49,17 +100,30 @@ class Classifier:
         temperature: float = 1.0,
         out_of_distribution: OutOfDistributionDetector | None = None,
     ) -> None:
+        super().__init__(device, temperature, out_of_distribution)
         self.net = net
         self.normalization = normalization
         self.precision = precision
-        self.device = device
-        self.temperature = temperature
-        self.out_of_distribution = out_of_distribution and out_of_distribution.to(device)
         self._max_images: int | None = None  # images per pass, set once memory has run out
 
+    @property
+    def members(self) -> Mapping[str, "Classifier"]:
+        """Only itself, without a name."""
+        return {"": self}
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """All the weight."""
+        return {"": 1.0}
+
+    @property
+    def feature_member(self) -> "Classifier":
+        """Itself."""
+        return self
+
     @torch.inference_mode()
-    def __call__(self, images: Tensor) -> Tensor:
-        """Return the logits of a batch, computed on the classifier's device.
+    def raw_logits(self, images: Tensor) -> Tensor:
+        """Return the network's logits of a batch, computed on the classifier's device.
 
         Whenever memory runs out, this and all later batches are computed in smaller parts.
         """
@@ -69,7 +133,7 @@ class Classifier:
         while len(rest) or not parts:
             size = min(len(rest), self._max_images or len(rest))
             try:
-                parts.append(self._logits(rest[:size]))
+                parts.append(self._forward(rest[:size]))
                 rest = rest[size:]
                 continue
             except RuntimeError as error:
@@ -79,11 +143,11 @@ class Classifier:
             release_cached_memory(self.device)
         return torch.cat(parts)
 
-    def _logits(self, images: Tensor) -> Tensor:
+    def _forward(self, images: Tensor) -> Tensor:
         inputs = self.normalization.apply(images.to(self.device))
         with deterministic(), autocast(self.precision, self.device):
             logits: Tensor = self.net(inputs)
-        return logits.float() / self.temperature
+        return logits.float()
 
 
 class TtaForward:

@@ -1,47 +1,46 @@
 """The model file: weights, classes, preprocessing, results and provenance in one safetensors file.
 
 It contains tensors and JSON, but no code, and any damage is detected. A file that names a user's
-network does not cause it to be imported.
+network does not cause it to be imported. The tensors of a blend are named members/NAME/...
 
 n images, D features.
 """
 
 import base64
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch import Tensor
 
+from onsight.data.fit import ImageFormat
 from onsight.errors import ModelError
 from onsight.limits import HIDDEN_UNITS
-from onsight.models.catalog import is_user_spec, make_model
-from onsight.models.head import (
-    add_hidden_layer,
-    feature_size,
-    find_head,
-    use_intermediate_layers,
+from onsight.models.members import (
+    MOST_MEMBERS,
+    check_member,
+    is_member_name,
+    put_in_folder,
+    take_from_folder,
 )
 from onsight.models.out_of_distribution import NEAREST, OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
+from onsight.text import joined
 
 FILE_NAME = "model.safetensors"
 
 _FORMAT = "onsight-model"
-_VERSION = 3
-_NAMES_SHOWN = 3
+_VERSION = 4
+_READABLE = (3, 4)  # version 3 has no blends
 _SEEN = "onsight.seen"  # stored beside the weights; no parameter has such a name
 _BANK = "onsight.out_of_distribution"
-# Parameters that a network may create beyond its weights, because it replaces some.
-_SPARE_PARAMETERS, _SPARE_FACTOR = 10_000_000, 2
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,8 @@ class ModelFile:
         uses_all_layers: Whether the head is on intermediate layers too.
         out_of_distribution: The detector of out-of-distribution images, None if there were too few
             images for one.
+        weights_license: The license of the published weights that it was trained from, None if
+            there are none or it is unknown.
     """
 
     model: str
@@ -75,6 +76,104 @@ class ModelFile:
     hidden_units: int = 0
     uses_all_layers: bool = False
     out_of_distribution: OutOfDistributionDetector | None = None
+    weights_license: str | None = None
+
+    @property
+    def format(self) -> ImageFormat:
+        """The format that every image is converted to."""
+        return self.preprocessing.format
+
+    @property
+    def members(self) -> Mapping[str, "ModelFile"]:
+        """Only itself, without a name."""
+        return {"": self}
+
+    def without_tensors(self) -> "ModelFile":
+        """Return the facts alone, for a program whose network has a copy of the tensors."""
+        return replace(self, weights={})
+
+    def in_fp32(self) -> "ModelFile":
+        """Return the file of a network that computes in fp32."""
+        exact = self.preprocessing.model_copy(update={"precision": "fp32"})
+        return replace(self, preprocessing=exact)
+
+
+@dataclass(frozen=True)
+class BlendFile:
+    """Everything needed to use a blend of trained networks, and its origin.
+
+    Attributes:
+        members: One to three model files by name, for the same classes and images of the same
+            size. Their own temperatures and detectors do not count in the blend.
+        member_weights: How much each member counts, by name, with a sum of 1.
+        feature_member: The name of the member whose features `embed`, `similar` and the detector
+            use.
+        results: The results of the run, as JSON values.
+        provenance: The data, settings and versions of the run, as JSON values.
+        seen: `image_keys` of the images that trained or selected any member, int64 (n,).
+        temperature: The divisor of the logarithms of the mean probabilities.
+        out_of_distribution: The detector of out-of-distribution images, if any.
+    """
+
+    members: Mapping[str, ModelFile]
+    member_weights: Mapping[str, float]
+    feature_member: str
+    results: Mapping[str, Any]
+    provenance: dict[str, Any]
+    seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    temperature: float = 1.0
+    out_of_distribution: OutOfDistributionDetector | None = None
+
+    def __post_init__(self) -> None:
+        """Check the members. Raises ValueError."""
+        if not 1 <= len(self.members) <= MOST_MEMBERS:
+            raise ValueError(f"a blend has 1 to {MOST_MEMBERS} members, not {len(self.members)}")
+        for name in self.members:
+            if not is_member_name(name):
+                raise ValueError(f"a member cannot be named {name!r}")
+        if self.feature_member not in self.members:
+            raise ValueError(f"the feature member {self.feature_member!r} is not a member")
+        if self.member_weights.keys() != self.members.keys():
+            raise ValueError("there must be one weight for each member")
+        weights = self.member_weights.values()
+        if not (all(weight > 0 for weight in weights) and math.isclose(sum(weights), 1)):
+            raise ValueError("the members' weights must be above 0 and sum to 1")
+        first, *others = self.members.values()
+        for other in others:
+            if other.classes != first.classes:
+                raise ValueError("the members have different classes")
+            if _packed_format(other) != _packed_format(first):
+                raise ValueError("the members take images of different formats")
+
+    @property
+    def model(self) -> str:
+        """What the blend is, in place of the name of a network."""
+        return f"blend of {joined([file.model for file in self.members.values()])}"
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return next(iter(self.members.values())).classes
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """That of the member with the largest input; others have another size, mean and std."""
+        return max((file.preprocessing for file in self.members.values()), key=_input_pixels)
+
+    @property
+    def format(self) -> ImageFormat:
+        """The format that every image is converted to."""
+        return self.preprocessing.format
+
+    def without_tensors(self) -> "BlendFile":
+        """Return the facts alone, for a program whose networks have copies of the tensors."""
+        files = {name: file.without_tensors() for name, file in self.members.items()}
+        return replace(self, members=files)
+
+    def in_fp32(self) -> "BlendFile":
+        """Return the file of a blend whose networks compute in fp32."""
+        files = {name: file.in_fp32() for name, file in self.members.items()}
+        return replace(self, members=files)
 
 
 def image_keys(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
@@ -82,7 +181,7 @@ def image_keys(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
     return np.ascontiguousarray(digests[:, :8]).view(">i8")[:, 0].astype(np.int64)
 
 
-def save_model(path: Path, file: ModelFile, weights_only: bool = False) -> None:
+def save_model(path: Path, file: ModelFile | BlendFile, weights_only: bool = False) -> None:
     """Write a model file atomically.
 
     Args:
@@ -94,20 +193,17 @@ def save_model(path: Path, file: ModelFile, weights_only: bool = False) -> None:
     Raises:
         DiskError: If the file cannot be written.
     """
+    own_facts, tensors = _blend_parts(file) if isinstance(file, BlendFile) else _model_parts(file)
     facts = {
         "format": _FORMAT,
         "version": _VERSION,
-        "model": file.model,
+        **own_facts,
         "classes": list(file.classes),
-        "image": file.preprocessing.facts(),
         "temperature": file.temperature,
-        "hidden_units": file.hidden_units,
-        "uses_all_layers": file.uses_all_layers,
         "results": file.results,
         "provenance": file.provenance,
     }
     seen = np.sort(file.seen)
-    tensors = dict(file.weights)
     if weights_only:
         facts["seen"] = base64.b64encode(seen.astype("<i8").tobytes()).decode()
     else:
@@ -119,8 +215,13 @@ def save_model(path: Path, file: ModelFile, weights_only: bool = False) -> None:
     write_tensors(path, tensors, facts)
 
 
-def load_model_file(path: str | Path) -> ModelFile:
+def load_model_file(path: str | Path, member: str = "") -> ModelFile | BlendFile:
     """Read a model file, or the model file in a run folder, without running code from it.
+
+    Args:
+        path: The file or folder.
+        member: The name of a member of a blend, to use it alone, with its own temperature. It has
+            a detector only if it is the feature member.
 
     Raises:
         ModelError: If there is none, or it cannot be used.
@@ -131,86 +232,114 @@ def load_model_file(path: str | Path) -> ModelFile:
         if not path.exists():
             raise ModelError(f"{path.parent} has no {FILE_NAME}: it is not a finished run")
     try:
-        weights, facts = read_tensors(path)
+        tensors, facts = read_tensors(path)
     except DamagedFile as error:
         raise ModelError(str(error)) from error
     _check_version(path, facts)
     try:
-        return ModelFile(
-            model=_check_type(facts["model"], str),
-            classes=tuple(_check_type(name, str) for name in _check_type(facts["classes"], list)),
-            preprocessing=Preprocessing.of(_check_type(facts["image"], dict)),
-            results=_check_type(facts["results"], dict),
-            provenance=_check_type(facts["provenance"], dict),
-            seen=_pop_seen(weights, facts),
-            out_of_distribution=_pop_detector(weights, facts.get("out_of_distribution")),
-            weights=weights,
-            temperature=_check_temperature(facts.get("temperature", 1.0)),
-            hidden_units=_check_units(facts.get("hidden_units", 0)),
-            uses_all_layers=_check_type(facts.get("uses_all_layers", False), bool),
-        )
+        file = _read_blend(tensors, facts) if "members" in facts else _read_model(tensors, facts)
     except (KeyError, TypeError, ValueError, ModelError) as error:
         raise ModelError(f"{path} is not a complete Onsight model file: {error}") from error
+    if not member:
+        return file
+    check_member(member, file.members if isinstance(file, BlendFile) else (), path)
+    return file.members[member]
 
 
-def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
-    """Build the trained network in evaluation mode, without changing the random state.
+def _packed_format(file: ModelFile) -> ImageFormat:
+    """Return the format of the images that are kept in memory, whatever the network's input is."""
+    return file.format.for_input(file.format.decoded_size)
 
-    Args:
-        file: The model file.
-        module: The user's network to load the weights into, required if the model is named
-            package.module:callable.
 
-    Raises:
-        ModelError: If the network is required, or the weights do not fit.
-    """
-    if module is None and is_user_spec(file.model):
-        raise ModelError(
-            f"the file was trained with your own code, '{file.model}', which is never imported "
-            f"because a file names it. If you trust it, pass --module {file.model} "
-            "(in Python: module=, the network itself)"
+def _input_pixels(preprocessing: Preprocessing) -> int:
+    return math.prod(preprocessing.input_shape)
+
+
+def _network_facts(file: ModelFile) -> dict[str, Any]:
+    """Return the facts about one network, which each member of a blend has."""
+    return {
+        "model": file.model,
+        "image": file.preprocessing.facts(),
+        "hidden_units": file.hidden_units,
+        "uses_all_layers": file.uses_all_layers,
+        "weights_license": file.weights_license,
+    }
+
+
+def _model_parts(file: ModelFile) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the facts and tensors that a file of one network has and a blend does not."""
+    return _network_facts(file), dict(file.weights)
+
+
+def _blend_parts(file: BlendFile) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the facts and tensors that only the file of a blend has."""
+    members: dict[str, dict[str, Any]] = {}
+    tensors: dict[str, Tensor] = {}
+    for name, member in file.members.items():
+        members[name] = {
+            **_network_facts(member),
+            "temperature": member.temperature,
+            "results": member.results,
+            "weight": file.member_weights[name],
+        }
+        tensors |= put_in_folder(name, member.weights)
+    return {"members": members, "feature_member": file.feature_member}, tensors
+
+
+def _read_common(tensors: dict[str, Tensor], facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that every file has, and remove their tensors."""
+    return {
+        "results": _check_type(facts["results"], dict),
+        "provenance": _check_type(facts["provenance"], dict),
+        "seen": _pop_seen(tensors, facts),
+        "temperature": _check_temperature(facts.get("temperature", 1.0)),
+        "out_of_distribution": _pop_detector(tensors, facts.get("out_of_distribution")),
+    }
+
+
+def _read_network(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields about one network, except its tensors."""
+    return {
+        "model": _check_type(facts["model"], str),
+        "preprocessing": Preprocessing.of(_check_type(facts["image"], dict)),
+        "hidden_units": _check_units(facts.get("hidden_units", 0)),
+        "uses_all_layers": _check_type(facts.get("uses_all_layers", False), bool),
+        "weights_license": _check_type(facts.get("weights_license"), str | None),
+    }
+
+
+def _read_classes(facts: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(_check_type(name, str) for name in _check_type(facts["classes"], list))
+
+
+def _read_model(tensors: dict[str, Tensor], facts: dict[str, Any]) -> ModelFile:
+    return ModelFile(
+        classes=_read_classes(facts),
+        **_read_network(facts),
+        **_read_common(tensors, facts),
+        weights=tensors,
+    )
+
+
+def _read_blend(tensors: dict[str, Tensor], facts: dict[str, Any]) -> BlendFile:
+    common, classes = _read_common(tensors, facts), _read_classes(facts)
+    feature_member = _check_type(facts["feature_member"], str)
+    members, weights = {}, {}
+    for name, known in _check_type(facts["members"], dict).items():
+        members[name] = ModelFile(
+            classes=classes,
+            **_read_network(_check_type(known, dict)),
+            results=_check_type(known["results"], dict),
+            provenance=common["provenance"],
+            weights=take_from_folder(name, tensors),
+            seen=common["seen"],
+            temperature=_check_temperature(known["temperature"]),
+            out_of_distribution=common["out_of_distribution"] if name == feature_member else None,
         )
-    if module is None:
-        with torch.random.fork_rng(devices=[]), limiting_parameters(file.weights, file.model):
-            module = make_model(file.model, file.preprocessing.input_shape, len(file.classes))
-    if file.uses_all_layers:
-        with torch.random.fork_rng(devices=[]):
-            shape, classes = file.preprocessing.input_shape, len(file.classes)
-            module = use_intermediate_layers(module, shape, classes)
-    if file.hidden_units:
-        with torch.random.fork_rng(devices=[]):
-            add_hidden_layer(module, file.hidden_units)
-    _check_weights(file, module)
-    _check_detector(file, module)
-    module.load_state_dict(file.weights)
-    return module.eval()
-
-
-@contextmanager
-def limiting_parameters(weights: Mapping[str, Tensor], name: str) -> Iterator[None]:
-    """Limit the parameters that are created within a block, so that damaged files waste no memory.
-
-    Args:
-        weights: The weights of the file.
-        name: The name of the network.
-
-    Raises:
-        ModelError: As soon as a network has far more parameters than the weights.
-    """
-    limit = _SPARE_PARAMETERS + _SPARE_FACTOR * sum(tensor.numel() for tensor in weights.values())
-    made = 0
-
-    def count(module: nn.Module, parameter_name: str, parameter: nn.Parameter | None) -> None:
-        nonlocal made
-        made += parameter.numel() if parameter is not None else 0
-        if made > limit:
-            raise ModelError(f"the weights are not those of '{name}', which is far larger")
-
-    hook = register_module_parameter_registration_hook(count)
-    try:
-        yield
-    finally:
-        hook.remove()
+        weights[name] = _check_type(known["weight"], float)
+    if sum(len(member.weights) for member in members.values()) != len(tensors):
+        raise ValueError("some tensors belong to none of its members")
+    return BlendFile(members, weights, feature_member, **common)
 
 
 def _check_version(path: Path, facts: Any) -> None:
@@ -222,10 +351,10 @@ def _check_version(path: Path, facts: Any) -> None:
             f"{path} was written by a development version of Onsight before 0.1.0, the last that "
             "can read it: train the model again"
         )
-    if version != _VERSION:
+    if version not in _READABLE:
         raise ModelError(
-            f"{path} has version {version} of the model file, but this Onsight reads version "
-            f"{_VERSION}. Upgrade: pip install -U onsight"
+            f"{path} has version {version} of the model file, but this Onsight reads versions "
+            f"{' and '.join(map(str, _READABLE))}. Upgrade: pip install -U onsight"
         )
 
 
@@ -269,41 +398,8 @@ def _check_units(value: Any) -> int:
     return value
 
 
-def _check_type(value: Any, kind: type[Any]) -> Any:
+def _check_type(value: Any, kind: type[Any] | UnionType) -> Any:
     if not isinstance(value, kind):
-        raise TypeError(f"expected a {kind.__name__}, not {value!r}")
+        name = getattr(kind, "__name__", str(kind))
+        raise TypeError(f"expected a {name}, not {value!r}")
     return value
-
-
-def _check_weights(file: ModelFile, module: nn.Module) -> None:
-    expected = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    actual = {name: tuple(tensor.shape) for name, tensor in file.weights.items()}
-    misfits = [
-        _describe_misfit(name, expected.get(name), actual.get(name))
-        for name in {**expected, **actual}
-        if expected.get(name) != actual.get(name)
-    ]
-    if misfits:
-        more = len(misfits) - _NAMES_SHOWN
-        tail = f"; and {more} more" if more > 0 else ""
-        raise ModelError(
-            f"the weights do not fit '{file.model}': {'; '.join(misfits[:_NAMES_SHOWN])}{tail}"
-        )
-
-
-def _describe_misfit(
-    name: str, expected: tuple[int, ...] | None, actual: tuple[int, ...] | None
-) -> str:
-    if actual is None:
-        return f"{name} is missing"
-    if expected is None:
-        return f"{name} is not part of the network"
-    return f"{name} is {actual}, but the network has {expected}"
-
-
-def _check_detector(file: ModelFile, module: nn.Module) -> None:
-    if file.out_of_distribution is None:
-        return
-    features = file.out_of_distribution.bank.shape[1]
-    if features and (find_head(module) is None or feature_size(module) != features):
-        raise ModelError(f"'{file.model}' does not have the {features:,} features of its file")

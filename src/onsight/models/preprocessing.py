@@ -34,7 +34,7 @@ _JsonList = Field(strict=False)  # JSON has lists in place of tuples
 class Preprocessing(BaseModel):
     """The settings to decode, fit and normalise images, and the precision.
 
-    The fields up to input_size are those of ImageFormat. The mean and std of each channel are for
+    The fields up to decoded_for are those of ImageFormat. The mean and std of each channel are for
     pixels from 0 to 1.
     """
 
@@ -47,6 +47,7 @@ class Preprocessing(BaseModel):
     background: Annotated[tuple[_Byte, _Byte, _Byte], _JsonList]
     pixel_limit: PositiveInt
     input_size: Annotated[tuple[_Side, _Side] | None, _JsonList] = None
+    decoded_for: Annotated[tuple[_Side, _Side] | None, _JsonList] = None
     mean: Annotated[tuple[FiniteFloat, ...], _JsonList]
     std: Annotated[tuple[PositiveFloat, ...], _JsonList]
     precision: Literal["fp32", "bf16", "fp16"]

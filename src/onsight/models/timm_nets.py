@@ -74,6 +74,19 @@ def timm_facts(name: str) -> Any:
         ) from error
 
 
+def published_license(name: str) -> str | None:
+    """Return the license that timm states for a model's published weights, None if unknown.
+
+    Args:
+        name: timm's name of the network.
+
+    Raises:
+        ModelError: If timm does not have the tag in the name.
+    """
+    facts = timm_facts(name)
+    return facts.license if facts and facts.license else None
+
+
 def make_timm(
     name: str, facts: Any, shape: tuple[int, int, int], classes: int, pretrained: bool
 ) -> tuple[nn.Module, LoadedWeights | None]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from onsight.errors import ModelError
 from onsight.models.head import find_heads, start_head_at_zero
+from onsight.models.members import check_member, take_from_folder
 from onsight.models.preprocessing import ExpectedInput, Preprocessing
 from onsight.tensorfile import DamagedFile, read_tensors
 from onsight.text import joined, plural
@@ -83,8 +84,13 @@ class LoadedWeights:
         return "weights: " + "; ".join(parts)
 
 
-def read_weights(path: str | Path) -> WeightsFile:
+def read_weights(path: str | Path, member: str = "") -> WeightsFile:
     """Read a weights file, or the model.safetensors in a folder.
+
+    Args:
+        path: The file or folder.
+        member: The name of a network, if the file is a blend; by default the one whose features
+            are used.
 
     Raises:
         ModelError: If there is none, or it cannot be used.
@@ -95,9 +101,11 @@ def read_weights(path: str | Path) -> WeightsFile:
     if not path.is_file():
         raise ModelError(f"there is no weights file {path}")
     if path.suffix == ".safetensors":
-        return _read_safetensors(path)
+        return _read_safetensors(path, member)
     if path.suffix not in _PICKLED:
         raise ModelError(f"{path} is not a weights file: pass {_KINDS}")
+    if member:
+        check_member(member, (), path)
     wrapper, tensors = _unwrap(path, _unpickle(path))
     source = f"{path} ({wrapper})" if wrapper else str(path)
     return WeightsFile(source, tensors, _read_expected_input(path))
@@ -139,29 +147,37 @@ def head_tensors(net: nn.Module) -> list[str]:
     return [name for name in net.state_dict() if name.startswith(starts)]
 
 
-def _read_safetensors(path: Path) -> WeightsFile:
+def _read_safetensors(path: Path, member: str) -> WeightsFile:
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
         if "facts" in metadata and "sha256" in metadata:
-            return _read_own(path)
+            return _read_own(path, member)
+        if member:
+            check_member(member, (), path)
         # The tensors are memory-mapped, because most callers only need `expected`.
         return WeightsFile(str(path), load_file(path), _read_expected_input(path))
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{path} is truncated, damaged or not safetensors: {error}") from error
 
 
-def _read_own(path: Path) -> WeightsFile:
+def _read_own(path: Path, member: str) -> WeightsFile:
     """Read a model file of Onsight, which contains the preprocessing."""
     try:
         tensors, facts = read_tensors(path)
     except DamagedFile as error:
         raise ModelError(str(error)) from error
+    source, members = str(path), facts.get("members", {})
+    if member or members:
+        member = member or facts.get("feature_member", "")
+        check_member(member, members, path)
+        tensors, facts = take_from_folder(member, tensors), members[member]
+        source = f"member {member} of {path}"
     if not isinstance(facts.get("image"), dict):
         raise ModelError(f"{path} is not the model of a run: pass its model.safetensors")
     weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(_OWN_PREFIX)}
     expected = ExpectedInput.of_run(Preprocessing.of(facts["image"]))
-    return WeightsFile(str(path), weights, expected)
+    return WeightsFile(source, weights, expected)
 
 
 def _unpickle(path: Path) -> Any:

@@ -136,7 +136,9 @@ def gather_per_image(part: PredictionTable, ids: Tensor, world: World) -> Predic
     for name, column in vars(part).items():
         values = torch.from_numpy(column)
         dtype = torch.uint8 if values.dtype == torch.bool else values.dtype
-        whole = torch.zeros(len(ids), dtype=dtype)
+        width = [int(world.agree(size)) for size in values.shape[1:]]  # rank 0 has the first image
+        whole = torch.zeros(len(ids), *width, dtype=dtype)
+        values = values.view(len(values), *width)
         whole[positions] = values.to(dtype)
         columns[name] = world.all_reduce(whole).to(values.dtype).numpy()[kept]
     return PredictionTable(**columns)

@@ -9,10 +9,10 @@ from onsight.data.sources.source import is_memory_name
 from onsight.evaluation.results import ClassResult, Results
 from onsight.limits import FEW_IMAGES
 from onsight.models.catalog import builtin_names, is_user_spec
-from onsight.models.file import FILE_NAME, ModelFile, load_model_file
+from onsight.models.file import FILE_NAME, BlendFile, ModelFile, load_model_file
 from onsight.report.run_files import LenientDict, read_json
 from onsight.report.sentences import is_imbalanced, pair_sentence
-from onsight.text import duration, gib, joined, plural
+from onsight.text import duration, gib, joined, percent, plural
 
 _PAIRS_SHOWN = 5
 _WATT_SECONDS = 3600  # watt-seconds per watt-hour
@@ -24,7 +24,7 @@ class CardSubject:
 
     name: str
     path: Path  # the argument for `onsight predict`
-    file: ModelFile
+    file: ModelFile | BlendFile
     results: Results  # results.json, or without a run folder the results in the model file
     plan: LenientDict  # plan.json
     environment: LenientDict  # environment.json
@@ -85,14 +85,15 @@ def _name_of_file(model: Path) -> str:
 
 def _limits_of_any_classifier(subject: CardSubject) -> Iterator[str]:
     file = subject.file
-    height, width = file.preprocessing.format.model_size
+    image = file.format
+    height, width = map(min, image.model_size, (image.height, image.width))
     yield (
         f"It always predicts one of its {plural(len(file.classes), 'class', 'classes')}: an image "
         "of anything else gets one of these names too, sometimes with high confidence."
     )
     yield (
         f"Every image is reduced to {height}x{width} pixels"
-        + (" in grey" if file.preprocessing.channels == 1 else "")
+        + (" in grey" if image.channels == 1 else "")
         + ", so details that are lost there cannot be recognised."
     )
 
@@ -143,7 +144,46 @@ def _barely_tested_classes(classes: list[ClassResult]) -> Iterator[str]:
 
 
 def _network_facts(subject: CardSubject) -> Iterator[str]:
-    name, config = subject.file.model, subject.config
+    file, config = subject.file, subject.config
+    if isinstance(file, BlendFile):
+        yield from _blend_facts(file)
+        return
+    yield f"Network: {_describe_network(file, subject.results['parameters'])}."
+    yield from _head_facts(file)
+    if config["pretrained"] or config["weights"]:
+        how = "the backbone was frozen" if config["freeze"] else "all of it was fine-tuned"
+        weights = "published weights" if config["pretrained"] else "weights that the user provided"
+        terms = f" ({file.weights_license})" if file.weights_license else ""
+        yield (
+            f"It started from {weights}, whose license{terms} and training data matter too; {how}."
+        )
+    else:
+        yield "It started from random weights."
+
+
+def _blend_facts(file: BlendFile) -> Iterator[str]:
+    yield (
+        f"A blend of {plural(len(file.members), 'network')}, which all classify every image: its "
+        "probabilities are the weighted mean of theirs."
+    )
+    for name, member in file.members.items():
+        height, width = member.format.model_size
+        weight = percent(file.member_weights[name])
+        yield (
+            f"Member `{name}`, with a weight of {weight}: {_describe_network(member)}; its input "
+            f"is {height}x{width} pixels."
+        )
+        yield from _head_facts(member)
+        if member.weights_license:
+            yield (
+                f"It started from published weights, whose license ({member.weights_license}) and "
+                "training data matter too."
+            )
+
+
+def _describe_network(file: ModelFile, parameters: int | None = None) -> str:
+    """Describe a network; without the number of its parameters, all its numbers are counted."""
+    name = file.model
     origin = (
         "a user-defined network"
         if is_user_spec(name)
@@ -151,20 +191,16 @@ def _network_facts(subject: CardSubject) -> Iterator[str]:
         if name in builtin_names()
         else "from timm"
     )
-    count = sum(tensor.numel() for tensor in subject.file.weights.values())
-    size = subject.results["parameters"]
-    yield f"Network: `{name}`, {origin}, with {plural(size or count, 'parameter')}."
-    if subject.file.uses_all_layers:
+    count = sum(tensor.numel() for tensor in file.weights.values())
+    return f"`{name}`, {origin}, with {plural(parameters or count, 'parameter')}"
+
+
+def _head_facts(file: ModelFile) -> Iterator[str]:
+    if file.uses_all_layers:
         yield "Its head receives features of intermediate layers, not only of the last one."
-    if subject.file.hidden_units:
-        units = plural(subject.file.hidden_units, "unit")
+    if file.hidden_units:
+        units = plural(file.hidden_units, "unit")
         yield f"Its head has a hidden layer of {units}, added by Onsight."
-    if config["pretrained"] or config["weights"]:
-        how = "the backbone was frozen" if config["freeze"] else "all of it was fine-tuned"
-        weights = "published weights" if config["pretrained"] else "weights that the user provided"
-        yield f"It started from {weights}, whose license and training data matter too; {how}."
-    else:
-        yield "It started from random weights."
 
 
 def _run_facts(subject: CardSubject) -> Iterator[str]:

@@ -86,7 +86,7 @@ def read_held_out(path: Path, name: str) -> HeldOutPredictions:
         predicted=predicted,
         probability=probability,
         seen=frozenset(_digest_texts(file.seen)),
-        format=file.preprocessing.format,
+        format=file.format,
         data=str(file.provenance.get("data", "")),
         config=drop_retired(file.provenance.get("config") or {}),
         results=read_json(path / "results.json") or LenientDict(),

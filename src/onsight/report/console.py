@@ -157,6 +157,32 @@ class Reporter:
             yield Bar(self.console, title, total, live, unit)
 
 
+class PartReporter(Reporter):
+    """Reports one of several trainings, with its name before every line."""
+
+    def __init__(self, reporter: Reporter, name: str) -> None:
+        super().__init__(reporter.console)
+        self.reporter = reporter
+        self.name = name
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        self.reporter.say(f"{self.name}: {text}")
+
+    def warn(self, text: str) -> None:
+        """Print one line that deserves attention."""
+        self.reporter.warn(f"{self.name}: {text}")
+
+    def choice(self, name: str, choice: Choice[Any]) -> None:
+        """Print nothing, as the choices of every training would hide the rest."""
+
+    @contextmanager
+    def bar(self, title: str, total: int | None, unit: str = "images") -> Iterator[Bar]:
+        """Show a progress bar."""
+        with self.reporter.bar(f"{self.name}, {title}", total, unit) as bar:
+            yield bar
+
+
 class SilentReporter(Reporter):
     """Prints nothing."""
 

@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from itertools import cycle
 from typing import Any
 
 import matplotlib
@@ -86,6 +87,38 @@ def accuracy_curve(epochs: Rows) -> str:
             axes.legend(loc="lower right")
 
     return _draw("accuracy", (4.1, 2.8), paint, "Validation accuracy by epoch with its 95% CI")
+
+
+def member_curves(histories: Mapping[str, Rows]) -> str:
+    """Plot the validation accuracy of several models by the time spent on training, as SVG.
+
+    Args:
+        histories: The epochs of each model, in the order in which the models were trained.
+    """
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.set_xlabel("seconds of training")
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        styles = cycle(zip((_FIRST, _SECOND, _INK), ("-", "--", ":"), strict=True))
+        begun = 0.0
+        for (name, epochs), (colour, style) in zip(histories.items(), styles, strict=False):
+            ends = begun + np.cumsum(_column(epochs, "seconds"))
+            points = [
+                (end, row["validation_accuracy"])
+                for end, row in zip(ends, epochs, strict=True)
+                if row.get("validation_accuracy") is not None
+            ]
+            begun = ends[-1] if len(ends) else begun
+            if points:
+                marker = "o" if len(points) <= 30 else ""
+                axes.plot(
+                    *zip(*points, strict=True), style, color=colour, marker=marker, label=name
+                )
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="lower right")
+
+    return _draw("members", (6.2, 2.8), paint, "Validation accuracy of each model over time")
 
 
 def learning_rate_curve(epochs: Rows) -> str:

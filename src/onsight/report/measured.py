@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from onsight.evaluation.results import (
     CalibrationBin,
     ClassResult,
     EpochRow,
+    MemberResult,
     Results,
     sort_by_recall,
 )
@@ -209,6 +210,27 @@ def training_curves(epochs: list[EpochRow] | None, best_epoch: int | None) -> Tr
     ]
     best = next((row for row in epochs if row["epoch"] == best_epoch), None)
     return TrainingCurves(drawn, epochs, _find_overfitting(epochs), best)
+
+
+@dataclass(frozen=True)
+class TrainedMembers:
+    """The models that a run trained, of which its model consists."""
+
+    rows: list[MemberResult]
+    main: str  # the one with the largest weight
+    figure: str  # accuracy over time
+
+
+def trained_members(
+    results: Results, histories: Mapping[str, list[EpochRow] | None]
+) -> TrainedMembers | None:
+    """Return the models of a run that trained several, or None."""
+    rows = results["members"]
+    if not rows:
+        return None
+    main = max(rows, key=lambda row: row["weight"])["name"]
+    epochs = {row["name"]: histories.get(row["name"]) or [] for row in rows}
+    return TrainedMembers(rows, main, figures.member_curves(epochs))
 
 
 def _find_overfitting(epochs: list[EpochRow]) -> EpochRow | None:

@@ -70,6 +70,9 @@ def _read_run(run: Path) -> dict[str, Any]:
         **{name: read_json(run / name) for name in json_files},
         "export": [read_json(path) for path in sorted(run.glob("export/*.proof.json"))],
         "metrics.jsonl": read_epochs(run / "metrics.jsonl"),
+        "members": {
+            path.parent.name: read_epochs(path) for path in run.glob("members/*/metrics.jsonl")
+        },
         "decisions.jsonl": read_accumulated(run / "decisions.jsonl"),
         "problems.csv": read_csv(run / "problems.csv"),
         "config.toml": read_toml_text(run / "config.toml"),
@@ -82,6 +85,9 @@ def _page_variables(run: Path, contents: Mapping[str, Any]) -> dict[str, object]
     saved = contents["results.json"]
     results = cast(Results, saved or LenientDict())  # any value may be None if the file is broken
     classes = results["classes"] or []
+    histories = contents["members"] or {}
+    members = measured.trained_members(results, histories)
+    epochs = histories.get(members.main) if members else contents["metrics.jsonl"]
     return {
         "name": run.resolve().name,
         "finished": saved is not None,
@@ -93,7 +99,8 @@ def _page_variables(run: Path, contents: Mapping[str, Any]) -> dict[str, object]
         "learning_curve": measured.learning_curve_figure(results),
         "confusions": measured.frequent_confusions(run, results["confusion"], classes),
         "gallery": load_gallery(run, contents[GALLERY_FILE]),
-        "curves": measured.training_curves(contents["metrics.jsonl"], results["best_epoch"]),
+        "members": members,
+        "curves": measured.training_curves(epochs, results["best_epoch"]),
         "matrix": measured.confusion_matrix(results["confusion"], classes),
         "calibration": measured.calibration(results),
         "previous": contents["the previous run"],

@@ -33,6 +33,7 @@ class DeploymentOptions(BaseModel):
     cpus: float = Field(1, ge=0)
     gpus: float = Field(0, ge=0)
     device: str = "auto"
+    member: str = ""  # of a blend, to serve it alone
     host: str = "127.0.0.1"  # where Ray's proxy listens; decides whether a token is required
     allow_host: str = ""
     token_file: str = ""
@@ -65,7 +66,7 @@ def make_replica(options: DeploymentOptions) -> ASGIApp:
     """Load the models and return the web application, in a replica's process."""
     metrics, limits = ServerMetrics(), Limits()
     decoders = ThreadPoolExecutor(usable_cores(), "decode", yield_to_clients)
-    load_model = partial(load, device=options.device)
+    load_model = partial(load, device=options.device, member=options.member)
     registry = ModelRegistry([Path(options.model)], load_model, decoders, limits.queued, metrics)
     registry.load_all()
     return make_app(registry, make_access(options), limits, metrics)

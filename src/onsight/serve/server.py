@@ -40,7 +40,13 @@ _HEADER_OVERHEAD = 4  # bytes around a header's name and value
 
 
 def serve(
-    models: Sequence[Path], access: Access, limits: Limits, *, device: str, module: str | None
+    models: Sequence[Path],
+    access: Access,
+    limits: Limits,
+    *,
+    device: str,
+    module: str | None,
+    member: str,
 ) -> None:
     """Serve models until a signal stops the server.
 
@@ -49,8 +55,11 @@ def serve(
     access.check()
     if module and len(models) > 1:
         raise ConfigError("--module is the network of one model: name one MODEL with it")
+    if member and len(models) > 1:
+        raise ConfigError("--member chooses a network of one model: name one MODEL with it")
+    load_model = partial(load, device=device, module=module, member=member)
     with listen(access) as listener:
-        run(listener, models, partial(load, device=device, module=module), access, limits)
+        run(listener, models, load_model, access, limits)
 
 
 def run(

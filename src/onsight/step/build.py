@@ -56,6 +56,7 @@ def make_net(
             len(dataset.classes),
             pretrained=config.pretrained,
             weights=config.weights,
+            member=config.member,
             report=announce,
         )
         if config.freeze and config.loss == "cross-entropy":
@@ -63,7 +64,7 @@ def make_net(
     else:
         check_output(module, shape, len(dataset.classes), config.model)
         if config.weights:
-            announce(load_weights(module, config.weights))
+            announce(load_weights(module, config.weights, config.member))
     if config.freeze:
         freeze_backbone(module)
     return set_memory_format(module, shape, device, config.memory_format)

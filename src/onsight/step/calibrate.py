@@ -17,14 +17,13 @@ from onsight.config import Config
 from onsight.data.loader import BatchSource, Loader, find_positions
 from onsight.errors import ModelError
 from onsight.evaluation.out_of_distribution import choose_detector
-from onsight.evaluation.predictions import BATCH_SIZE, evaluation_batch_size
+from onsight.evaluation.predictions import BATCH_SIZE, HeldOutLogits, evaluation_batch_size
 from onsight.evaluation.temperature import choose_temperature
 from onsight.features.feature_pass import logits_and_features
-from onsight.models.classifier import Classifier, autocast
+from onsight.models.classifier import Classifier, ImageClassifier, autocast
 from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.ranks.world import World
 
-TEMPERATURE_IMAGES = 4096  # enough for one number
 DETECTOR_IMAGES = 1000  # of the training and of the validation images
 RECALIBRATION_IMAGES = 1024
 
@@ -34,29 +33,29 @@ RECALIBRATION_IMAGES = 1024
 _LAGGING_STEPS = 200
 
 
-def fit_temperature_on_images(
-    classifier: Classifier, images: BatchSource, ids: Tensor, world: World
-) -> Choice[float]:
-    """Set the classifier's temperature, fitted on the images with these ids (n,).
+def compute_held_out_logits(
+    classifier: ImageClassifier, images: BatchSource, ids: Tensor, world: World
+) -> HeldOutLogits:
+    """Compute the logits of the images with these ids (n,); each rank computes its share.
 
-    Each rank computes its share, and all use the first rank's result.
+    The classifier must have no temperature yet.
     """
     logits = _compute_rows(classifier, images, ids, world, classifier, "fitting the temperature")
-    return fit_temperature_on_logits(classifier, logits, images.labels_of(ids).cpu(), world)
+    return HeldOutLogits(ids, logits, images.labels_of(ids).cpu())
 
 
-def fit_temperature_on_logits(
-    classifier: Classifier, logits: Tensor, labels: Tensor, world: World
+def calibrate_temperature(
+    classifier: ImageClassifier, held_out: HeldOutLogits, world: World
 ) -> Choice[float]:
-    """Set the classifier's temperature, fitted on logits (n, K) and labels (n,) of every rank."""
-    choice = choose_temperature(logits, labels)
+    """Set the classifier's temperature, fitted on the first rank; every rank has the logits."""
+    choice = choose_temperature(held_out.logits, held_out.labels)
     temperature = torch.tensor(choice.value if world.is_main else 0.0, dtype=torch.float64)
     classifier.temperature = world.all_reduce(temperature).item()
     return choice
 
 
 def fit_detector_on_images(
-    classifier: Classifier, images: BatchSource, seen: Tensor, held_out: Tensor, world: World
+    classifier: ImageClassifier, images: BatchSource, seen: Tensor, held_out: Tensor, world: World
 ) -> Choice[OutOfDistributionDetector | None]:
     """Set the classifier's out-of-distribution detector, fitted on images.
 
@@ -72,7 +71,7 @@ def fit_detector_on_images(
 
     def compute_features(batch: Tensor) -> Tensor:
         try:
-            return logits_and_features(classifier, batch)[1]
+            return logits_and_features(classifier.feature_member, batch)[1]
         except ModelError:  # the network does not end in a linear layer
             return torch.zeros(len(batch), 0)
 
@@ -84,7 +83,7 @@ def fit_detector_on_images(
 
 
 def fit_detector_on_features(
-    classifier: Classifier, seen: Tensor, held_out: Tensor, world: World
+    classifier: ImageClassifier, seen: Tensor, held_out: Tensor, world: World
 ) -> Choice[OutOfDistributionDetector | None]:
     """Set the classifier's out-of-distribution detector, fitted on features (n, D) of every rank.
 
@@ -103,7 +102,7 @@ def fit_detector_on_features(
 
 
 def _compute_rows(
-    classifier: Classifier,
+    classifier: ImageClassifier,
     images: BatchSource,
     ids: Tensor,
     world: World,

@@ -10,7 +10,6 @@ from onsight.config import Config
 
 HEAD_SHARE = 0.4  # of a budget, for fitting the head before fine-tuning
 
-_MIN_EPOCHS = 1.0  # of fine-tuning; with fewer, the time is better spent on the head
 _LAYER_DECAY = 0.9
 _CROP_AREA = 0.8
 _AVERAGED_FRACTION = 1 / 3  # of all steps
@@ -63,18 +62,3 @@ def choose_average(config: Config, steps: int) -> Choice[float]:
         return Choice(config.ema, "set by you")
     decay = 1 - 1 / max(2.0, _AVERAGED_FRACTION * steps)
     return Choice(round(min(_MAX_DECAY, decay), 5), f"over a third of about {steps:,} steps")
-
-
-def choose_freezing(image_seconds: float, seconds: float, images: int) -> Choice[bool]:
-    """Choose whether a budget's time is better spent on the head alone.
-
-    Args:
-        image_seconds: Of a training step, per image.
-        seconds: For the head and fine-tuning.
-        images: Of the training split.
-    """
-    epochs = (1 - HEAD_SHARE) * seconds / (image_seconds * images)
-    reason = f"after the head there is time for {epochs:.1f} epochs of fine-tuning"
-    if epochs < _MIN_EPOCHS:
-        return Choice(True, f"{reason}: the head gets all of it", epochs)
-    return Choice(False, reason, epochs)

@@ -108,7 +108,7 @@ class Schedule:
     @classmethod
     def of(cls, config: Config) -> "Schedule":
         """Return the schedule of a config."""
-        return cls(config.schedule, config.learning_rate, config.warmup_epochs, config.epochs)
+        return cls(config.schedule, config.learning_rate, config.warmup_epochs, config.epoch_count)
 
     def factor(self, position: int, total_steps: int) -> float:
         """Return the learning rate at a position of the schedule, as a fraction of its peak."""

@@ -43,10 +43,21 @@ class Decisions:
         self.header: Mapping[str, Any] | None = None
         self.values = self._read(folder) if folder else {}
 
-    def of_fold(self, fold: int, folder: Path) -> "Decisions":
-        """Return the decisions of one of the trainings of a cross-validation."""
-        repeated = self.repeated_run / "folds" / str(fold) if self.repeated_run else None
+    def of_part(self, folder: Path) -> "Decisions":
+        """Return the decisions of one of the run's trainings, whose folder is in this one."""
+        repeated = None
+        if self.repeated_run and self.folder:
+            repeated = self.repeated_run / folder.relative_to(self.folder)
         return Decisions(folder, self.world, is_timed=self.is_timed, repeated_run=repeated)
+
+    def recall(self, name: str) -> Any:
+        """Return the decision on record here or of the run to repeat; None if there is none.
+
+        Before `begin`, it is not known whether that run's images are the same.
+        """
+        if name not in self.values and self.repeated_run:
+            return self._read(self.repeated_run).get(name)
+        return self.values.get(name)
 
     def begin(self, header: Mapping[str, Any]) -> list[str]:
         """Take over the decisions of the run to repeat, if they depend on the same.

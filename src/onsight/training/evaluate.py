@@ -9,7 +9,7 @@ from onsight.data.loader import Batch, Loader
 from onsight.evaluation.out_of_distribution import evaluate_with_scores
 from onsight.evaluation.predictions import PredictionTable, evaluate_batches, evaluation_batch_size
 from onsight.evaluation.results import FoldResult
-from onsight.models.classifier import Classifier, TtaForward
+from onsight.models.classifier import ImageClassifier, TtaForward
 from onsight.ranks.ddp import gather_per_image
 from onsight.ranks.world import World
 
@@ -31,7 +31,7 @@ class Evaluation:
     folds: tuple[FoldResult, ...] = ()
 
 
-def evaluate(classifier: Classifier, dataset: Dataset, tta: str, world: World) -> Evaluation:
+def evaluate(classifier: ImageClassifier, dataset: Dataset, tta: str, world: World) -> Evaluation:
     """Predict the test images, or the validation images if there are no test images.
 
     Args:
@@ -46,7 +46,7 @@ def evaluate(classifier: Classifier, dataset: Dataset, tta: str, world: World) -
     split = TEST if (dataset.splits == TEST).any() else VALIDATION
     ids = dataset.ids(split)
     device = classifier.device
-    batch_size = evaluation_batch_size(device, dataset.format.model_size)
+    batch_size = evaluation_batch_size(device, classifier.input_size(dataset.images.shape[:2]))
     loader = Loader(dataset.images, ids, batch_size, device, world.rank, world.size)
 
     def batches() -> Iterator[Batch]:

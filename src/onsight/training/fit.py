@@ -12,7 +12,7 @@ from onsight.config import Config
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.deadline import Deadline
-from onsight.evaluation.predictions import evaluation_batch_size
+from onsight.evaluation.predictions import HeldOutLogits, evaluation_batch_size, held_out_logits
 from onsight.evaluation.results import EpochRow
 from onsight.features.choose_head import LearningCurvePoint
 from onsight.features.feature_pass import SharedFeatures
@@ -27,12 +27,11 @@ from onsight.step.build import make_net, make_update
 from onsight.step.calibrate import (
     DETECTOR_IMAGES,
     RECALIBRATION_IMAGES,
-    TEMPERATURE_IMAGES,
+    calibrate_temperature,
+    compute_held_out_logits,
     count_recalibrated_steps,
     fit_detector_on_features,
     fit_detector_on_images,
-    fit_temperature_on_images,
-    fit_temperature_on_logits,
 )
 from onsight.text import fixed_percent, joined, percent
 from onsight.training.checkpoint import load_weights
@@ -67,6 +66,7 @@ class Trained:
         temperature: The classifier's, with its reason.
         out_of_distribution: Its detector, with the reason.
         seconds: By phase.
+        held_out: Its logits of validation images.
         fitted: Images a frozen network's head was fitted on, if validation images are among them.
         fewer: What that head achieved with fewer images, if known.
     """
@@ -76,6 +76,7 @@ class Trained:
     temperature: Choice[float]
     out_of_distribution: Choice[OutOfDistributionDetector | None]
     seconds: dict[str, float]
+    held_out: HeldOutLogits
     fitted: int = 0
     fewer: tuple[LearningCurvePoint, ...] = ()
 
@@ -110,17 +111,22 @@ def fit(planned: PlannedRun, shared: Shared, job: RunJob) -> Trained:
         if config.freeze:
             return _without_training(planned, net, head, shared, job)
     with stop_on_signals(job.world.stop):
-        classifier, progress = _train_layers(planned, net, head, shared, job)
+        classifier, progress, held_out = _train_layers(planned, net, head, shared, job)
     job.world.wait_for_first_rank("best weights")
     load_weights(job.folder.best_weights, classifier.net)
     seconds = {"training": progress.training_seconds, "validation": progress.validation_seconds}
-    return _calibrate(classifier, progress, seconds, planned, job)
+    return _calibrate(classifier, progress, held_out, seconds, planned, job)
 
 
 def _train_layers(
     planned: PlannedRun, net: nn.Module, head: FittedHead | None, shared: Shared, job: RunJob
-) -> tuple[Classifier, Progress]:
-    """Train all layers until the pacer ends it; return the classifier with its last weights."""
+) -> tuple[Classifier, Progress, HeldOutLogits | int]:
+    """Train all layers until the pacer ends it.
+
+    Returns:
+        The classifier with its last weights, how far training came, and the validation logits of
+        its best weights; or, if those are not known, of how many images they are to be computed.
+    """
     config, deadline = planned.config, job.deadline
 
     def write_epoch(classifier: Classifier, row: EpochRow) -> None:
@@ -170,7 +176,8 @@ def _train_layers(
             )
             _interpolate(trainer, interpolation, FRACTIONS[:count], images, job.reporter)
         trainer.finish()
-    return trainer.classifier, progress
+    best = trainer.best_validation
+    return trainer.classifier, progress, images if best is None else held_out_logits(best)
 
 
 def _time_saving(trainer: Trainer) -> float:
@@ -227,7 +234,7 @@ def _make_trainer(
         job.folder.path if world.is_main else None,
         shared.loggers,
         job.decisions,
-        config.epochs if _trains_by_epochs(job) else 0,
+        config.epoch_count if _trains_by_epochs(job) else 0,
         config.log_every_steps,
     )
     update = make_update(
@@ -264,7 +271,7 @@ def _make_pacer(
     steps_per_epoch = data.loader.steps
     if _trains_by_epochs(job):
         all_images = max(len(loader.ids) for loader in data.watched.values())
-        return EpochPacer(config.epochs, steps_per_epoch, all_images, config.patience_epochs)
+        return EpochPacer(config.epoch_count, steps_per_epoch, all_images, config.patience_epochs)
     evaluated = len(data.watched) * images
     if data.recalibrated_steps:
         evaluated += min(RECALIBRATION_IMAGES, len(data.loader.ids))
@@ -298,7 +305,7 @@ def _announcing_weights(
 
     def announce(loaded: LoadedWeights) -> None:
         reporter.say(loaded.sentence)
-        expected = expected_input(config.model, config.weights)
+        expected = expected_input(config.model, config.weights, config.member)
         differences = expected.describe_differences(size, config.fit) if expected else ""
         if differences:
             reporter.say(differences)
@@ -327,9 +334,9 @@ def _without_training(
         progress.add_row(head.row)
         log.log_epoch(head.row)
     # The temperature is that of the head which has not learned from validation images.
-    temperature = fit_temperature_on_logits(
-        classifier, head.validation_logits, head.validation_labels, job.world
-    )
+    validation_ids = data.dataset.ids(VALIDATION)[: len(head.validation_logits)]
+    held_out = HeldOutLogits(validation_ids, head.validation_logits, head.validation_labels)
+    temperature = calibrate_temperature(classifier, held_out, job.world)
     detector = fit_detector_on_features(
         classifier, head.training_features, head.validation_features, job.world
     )
@@ -337,41 +344,46 @@ def _without_training(
         set_head(classifier.net, head.refit_head)
     seconds = {"training": head.seconds}
     return Trained(
-        classifier, progress, temperature, detector, seconds, head.refit_images, head.learning_curve
+        classifier,
+        progress,
+        temperature,
+        detector,
+        seconds,
+        held_out,
+        head.refit_images,
+        head.learning_curve,
     )
 
 
 def _calibrate(
     classifier: Classifier,
     progress: Progress,
+    held_out: HeldOutLogits | int,
     seconds: dict[str, float],
     planned: PlannedRun,
     job: RunJob,
 ) -> Trained:
-    """Fit the temperature and the out-of-distribution detector, on as many images as fit."""
+    """Fit the temperature, and the out-of-distribution detector on as many images as fit."""
     begun = time.perf_counter()
     dataset, image_seconds = planned.dataset, planned.estimates.image_seconds
 
-    def count_images(purpose: str, most: int, passes: int) -> int:
+    reserved_seconds = job.deadline.release("detector")
+
+    def count_detector_images() -> int:
         """As many as time is set aside for, or fewer if images have become slower since then."""
-        reserved_seconds = job.deadline.release(purpose)
-
-        def count_in_time() -> int:
-            if not image_seconds:
-                return most
-            seconds = max(0.0, min(reserved_seconds, job.deadline.remaining()))
-            return min(most, int(seconds / (passes * image_seconds) + _ROUNDING))
-
-        return job.decisions.decide(f"{purpose} images", count_in_time)
+        if not image_seconds:
+            return DETECTOR_IMAGES
+        seconds = max(0.0, min(reserved_seconds, job.deadline.remaining()))
+        return min(DETECTOR_IMAGES, int(seconds / (2 * image_seconds) + _ROUNDING))
 
     validation, training = dataset.ids(VALIDATION), dataset.ids(TRAIN)
-    count = count_images("temperature", TEMPERATURE_IMAGES, 1)
-    temperature = fit_temperature_on_images(
-        classifier, dataset.images, validation[:count], job.world
-    )
-    count = count_images("detector", DETECTOR_IMAGES, 2)
+    if isinstance(held_out, int):
+        ids = validation[:held_out]
+        held_out = compute_held_out_logits(classifier, dataset.images, ids, job.world)
+    temperature = calibrate_temperature(classifier, held_out, job.world)
+    count = job.decisions.decide("detector images", count_detector_images)
     detector = fit_detector_on_images(
         classifier, dataset.images, training[:count], validation[:count], job.world
     )
     seconds["calibration"] = time.perf_counter() - begun
-    return Trained(classifier, progress, temperature, detector, seconds)
+    return Trained(classifier, progress, temperature, detector, seconds, held_out)

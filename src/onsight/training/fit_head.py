@@ -202,6 +202,7 @@ class _FeatureLoader:
         self, config: Config, data: TrainingData, net: nn.Module, job: Job, shared: SharedFeatures
     ) -> None:
         self.data, self.job, self.shared = data, job, shared
+        self.model = config.model
         self.classifier = Classifier(net, data.normalization, config.precision, data.device)
         self.time_share = 1.0 if config.freeze else HEAD_SHARE
         self.store = FeatureStore(find_cache_folder(config.cache_folder))
@@ -286,7 +287,9 @@ class _FeatureLoader:
         dataset = self.data.dataset
         digests = torch.from_numpy(dataset.pack.digests)[ids]
         key = features_key(self.classifier, dataset.format, digests, view, for_head=True)
-        kind = view, self.classifier.normalization, self.classifier.precision
+        classifier = self.classifier  # its backbone has the weights that the run starts from
+        net = self.model, type(classifier.net), dataset.format
+        kind = net, view, classifier.normalization, classifier.precision
 
         def load_shared() -> Tensor:
             return self.shared.get(kind, ids, lambda rest: self._compute(rest, view, deadline))

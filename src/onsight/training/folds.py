@@ -2,60 +2,46 @@
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from onsight.errors import DataError
 from onsight.evaluation.metrics import proportion_with_interval
-from onsight.evaluation.predictions import PredictionTable
+from onsight.evaluation.predictions import PredictionTable, concatenate_tables
 from onsight.evaluation.results import FoldResult
 from onsight.ranks.world import World
-from onsight.report.console import Bar, Reporter
+from onsight.report.console import PartReporter
 from onsight.tensorfile import read_tensors, write_tensors
 from onsight.text import duration, fixed_percent, plural
 from onsight.training.evaluate import Evaluation, evaluate
 from onsight.training.fit import Shared, Trained, fit
 from onsight.training.job import RunJob
 from onsight.training.loggers.logger import LoggedRun
-from onsight.training.loggers.loggers import Loggers, open_loggers
+from onsight.training.loggers.loggers import closing_loggers
 from onsight.training.place import PlannedRun
 from onsight.training.run_folder import RunFolder
 from onsight.tune.training_data import data_key, make_normalization
 
+# Of the time left, for a fold of a frozen network: the first computes features for all others.
+_FROZEN_FRACTION = 0.6
 
-class FoldReporter(Reporter):
-    """Adds the name of the fold to bars and warnings, and drops all other lines."""
 
-    def __init__(self, reporter: Reporter, name: str) -> None:
-        super().__init__(reporter.console)
-        self.reporter = reporter
-        self.name = name
+class FoldReporter(PartReporter):
+    """Drops all lines but warnings, as there would be a line for every epoch of every fold."""
 
     def say(self, text: str) -> None:
-        """Print nothing, as there would be a line for every epoch of every fold."""
-
-    def warn(self, text: str) -> None:
-        """Print one line that deserves attention."""
-        self.reporter.warn(f"{self.name}: {text}")
-
-    @contextmanager
-    def bar(self, title: str, total: int | None, unit: str = "images") -> Iterator[Bar]:
-        """Show a progress bar."""
-        with self.reporter.bar(f"{self.name}, {title}", total, unit) as bar:
-            yield bar
+        """Print nothing."""
 
 
 def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluation:
     """Train a model for each fold on the other folds, and evaluate it on the images of the fold.
 
     Folds that were evaluated before an interruption are not repeated. With a deadline, each fold
-    and the final model get an equal share of the time.
+    and the final model get an equal share of the time, unless the network is frozen.
 
     Args:
         planned: The run.
@@ -78,7 +64,7 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
         folder = job.folder.for_fold(fold)
         part = _load_evaluation(held_out, folder, job.world)
         if part is None:
-            fold_job = _make_fold_job(job, fold, folder, name, 1 / (folds + 2 - fold))
+            fold_job = _make_fold_job(job, fold, folder, name, _time_fraction(fold, planned))
             part = _evaluate_fold(fold, held_out, shared, fold_job)
         else:
             job.deadline.add_elapsed(part.folds[0]["seconds"])
@@ -89,6 +75,13 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
     return _pool(parts)
 
 
+def _time_fraction(fold: int, planned: PlannedRun) -> float:
+    """Return which part of the time left a fold may use."""
+    if planned.config.freeze:
+        return _FROZEN_FRACTION
+    return 1 / (planned.dataset.folds.value + 2 - fold)
+
+
 def _make_fold_job(job: RunJob, fold: int, folder: RunFolder, name: str, fraction: float) -> RunJob:
     if job.world.is_main:
         folder.make_checkpoints()
@@ -97,7 +90,7 @@ def _make_fold_job(job: RunJob, fold: int, folder: RunFolder, name: str, fractio
         folder=folder,
         reporter=FoldReporter(job.reporter, name),
         deadline=job.deadline.part(fraction),
-        decisions=job.decisions.of_fold(fold, folder.path),
+        decisions=job.decisions.of_part(folder.path),
     )
 
 
@@ -116,7 +109,11 @@ def _hold_out(planned: PlannedRun, fold: int) -> PlannedRun:
 
 def _evaluate_fold(fold: int, planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluation:
     job.begin_decisions(planned.data_key)
-    with _fold_logging(planned, shared, job) as loggers:
+    # TensorBoard files go into the fold's folder; other loggers only get the final model.
+    names = [name for name in planned.config.loggers if name == "tensorboard"]
+    with closing_loggers(names if job.world.is_main else [], job.reporter) as loggers:
+        data = shared.provenance["data"]
+        loggers.start(LoggedRun(job.folder.path, data, planned.config.model_dump()))
         trained = fit(planned, replace(shared, loggers=loggers), job)
     begun = time.perf_counter()
     evaluation = evaluate(trained.classifier, planned.dataset, planned.config.tta, job.world)
@@ -126,15 +123,6 @@ def _evaluate_fold(fold: int, planned: PlannedRun, shared: Shared, job: RunJob) 
     if job.world.is_main:
         _save_evaluation(evaluation, job.folder, planned.data_key)
     return evaluation
-
-
-def _fold_logging(
-    planned: PlannedRun, shared: Shared, job: RunJob
-) -> AbstractContextManager[Loggers]:
-    """Log a fold to TensorBoard files in its folder; other loggers only get the final model."""
-    names = [name for name in planned.config.loggers if name == "tensorboard"]
-    run = LoggedRun(job.folder.path, shared.provenance["data"], planned.config.model_dump())
-    return open_loggers(names if job.world.is_main else [], run, job.reporter)
 
 
 def _make_row(
@@ -203,16 +191,8 @@ def _pool(parts: Sequence[Evaluation]) -> Evaluation:
     """Combine the predictions of all folds."""
     views = [part.views for part in parts if part.views]
     return Evaluation(
-        _concatenate([part.per_image for part in parts]),
-        _concatenate(views) if views else None,
+        concatenate_tables([part.per_image for part in parts]),
+        concatenate_tables(views) if views else None,
         "folds",
         tuple(row for part in parts for row in part.folds),
     )
-
-
-def _concatenate(tables: Sequence[PredictionTable]) -> PredictionTable:
-    """Concatenate tables, and sort the rows by image number."""
-    parts = [asdict(table) for table in tables]
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    order = np.argsort(columns["ids"])
-    return PredictionTable(**{name: values[order] for name, values in columns.items()})

@@ -23,16 +23,17 @@ from onsight.report.console import Reporter, SilentReporter
 from onsight.training.decisions import Decisions
 from onsight.training.request import Request
 from onsight.training.run_folder import (
-    CONFIG,
     RunFolder,
     choose_run_folder,
     claim_folder,
     share_folder,
     write_job_id,
 )
-from onsight.tune.budget import Budget
 from onsight.tune.plan import choose_threads
 from onsight_explain.python_process import seconds_since_start
+
+_CLOSING_FRACTION = 0.9  # of the seconds that starting took
+_MIN_CLOSING_SECONDS = 1.5
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,6 @@ class Job:
         world: The ranks.
         deadline: When the run must have ended.
         decisions: The record of what depended on time or memory.
-        spending: How much time choosing and fitting may use.
         phases: Seconds by phase.
         is_planned: Whether a run that is resumed has already decided how to train.
     """
@@ -57,14 +57,8 @@ class Job:
     world: World = field(default_factory=World)
     deadline: Deadline = field(default_factory=Deadline)
     decisions: Decisions = field(default_factory=Decisions)
-    spending: Budget | None = None
     phases: dict[str, float] = field(default_factory=dict)
     is_planned: bool = False
-
-    @property
-    def budget(self) -> Budget | None:
-        """How much time choosing and fitting may use; None without a deadline."""
-        return self.spending if self.deadline.is_set else None
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -91,7 +85,7 @@ class RunJob(Job):
     def save_config(self, config: Config) -> None:
         """Save the config, from which a run that is killed can be resumed."""
         if self.world.is_main:
-            save_config(config, self.folder.path / CONFIG)
+            save_config(config, self.folder.config)
 
     def begin_decisions(self, data_key: str) -> None:
         """Repeat the decisions of another run if they were made for the same images."""
@@ -139,8 +133,7 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
                 deadline = Deadline(
                     read_budget(config.budget), request.elapsed, keeps_running=request.restarted
                 )
-                agree = world.agree if deadline.is_set else float
-                spending = Budget(deadline, agree, seconds_since_start())
+                reserve_closing(deadline, world)
                 deadline.is_suspended = request.repeated_run is not None
                 is_planned = request.resume and folder.plan.exists()
                 job = RunJob(
@@ -155,7 +148,6 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
                         is_timed=deadline.is_set,
                         repeated_run=request.repeated_run,
                     ),
-                    spending=spending,
                     phases={"start": seconds_since_start()},
                     folder=folder,
                     resume=request.resume,
@@ -164,6 +156,15 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
                 )
                 report_device(job)
                 yield job, data
+
+
+def reserve_closing(deadline: Deadline, world: World) -> None:
+    """Set aside time to close the run, as much as starting shows that this machine needs."""
+    if deadline.is_set:
+        # A run that was restarted has a clock that is older than its process.
+        starting_seconds = world.agree(min(deadline.elapsed(), seconds_since_start()))
+        seconds = max(_MIN_CLOSING_SECONDS, _CLOSING_FRACTION * starting_seconds)
+        deadline.reserve("closing", seconds)
 
 
 def report_device(job: Job) -> None:

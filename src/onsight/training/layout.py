@@ -1,51 +1,45 @@
-"""Chooses the model, and which images to decode at which size."""
+"""Chooses the networks to train, and which images to decode at which size."""
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
-
-from torch import nn
 
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.cache import find_cache_folder
-from onsight.data.dataset import USUAL_SIZE, choose_size
 from onsight.data.sources.find import ReadOptions, find_source
-from onsight.data.sources.source import Source
-from onsight.errors import BudgetTooSmall
-from onsight.models.catalog import preferred_size
+from onsight.data.sources.source import Source, take_drawn
 from onsight.step.fine_tuning import choose_fine_tuning, settle_fine_tuning
 from onsight.step.optim import choose_learning_rate
+from onsight.text import joined, percent
 from onsight.training.job import Job
-from onsight.tune.auto.choose_model import lighter_model, settle_model
-from onsight.tune.fit_images import MOST_DECODING, fit_images, take_images
-from onsight.tune.fit_size import Undecoded, fit_to_budget
-from onsight.tune.pace import Pace
+from onsight.tune.candidates import AUTO, Candidate, choose_candidates
+from onsight.tune.input_size import Size, choose_freezing, choose_input_size, choose_shared_size
 from onsight.tune.training_data import choose_streaming
+
+_CANDIDATES = "candidates"  # the name of the decision
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What to decode, and for which model.
+    """What to decode, and for which networks.
 
     Args:
         source: The images to use.
         config: The settings, with all that is decided by now.
-        image_size: (height, width) of the model's input in pixels.
+        image_size: The (height, width) in pixels of one network's input, or of the images that
+            several networks share.
         choices: The reasons, by config field.
         fine_tuning: The reasons of fine-tuning settings; empty if the model is not fine-tuned.
-        pace: What was measured before decoding, if there is a budget.
-        decoding_fraction: How much of the time left decoding may take; later images are left out.
+        candidates: The networks to train, in this order; with several, the config's model is auto.
     """
 
     source: Source
     config: Config
-    image_size: tuple[int, int]
+    image_size: Size
     choices: Mapping[str, Choice[Any]]
     fine_tuning: Mapping[str, Choice[Any]]
-    pace: Pace | None = None
-    decoding_fraction: float = math.inf
+    candidates: tuple[Candidate, ...]
 
 
 def find_data(data: str | Source, config: Config, job: Job) -> Source:
@@ -56,69 +50,113 @@ def find_data(data: str | Source, config: Config, job: Job) -> Source:
     return source
 
 
-def choose_layout(source: Source, config: Config, module: nn.Module | None, job: Job) -> Layout:
-    """Choose the model and what to decode for it. Raises ConfigError, BudgetTooSmall."""
+def choose_layout(source: Source, config: Config, job: Job) -> Layout:
+    """Choose the networks and what to decode for them. Raises ConfigError, ModelError."""
     with job.timed("choosing a model"):
-        model, chosen = settle_model(
-            config, source, job.device.value, job.threads.value, job.reporter, job.world, job.budget
-        )
-    try:
-        return _choose_for_model(source, chosen, model, module, job)
-    except BudgetTooSmall as error:
-        lighter = lighter_model(config, model) if job.world.size == 1 else None
-        if lighter is None:
-            raise
-        model, chosen = lighter
-        job.reporter.warn(f"{error}: {model.value} is trained from scratch instead")
-        return _choose_for_model(source, chosen, model, module, job)
+        source = take_drawn(source, config.train_images, config.seed)
+        if config.model == AUTO:
+            return _lay_out_candidates(source, config, job)
+        return _lay_out_network(source, config, Choice(config.model, "set by you"), job)
 
 
-def _choose_for_model(
-    source: Source, config: Config, model: Choice[str], module: nn.Module | None, job: Job
-) -> Layout:
-    with job.timed("decode"):
-        fine_tuning = choose_fine_tuning(config)
-        config = settle_fine_tuning(config, fine_tuning)
-        cache = find_cache_folder(config.cache_folder)
-        given_images = config.train_images
-        if job.budget and not job.is_planned:
-            config = fit_images(
-                job.budget, source, config, job.threads.value, cache, job.reporter, job.world
-            )
-        is_drawn = config.train_images != given_images and job.world.size == 1
-        source = take_images(source, config)
-        rate = choose_learning_rate(config)
-        if not (config.freeze and config.loss == "cross-entropy"):  # a fitted head has none
-            job.reporter.choice("learning_rate", rate)
-        for name, choice in fine_tuning.items():
-            job.reporter.choice(name, choice)
-        config = config.model_copy(update={"learning_rate": rate.value})
-        image_size, pace = _choose_size(source, config, module, is_drawn, job)
-        job.reporter.choice("image_size", image_size)
-        streaming = choose_streaming(config, source, image_size.value, cache)
-        if streaming.value and config.residency == "auto":
-            job.reporter.say(f"images are streamed: {streaming.reason}")
-            config = config.model_copy(update={"residency": "stream"})
-    choices: dict[str, Choice[Any]] = {
-        "model": model,
-        "learning_rate": rate,
-        "image_size": image_size,
-    }
-    fraction = MOST_DECODING if is_drawn else math.inf
-    return Layout(source, config, image_size.value, choices, fine_tuning, pace, fraction)
+def settle_network(
+    config: Config, job: Job
+) -> tuple[Config, Choice[float], Mapping[str, Choice[Any]]]:
+    """Return the config of one network with the settings that depend on the network alone.
+
+    Returns:
+        The config, the reason of its learning rate, and those of fine-tuning.
+    """
+    fine_tuning = choose_fine_tuning(config)
+    config = settle_fine_tuning(config, fine_tuning)
+    rate = choose_learning_rate(config)
+    if not (config.freeze and config.loss == "cross-entropy"):  # a fitted head has none
+        job.reporter.choice("learning_rate", rate)
+    for name, choice in fine_tuning.items():
+        job.reporter.choice(name, choice)
+    return config.model_copy(update={"learning_rate": rate.value}), rate, fine_tuning
 
 
-def _choose_size(
-    source: Source, config: Config, module: nn.Module | None, is_drawn: bool, job: Job
-) -> tuple[Choice[tuple[int, int]], Pace | None]:
-    """Return the size of the model's input, and how fast this machine is if that was measured."""
-    preferred = preferred_size(config.model, config.weights)
-    image_size = choose_size(source, config.size, preferred)
-    if not job.budget or job.is_planned:
-        return image_size, None
-    cache = find_cache_folder(config.cache_folder)
-    undecoded = Undecoded(
-        source, config, job.device.value, job.threads.value, cache, module, is_drawn
+def _lay_out_candidates(source: Source, config: Config, job: Job) -> Layout:
+    """Choose the networks of `--model auto`, and the size of the images that they share."""
+    device, seconds = job.device.value, job.deadline.seconds
+    recorded = job.decisions.recall(_CANDIDATES)
+    if recorded:  # fewer images may have been decoded since it was made
+        candidates = tuple(map(Candidate.of_record, recorded["candidates"]))
+        size = Choice((recorded["height"], recorded["width"]), "as recorded")
+    else:
+        candidates = choose_candidates(source, config, device, seconds)
+        size = choose_shared_size(source, config, [one.image_size for one in candidates])
+        streamed = _choose_streaming(source, config, size.value, job)
+        if streamed.residency != config.residency:
+            config = streamed
+            candidates = choose_candidates(source, config, device, seconds)
+    height, width = size.value
+    records = [asdict(candidate) for candidate in candidates]
+    job.decisions.decide(
+        _CANDIDATES, lambda: {"candidates": records, "height": height, "width": width}
     )
-    is_open = not (config.size or preferred) and image_size.value == USUAL_SIZE
-    return fit_to_budget(job.budget, undecoded, image_size, is_open, job.world)
+    model = _describe_candidates(candidates)
+    job.reporter.choice("model", model)
+    if len(candidates) == 1:
+        config = candidates[0].apply(config)
+        return _lay_out_network(source, config, model, job, candidates[0])
+    job.reporter.choice("image_size", size)
+    choices: dict[str, Choice[Any]] = {"model": model, "image_size": size}
+    return Layout(source, config, size.value, choices, {}, candidates)
+
+
+def _describe_candidates(candidates: Sequence[Candidate]) -> Choice[str]:
+    parts = []
+    for candidate in candidates:
+        size = "x".join(map(str, candidate.image_size))
+        parts.append(f"{candidate.name} {percent(candidate.share)} of the time at {size}")
+    reason = f"by the images, the kind of device and the budget: {joined(parts)}"
+    return Choice(joined([candidate.name for candidate in candidates]), reason)
+
+
+def _lay_out_network(
+    source: Source,
+    config: Config,
+    model: Choice[str],
+    job: Job,
+    candidate: Candidate | None = None,
+) -> Layout:
+    """Choose the settings and the input size of one network; a candidate has its size already."""
+    device, seconds = job.device.value, job.deadline.seconds
+    choices: dict[str, Choice[Any]] = {"model": model}
+    is_open = config.starts_from_weights and "freeze" not in config.model_fields_set
+    if is_open and job.deadline.is_set:
+        freezing = choose_freezing(source, config, device, seconds)
+        job.reporter.choice("freeze", freezing)
+        choices["freeze"] = freezing
+        config = config.model_copy(update={"freeze": freezing.value})
+    config, rate, fine_tuning = settle_network(config, job)
+    is_size_planned = candidate is not None or job.deadline.is_set
+    if candidate:
+        size = Choice(candidate.image_size, "by the size of the images and the budget")
+    else:
+        size = choose_input_size(source, config, device, seconds)
+        candidate = Candidate(_shorten(config.model), {}, 1.0, size.value)
+    job.reporter.choice("image_size", size)
+    if is_size_planned:  # the same settings without the budget would lead to another size
+        height, width = size.value
+        config = config.model_copy(update={"image_size": f"{height}x{width}"})
+    config = _choose_streaming(source, config, size.value, job)
+    choices |= {"learning_rate": rate, "image_size": size}
+    return Layout(source, config, size.value, choices, fine_tuning, (candidate,))
+
+
+def _choose_streaming(source: Source, config: Config, size: Size, job: Job) -> Config:
+    """Return the config, which asks for streaming if decoded images of this size would not fit."""
+    cache = find_cache_folder(config.cache_folder)
+    streaming = choose_streaming(config, source, size, cache)
+    if not streaming.value or config.residency != "auto":
+        return config
+    job.reporter.say(f"images are streamed: {streaming.reason}")
+    return config.model_copy(update={"residency": "stream"})
+
+
+def _shorten(model: str) -> str:
+    """Return Net for package.module:Net, and resnet18 for resnet18.a1_in1k."""
+    return model.rpartition(":")[2] if ":" in model else model.partition(".")[0]

@@ -24,7 +24,7 @@ from onsight.features.feature_pass import (
 )
 from onsight.features.neighbours import find_nearest
 from onsight.heatmaps.heat import heat_maps, require_captum
-from onsight.models.classifier import Classifier
+from onsight.models.classifier import ImageClassifier
 from onsight.report.gallery import Lookalikes, MistakesHeat, worst_mistakes
 from onsight_explain.devices import is_out_of_memory
 
@@ -37,7 +37,7 @@ _SEARCH_SECONDS = 1.0
 def find_lookalikes(
     config: Config,
     dataset: Dataset,
-    classifier: Classifier,
+    classifier: ImageClassifier,
     per_image: PredictionTable,
     deadline: Deadline,
     image_seconds: float,
@@ -69,7 +69,7 @@ def find_lookalikes(
 def _search(
     config: Config,
     dataset: Dataset,
-    classifier: Classifier,
+    classifier: ImageClassifier,
     mistakes: Tensor,
     images: Tensor,
     end: float,
@@ -94,7 +94,7 @@ def _search(
 
 
 def _load_features(
-    config: Config, dataset: Dataset, classifier: Classifier, images: Tensor
+    config: Config, dataset: Dataset, classifier: ImageClassifier, images: Tensor
 ) -> Tensor | None:
     """Load the features (n, D) of all training images, which runs with a frozen backbone cache."""
     if not config.freeze:
@@ -105,7 +105,7 @@ def _load_features(
 
 
 def _compute_features(
-    dataset: Dataset, classifier: Classifier, ids: Tensor, end: float, image_seconds: float
+    dataset: Dataset, classifier: ImageClassifier, ids: Tensor, end: float, image_seconds: float
 ) -> Tensor:
     """Compute features (m, D) of the first images, as many as there is time for.
 
@@ -135,7 +135,7 @@ _MAX_HEAT_COST = 30  # upper bound on the time of an image's heat map, in evalua
 
 def find_heat(
     dataset: Dataset,
-    classifier: Classifier,
+    classifier: ImageClassifier,
     per_image: PredictionTable,
     deadline: Deadline,
     image_seconds: float,
@@ -170,7 +170,7 @@ def find_heat(
 
 def _compute_heat(
     dataset: Dataset,
-    classifier: Classifier,
+    classifier: ImageClassifier,
     per_image: PredictionTable,
     end: float,
     image_seconds: float,

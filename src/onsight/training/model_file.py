@@ -11,6 +11,7 @@ from onsight.models.file import ModelFile, image_keys
 from onsight.models.head import hidden_units
 from onsight.models.intermediate import IntermediateNet
 from onsight.models.preprocessing import Preprocessing
+from onsight.models.timm_nets import published_license
 
 
 def make_model_file(
@@ -36,4 +37,11 @@ def make_model_file(
         out_of_distribution=classifier.out_of_distribution,
         hidden_units=hidden_units(classifier.net),
         uses_all_layers=isinstance(classifier.net, IntermediateNet),
+        weights_license=_find_license(config),
     )
+
+
+def _find_license(config: Config) -> str | None:
+    """Return the license of the published weights that the network started from, if known."""
+    starts_published = config.pretrained and not config.weights
+    return published_license(config.model) if starts_published else None

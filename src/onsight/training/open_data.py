@@ -22,10 +22,12 @@ from onsight.data.split import group_identical
 from onsight.report.console import Reporter
 from onsight.text import plural
 from onsight.training.job import Job
-from onsight.training.layout import Layout
-from onsight.tune.budget import Budget
+from onsight.training.layout import Layout, settle_network
+from onsight.tune.candidates import Candidate
 from onsight.tune.folds import choose_max_folds
 from onsight.tune.training_data import data_key
+
+_MAX_DECODING_FRACTION = 0.35  # of the time left
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def open_data(layout: Layout, module: nn.Module | None, job: Job) -> OpenedData:
         }
     )
     split = dataset.units.basis
-    if not job.budget and job.world.is_main:
+    if not job.deadline.is_set and job.world.is_main:
         copies = find_copies(dataset)
         if hint := describe_copies(copies, dataset, layout.source.name):
             job.reporter.warn(hint)
@@ -90,6 +92,28 @@ def open_data(layout: Layout, module: nn.Module | None, job: Job) -> OpenedData:
     return OpenedData(dataset, config, key, choices, layout)
 
 
+def select_candidate(
+    opened: OpenedData, candidate: Candidate, config: Config, job: Job
+) -> OpenedData:
+    """Return the images for one of several networks, with its input size and settings."""
+    height, width = candidate.image_size
+    config = config.model_copy(update={"image_size": f"{height}x{width}"})
+    config, rate, fine_tuning = settle_network(config, job)
+    choices = {
+        **opened.choices,
+        "model": Choice(config.model, f"one of {opened.choices['model'].value}"),
+        "learning_rate": rate,
+        "image_size": Choice(candidate.image_size, "by the size of the images and the budget"),
+    }
+    return replace(
+        opened,
+        dataset=opened.dataset.at_size(candidate.image_size),
+        config=config,
+        choices=choices,
+        layout=replace(opened.layout, fine_tuning=fine_tuning, candidates=(candidate,)),
+    )
+
+
 def _decode(layout: Layout, module: nn.Module | None, job: Job) -> Dataset:
     config = layout.config
     with job.reporter.bar("decode", len(layout.source.index)) as bar:
@@ -100,23 +124,23 @@ def _decode(layout: Layout, module: nn.Module | None, job: Job) -> Dataset:
             find_cache_folder(config.cache_folder),
             job.threads.value,
             bar.advance,
-            lambda pack: choose_max_folds(pack, config, job.device.value, job.budget, module),
-            _decoding_deadline(layout, job.budget),
+            lambda pack: choose_max_folds(
+                pack, config, layout.candidates, job.device.value, job.deadline.seconds, module
+            ),
+            _choose_decoding_deadline(job),
         )
     _report_images(dataset, job.reporter)
     return dataset
 
 
-def _decoding_deadline(layout: Layout, budget: Budget | None) -> float:
-    """Return when to stop decoding, on the monotonic clock.
+def _choose_decoding_deadline(job: Job) -> float:
+    """Return when to stop decoding training images, on the monotonic clock.
 
-    Held-out images are decoded first; the time limit is for the training images after them.
+    Several ranks decode all images, because each would stop at another one.
     """
-    if budget is None or layout.pace is None or layout.decoding_fraction == math.inf:
+    if not job.deadline.is_set or job.is_planned or job.world.size > 1:
         return math.inf
-    budget.read_own_clock()
-    held_out = count_held_out(layout.source) * layout.pace.decode_seconds
-    return time.monotonic() + held_out + layout.decoding_fraction * (budget.left_seconds - held_out)
+    return time.monotonic() + _MAX_DECODING_FRACTION * job.deadline.remaining()
 
 
 def _count_train_images(layout: Layout, dataset: Dataset, reporter: Reporter) -> int:
@@ -124,8 +148,11 @@ def _count_train_images(layout: Layout, dataset: Dataset, reporter: Reporter) ->
     skipped = sum(problem.reason == NO_TIME for problem in dataset.problems)
     if not skipped:
         return layout.config.train_images
-    count = layout.config.train_images - skipped
-    reporter.warn(f"budget: decoding took longer than expected: {count:,} training images")
+    count = len(layout.source.index) - count_held_out(layout.source) - skipped
+    reporter.warn(
+        f"budget: there was time to decode {count:,} training images, drawn at random; the other "
+        f"{skipped:,} are left out and listed in problems.csv. With more time, all are used"
+    )
     return count
 
 

@@ -13,23 +13,25 @@ from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.data.loader import Loader
-from onsight.step.fine_tuning import choose_average, choose_freezing
+from onsight.errors import BudgetTooSmall
+from onsight.step.fine_tuning import choose_average
 from onsight.step.losses import choose_class_weights
+from onsight.text import duration
 from onsight.training.fit_head import uses_fitted_head
 from onsight.training.job import Job
 from onsight.training.open_data import OpenedData
 from onsight.training.placement_check import naming_misplaced
-from onsight.tune.batch_size import fit_batch, usual_batch
-from onsight.tune.budget import Budget
+from onsight.tune.batch_size import usual_batch
 from onsight.tune.compute import default_options, why_not_graphed
+from onsight.tune.epochs import choose_epochs
 from onsight.tune.fit_epochs import (
     SLOWER,
     Estimates,
     fit_epochs,
     reserve_evaluation,
     time_run,
+    trial_seconds,
 )
-from onsight.tune.pace import Pace
 from onsight.tune.plan import ComputePlan, Plan, with_tf32_named
 from onsight.tune.planning import (
     UNLIMITED,
@@ -42,6 +44,9 @@ from onsight.tune.room import move_if_room
 from onsight.tune.training_data import TrainingData, choose_residency, place_data
 from onsight_explain.devices import has_graphs
 
+_TIMING_FRACTION = 0.3  # of the time for trials: for steps, and as much again for evaluation
+_SURE_SECONDS = 2.0  # for each, before a budget is refused
+_ACTIVITIES = {"decode": "decoding images"}  # names of phases, in sentences
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"
 _RANKS_NOT_MEASURED = "not measured: all ranks would have to measure the same"
 
@@ -102,13 +107,6 @@ def place(opened: OpenedData, module: nn.Module | None, job: Job) -> PlacedData:
     config = config.model_copy(update={"class_weights": weights.value})
     data = place_data(dataset, config, device, images.value, module)
     choices = {**opened.choices, "ranks": ranks, "class_weights": weights, **layout.fine_tuning}
-    is_open = layout.fine_tuning and "freeze" not in config.model_fields_set
-    if job.budget and is_open and layout.pace and job.world.size == 1:
-        image_seconds, images_count = layout.pace.train.per_image, len(dataset.ids(TRAIN))
-        freezing = choose_freezing(image_seconds, job.budget.left_seconds, images_count)
-        reporter.choice("freeze", freezing)
-        choices["freeze"] = freezing
-        config = config.model_copy(update={"freeze": freezing.value})
     if job.world.size == 1:
         usual = usual_batch(config, len(dataset.ids(TRAIN))).value
         sized = config.model_copy(update={"batch_size": usual})
@@ -120,25 +118,34 @@ def place(opened: OpenedData, module: nn.Module | None, job: Job) -> PlacedData:
 
 
 def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
-    """Choose the batch size, how each step is computed and, with a budget, how many epochs fit.
+    """Choose the batch size, how each step is computed and the number of epochs.
 
-    Sets the number of threads of this process.
+    Sets the number of threads of this process. Raises BudgetTooSmall if no time is left to train.
     """
     opened, data, config = placed.opened, placed.data, placed.config
+    training = len(data.dataset.ids(TRAIN))
+    batch_size, epochs = usual_batch(config, training), choose_epochs(config, training)
+    config = config.model_copy(update={"batch_size": batch_size.value})
+    choices = {**placed.choices, "device": job.device, "batch_size": batch_size}
     estimates = Estimates()
     with job.timed("plan"), naming_misplaced(lambda: data.new_network(config)):
-        if job.budget:
-            fitted = _fit_training(job.budget, config, data, opened.layout.pace, job)
-            batch_size, compute, config, estimates = fitted
+        is_trained = not _only_fits_head(config, data)
+        if is_trained:
+            config = config.model_copy(update={"epochs": epochs.value})
+        if job.deadline.is_set:
+            compute, epochs, estimates = _plan_in_time(config, data, job, epochs, is_trained)
         else:
-            batch_size = usual_batch(config, len(data.dataset.ids(TRAIN)))
-            config = config.model_copy(update={"batch_size": batch_size.value})
             compute = _choose_compute(config, data, job)
-            config = _apply(compute, config)
-    choices = {**placed.choices, "device": job.device, "batch_size": batch_size}
+    if is_trained:
+        job.reporter.choice("epochs", epochs)
+        choices["epochs"] = epochs
+        if not job.is_planned:
+            config = config.model_copy(update={"epochs": epochs.value})
+    config = compute.apply(config)
+    torch.set_num_threads(config.threads)
     choices |= compute.choices()
     if opened.layout.fine_tuning and not config.freeze:
-        average = choose_average(config, _expected_steps(config, data.dataset, estimates, job))
+        average = choose_average(config, _expect_steps(config, data.dataset, estimates, job))
         job.reporter.choice("ema", average)
         choices["ema"] = average
         config = config.model_copy(update={"ema": average.value})
@@ -147,54 +154,70 @@ def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
     return PlannedRun(config, plan, data, opened.key, found, estimates)
 
 
-def _apply(compute: ComputePlan, config: Config) -> Config:
-    """Return the config with the plan, and let this process use its number of threads."""
-    config = compute.apply(config)
-    torch.set_num_threads(config.threads)
-    return config
-
-
-def _expected_steps(config: Config, dataset: Dataset, estimates: Estimates, job: Job) -> int:
+def _expect_steps(config: Config, dataset: Dataset, estimates: Estimates, job: Job) -> int:
     """Return the steps of one training; with a budget, about as many as there is time for."""
-    if job.budget is None:
-        return config.epochs * math.ceil(len(dataset.ids(TRAIN)) / config.batch_size)
+    if not job.deadline.is_set:
+        return config.epoch_count * math.ceil(len(dataset.ids(TRAIN)) / config.batch_size)
     folds = dataset.folds.value
     trainings = folds + 1 if folds > 1 else 1
-    return int(job.budget.left_seconds / max(1e-9, estimates.step_seconds) / trainings)
+    left_seconds = job.world.agree(job.deadline.remaining())
+    return int(left_seconds / max(1e-9, estimates.step_seconds) / trainings)
 
 
-def _fit_training(
-    budget: Budget, config: Config, data: TrainingData, pace: Pace | None, job: Job
-) -> tuple[Choice[int], ComputePlan, Config, Estimates]:
-    """Return batch size, plan, config and estimates with which training fits into a budget."""
-    training = len(data.dataset.ids(TRAIN))
-    if config.freeze and pace and job.world.size == 1:
-        with budget.trying():
-            compute = _choose_compute(config, data, job)
-        batch_size = usual_batch(config, training)
-        config = _apply(compute, config).model_copy(update={"batch_size": batch_size.value})
-        estimates = Estimates(0.0, SLOWER * pace.evaluate.per_image)
-        reserve_evaluation(budget.deadline, config, data.dataset, estimates.image_seconds)
-        return batch_size, compute, config, estimates
-    with budget.trying():
-        timing = time_run(budget, config, data, job.world, pace)
-    budget.read_clock()
+def _plan_in_time(
+    config: Config, data: TrainingData, job: Job, epochs: Choice[int], is_trained: bool
+) -> tuple[ComputePlan, Choice[int], Estimates]:
+    """Time the step and the evaluation, and choose what fits into the time left.
+
+    Returns:
+        How a step is computed, about how many epochs fit if any are trained, and what was measured.
+    """
+    deadline = job.deadline
+    _require_seconds(0.0, config, job)
+    seconds = _TIMING_FRACTION * trial_seconds(deadline)
+    timing = time_run(config, data, job.world, seconds, is_trained=is_trained)
     image_seconds = SLOWER * timing.evaluate.per_image
-    images = reserve_evaluation(budget.deadline, config, data.dataset, image_seconds)
-    left_seconds = budget.left_seconds - images * image_seconds
-    batch_size = fit_batch(config, timing.train, left_seconds, training)
-    job.reporter.choice("batch_size", batch_size)
-    config = config.model_copy(update={"batch_size": batch_size.value})
-    allowed = MeasuringBudget(budget.trial_seconds, timing.build_seconds, timing.train)
-    with budget.trying():
-        compute = _choose_compute(config, data, job, left_seconds, allowed)
-    config = _apply(compute, config)
+    reserve_evaluation(deadline, config, data.dataset, image_seconds)
+    if job.world.agree(deadline.remaining()) <= 0:  # perhaps only for a moment
+        seconds = max(_SURE_SECONDS, seconds)
+        again = time_run(config, data, job.world, seconds, is_trained=is_trained)
+        timing = timing.best(again)
+    image_seconds = SLOWER * timing.evaluate.per_image
+    images = reserve_evaluation(deadline, config, data.dataset, image_seconds)
+    batch = min(config.batch_size, len(data.dataset.ids(TRAIN)))
+    _require_seconds(timing.train.at(batch) if timing.train else 0.0, config, job)
+    if not timing.train:
+        return _choose_compute(config, data, job), epochs, Estimates(0.0, image_seconds)
+    left_seconds = deadline.remaining() - images * image_seconds
+    allowed = MeasuringBudget(trial_seconds(deadline), timing.build_seconds, timing.train)
+    compute = _choose_compute(config, data, job, left_seconds, allowed)
     rate = compute.images_per_second
-    batch = min(config.batch_size, training)
     step_seconds = config.batch_size / rate if rate else timing.train.at(batch)
     estimates = Estimates(step_seconds, image_seconds)
-    fitted = fit_epochs(budget, config, data.dataset, estimates, job.reporter)
-    return batch_size, compute, config if job.is_planned else fitted, estimates
+    epochs = fit_epochs(config, data.dataset, estimates, deadline, job.world, job.reporter)
+    return compute, epochs, estimates
+
+
+def _require_seconds(step_seconds: float, config: Config, job: Job) -> None:
+    """Raise BudgetTooSmall, on all ranks alike, unless there is time for a training step."""
+    deadline = job.deadline
+    if job.world.agree(deadline.remaining()) > step_seconds:
+        return
+    spent_seconds, needed_seconds = deadline.elapsed(), deadline.reserved() + step_seconds
+    phases = {name: seconds for name, seconds in job.phases.items() if name != "start"}
+    phases["starting and planning"] = spent_seconds - sum(phases.values())
+    longest = max(phases, key=phases.__getitem__)
+    enough_seconds = math.ceil(2 * (spent_seconds + needed_seconds))
+    raise BudgetTooSmall(
+        f"--budget {config.budget} is too short: {duration(spent_seconds)} are spent, "
+        f"{duration(phases[longest])} of them on {_ACTIVITIES.get(longest, longest)}, and a "
+        f"training step, the evaluation and saving need {duration(needed_seconds)}; try "
+        f"--budget {enough_seconds}s"
+    )
+
+
+def _only_fits_head(config: Config, data: TrainingData) -> bool:
+    return config.freeze and uses_fitted_head(config, data.new_network(config))
 
 
 def _choose_compute(
@@ -208,7 +231,7 @@ def _choose_compute(
     plain = default_options(config, data.device, job.threads.value)
     if job.world.size > 1:
         compute = unmeasured_plan(config, plain, _RANKS_NOT_MEASURED)
-    elif config.freeze and uses_fitted_head(config, data.new_network(config)):
+    elif _only_fits_head(config, data):
         compute = choose_inference(config, data, unmeasured_plan(config, plain, _NOTHING_TRAINED))
     else:
         compute = choose_compute(config, data, job.reporter, left_seconds, allowed)

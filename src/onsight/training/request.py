@@ -136,6 +136,8 @@ def _choose_devices(rank_info: RankInfo | None, config: Config) -> Choice[list[t
 
 def _refuse_impossible(config: Config, devices: list[torch.device], ranks: int) -> None:
     """Raise ConfigError for settings that cannot be combined here."""
+    if config.member and not config.weights:
+        raise ConfigError("--member is a network of the blend that --weights names: add --weights")
     if config.compile == config.cuda_graph == "on" and ranks > 1:
         raise ConfigError(
             f"--compile on and --cuda-graph on cannot be combined with --ranks {ranks}: leave out "
@@ -223,4 +225,6 @@ def _resolve_config(
         )
     changeable = {name for layer in layers for name in layer} - named
     changes = {name: getattr(given, name) for name in changeable}
-    return refuse_code_from_files(make_config(saved.model_dump(), changes), fields)
+    return refuse_code_from_files(
+        make_config(saved.model_dump(exclude_unset=True), changes), fields
+    )

@@ -4,34 +4,40 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from onsight.choice import Choice
 from onsight.data.sources.memory import InMemory
 from onsight.data.sources.source import Source
-from onsight.errors import ConfigError
-from onsight.evaluation.results import Results
+from onsight.errors import ConfigError, Interrupted
+from onsight.evaluation.results import MemberResult, Results
 from onsight.files import refuse_inside_data, write_json
 from onsight.hardware.devices import describe_environment, package_versions
-from onsight.hardware.memory import reset_peak_device_memory
 from onsight.ranks.launch import launch
 from onsight.report.console import Reporter, headline
 from onsight.report.run_files import write_problems
 from onsight.text import duration, joined, notebook_table
-from onsight.training.evaluate import Evaluation, evaluate
-from onsight.training.fit import Shared, Trained, fit
-from onsight.training.folds import cross_validate
+from onsight.training.blend_members import (
+    FinalModel,
+    blend_members,
+    evaluate_model,
+    report_blend,
+)
+from onsight.training.fit import Shared
 from onsight.training.job import RunJob, start_job
 from onsight.training.layout import choose_layout, find_data
 from onsight.training.loggers.logger import LoggedRun
-from onsight.training.loggers.loggers import open_loggers
-from onsight.training.open_data import open_data
-from onsight.training.place import PlannedRun, place, plan_run
+from onsight.training.loggers.loggers import closing_loggers
+from onsight.training.members import Member, train_members
+from onsight.training.open_data import OpenedData, open_data
 from onsight.training.request import Request, read_request
 from onsight.training.run_folder import choose_run_folder
-from onsight.training.save_run import save_run
-from onsight.tune.fit_epochs import release_evaluation
+from onsight.training.save_run import save_best_so_far, save_run
+from onsight.tune.plan import Plan
 
 _TOLERATED_SECONDS = 0.5  # over a budget, without a warning
 
@@ -56,6 +62,11 @@ class Run:
     def accuracy(self) -> float | None:
         """The share of held-out images that were classified correctly."""
         return self.results["accuracy"]
+
+    @property
+    def members(self) -> list[MemberResult]:
+        """The models that `--model auto` trained; empty for a run of one named model."""
+        return self.results.get("members", [])
 
     @property
     def model(self) -> Path:
@@ -119,40 +130,42 @@ def train(
     with start_job(request) as (job, resolved):
         job.world.report_activity("preparing the images and the plan")
         source = find_data(resolved, request.config, job)
-        layout = choose_layout(source, request.config, request.module, job)
+        layout = choose_layout(source, request.config, job)
         job.save_config(layout.config)  # from here on the run can be resumed
         opened = open_data(layout, request.module, job)
         job.begin_decisions(opened.key)
-        planned = plan_run(place(opened, request.module, job), job)
-        _save_start(planned, job)
-        with _open_shared(planned, source, job) as shared:
-            trained, evaluation = _train_and_evaluate(planned, shared, job)
-            results = save_run(trained, evaluation, planned, shared.provenance, job)
+        _save_start(opened, job)
+        with _open_shared(opened, source, job) as shared:
+            final = _train_model(opened, request.module, shared, job)
+            evaluation = evaluate_model(final, opened, job)
+            results = save_run(final, evaluation, opened, shared.provenance, job)
             if results:
                 shared.loggers.log_results(results)
             _warn_if_late(job)
         if request.module:  # with a moving average, the evaluated weights are in a copy
-            request.module.load_state_dict(trained.classifier.net.state_dict())
+            request.module.load_state_dict(final.main.classifier.net.state_dict())
     return Run(job.folder.path, results or read_results(job.folder.path), job.world.rank)
 
 
-def _train_and_evaluate(
-    planned: PlannedRun, shared: Shared, job: RunJob
-) -> tuple[Trained, Evaluation]:
-    """Train the model that is kept; evaluate it, or others like it by cross-validation."""
-    if planned.dataset.folds.value > 1:
-        release_evaluation(job.deadline)  # each training reserves its own
-        evaluation = cross_validate(planned, shared, job)
-        job.phases["folds"] = sum(row["seconds"] for row in evaluation.folds)
-        trained = fit(planned, shared, replace(job, deadline=job.deadline.part(1.0)))
-        job.phases.update(trained.seconds)
-        return trained, evaluation
-    trained = fit(planned, shared, job)
-    job.phases.update(trained.seconds)
-    job.deadline.release("evaluation")  # whose turn has come
-    with job.timed("test"):
-        evaluation = evaluate(trained.classifier, planned.dataset, planned.config.tta, job.world)
-    return trained, evaluation
+def _train_model(
+    opened: OpenedData, module: nn.Module | None, shared: Shared, job: RunJob
+) -> FinalModel:
+    """Train all candidates; after each, the best model so far is on disk."""
+    members: list[Member] = []
+    try:
+        for member in train_members(opened, module, shared, job):
+            members.append(member)
+            final = blend_members(members, opened, job)
+            if len(opened.layout.candidates) > 1 and job.world.is_main:
+                save_best_so_far(final, opened, shared.provenance, job)
+    except (Interrupted, KeyboardInterrupt):
+        if members:
+            names = joined([member.name for member in final.kept])
+            job.reporter.warn(f"the best model so far, {names}, is in {job.folder.model_file}")
+        raise
+    if len(opened.layout.candidates) > 1:
+        report_blend(final, job.reporter)
+    return final
 
 
 def _warn_if_late(job: RunJob) -> None:
@@ -190,30 +203,34 @@ def _cannot_send(what: str, remedy: str) -> ConfigError:
     )
 
 
-def _save_start(planned: PlannedRun, job: RunJob) -> None:
-    """Save the resolved config, and the reasons for it, before training."""
-    reset_peak_device_memory(job.device.value)  # that of the networks that were only timed
-    job.save_config(planned.config)
-    if job.world.is_main:
-        folder = job.folder.path
-        if not job.is_planned:  # in a resumed run, all settings look as if the user had made them
-            planned.plan.save(job.folder.plan)
-        write_json(folder / "environment.json", describe_environment(job.device.value))
-        write_problems(folder / "problems.csv", planned.dataset.problems)
+def _save_start(opened: OpenedData, job: RunJob) -> None:
+    """Save what is known before training: the layout, the environment and unusable files."""
+    job.save_config(opened.config)
+    if not job.world.is_main:
+        return
+    folder = job.folder.path
+    if len(opened.layout.candidates) > 1 and not job.is_planned:
+        measured = Choice(list[dict[str, Any]](), "by each member")
+        Plan({**opened.choices, "device": job.device}, measured).save(job.folder.plan)
+    write_json(folder / "environment.json", describe_environment(job.device.value))
+    write_problems(folder / "problems.csv", opened.dataset.problems)
 
 
 @contextmanager
-def _open_shared(planned: PlannedRun, source: Source, job: RunJob) -> Iterator[Shared]:
-    config, name = planned.config.model_dump(), source.name
+def _open_shared(opened: OpenedData, source: Source, job: RunJob) -> Iterator[Shared]:
+    """Make what all trainings share; a run of several models logs only its results itself."""
+    config = opened.config
     provenance = {
-        "data": name,
-        "found": planned.found,
-        "data_key": planned.data_key,
-        "config": config,
+        "data": source.name,
+        "found": opened.layout.source.description,
+        "data_key": opened.key,
+        "config": config.model_dump(),
         "versions": package_versions(),
     }
-    names = planned.config.loggers if job.world.is_main else []
-    with open_loggers(names, LoggedRun(job.folder.path, name, config), job.reporter) as loggers:
+    with closing_loggers(config.loggers if job.world.is_main else [], job.reporter) as loggers:
+        if len(opened.layout.candidates) > 1:
+            loggers.start(LoggedRun(job.folder.path, source.name, config.model_dump()))
+            loggers.begin(0, 0)
         yield Shared(loggers, provenance)
 
 

@@ -25,7 +25,7 @@ class RunFolder:
         path: The folder.
         lock: The descriptor of the lock; None on ranks that have not claimed the folder.
         resumed: Whether the folder holds a run that is resumed.
-        run: The run folder that contains this one, if this is the folder of a fold.
+        run: The run folder that contains this one, if this is the folder of a member or a fold.
     """
 
     path: Path
@@ -36,7 +36,11 @@ class RunFolder:
     def for_fold(self, fold: int) -> "RunFolder":
         """Return the folder of a fold; folds are counted from 1."""
         path = self.path / "folds" / str(fold)
-        return RunFolder(path, None, resumed=True, run=self.path)
+        return RunFolder(path, None, resumed=True, run=self.out)
+
+    def for_member(self, name: str) -> "RunFolder":
+        """Return the folder of one of the models that a run trains."""
+        return RunFolder(self.path / "members" / name, None, resumed=True, run=self.out)
 
     @property
     def checkpoints(self) -> Path:
@@ -52,6 +56,16 @@ class RunFolder:
     def out(self) -> Path:
         """The value of --out that resumes the run."""
         return self.run or self.path
+
+    @property
+    def config(self) -> Path:
+        """The path of the settings."""
+        return self.path / CONFIG
+
+    @property
+    def held_out(self) -> Path:
+        """The path of a finished member's predictions and facts."""
+        return self.path / "held-out.safetensors"
 
     @property
     def evaluation(self) -> Path:

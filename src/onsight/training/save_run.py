@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from onsight.choice import Choice
-from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 from onsight.evaluation.learning_curve import TrainingSize, fit_learning_curve
@@ -19,25 +18,25 @@ from onsight.evaluation.results import OutOfDistributionResult, Results, TtaResu
 from onsight.evaluation.statistics import Z_95, fold_interval_ratio
 from onsight.files import write_json
 from onsight.hardware.memory import peak_device_memory_bytes, peak_memory_bytes
-from onsight.models.classifier import Classifier
-from onsight.models.file import save_model
+from onsight.models.classifier import ImageClassifier
+from onsight.models.file import BlendFile, ModelFile, save_model
 from onsight.models.out_of_distribution import is_out_of_distribution
 from onsight.ranks.world import World
 from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
 from onsight.report.run_files import write_predictions
+from onsight.training.blend_members import FinalModel, describe_members, held_out_table
 from onsight.training.evaluate import Evaluation
-from onsight.training.fit import Trained
 from onsight.training.job import RunJob
 from onsight.training.mistakes import find_heat, find_lookalikes
 from onsight.training.model_file import make_model_file
-from onsight.training.place import PlannedRun
+from onsight.training.open_data import OpenedData
 from onsight_explain.python_process import seconds_since_start
 
 
 def save_run(
-    trained: Trained,
+    final: FinalModel,
     evaluation: Evaluation,
-    planned: PlannedRun,
+    opened: OpenedData,
     provenance: dict[str, Any],
     job: RunJob,
 ) -> Results | None:
@@ -46,9 +45,9 @@ def save_run(
     Spare time before the deadline is used for similar images and heat maps of mistakes.
 
     Args:
-        trained: The trained network.
+        final: The model.
         evaluation: The predictions for the held-out images.
-        planned: The run.
+        opened: The images, and the settings of the run.
         provenance: The origin of the model, for the model file.
         job: The job.
 
@@ -60,22 +59,53 @@ def save_run(
         return None
     if job.unrepeatable:
         _record_nondeterminism(job)
-    config, dataset = planned.config, planned.dataset
-    results = _compute_results(trained, evaluation, planned)
-    file = make_model_file(config, dataset, trained.classifier, results, provenance)
-    save_model(job.folder.model_file, file)
-    _add_run_facts(results, config, trained, provenance, job.world)
+    dataset, classifier, per_image = final.dataset, final.classifier, evaluation.per_image
+    results = _compute_results(final, evaluation, opened)
+    save_model(job.folder.model_file, _make_file(final, results, provenance))
+    _add_run_facts(results, final, provenance, job.world)
     job.deadline.release("saving")
-    image_seconds = planned.estimates.image_seconds
+    image_seconds = final.image_seconds if job.deadline.is_set else 0.0
     with job.timed("similar images"):
         lookalikes = find_lookalikes(
-            config, dataset, trained.classifier, evaluation.per_image, job.deadline, image_seconds
+            final.main.config, dataset, classifier, per_image, job.deadline, image_seconds
         )
     with job.timed("heat maps"):
-        heat = find_heat(
-            dataset, trained.classifier, evaluation.per_image, job.deadline, image_seconds
+        heat = find_heat(dataset, classifier, per_image, job.deadline, image_seconds)
+    return _write_files(results, per_image, lookalikes, heat, dataset, job)
+
+
+def save_best_so_far(
+    final: FinalModel, opened: OpenedData, provenance: dict[str, Any], job: RunJob
+) -> None:
+    """Write a complete model file between the trainings of a run, with results on validation."""
+    table = held_out_table(final)
+    results: Results = {**compute_metrics(table, opened.dataset.classes), "split": "validation"}
+    save_model(job.folder.model_file, _make_file(final, results, provenance))
+
+
+def _make_file(
+    final: FinalModel, results: Results, provenance: dict[str, Any]
+) -> ModelFile | BlendFile:
+    """Return the model file of a single network, or of a blend."""
+    files = {
+        member.name: make_model_file(
+            member.config, member.dataset, member.classifier, results, provenance
         )
-    return _write_files(results, evaluation.per_image, lookalikes, heat, dataset, job)
+        for member in final.kept
+    }
+    main = files[final.main.name]
+    if len(files) == 1:
+        return main
+    return BlendFile(
+        files,
+        final.weights,
+        final.feature_member.name,
+        results,
+        provenance,
+        main.seen,
+        final.temperature.value,
+        final.classifier.out_of_distribution,
+    )
 
 
 def _record_nondeterminism(job: RunJob) -> None:
@@ -86,24 +116,27 @@ def _record_nondeterminism(job: RunJob) -> None:
     write_json(job.folder.plan, facts)
 
 
-def _compute_results(trained: Trained, evaluation: Evaluation, planned: PlannedRun) -> Results:
-    dataset, folds = planned.dataset, evaluation.folds
+def _compute_results(final: FinalModel, evaluation: Evaluation, opened: OpenedData) -> Results:
+    dataset, folds = final.dataset, evaluation.folds
     z = Z_95 * (fold_interval_ratio(len(folds)) if folds else 1.0)
     views: TtaResult = {}
     if evaluation.views:
-        views = tta_results(evaluation.views, planned.config.tta, z)
+        views = tta_results(evaluation.views, opened.config.tta, z)
     results: Results = {
         **compute_metrics(evaluation.per_image, dataset.classes, z),
         "split": evaluation.split,
-        "temperature": trained.temperature.value,
-        "temperature_reason": trained.temperature.reason,
-        "out_of_distribution": _evaluate_detector(trained.classifier, evaluation, dataset),
+        "temperature": final.temperature.value,
+        "temperature_reason": final.temperature.reason,
+        "out_of_distribution": _evaluate_detector(final.classifier, evaluation, dataset),
         **views,
     }
     if folds:
         results |= {"folds": len(folds), "fold_results": list(folds)}
     if results["out_of_distribution"] is None:
-        results["out_of_distribution_reason"] = trained.out_of_distribution.reason
+        results["out_of_distribution_reason"] = final.out_of_distribution.reason
+    if len(opened.layout.candidates) > 1:
+        results["members"] = describe_members(final)
+    trained = final.main.trained
     if trained.fitted:
         results["fitted"] = trained.fitted
     curve = fit_learning_curve(
@@ -116,7 +149,7 @@ def _compute_results(trained: Trained, evaluation: Evaluation, planned: PlannedR
 
 
 def _evaluate_detector(
-    classifier: Classifier, evaluation: Evaluation, dataset: Dataset
+    classifier: ImageClassifier, evaluation: Evaluation, dataset: Dataset
 ) -> OutOfDistributionResult | None:
     """Count the flagged images among those that the threshold was not set on.
 
@@ -145,17 +178,13 @@ def _add_counts(results: Results, dataset: Dataset) -> None:
 
 
 def _add_run_facts(
-    results: Results,
-    config: Config,
-    trained: Trained,
-    provenance: dict[str, Any],
-    world: World,
+    results: Results, final: FinalModel, provenance: dict[str, Any], world: World
 ) -> None:
-    classifier, progress = trained.classifier, trained.progress
+    classifier, progress = final.classifier, final.main.trained.progress
     training_seconds = max(progress.training_seconds, 1e-9)
     results |= {
-        "model": config.model,
-        "parameters": sum(parameter.numel() for parameter in classifier.net.parameters()),
+        "model": final.name,
+        "parameters": final.parameters,
         "device": str(classifier.device),
         "ranks": world.size,
         "data": provenance["data"],

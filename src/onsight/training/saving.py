@@ -37,19 +37,27 @@ class Mirror:
 
     Args:
         url: The folder or URL.
-        folder: The run folder, or the folder of a fold.
+        folder: The run folder, or the folder of a member or a fold.
     """
 
     def __init__(self, url: str, folder: RunFolder) -> None:
         self.url = url
         self.root = folder.run or folder.path
+        self.configs = [folder.config, self.root / CONFIG]
         self.filesystem, self.path = _open(url)
 
     def copy(self, path: Path) -> None:
         """Copy a file of the run, and then the config, without which a run cannot be restored."""
-        for file in (path, self.root / CONFIG):
+        for file in (path, *self.configs):
             if file.exists():
                 self._upload(file)
+
+    def try_to_copy(self, path: Path, warn: Callable[[str], object]) -> None:
+        """Copy a file of the run; warn if that fails."""
+        try:
+            self.copy(path)
+        except Exception as error:  # the errors depend on the library of the file system
+            warn(f"{path.name} was not copied to {self.url}: {error}")
 
     def _upload(self, file: Path) -> None:
         target = f"{self.path}/{file.relative_to(self.root).as_posix()}"
@@ -123,10 +131,7 @@ class CheckpointWriter:
             keep_previous(path, previous)
         snapshot.write(path)
         if self.mirror:
-            try:
-                self.mirror.copy(path)
-            except Exception as error:  # the errors depend on the library of the file system
-                self.warnings.append(f"{path.name} was not copied to {self.mirror.url}: {error}")
+            self.mirror.try_to_copy(path, self.warnings.append)
 
 
 class Checkpoints:

@@ -80,6 +80,7 @@ class Trainer:
         self.listener = listener
         self.world = update.step.world
         self.progress = Progress()
+        self.best_validation: PredictionTable | None = None  # not known again after a resume
         self.finite = FiniteCheck(
             update.step, data.loader, data.seed, data.name_images, checkpoints.folder.checkpoints
         )
@@ -147,7 +148,7 @@ class Trainer:
 
     def keep_if_better(self, table: PredictionTable) -> bool:
         """Save the classifier's weights if they validate better than the best so far."""
-        return self._keep_best(compute_split_metrics("validation", table))
+        return self._keep_best(compute_split_metrics("validation", table), table)
 
     def _train(self, segment: Segment) -> None:
         """Make the steps of a segment, or fewer if the pacer ends it early."""
@@ -239,7 +240,7 @@ class Trainer:
         now.add_row(row)
         self.listener.epoch_finished(row)
         self.checkpoints.save_epoch(self.classifier, row)
-        self._keep_best(row)
+        self._keep_best(row, tables["validation"])
 
     def _recalibrate_norms(self) -> None:
         """Recompute the statistics of batch norms while they lag behind the weights."""
@@ -250,7 +251,7 @@ class Trainer:
                 recalibrate_norms(self.classifier, loader.images, loader.ids)
             now.validation_seconds += time.perf_counter() - begun
 
-    def _keep_best(self, row: Mapping[str, Any]) -> bool:
+    def _keep_best(self, row: Mapping[str, Any], table: PredictionTable | None = None) -> bool:
         """Save the weights unless earlier ones validated better; always without validation.
 
         Returns whether they were saved.
@@ -264,6 +265,7 @@ class Trainer:
         elif now.best_accuracy >= 0:  # no time was left to compare
             return False
         now.best_epoch = now.epoch
+        self.best_validation = table
         self._save_best()
         return True
 

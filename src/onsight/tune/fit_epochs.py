@@ -10,21 +10,19 @@ from itertools import islice
 
 import torch
 
+from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.deadline import Deadline
 from onsight.evaluation.predictions import evaluate_batches, evaluation_batch_size
-from onsight.models.classifier import Classifier
+from onsight.models.classifier import VIEWS, Classifier
 from onsight.ranks.world import World
 from onsight.report.console import Reporter
-from onsight.step.calibrate import DETECTOR_IMAGES, TEMPERATURE_IMAGES
+from onsight.step.calibrate import DETECTOR_IMAGES
 from onsight.step.timing import Timing, time_batch_sizes
-from onsight.tune.budget import Budget
 from onsight.tune.compute import eager_options
-from onsight.tune.fit_size import evaluated_images
-from onsight.tune.pace import Pace
 from onsight.tune.training_data import TrainingData
 from onsight.tune.trial import Trial
 
@@ -33,8 +31,8 @@ SLOWER = 1.1  # evaluation may take this much longer than in its trial, on a sha
 _MIN_TIMING_SECONDS = 0.4  # of steps and of evaluation: two images alone say nothing about batches
 _MIN_VALIDATED = 8
 _VALIDATION_FRACTION = 0.1  # of the time for training, for one validation
-_TIMING_FRACTION = 0.3  # of the seconds for trials: for steps, and as much again for evaluation
-_EVALUATION_PURPOSES = ("evaluation", "temperature", "detector")
+_TRIAL_FRACTION = 0.1  # of a budget, for finding out how to compute a step
+_EVALUATION_PURPOSES = ("evaluation", "detector")
 
 
 @dataclass(frozen=True)
@@ -47,39 +45,70 @@ class Estimates:
 
 @dataclass(frozen=True)
 class RunTiming:
-    """Seconds to make the network and its step; of a step and of an evaluation by batch size."""
+    """How long a run's own network takes.
+
+    Attributes:
+        build_seconds: To make the network and its step.
+        evaluate: Of an evaluation, by batch size.
+        train: Of a step, by batch size; None if nothing but a head is fitted.
+    """
 
     build_seconds: float
-    train: Timing
     evaluate: Timing
+    train: Timing | None
+
+    def best(self, other: "RunTiming") -> "RunTiming":
+        """Return the shorter of both times of everything."""
+        train = self.train.best(other.train) if self.train and other.train else None
+        seconds = min(self.build_seconds, other.build_seconds)
+        return RunTiming(seconds, self.evaluate.best(other.evaluate), train)
+
+
+def trial_seconds(deadline: Deadline) -> float:
+    """Return how many seconds of a budget may go into finding out how to compute a step."""
+    return _TRIAL_FRACTION * deadline.seconds
 
 
 def time_run(
-    budget: Budget, config: Config, data: TrainingData, world: World, pace: Pace | None = None
+    config: Config, data: TrainingData, world: World, seconds: float, *, is_trained: bool
 ) -> RunTiming:
     """Time the run's own step and evaluation, without a plan; every rank gets the first's figures.
 
-    Each rank times its share of a batch while the others do. pace: what was measured before
-    decoding, where evaluation may have been less disturbed.
+    Args:
+        config: The settings of the run.
+        data: What it trains on.
+        world: The ranks. Each times its share of a batch while the others do.
+        seconds: For each of the two.
+        is_trained: Whether steps are timed.
     """
     begun = time.perf_counter()
     plain = eager_options(config, data.device, torch.get_num_threads())
     trial = Trial(plain.apply(config), data)
     built = time.perf_counter() - begun
-    seconds = max(_MIN_TIMING_SECONDS, _TIMING_FRACTION * budget.trial_seconds)
-    share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)
-    steps = cache(trial.timer)  # an epoch's batches take long to list
-    step_seconds = max(_MIN_TIMING_SECONDS, seconds - built)
-    train = time_batch_sizes(lambda size: steps(size)(1), share, step_seconds)
+    train = None
+    if is_trained:
+        share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)
+        steps = cache(trial.timer)  # an epoch's batches take long to list
+        step_seconds = max(_MIN_TIMING_SECONDS, seconds - built)
+        train = time_batch_sizes(lambda size: steps(size)(1), share, step_seconds)
     at_once = evaluation_batch_size(data.device, data.dataset.format.model_size)
     evaluate = time_batch_sizes(_make_evaluation(trial), min(at_once, len(trial.ids)), seconds)
-    evaluate = evaluate.best(pace.evaluate) if pace else evaluate
-    mine = [built, train.scaled(1.0, world.size).seconds, evaluate.scaled(1 / world.size).seconds]
+    mine = [
+        built,
+        evaluate.scaled(1 / world.size).seconds,
+        train.scaled(1.0, world.size).seconds if train else {},
+    ]
     build_seconds, *timings = json.loads(world.broadcast("timing", lambda: json.dumps(mine)))
-    train, evaluate = (
+    evaluate, train = (
         Timing({int(size): seconds for size, seconds in timing.items()}) for timing in timings
     )
-    return RunTiming(build_seconds, train, evaluate)
+    return RunTiming(build_seconds, evaluate, train if is_trained else None)
+
+
+def count_evaluated(config: Config, validation: int, test: int) -> int:
+    """Count the images that pass through the network after training, apart from its validation."""
+    views = 1 + len(VIEWS.get(config.tta, ()))
+    return views * (test or validation)
 
 
 def reserve_evaluation(
@@ -88,11 +117,11 @@ def reserve_evaluation(
     """Set aside the time to evaluate the model after training.
 
     Returns how many validation images to evaluate at a time: as many as take a tenth of the time
-    for training, and none if those are too few to tell anything. The same time is set aside once
-    more for the temperature, and twice more at most for the out-of-distribution detector.
+    for training, and none if those are too few to tell anything. Twice the same time at most is set
+    aside for the out-of-distribution detector.
     """
     validation, test = (len(dataset.ids(part)) for part in (VALIDATION, TEST))
-    tested = evaluated_images(config, validation, test)
+    tested = count_evaluated(config, validation, test)
     release_evaluation(deadline)
     deadline.reserve("evaluation", tested * image_seconds)
     images = 0 if config.freeze else validation  # a fitted head comes with its validation
@@ -100,7 +129,6 @@ def reserve_evaluation(
     if images * image_seconds > most_seconds:
         images = int(most_seconds / image_seconds)
         images = images if images >= _MIN_VALIDATED else 0
-    deadline.reserve("temperature", min(TEMPERATURE_IMAGES, images) * image_seconds)
     deadline.reserve("detector", 2 * min(DETECTOR_IMAGES, images) * image_seconds)
     return images
 
@@ -112,23 +140,29 @@ def release_evaluation(deadline: Deadline) -> None:
 
 
 def fit_epochs(
-    budget: Budget, config: Config, dataset: Dataset, estimates: Estimates, reporter: Reporter
-) -> Config:
-    """Report how many epochs fit into a budget and return the config with them."""
-    budget.read_clock()
-    images = reserve_evaluation(budget.deadline, config, dataset, estimates.image_seconds)
+    config: Config,
+    dataset: Dataset,
+    estimates: Estimates,
+    deadline: Deadline,
+    world: World,
+    reporter: Reporter,
+) -> Choice[int]:
+    """Report and return about how many epochs fit into the time left; the same on every rank."""
+    spent_seconds = world.agree(deadline.elapsed())
+    images = reserve_evaluation(deadline, config, dataset, estimates.image_seconds)
     training, validation = (len(dataset.ids(split)) for split in (TRAIN, VALIDATION))
     batch = min(config.batch_size, training)
     epoch_seconds = training / batch * estimates.step_seconds + images * estimates.image_seconds
-    left = max(0.0, budget.left_seconds - images * estimates.image_seconds)
+    left_seconds = deadline.seconds - deadline.reserved() - spent_seconds
+    left_seconds = max(0.0, left_seconds - images * estimates.image_seconds)
     folds = dataset.folds.value
     if folds > 1:
         epoch_seconds *= folds + 1
     each = f" for each of {folds} folds and the final model" if folds > 1 else ""
-    epochs, more = left / epoch_seconds, budget.seconds / epoch_seconds
+    epochs, more = left_seconds / epoch_seconds, deadline.seconds / epoch_seconds
     reporter.say(
-        f"budget: {budget.seconds:.0f} s, of which {budget.now:.0f} are spent and "
-        f"{left:.0f} are left for training: about {epochs:.1f} epochs{each} at "
+        f"budget: {deadline.seconds:.0f} s, of which {spent_seconds:.0f} are spent and "
+        f"{left_seconds:.0f} are left for training: about {epochs:.1f} epochs{each} at "
         f"{batch / estimates.step_seconds:,.0f} images/s; with twice the time about "
         f"{epochs + more:.1f}"
     )
@@ -139,7 +173,7 @@ def fit_epochs(
             f"budget: validation on {images:,} of its {validation:,} images, as many "
             "as there is time for"
         )
-    return config.model_copy(update={"epochs": max(1, round(epochs))})
+    return Choice(max(1, round(epochs)), "about as many as the budget has time for", epochs)
 
 
 def _make_evaluation(trial: Trial) -> Callable[[int], float]:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -13,18 +14,20 @@ from onsight.data.pack import Pack
 from onsight.data.split import USUAL_FOLDS
 from onsight.models.catalog import make_model
 from onsight.text import duration
-from onsight.tune.budget import Budget
+from onsight.tune.candidates import Candidate
+from onsight.tune.epochs import choose_epochs
+from onsight.tune.work import affordable_folds
 from onsight_explain.threads import usable_cores
 
-_MIN_TRAINING_SECONDS = 3.0  # of a budget, for each fold's training
 _MAX_ADDED_SECONDS = 300.0  # more is only spent on folds if --folds asks for it
 
 
 def choose_max_folds(
     pack: Pack,
     config: Config,
+    candidates: Sequence[Candidate],
     device: torch.device,
-    budget: Budget | None = None,
+    budget_seconds: float,
     module: nn.Module | None = None,
 ) -> Choice[int]:
     """Return how many folds there is time for, or 1 for none.
@@ -32,19 +35,20 @@ def choose_max_folds(
     Args:
         pack: The images.
         config: The settings of the run.
+        candidates: The networks to train.
         device: The device to train on.
-        budget: The time limit, if there is one.
+        budget_seconds: The whole budget; infinity for none.
         module: The user's own network, if any.
     """
-    if budget:
-        trainings = int(budget.left_seconds / _MIN_TRAINING_SECONDS)
-        left = duration(max(0.0, budget.left_seconds))
-        least = duration(_MIN_TRAINING_SECONDS)
-        reason = f"the budget leaves {left}, at {least} or more for each training"
-        return Choice(max(1, trainings - 1), reason)  # one training is that of the kept model
-    if config.freeze:
+    if not math.isinf(budget_seconds):
+        return Choice(affordable_folds(budget_seconds), "as many as the budget has time for")
+    settings = [(one.apply(config), one.image_size) for one in candidates]
+    trained = [(one, size) for one, size in settings if not one.freeze]
+    if not trained:
         return Choice(USUAL_FOLDS, "features are computed once for all folds")
-    seconds = USUAL_FOLDS * _training_seconds(pack, config, device, module)
+    seconds = USUAL_FOLDS * sum(
+        _training_seconds(pack, one, size, device, module) for one, size in trained
+    )
     if seconds > _MAX_ADDED_SECONDS:
         reason = f"{USUAL_FOLDS} folds would take roughly {duration(seconds)} more (--folds)"
         return Choice(1, reason, seconds)
@@ -52,16 +56,21 @@ def choose_max_folds(
 
 
 def _training_seconds(
-    pack: Pack, config: Config, device: torch.device, module: nn.Module | None
+    pack: Pack,
+    config: Config,
+    size: tuple[int, int],
+    device: torch.device,
+    module: nn.Module | None,
 ) -> float:
-    """Estimate how many seconds one training takes."""
-    shape, count = (pack.format.channels, *pack.format.model_size), len(pack)
+    """Estimate how many seconds one training takes, with inputs of this (height, width)."""
+    shape, count = (pack.format.channels, *size), len(pack)
     if module is None:
         net = make_model(config.model, shape, len(pack.index.classes))
     else:
         net = copy.deepcopy(module)
-    steps = config.epochs * math.ceil(count / config.batch_size)
-    return expected_seconds(net.to(device), shape, config.epochs * count, steps, device)
+    epochs = choose_epochs(config, count).value
+    steps = epochs * math.ceil(count / config.batch_size)
+    return expected_seconds(net.to(device), shape, epochs * count, steps, device)
 
 
 # Rough rates are enough to tell seconds from minutes, and unlike measured ones repeatable.

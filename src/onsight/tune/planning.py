@@ -148,8 +148,8 @@ def _training_seconds(config: Config, data: TrainingData) -> float:
     return expected_seconds(
         data.new_network(config),
         data.dataset.input_shape,
-        config.epochs * count,
-        config.epochs * math.ceil(count / config.batch_size),
+        config.epoch_count * count,
+        config.epoch_count * math.ceil(count / config.batch_size),
         data.device,
     )
 

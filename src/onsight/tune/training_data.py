@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import math
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from onsight.config import Config
 from onsight.data.dataset import Dataset, choose_packed_size, make_format
 from onsight.data.index import TRAIN
 from onsight.data.loader import BatchSource, Images
-from onsight.data.normalization import Normalization, measure_normalization
+from onsight.data.normalization import Normalization, measure_normalization, shrink_images
 from onsight.data.pack import is_packed
 from onsight.data.packing import PackJob
 from onsight.data.sources.source import Source
@@ -57,10 +58,24 @@ def place_data(
     residency: str,
     module: nn.Module | None = None,
 ) -> TrainingData:
-    """Move the images to where they are kept, and choose their normalization."""
-    images = place_images(dataset.images, residency, device)
+    """Move the images to where they are kept, and choose their normalization.
+
+    For a network with a much smaller input, they are shrunk once instead of with every batch.
+    """
+    images = place_images(_shrink_to_input(dataset), residency, device)
     normalization = make_normalization(config, images, dataset)
     return TrainingData(dataset, images, normalization, device, module)
+
+
+def _shrink_to_input(dataset: Dataset) -> BatchSource:
+    """Return the images, shrunk to the input if it is at most half as high and as wide."""
+    images, size = dataset.images, dataset.input_shape[1:]
+    if not isinstance(images, Images) or dataset.format.input_size is None:
+        return images
+    height, width, _ = images.shape
+    is_worth_it = 2 * size[0] <= height and 2 * size[1] <= width
+    fits = _fits(images.nbytes * math.prod(size) // (height * width), torch.device("cpu"))
+    return shrink_images(images, size) if is_worth_it and fits else images
 
 
 def make_normalization(config: Config, images: BatchSource, dataset: Dataset) -> Normalization:
@@ -75,7 +90,7 @@ def _make_scaling(config: Config, images: BatchSource, dataset: Dataset) -> Norm
     if config.normalize == "none":
         return Normalization((0.0,) * channels, (1.0,) * channels)
     if config.normalize == "auto" and config.starts_from_weights:
-        expected = expected_input(config.model, config.weights)
+        expected = expected_input(config.model, config.weights, config.member)
         if expected:
             return Normalization(*expected.scaling(channels))
     decoded = images if isinstance(images, Images) else Images.of(dataset.pack)

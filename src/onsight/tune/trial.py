@@ -14,6 +14,7 @@ from onsight.step.build import make_update
 from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.step import StepListener
 from onsight.step.timing import measure_seconds
+from onsight.tune.epochs import choose_epochs
 from onsight.tune.training_data import TrainingData
 
 
@@ -29,9 +30,10 @@ class Trial:
     """
 
     def __init__(self, config: Config, data: TrainingData) -> None:
-        self.config = config
         self.data = data
         self.ids = data.dataset.ids(TRAIN)
+        epochs = choose_epochs(config, len(self.ids)).value
+        self.config = config = config.model_copy(update={"epochs": epochs})
         self.update = make_update(
             config,
             data.new_network(config),
@@ -72,7 +74,7 @@ class Trial:
         full = len(self.ids) // batch_size * batch_size
         ids, mixes = self.ids[:full], self.update.augmentation.mixes
         loader = Loader(self.data.images, ids, batch_size, self.data.device, with_next=mixes)
-        self.update.set_learning_rate(0, self.config.epochs * loader.steps)
+        self.update.set_learning_rate(0, self.config.epoch_count * loader.steps)
         for epoch in count():
             for step, batch in enumerate(loader.epoch(self.config.seed, epoch)):
                 yield epoch, step, batch

@@ -135,3 +135,17 @@ def test_a_run_without_held_out_images_has_no_accuracy(run):
     text = card_text(subject)
     assert "model-index" not in text
     assert "the accuracy of this classifier is unknown" in text
+
+
+def test_the_members_of_a_blend_are_named_with_weights_and_licenses(blended):
+    facts = "\n".join(training_facts(read_card_subject(blended)))
+    assert "A blend of 3 networks" in facts
+    for name, model, weight, size in (
+        ("own", "compact", "50.0%", "12x12"),
+        ("large", "compact", "30.0%", "19x16"),
+        ("small", "quick", "20.0%", "8x9"),
+    ):
+        assert f"Member `{name}`, with a weight of {weight}: `{model}`, from Onsight" in facts
+        assert f"its input is {size} pixels" in facts
+    assert facts.count("whose license (apache-2.0) and training data matter too") == 1
+    assert "reduced to 12x12 pixels in grey" in card_text(read_card_subject(blended))

@@ -192,7 +192,7 @@ def list_unselected(source: Source, rows: NDArray[np.int64], reason: str) -> lis
 
 def count_held_out(source: Source) -> int:
     """Return the number of images in the test and validation splits that come with the data."""
-    return int(np.isin(source.index.splits, (TEST, VALIDATION)).sum())
+    return int(is_held_out(source).sum())
 
 
 def draw_rows(source: Source, count: int, seed: int) -> NDArray[np.int64]:
@@ -201,12 +201,36 @@ def draw_rows(source: Source, count: int, seed: int) -> NDArray[np.int64]:
     At least one row of each class is selected, the others in proportion to class sizes. A smaller
     count selects the first rows of a larger count's selection.
     """
-    splits = source.index.splits
-    held_out = np.isin(splits, (TEST, VALIDATION))
-    free = np.random.default_rng(seed).permutation(np.flatnonzero(~held_out))
-    _, first = np.unique(source.index.labels[free], return_index=True)
-    order = np.concatenate([free[first], np.delete(free, first)])
-    return np.concatenate([np.flatnonzero(held_out), order[: max(count, len(first))]])
+    order = draw_order(source, seed)
+    held_out = is_held_out(source)
+    free = order[~held_out[order]]
+    least = len(np.unique(source.index.labels[free]))
+    return np.concatenate([np.flatnonzero(held_out), free[: max(count, least)]])
+
+
+def draw_order(source: Source, seed: int) -> NDArray[np.int64]:
+    """Return all rows in a random order, but one training image of each class first."""
+    order = np.random.default_rng(seed).permutation(len(source.index))
+    free = np.flatnonzero(~is_held_out(source)[order])
+    _, first = np.unique(source.index.labels[order[free]], return_index=True)
+    return np.concatenate([order[free[first]], np.delete(order, free[first])])
+
+
+def is_held_out(source: Source) -> NDArray[np.bool_]:
+    """Return which rows are in the test and validation splits that come with the data, (n,)."""
+    return np.isin(source.index.splits, (TEST, VALIDATION))
+
+
+def take_drawn(source: Source, count: int, seed: int) -> Source:
+    """Return the source with `count` training images, all of them if 0; the others are problems."""
+    if not count:
+        return source
+    rows = draw_rows(source, count, seed)
+    if len(rows) == len(source.index):
+        return source
+    reason = f"not among the images drawn (--train-images {count})"
+    problems = [*source.problems, *list_unselected(source, rows, reason)]
+    return replace(select_rows(source, rows), problems=problems)
 
 
 def _read_size(source: Source, row: int) -> tuple[int, int] | None:

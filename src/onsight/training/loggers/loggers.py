@@ -19,18 +19,25 @@ _LOGGERS: dict[str, Callable[[LoggedRun], Logger]] = {
 
 
 class Loggers:
-    """Passes metrics on to every logger; a logger that fails is dropped with a warning."""
+    """Passes metrics on to every logger; a logger that fails is dropped with a warning.
 
-    def __init__(self, warn: Callable[[str], None]) -> None:
+    Args:
+        names: The names of the loggers.
+        warn: Reports a logger that fails.
+    """
+
+    def __init__(self, names: Sequence[str], warn: Callable[[str], None]) -> None:
+        self.names = names
         self.warn = warn
         self.open: dict[str, Logger] = {}
 
-    def add(self, name: str, run: LoggedRun) -> None:
-        """Add a logger by its name."""
-        try:
-            self.open[name] = _LOGGERS[name](run)
-        except Exception as error:
-            self._warn(name, error)
+    def start(self, run: LoggedRun) -> None:
+        """Open the loggers of a run."""
+        for name in self.names:
+            try:
+                self.open[name] = _LOGGERS[name](run)
+            except Exception as error:
+                self._warn(name, error)
 
     def begin(self, epochs: int, steps: int) -> None:
         """Start logging; a resumed run has logged this many epochs and steps already."""
@@ -66,13 +73,11 @@ class Loggers:
 
 
 @contextmanager
-def open_loggers(names: Sequence[str], run: LoggedRun, reporter: Reporter) -> Iterator[Loggers]:
-    """Open the loggers of a run, and close them on leaving the block."""
-    loggers = Loggers(reporter.warn)
+def closing_loggers(names: Sequence[str], reporter: Reporter) -> Iterator[Loggers]:
+    """Close the loggers that are started in the block on leaving it."""
+    loggers = Loggers(names, reporter.warn)
     finished = False
     try:
-        for name in names:
-            loggers.add(name, run)
         yield loggers
         finished = True
     finally:

@@ -1,6 +1,6 @@
 """How accurate is a fine-tuning loop like that of torchvision's references after some seconds?
 
-    python benchmarks/peers/minute_torchvision.py TRAIN TEST --seconds 60
+    python benchmarks/peers/auto_torchvision.py TRAIN TEST --seconds 60
 
 RandomResizedCrop, mirroring, label smoothing, a warm-up and a cosine. The cosine follows the clock,
 so that it ends with the budget whatever the speed of the machine.
@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from minute_shared import (
+from auto_shared import (
     Images,
-    count_right,
     evaluation_seconds,
+    find_correct,
     forward,
     make_loader,
     make_net,
@@ -61,18 +61,18 @@ def rate_share(progress: float) -> float:
     return (1 + math.cos(math.pi * (progress - WARM_UP) / (1 - WARM_UP))) / 2
 
 
-def train(net: nn.Module, images: Images, options: argparse.Namespace, seconds: float) -> int:
-    """Train for this many seconds; returns the number of steps."""
+def train(net: nn.Module, images: Images, options: argparse.Namespace, seconds: float) -> None:
+    """Train for this many seconds."""
     loader = make_loader(images, options, train=True)
     make = OPTIMIZERS[options.optimizer]
     optimizer = make(net.parameters(), options.learning_rate, weight_decay=options.weight_decay)
     net.train()
-    steps, begun = 0, time.perf_counter()
+    begun = time.perf_counter()
     while True:
         for inputs, labels in loader:
             progress = (time.perf_counter() - begun) / seconds if seconds > 0 else 1.0
             if progress >= 1:
-                return steps
+                return
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * rate_share(progress)
             outputs = forward(net, inputs, options)
@@ -80,7 +80,6 @@ def train(net: nn.Module, images: Images, options: argparse.Namespace, seconds: 
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            steps += 1
 
 
 def main() -> None:
@@ -88,9 +87,8 @@ def main() -> None:
     train_images, test = read_images(options, training_transform(options))
     net = make_net(options, len(test.classes))
     seconds = seconds_left(options, evaluation_seconds(net, test, options))
-    steps = train(net, train_images, options, seconds)
-    right = count_right(net, test, options)
-    report(right, len(test), steps=steps, epochs=steps * options.batch_size / len(train_images))
+    train(net, train_images, options, seconds)
+    report(find_correct(net, test, options), test)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How accurate is fastai's fine_tune after some seconds?
 
-    python benchmarks/peers/minute_fastai.py TRAIN TEST --seconds 60
+    python benchmarks/peers/auto_fastai.py TRAIN TEST --seconds 60
 
 fastai's own parts: vision_learner with its head for the network, its item and batch transforms, and
 fine_tune: one epoch of the head, then as many of everything as end in time. If not even two epochs
@@ -13,6 +13,22 @@ import time
 from typing import Any
 
 import torch
+from auto_shared import (
+    DEVIATION,
+    MEAN,
+    NETWORK,
+    Images,
+    autocast,
+    evaluation_seconds,
+    find_correct,
+    make_net,
+    make_parser,
+    memory_format,
+    read_images,
+    report,
+    seconds_left,
+    start,
+)
 from fastai.vision.all import (
     Callback,
     CancelFitException,
@@ -28,22 +44,6 @@ from fastai.vision.all import (
     ResizeMethod,
     aug_transforms,
     vision_learner,
-)
-from minute_shared import (
-    DEVIATION,
-    MEAN,
-    NETWORK,
-    Images,
-    autocast,
-    count_right,
-    evaluation_seconds,
-    make_net,
-    make_parser,
-    memory_format,
-    read_images,
-    report,
-    seconds_left,
-    start,
 )
 
 TIMED_BATCHES = 4
@@ -80,10 +80,9 @@ class InTime(Callback):
     """Ends training when the time is up, should the machine have become slower."""
 
     def __init__(self, options: argparse.Namespace, reserved: float) -> None:
-        self.options, self.reserved, self.steps = options, reserved, 0
+        self.options, self.reserved = options, reserved
 
     def after_batch(self) -> None:
-        self.steps += self.training
         if seconds_left(self.options, self.reserved) < 0:
             raise CancelFitException
 
@@ -158,11 +157,9 @@ def main() -> None:
     with trial.no_bar(), trial.no_logging():
         seconds = batch_seconds(trial)
     epochs = fit_epochs(loaders, int(seconds_left(options, reserved) / seconds))
-    clock = InTime(options, reserved)
     with learner.no_bar(), learner.no_logging():
-        learner.fine_tune(epochs, options.base_rate, cbs=[clock])
-    right = count_right(learner.model, test, options)
-    report(right, len(test), steps=clock.steps, epochs=epochs + 1)
+        learner.fine_tune(epochs, options.base_rate, cbs=[InTime(options, reserved)])
+    report(find_correct(learner.model, test, options), test)
 
 
 if __name__ == "__main__":

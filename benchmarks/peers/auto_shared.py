@@ -1,6 +1,6 @@
-"""What the peers with a time budget share: images, published weights, clock, and final claim.
+"""What the peers of auto.py share: images, published weights, clock, and final claim.
 
-    python benchmarks/peers/minute_torchvision.py TRAIN TEST --seconds 60
+    python benchmarks/peers/auto_torchvision.py TRAIN TEST --seconds 60
 
 TRAIN and TEST hold class folders. The seconds start with the process and include imports, reading,
 and the evaluation on all test images. The last line printed is JSON.
@@ -10,7 +10,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,7 @@ class Images(Dataset[Sample]):
     """A folder of class folders, as (transformed image, label) by number."""
 
     def __init__(self, folder: Path, transform: Transform | None) -> None:
+        self.folder = folder
         self.classes = sorted(place.name for place in folder.iterdir())
         self.paths = [path for name in self.classes for path in sorted((folder / name).iterdir())]
         self.labels = [self.classes.index(path.parent.name) for path in self.paths]
@@ -165,12 +166,14 @@ def forward(net: nn.Module, images: Tensor, options: argparse.Namespace) -> Tens
 
 
 @torch.inference_mode()
-def count_right(net: nn.Module, images: Images, options: argparse.Namespace) -> int:
+def find_correct(net: nn.Module, images: Images, options: argparse.Namespace) -> list[bool]:
+    """Whether each image is classified correctly."""
     net.eval()
-    return sum(
-        int((forward(net, inputs, options).argmax(1) == labels).sum())
+    return [
+        correct
         for inputs, labels in make_loader(images, options)
-    )
+        for correct in (forward(net, inputs, options).argmax(1) == labels).tolist()
+    ]
 
 
 @torch.inference_mode()
@@ -199,6 +202,7 @@ def seconds_left(options: argparse.Namespace, reserved: float = 0.0) -> float:
     return float(options.seconds) - seconds_since_start() - reserved - REPORT_SECONDS
 
 
-def report(right: int, test_images: int, **more: object) -> None:
-    facts = {"accuracy": right / test_images, "right": right, "n": test_images}
-    print(json.dumps(facts | {"seconds": seconds_since_start()} | more))
+def report(correct: Sequence[bool], test: Images) -> None:
+    """Print which of the test images are right, by their paths within the dataset."""
+    paths = [path.relative_to(test.folder.parent).as_posix() for path in test.paths]
+    print(json.dumps({"correct": dict(zip(paths, correct, strict=True))}))

@@ -1,6 +1,6 @@
 """How accurate is scikit-learn's logistic regression on frozen features after some seconds?
 
-    python benchmarks/peers/minute_twenty_lines.py TRAIN TEST --seconds 60
+    python benchmarks/peers/auto_sklearn.py TRAIN TEST --seconds 60
 
 The twenty lines that many would write: the network without its last layer, applied once to each
 image and to its mirror image; then a linear classifier whose C is chosen on a held-out part. The
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from minute_shared import (
+from auto_shared import (
     Images,
     Sample,
     evaluation_transform,
@@ -78,11 +78,12 @@ def fit(data: Features, strength: float) -> Pipeline:
     return model.fit(features.reshape(rows * views, -1), np.repeat(labels, views))
 
 
-def count_right(model: Pipeline, data: Features) -> int:
-    """Views vote with their mean probabilities."""
+def find_correct(model: Pipeline, data: Features) -> list[bool]:
+    """Whether each image is classified correctly; views vote with their mean probabilities."""
     features, labels = data
     votes = sum(model.predict_proba(features[:, view]) for view in range(features.shape[1]))
-    return int((model.classes_[votes.argmax(1)] == labels).sum())
+    correct: list[bool] = (model.classes_[votes.argmax(1)] == labels).tolist()
+    return correct
 
 
 def choose_strength(data: Features, options: argparse.Namespace) -> float:
@@ -93,7 +94,7 @@ def choose_strength(data: Features, options: argparse.Namespace) -> float:
     for strength in options.strengths:
         begun = time.perf_counter()
         model = fit((data[0][fitted], data[1][fitted]), strength)
-        right[strength] = count_right(model, (data[0][held], data[1][held]))
+        right[strength] = sum(find_correct(model, (data[0][held], data[1][held])))
         # The fit on all images takes longer, and must be in time.
         if seconds_left(options) < 3 * (time.perf_counter() - begun):
             break
@@ -116,8 +117,7 @@ def main() -> None:
     strength = options.strengths[0]
     if len(options.strengths) > 1:
         strength = choose_strength(data, options)
-    right = count_right(fit(data, strength), test_data)
-    report(right, len(test), train_images=len(data[1]), strength=strength)
+    report(find_correct(fit(data, strength), test_data), test)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,306 @@
+"""Trains the members of a run: one for a named model, several for `--model auto`.
+
+Members are trained one after the other. Each has a part of the time and, if there are several, a
+folder of its own. What it leaves there is not computed again when the run is resumed.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+
+from torch import nn
+
+from onsight.choice import Choice
+from onsight.config import Config, make_config
+from onsight.config_files import read_config_file
+from onsight.data.dataset import Dataset
+from onsight.data.index import TEST, TRAIN
+from onsight.data.loader import Loader
+from onsight.errors import BudgetTooSmall, NonFiniteLoss
+from onsight.evaluation.predictions import HeldOutLogits, evaluation_batch_size, held_out_logits
+from onsight.features.choose_head import LearningCurvePoint
+from onsight.hardware.memory import reset_peak_device_memory
+from onsight.models.build import build_classifier
+from onsight.models.classifier import Classifier
+from onsight.models.file import load_model_file, save_model
+from onsight.report.console import PartReporter
+from onsight.tensorfile import read_tensors, write_tensors
+from onsight.training.evaluate import Evaluation
+from onsight.training.fit import Shared, Trained, fit
+from onsight.training.folds import cross_validate
+from onsight.training.job import RunJob
+from onsight.training.loggers.logger import LoggedRun
+from onsight.training.loggers.loggers import Loggers, closing_loggers
+from onsight.training.model_file import make_model_file
+from onsight.training.open_data import OpenedData, select_candidate
+from onsight.training.place import PlannedRun, place, plan_run
+from onsight.training.progress import Progress
+from onsight.training.saving import Mirror
+from onsight.tune.candidates import Candidate
+from onsight.tune.fit_epochs import release_evaluation
+from onsight_explain.devices import is_out_of_memory, release_cached_memory
+
+_MIN_SECONDS = 2.0  # for a member: in less, nothing useful is trained
+_TIMED_IMAGES = 64
+
+
+@dataclass(frozen=True)
+class Member:
+    """A trained model of a run.
+
+    Attributes:
+        name: Of its candidate.
+        config: The settings that it was trained with; nothing is left open.
+        dataset: The images, at the size of its input.
+        trained: The network.
+        folds: The predictions of its cross-validation, if there was one.
+        seconds: The time that training took, with that of the folds.
+        image_seconds: The time to classify an image.
+    """
+
+    name: str
+    config: Config
+    dataset: Dataset
+    trained: Trained
+    folds: Evaluation | None
+    seconds: float
+    image_seconds: float
+
+    @property
+    def classifier(self) -> Classifier:
+        """The network with its preprocessing and its own temperature."""
+        return self.trained.classifier
+
+    @property
+    def parameters(self) -> int:
+        """The number of its parameters."""
+        return sum(parameter.numel() for parameter in self.classifier.net.parameters())
+
+    @property
+    def held_out(self) -> HeldOutLogits:
+        """The logits of images that it, or the network of a fold, has not learned from."""
+        return held_out_logits(self.folds.per_image) if self.folds else self.trained.held_out
+
+
+def train_members(
+    opened: OpenedData, module: nn.Module | None, shared: Shared, job: RunJob
+) -> Iterator[Member]:
+    """Train the candidates in their order; yield each as soon as it is trained.
+
+    A candidate that fails, or that there is no time for, is left out if there is another.
+
+    Args:
+        opened: The images, and the candidates to train.
+        module: The user's own network, if any.
+        shared: Loggers, provenance and features of the run.
+        job: The job of the run.
+
+    Raises:
+        NonFiniteLoss: If the only candidate's loss is not a number.
+        Interrupted: After a signal, with a checkpoint written.
+    """
+    candidates = opened.layout.candidates
+    count = 0
+    for number, candidate in enumerate(candidates):
+        fraction = candidate.share / sum(later.share for later in candidates[number:])
+        is_last_chance = count == 0 and number + 1 == len(candidates)
+        if not is_last_chance and not _has_time(candidate, fraction, job):
+            job.reporter.warn(f"{candidate.name} is not trained: there is no time left for it")
+            continue
+        member_job = _make_member_job(candidate, fraction, job) if len(candidates) > 1 else job
+        try:
+            member = _train_member(candidate, opened, module, shared, member_job)
+        except (BudgetTooSmall, NonFiniteLoss, RuntimeError) as error:
+            is_fatal = isinstance(error, RuntimeError) and not is_out_of_memory(error)
+            if is_last_chance or is_fatal or (is_out_of_memory(error) and job.world.size > 1):
+                raise
+            job.reporter.warn(f"{candidate.name} is left out: {error}")
+        else:
+            count += 1
+            job.deadline.reserve(f"evaluating {candidate.name}", _evaluation_seconds(member))
+            yield member
+            continue
+        release_cached_memory(job.device.value)  # outside `except`, where the error holds memory
+
+
+def _has_time(candidate: Candidate, fraction: float, job: RunJob) -> bool:
+    return job.decisions.decide(
+        f"train {candidate.name}", lambda: fraction * job.deadline.remaining() >= _MIN_SECONDS
+    )
+
+
+def _evaluation_seconds(member: Member) -> float:
+    """Return the time to evaluate a member on the test images, which comes after all training."""
+    return int((member.dataset.splits == TEST).sum()) * member.image_seconds
+
+
+def _make_member_job(candidate: Candidate, fraction: float, job: RunJob) -> RunJob:
+    folder = job.folder.for_member(candidate.name)
+    if job.world.is_main:
+        folder.make_checkpoints()
+    job.world.wait_for_first_rank("member")
+    return replace(
+        job,
+        folder=folder,
+        reporter=PartReporter(job.reporter, candidate.name),
+        deadline=job.deadline.part(fraction),
+        decisions=job.decisions.of_part(folder.path),
+        is_planned=bool(job.world.agree(folder.plan.exists())),
+    )
+
+
+def _train_member(
+    candidate: Candidate,
+    opened: OpenedData,
+    module: nn.Module | None,
+    shared: Shared,
+    job: RunJob,
+) -> Member:
+    """Train a candidate, with its cross-validation; or load it if it has been trained before."""
+    begun = time.perf_counter()
+    is_part = job.folder.run is not None
+    job.world.report_activity("choosing how to train")
+    if is_part:
+        job.begin_decisions(opened.key)
+        config = _read_config(candidate, opened, job)
+        opened = select_candidate(opened, candidate, config, job)
+    planned = plan_run(place(opened, module, job), job)
+    _save_start(planned, job)
+    facts = {**shared.provenance, "config": planned.config.model_dump()}
+    shared = replace(shared, provenance=facts)
+    with _start_loggers(planned.config, shared, job) as loggers:
+        shared = replace(shared, loggers=loggers)
+        folds = None
+        if planned.dataset.folds.value > 1:
+            release_evaluation(job.deadline)  # each training reserves its own
+            folds = cross_validate(planned, shared, job)
+            job.phases["folds"] = job.phases.get("folds", 0.0) + sum(
+                row["seconds"] for row in folds.folds
+            )
+        finished = _load_trained(planned, job) if is_part and job.resume else None
+        if finished:
+            trained, seconds, image_seconds = finished
+            job.deadline.add_elapsed(seconds)
+        else:
+            part = replace(job, deadline=job.deadline.part(1.0)) if folds else job
+            trained = fit(planned, shared, part)
+            for phase, phase_seconds in trained.seconds.items():
+                job.phases[phase] = job.phases.get(phase, 0.0) + phase_seconds
+            seconds = time.perf_counter() - begun
+            image_seconds = planned.estimates.image_seconds
+            if is_part and not image_seconds:
+                image_seconds = _time_image(trained.classifier, planned)
+            if is_part and job.world.is_main:
+                _save_trained(trained, seconds, image_seconds, planned, shared, job)
+    release_evaluation(job.deadline)
+    return Member(
+        candidate.name,
+        planned.config,
+        planned.dataset,
+        trained,
+        folds,
+        seconds,
+        image_seconds,
+    )
+
+
+@contextmanager
+def _start_loggers(config: Config, shared: Shared, job: RunJob) -> Iterator[Loggers]:
+    """Start the run's loggers, or a member's own, which log in its folder."""
+    run = LoggedRun(job.folder.path, shared.provenance["data"], config.model_dump())
+    if job.folder.run is None:
+        shared.loggers.start(run)
+        yield shared.loggers
+        return
+    with closing_loggers(config.loggers if job.world.is_main else [], job.reporter) as loggers:
+        loggers.start(run)
+        yield loggers
+
+
+def _read_config(candidate: Candidate, opened: OpenedData, job: RunJob) -> Config:
+    """Return the candidate's settings.
+
+    They are those of this run before it was interrupted, or those of the run that is repeated, or
+    else those of the run with what the candidate sets.
+    """
+    repeated = job.decisions.repeated_run
+    for path in (job.folder.config, repeated and repeated / job.folder.config.name):
+        if path and path.exists():
+            return make_config(read_config_file(path))
+    return candidate.apply(opened.config)
+
+
+def _save_start(planned: PlannedRun, job: RunJob) -> None:
+    """Save the resolved config, and the reasons for it, before training."""
+    reset_peak_device_memory(job.device.value)  # that of the networks that were only timed
+    job.save_config(planned.config)
+    if job.world.is_main and not job.is_planned:
+        # In a resumed run, all settings look as if the user had made them.
+        planned.plan.save(job.folder.plan)
+
+
+def _time_image(classifier: Classifier, planned: PlannedRun) -> float:
+    """Return the seconds to classify an image, measured on a few training images."""
+    ids = planned.dataset.ids(TRAIN)[:_TIMED_IMAGES]
+    device = classifier.device
+    size = min(evaluation_batch_size(device, planned.dataset.format.model_size), len(ids))
+    batches = list(Loader(planned.data.images, ids, max(1, size), device).in_order())
+    classifier(batches[0].images)  # the first is slow
+    begun = time.perf_counter()
+    for batch in batches:
+        classifier(batch.images).cpu()
+    return (time.perf_counter() - begun) / max(1, len(ids))
+
+
+def _save_trained(
+    trained: Trained,
+    seconds: float,
+    image_seconds: float,
+    planned: PlannedRun,
+    shared: Shared,
+    job: RunJob,
+) -> None:
+    """Save a finished member: its model file, and then what a resumed run needs besides."""
+    facts = {
+        "data_key": planned.data_key,
+        "progress": asdict(trained.progress),
+        "temperature": trained.temperature.reason,
+        "out_of_distribution": trained.out_of_distribution.reason,
+        "phases": trained.seconds,
+        "fitted": trained.fitted,
+        "fewer": [tuple(point) for point in trained.fewer],
+        "seconds": seconds,
+        "image_seconds": image_seconds,
+    }
+    path = job.folder.model_file
+    save_model(
+        path,
+        make_model_file(planned.config, planned.dataset, trained.classifier, {}, shared.provenance),
+    )
+    write_tensors(job.folder.held_out, vars(trained.held_out), facts)
+    if planned.config.checkpoints:
+        mirror = Mirror(planned.config.checkpoints, job.folder)
+        for file in (path, job.folder.held_out):
+            mirror.try_to_copy(file, job.reporter.warn)
+
+
+def _load_trained(planned: PlannedRun, job: RunJob) -> tuple[Trained, float, float] | None:
+    """Load a finished member with its seconds, of training and of an image; None if it is not."""
+    if not job.world.agree(job.folder.held_out.exists()):
+        return None
+    tensors, facts = read_tensors(job.folder.held_out)
+    if facts["data_key"] != planned.data_key:
+        return None
+    file = load_model_file(job.folder.model_file)
+    trained = Trained(
+        build_classifier(file, job.device.value).feature_member,
+        Progress(**facts["progress"]),
+        Choice(file.temperature, facts["temperature"]),
+        Choice(file.out_of_distribution, facts["out_of_distribution"]),
+        facts["phases"],
+        HeldOutLogits(**tensors),
+        facts["fitted"],
+        tuple(LearningCurvePoint(*point) for point in facts["fewer"]),
+    )
+    return trained, facts["seconds"], facts["image_seconds"]

@@ -1,0 +1,161 @@
+"""Chooses the networks that `--model auto` trains, their input sizes and shares of the time.
+
+By a table (`tune/work.py`), in a fixed order: a head on a pretrained network, a small network from
+scratch, and the pretrained network fine-tuned from that head.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from onsight.config import Config
+from onsight.data.sources.source import Source
+from onsight.models.timm_nets import OFFLINE_MODEL, offline_models
+from onsight.tune.input_size import (
+    Size,
+    choose_scratch_size,
+    find_fitting,
+    list_pretrained_sizes,
+)
+from onsight.tune.work import Work, describe_work
+
+AUTO = "auto"  # the model that stands for all candidates
+HEAD, SCRATCH, TUNED = "head", "scratch", "tuned"  # roles; from scratch, the network has a name
+
+_MAX_HEAD_SHARE, _MIN_HEAD_SHARE = 0.4, 0.15
+_TUNED_SHARE = 0.4
+_MIN_COMPACT_EPOCHS = 25  # with fewer, Sprint is better
+_MIN_SCRATCH_IMAGES = 200  # to train on; with fewer, a network from scratch learns too little
+_UNLIMITED_SECONDS = 600.0  # for choosing pretrained networks and their inputs without a budget
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A network to train, in a part of the run's time.
+
+    Attributes:
+        name: What it is called, such as head, sprint, compact or tuned.
+        fields: Config fields that make it differ from the run's config.
+        share: Its part of the time for training; those of all candidates sum to 1.
+        image_size: The (height, width) of its input.
+    """
+
+    name: str
+    fields: Mapping[str, Any]
+    share: float
+    image_size: Size
+
+    @classmethod
+    def of_record(cls, fields: Mapping[str, Any]) -> "Candidate":
+        """Make a candidate from JSON values."""
+        return cls(**{**fields, "image_size": tuple(fields["image_size"])})
+
+    def apply(self, config: Config) -> Config:
+        """Return the config of this network; fields that the user has set stay."""
+        asked = config.model_fields_set - {"model"}
+        fields = {name: value for name, value in self.fields.items() if name not in asked}
+        return config.model_copy(update=fields)
+
+
+def choose_candidates(
+    source: Source, config: Config, device: torch.device, budget_seconds: float
+) -> tuple[Candidate, ...]:
+    """Choose what `--model auto` trains, in the order of training.
+
+    Args:
+        source: The images.
+        config: The settings; what the user has set is kept.
+        device: The device to train on, whose kind matters.
+        budget_seconds: The whole budget; infinity for none.
+    """
+    work = describe_work(source, config, device, budget_seconds)
+    limited = replace(work, seconds=min(work.seconds, _UNLIMITED_SECONDS))
+    roles = _find_possible_roles(config, work)
+    sizes = _fit_pretrained_sizes(roles, config, limited)
+    roles = [role for role in roles if role == SCRATCH or role in sizes]
+    shares = _share_time(roles, sizes, limited)
+    candidates = []
+    for role, share in shares.items():
+        if role == SCRATCH:
+            name, size = _choose_from_scratch(config, work, share * work.seconds)
+            candidates.append(Candidate(name, {"model": name}, share, size))
+        else:
+            fields = {"model": OFFLINE_MODEL, "freeze": role == HEAD}
+            if not config.weights:
+                fields["pretrained"] = True
+            candidates.append(Candidate(role, fields, share, sizes[role]))
+    return tuple(candidates)
+
+
+def name_one_network(config: Config) -> Config:
+    """Return the config with Sprint instead of several networks, for timing training steps."""
+    return config.model_copy(update={"model": "sprint"}) if config.model == AUTO else config
+
+
+def _find_possible_roles(config: Config, work: Work) -> list[str]:
+    """Return the roles that the settings and the number of images leave, in order of training."""
+    asked = config.model_fields_set
+    is_required = config.freeze or config.starts_from_weights  # that a network is pretrained
+    may_start_trained = "pretrained" not in asked and OFFLINE_MODEL in offline_models()
+    is_fitted = config.loss == "cross-entropy"  # a head
+    roles = []
+    if is_required:
+        if config.freeze or (is_fitted and "freeze" not in asked):
+            roles.append(HEAD)
+        if not config.freeze:
+            roles.append(TUNED)
+    elif may_start_trained and is_fitted:
+        if "freeze" not in asked:
+            roles.append(HEAD)
+        if work.training >= _MIN_SCRATCH_IMAGES:
+            roles.append(SCRATCH)
+        roles.append(TUNED)
+    if config.residency == "stream":  # there are no decoded images that networks could share
+        return roles[-1:] if is_required else [SCRATCH]
+    return roles or [SCRATCH]
+
+
+def _fit_pretrained_sizes(roles: list[str], config: Config, work: Work) -> dict[str, Size]:
+    """Return the largest input of each pretrained role that fits into its share of the time.
+
+    A role without one is left out, unless nothing else would be left. Fine-tuning on images of less
+    than half the side would be worse than the head.
+    """
+    sizes = [config.size] if config.size else list_pretrained_sizes(work.side)
+    fitted: dict[str, Size] = {}
+    for role, seconds_at, share in (
+        (HEAD, work.head_seconds, _MAX_HEAD_SHARE),
+        (TUNED, work.tuned_seconds, _TUNED_SHARE),
+    ):
+        if role not in roles:
+            continue
+        seconds = work.seconds * (share if len(roles) > 1 else 1.0)
+        size = find_fitting(sizes, seconds_at, seconds)
+        if size is None and SCRATCH not in roles and role == roles[0]:
+            size = sizes[-1]
+        if size:
+            fitted[role] = size
+            sizes = [smaller for smaller in sizes if 2 * smaller[0] >= size[0]]
+    return fitted
+
+
+def _share_time(roles: list[str], sizes: Mapping[str, Size], work: Work) -> dict[str, float]:
+    """Return the share of each role; a network from scratch gets what the others leave."""
+    parts = dict.fromkeys(roles, _TUNED_SHARE)
+    if HEAD in roles:
+        share = work.head_seconds(sizes[HEAD], work.views) / work.seconds
+        parts[HEAD] = min(_MAX_HEAD_SHARE, max(_MIN_HEAD_SHARE, share))
+    if SCRATCH in roles:
+        parts[SCRATCH] = 1.0 - sum(part for role, part in parts.items() if role != SCRATCH)
+    whole = sum(parts.values())
+    return {role: part / whole for role, part in parts.items()}
+
+
+def _choose_from_scratch(config: Config, work: Work, seconds: float) -> tuple[str, Size]:
+    """Choose Compact if there is time for enough epochs, else Sprint, and the size of its input."""
+    size = config.size or choose_scratch_size(work, "compact", seconds)
+    if work.scratch_seconds("compact", size, _MIN_COMPACT_EPOCHS) <= seconds:
+        return "compact", size
+    return "sprint", config.size or choose_scratch_size(work, "sprint", seconds)

@@ -1,0 +1,163 @@
+"""What has to be computed for a dataset, and roughly how long it takes, by a table.
+
+Which networks are trained, at which image size and for how many folds depends on these nominal
+costs, never on a clock: the same command makes the same choice on a busy machine.
+"""
+
+import math
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from onsight.config import Config
+from onsight.data import split
+from onsight.data.dataset import find_common_size
+from onsight.data.index import TEST, VALIDATION
+from onsight.data.sources.source import Source, count_held_out
+from onsight.models.compact import stem_stride
+
+UNIT_SIDE = 64  # pixels a side, of the images that the table is about
+MIN_TUNED_EPOCHS = 8  # with fewer, a fitted head on a frozen network is better
+
+
+class Costs(NamedTuple):
+    """Nominal microseconds per image of 64x64 pixels.
+
+    Attributes:
+        forward: A forward pass of the pretrained network.
+        fine_tuning: A training step of the pretrained network.
+        sprint: A training step of Sprint.
+        compact: A training step of Compact.
+    """
+
+    forward: float
+    fine_tuning: float
+    sprint: float
+    compact: float
+
+
+# Rough values for two cores and for a small GPU: a factor of two changes few choices.
+_CPU_COSTS = Costs(forward=1_000, fine_tuning=6_000, sprint=250, compact=550)
+_ACCELERATOR_COSTS = Costs(forward=30, fine_tuning=120, sprint=8, compact=15)
+
+_OTHER_SECONDS = 10.0  # of a budget, for starting, decoding and closing
+_MAX_OTHER_FRACTION = 0.5  # of a budget
+_MIN_TRAINING_SECONDS = 3.0  # for each training of a cross-validation
+
+
+@dataclass(frozen=True)
+class Work:
+    """What has to be computed, as far as it is known before images are decoded.
+
+    Attributes:
+        images: The number of images.
+        training: How many of them are trained on.
+        trainings: How many networks are trained: one for each fold, and the final one.
+        views: How many views of an image a head is fitted on.
+        own_size: The (height, width) of all sampled images if they are small and of one size.
+        side: Of a square with as many pixels as the median image.
+        seconds: For training; infinite without a budget.
+        costs: The nominal costs on this kind of device.
+    """
+
+    images: int
+    training: int
+    trainings: int
+    views: int
+    own_size: tuple[int, int] | None
+    side: int
+    seconds: float
+    costs: Costs
+
+    def head_seconds(self, size: tuple[int, int], views: int = 1) -> float:
+        """Return the time to compute the features of all images."""
+        return _seconds(views * self.images, self.costs.forward, math.prod(size))
+
+    def tuned_seconds(self, size: tuple[int, int], epochs: int = MIN_TUNED_EPOCHS) -> float:
+        """Return the time to fine-tune the pretrained network, in all trainings together."""
+        images = epochs * self.training * self.trainings
+        return _seconds(images, self.costs.fine_tuning, math.prod(size))
+
+    def scratch_seconds(self, name: str, size: tuple[int, int], epochs: int) -> float:
+        """Return the time to train Sprint or Compact, whose first layer shrinks large images."""
+        cost = self.costs.sprint if name == "sprint" else self.costs.compact
+        stride = stem_stride(*size) / stem_stride(UNIT_SIDE, UNIT_SIDE)
+        images = epochs * self.training * self.trainings
+        return _seconds(images, cost, math.prod(size) / stride**2)
+
+
+def describe_work(
+    source: Source, config: Config, device: torch.device, budget_seconds: float
+) -> Work:
+    """Describe what has to be computed for a source, with the splits that it will have.
+
+    Args:
+        source: The images.
+        config: The settings.
+        device: The device to train on, whose kind matters.
+        budget_seconds: The whole budget; infinity for none.
+    """
+    splits, held_out = source.index.splits, count_held_out(source)
+    free = len(splits) - held_out
+    if config.train_images:
+        free = min(free, config.train_images)
+    given_validation, given_test = (int((splits == one).sum()) for one in (VALIDATION, TEST))
+    validation = 0 if given_validation else round(config.validation_fraction * free)
+    test = 0 if given_test else round(config.test_fraction * free)
+    folds = 1 if given_test else expect_folds(source, config, test, budget_seconds)
+    return Work(
+        images=free + held_out,
+        training=max(1, free - validation - (test if folds == 1 else 0)),
+        trainings=folds + 1 if folds > 1 else 1,
+        views=2 if config.flip else 1,
+        own_size=find_common_size(source),
+        side=measure_side(source),
+        seconds=training_seconds(budget_seconds),
+        costs=_CPU_COSTS if device.type == "cpu" else _ACCELERATOR_COSTS,
+    )
+
+
+def training_seconds(budget_seconds: float) -> float:
+    """Return about how much of a budget is left for training."""
+    if math.isinf(budget_seconds):
+        return math.inf
+    return budget_seconds - min(_OTHER_SECONDS, _MAX_OTHER_FRACTION * budget_seconds)
+
+
+def affordable_folds(budget_seconds: float) -> int:
+    """Return how many folds a budget has time for, at least 1."""
+    if math.isinf(budget_seconds):
+        return split.USUAL_FOLDS
+    trainings = int(training_seconds(budget_seconds) / _MIN_TRAINING_SECONDS)
+    return max(1, trainings - 1)  # one training is that of the kept model
+
+
+def expect_folds(source: Source, config: Config, test: int, budget_seconds: float) -> int:
+    """Return how many folds there will be if no test set is given, as far as is known.
+
+    Args:
+        source: The images, before copies among them are known.
+        config: The settings.
+        test: How many images a test set would have.
+        budget_seconds: The whole budget; infinity for none.
+    """
+    if config.folds != "auto":
+        return int(config.folds)
+    is_enough = test >= split.ENOUGH_TEST_IMAGES or split.requests_test_part(config)
+    if source.times is not None or is_enough:
+        return 1
+    fewest = int(np.bincount(source.index.labels).min())
+    return max(1, min(split.USUAL_FOLDS, fewest, affordable_folds(budget_seconds)))
+
+
+def measure_side(source: Source) -> int:
+    """Return the side of a square with as many pixels as the median image; 64 if unknown."""
+    sides = [math.sqrt(height * width) for height, width in source.sizes]
+    return round(median(sides)) if sides else UNIT_SIDE
+
+
+def _seconds(images: int, cost: float, pixels: float) -> float:
+    return images * cost * pixels / UNIT_SIDE**2 / 1e6

@@ -1,0 +1,238 @@
+"""Oracles: runs of one model each, probabilities averaged in float64, runs without interruption."""
+
+import signal
+
+import pytest
+import torch
+
+import onsight
+from onsight.errors import Interrupted, NonFiniteLoss
+from onsight.evaluation.blending import choose_weights
+from onsight.evaluation.predictions import HeldOutLogits
+from onsight.models.blend import Blend
+from onsight.models.build import build_classifier
+from onsight.models.file import load_model_file
+from onsight.ranks import world
+from onsight.report.console import Reporter, SilentReporter
+from onsight.tensorfile import read_tensors
+from onsight.training import blend_members, layout, members
+from onsight.training.decisions import read_decisions
+from onsight.tune.candidates import Candidate
+
+CANDIDATES = (
+    Candidate("small", {"model": "lenet"}, 0.4, (16, 16)),
+    Candidate("sprint", {"model": "sprint"}, 0.6, (12, 12)),
+)
+PLAIN = {"epochs": 2, "batch_size": 16, "threads": 1, "cache_folder": "none"}
+
+
+@pytest.fixture(autouse=True)
+def two_candidates(monkeypatch):
+    monkeypatch.setattr(layout, "choose_candidates", lambda *_: CANDIDATES)
+
+
+def train(data, out, reporter=None, **fields):
+    return onsight.train(data, out=out, reporter=reporter or SilentReporter(), **PLAIN, **fields)
+
+
+def tensors_of(path):
+    return read_tensors(path / "model.safetensors")[0]
+
+
+def assert_same_tensors(one, other):
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture
+def equal_weights(monkeypatch):
+    """Both members are kept, whatever they are worth."""
+
+    def share(log_probabilities, labels):
+        return {name: 1 / len(log_probabilities) for name in log_probabilities}
+
+    monkeypatch.setattr(blend_members, "choose_weights", share)
+
+
+class StopAfter:
+    """A signal that arrives after so many looks."""
+
+    signal_number = signal.SIGTERM
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    def __bool__(self):
+        self.looks -= 1
+        return self.looks <= 0
+
+
+def test_every_member_is_what_a_run_of_its_model_trains(bars, tmp_path, equal_weights):
+    run = train(bars, tmp_path / "run")
+    for candidate in CANDIDATES:
+        side = candidate.image_size[0]
+        alone = train(
+            bars, tmp_path / candidate.name, model=candidate.fields["model"], image_size=side
+        )
+        kept = load_model_file(run.model, candidate.name)
+        if side == 12:  # the packed size; others are resized with each batch
+            assert_same_tensors(kept.weights, load_model_file(alone.model).weights)
+        assert kept.preprocessing.input_shape == (1, side, side)
+    rows = run.results["members"]
+    assert [row["name"] for row in rows] == ["small", "sprint"]
+    assert [row["weight"] for row in rows] == [0.5, 0.5]
+    assert all(row["images"] > 0 and row["seconds"] > 0 for row in rows)
+
+
+def test_a_blend_averages_the_probabilities_of_its_members(bars, tmp_path, equal_weights):
+    run = train(bars, tmp_path / "run")
+    classifier = build_classifier(load_model_file(run.model), torch.device("cpu"))
+    assert isinstance(classifier, Blend)
+    images = torch.randint(0, 256, (20, 12, 12, 1), dtype=torch.uint8)
+    members_logits = [
+        classifier.members[name].raw_logits(images).double() for name in ("small", "sprint")
+    ]
+    mean = sum(logits.softmax(dim=1) for logits in members_logits) / 2
+    expected = (mean.log() / classifier.temperature).softmax(dim=1)
+    assert torch.allclose(classifier(images).double().softmax(dim=1), expected, atol=1e-6)
+
+
+def test_weights_and_temperature_come_from_images_that_no_member_learned_from(bars, tmp_path):
+    run = train(bars, tmp_path / "run")
+    rows = {
+        name: HeldOutLogits(**read_tensors(run.path / "members" / name / "held-out.safetensors")[0])
+        for name in ("small", "sprint")
+    }
+    assert torch.equal(rows["small"].ids, rows["sprint"].ids)
+    logs = {name: found.logits.log_softmax(dim=1) for name, found in rows.items()}
+    expected = choose_weights(logs, rows["small"].labels)
+    kept = {row["name"]: row["weight"] for row in run.results["members"] if row["weight"]}
+    assert kept == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("looks", [2, 9, 22])
+def test_a_stopped_run_goes_on_to_the_same_bits(bars, tmp_path, monkeypatch, looks, equal_weights):
+    whole = train(bars, tmp_path / "whole")
+    out = tmp_path / "stopped"
+    stop = StopAfter(looks)
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "StopRequest", lambda: stop)
+        with pytest.raises(Interrupted):
+            train(bars, out)
+    fitted, real = [], members.fit
+    monkeypatch.setattr(members, "fit", lambda one, *rest: fitted.append(one) or real(one, *rest))
+    resumed = onsight.train(bars, out=out, resume=True, reporter=SilentReporter())
+    assert_same_tensors(tensors_of(whole.path), tensors_of(resumed.path))
+    is_first_finished = looks > 20
+    assert len(fitted) == (1 if is_first_finished else 2)
+
+
+def test_a_stopped_run_leaves_the_best_model_so_far(bars, tmp_path, monkeypatch, capsys):
+    out, stop = tmp_path / "run", StopAfter(22)
+    monkeypatch.setattr(world, "StopRequest", lambda: stop)
+    with pytest.raises(Interrupted):
+        train(bars, out, reporter=Reporter())
+    assert "the best model so far, small, is in" in " ".join(capsys.readouterr().err.split())
+    file = load_model_file(out)
+    assert file.model == "lenet"
+    assert file.results["split"] == "validation"
+    assert file.results["images"] > 0
+
+
+def test_a_member_that_fails_is_left_out(bars, tmp_path, monkeypatch, capsys):
+    real = members.fit
+
+    def fail_first(planned, *rest):
+        if planned.config.model == "lenet":
+            raise NonFiniteLoss("the loss is nan")
+        return real(planned, *rest)
+
+    monkeypatch.setattr(members, "fit", fail_first)
+    run = train(bars, tmp_path / "run", reporter=Reporter())
+    assert "small is left out: the loss is nan" in capsys.readouterr().err
+    assert [row["name"] for row in run.results["members"]] == ["sprint"]
+    monkeypatch.setattr(members, "fit", lambda *_: (_ for _ in ()).throw(NonFiniteLoss("nan")))
+    with pytest.raises(NonFiniteLoss):
+        train(bars, tmp_path / "none")
+
+
+def test_folds_are_blended_with_weights_from_the_other_folds(bars, tmp_path):
+    run = train(bars, tmp_path / "run", folds=3)
+    tables = {}
+    for name in ("small", "sprint"):
+        paths = sorted((run.path / "members" / name / "folds").glob("*/evaluation.safetensors"))
+        parts = [read_tensors(path)[0] for path in paths]
+        tables[name] = [
+            HeldOutLogits(part["one.ids"], part["one.logits"], part["one.labels"]) for part in parts
+        ]
+    right = 0
+    for fold in range(3):
+        others = {
+            name: torch.cat([part.logits for i, part in enumerate(found) if i != fold])
+            for name, found in tables.items()
+        }
+        labels = torch.cat([p.labels for i, p in enumerate(tables["small"]) if i != fold])
+        weights = choose_weights(
+            {name: logits.log_softmax(dim=1) for name, logits in others.items()}, labels
+        )
+        mean = sum(
+            weight * tables[name][fold].logits.double().softmax(dim=1)
+            for name, weight in weights.items()
+        )
+        right += int((mean.argmax(dim=1) == tables["small"][fold].labels).sum())
+    kept = [row for row in run.results["members"] if row["weight"]]
+    if len(kept) > 1:
+        assert run.results["accuracy"] == pytest.approx(right / run.results["images"])
+    assert run.results["split"] == "folds"
+    assert run.results["images"] == run.results["used"]
+
+
+def test_one_member_can_be_asked_for(bars, tmp_path, equal_weights):
+    off = train(bars, tmp_path / "off", blend="off")
+    rows = off.results["members"]
+    best = min(rows, key=lambda row: row["loss"])
+    assert [row["name"] for row in rows if row["weight"]] == [best["name"]]
+
+
+def test_a_limit_of_milliseconds_leaves_out_slow_members(
+    bars, tmp_path, monkeypatch, equal_weights
+):
+    monkeypatch.setattr(
+        members,
+        "_time_image",
+        lambda classifier, planned: 0.004 if planned.config.model == "sprint" else 0.001,
+    )
+    kept = {}
+    for limit in (5, 3, 0.5):
+        run = train(bars, tmp_path / str(limit), max_ms_per_image=limit)
+        kept[limit] = [row["name"] for row in run.results["members"] if row["weight"]]
+    assert kept == {5: ["small", "sprint"], 3: ["small"], 0.5: ["small"]}
+
+
+def test_a_budgeted_run_is_repeated_to_the_bit(bars, tmp_path, equal_weights):
+    class Clock:
+        now = 2.0
+
+        def __call__(self):
+            self.now += 0.01
+            return self.now
+
+    fields = {key: value for key, value in PLAIN.items() if key != "epochs"}
+    run = onsight.train(
+        bars,
+        out=tmp_path / "run",
+        budget="60s",
+        spent=Clock(),
+        folds=1,
+        reporter=SilentReporter(),
+        **fields,
+    )
+    names = {name: read_decisions(run.path / "members" / name) for name in ("small", "sprint")}
+    assert all("segment 0" in found for found in names.values())
+    again = onsight.train(
+        bars,
+        out=tmp_path / "again",
+        config_file=run.path / "config.toml",
+        reporter=SilentReporter(),
+    )
+    assert_same_tensors(tensors_of(run.path), tensors_of(again.path))

@@ -1,0 +1,217 @@
+"""What `--model auto` trains, by hand from the table of nominal costs."""
+
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from onsight.config import make_config
+from onsight.data.index import TEST, TRAIN, UNSPLIT, Index, TextColumn
+from onsight.data.sources.source import Source
+from onsight.tune import candidates
+from onsight.tune.candidates import choose_candidates
+from onsight.tune.input_size import (
+    choose_freezing,
+    choose_input_size,
+    choose_shared_size,
+    list_pretrained_sizes,
+)
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+NO_BUDGET = math.inf
+LITE0 = "tf_efficientnet_lite0"
+
+
+@pytest.fixture(autouse=True)
+def with_weights(monkeypatch):
+    """Undoes the fixture of all tests that hides the installed weights."""
+    monkeypatch.setattr(candidates, "offline_models", lambda: [LITE0])
+
+
+def make_source(images, test, shape, classes):
+    """Images of one shape (H, W, C), so many without a split and so many of a given test split."""
+    count = images + test
+    splits = np.full(count, TRAIN if test else UNSPLIT, np.int8)
+    splits[images:] = TEST
+    labels = np.arange(count, dtype=np.int32) % classes
+    locators, names = TextColumn.of(map(str, range(count))), [f"c{k}" for k in range(classes)]
+    index = Index.of_columns(locators, labels, names, splits)
+    pixels = np.zeros(shape, np.uint8)
+    return Source("folder", Path("images"), index, lambda row: pixels, "fingerprint", "")
+
+
+CLOTHES = (60_000, 10_000, (28, 28, 1), 10)
+ICONS = (5_664, 1_906, (64, 64, 3), 9)
+FEW_PHOTOS = (748, 0, (375, 500, 3), 10)
+DIGITS = (1_797, 0, (8, 8, 1), 10)
+MANY_PHOTOS = (50_000, 0, (375, 500, 3), 100)
+
+
+def summarise(chosen):
+    """The names and sides, such as head 128, sprint 64."""
+    return ", ".join(f"{one.name} {one.image_size[0]}" for one in chosen)
+
+
+@pytest.mark.parametrize(
+    ("images", "device", "budget", "expected"),
+    [
+        (CLOTHES, CPU, 30, "sprint 28"),
+        (CLOTHES, CPU, 60, "sprint 28"),  # features at 64x64 take 70 of the 50 s for training
+        (CLOTHES, CPU, 300, "head 64, sprint 28"),
+        (CLOTHES, CPU, NO_BUDGET, "head 64, compact 28"),
+        (CLOTHES, CUDA, 60, "head 64, compact 28"),
+        (ICONS, CPU, 30, "head 64, sprint 64"),
+        (ICONS, CPU, 60, "head 96, sprint 64"),
+        (ICONS, CPU, 300, "head 128, compact 64"),  # at most twice the images' side
+        (ICONS, CPU, NO_BUDGET, "head 128, compact 64"),  # pretrained ones as with ten minutes
+        (ICONS, CUDA, 60, "head 128, compact 64, tuned 128"),
+        (FEW_PHOTOS, CPU, 30, "head 192, sprint 64"),
+        (FEW_PHOTOS, CPU, 60, "head 224, sprint 128"),
+        (FEW_PHOTOS, CPU, 300, "head 224, compact 128"),
+        (FEW_PHOTOS, CPU, NO_BUDGET, "head 224, compact 128"),
+        (FEW_PHOTOS, CUDA, 30, "head 224, compact 128"),  # tuned at 64x64 would be worse
+        (FEW_PHOTOS, CUDA, 60, "head 224, compact 128, tuned 128"),
+        (DIGITS, CPU, 60, "head 64, compact 8"),
+        (DIGITS, CPU, NO_BUDGET, "head 64, compact 8"),
+        (MANY_PHOTOS, CPU, 60, "sprint 64"),
+        (MANY_PHOTOS, CPU, 300, "head 96, sprint 128"),
+        (MANY_PHOTOS, CPU, NO_BUDGET, "head 128, compact 128"),
+        (MANY_PHOTOS, CUDA, NO_BUDGET, "head 224, compact 128, tuned 160"),
+    ],
+)
+def test_the_table_decides(images, device, budget, expected, monkeypatch):
+    monkeypatch.setattr("onsight.data.split.ENOUGH_TEST_IMAGES", 200)  # as in use
+    source, config = make_source(*images), make_config({})
+
+    def refuse():
+        raise AssertionError("the choice must not depend on the clock")
+
+    for clock in ("time", "monotonic", "perf_counter", "process_time"):
+        monkeypatch.setattr(time, clock, refuse)
+    chosen = choose_candidates(source, config, device, budget)
+    assert summarise(chosen) == expected
+    assert sum(one.share for one in chosen) == pytest.approx(1)
+    assert all(one.share >= 0.15 for one in chosen)
+
+
+def test_shares_follow_nominal_times():
+    chosen = choose_candidates(make_source(*ICONS), make_config({}), CPU, 300)
+    # 7,570 images in two views at four times the area: 60.56 s of the 290 for training.
+    assert [round(one.share, 4) for one in chosen] == [round(60.56 / 290, 4), 0.7912]
+    one_view = choose_candidates(make_source(*ICONS), make_config({"flip": False}), CPU, 300)
+    assert one_view[0].share == 0.15
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"freeze": True}, "head 128"),
+        ({"freeze": False}, "compact 64, tuned 128"),
+        ({"pretrained": True}, "head 128, tuned 128"),
+        ({"pretrained": False}, "compact 64"),
+        ({"weights": "lite0.safetensors"}, "head 128, tuned 128"),
+        ({"image_size": "80"}, "head 80, compact 80, tuned 80"),
+        ({"loss": "mse"}, "compact 64"),
+        ({"residency": "stream"}, "compact 64"),
+        ({"residency": "stream", "pretrained": True}, "tuned 128"),
+        ({"train_images": 199, "validation_fraction": 0.0}, "head 128, tuned 128"),
+        ({"train_images": 200, "validation_fraction": 0.0}, "head 128, compact 64, tuned 128"),
+    ],
+)
+def test_settings_of_the_user_are_kept(fields, expected):
+    config = make_config(fields)
+    chosen = choose_candidates(make_source(*ICONS), config, CUDA, NO_BUDGET)
+    assert summarise(chosen) == expected
+    for one in chosen:
+        settled = one.apply(config)
+        assert settled.model in (LITE0, "compact")
+        assert all(getattr(settled, name) == value for name, value in fields.items())
+
+
+def test_candidates_differ_in_where_they_start():
+    head, scratch, tuned = (
+        one.apply(make_config({"epochs": 3}))
+        for one in choose_candidates(make_source(*ICONS), make_config({}), CUDA, NO_BUDGET)
+    )
+    assert (head.model, head.pretrained, head.freeze) == (LITE0, True, True)
+    assert (scratch.model, scratch.pretrained, scratch.freeze) == ("compact", False, False)
+    assert (tuned.model, tuned.pretrained, tuned.freeze) == (LITE0, True, False)
+    assert {head.epochs, scratch.epochs, tuned.epochs} == {3}
+
+
+def test_without_installed_weights_one_network_is_trained_from_scratch(monkeypatch):
+    monkeypatch.setattr(candidates, "offline_models", list)
+    chosen = choose_candidates(make_source(*ICONS), make_config({}), CPU, 60)
+    assert summarise(chosen) == "sprint 64"
+    assert chosen[0].share == 1
+
+
+@pytest.mark.parametrize(
+    ("side", "largest", "smallest", "expected"),
+    [
+        (500, 224, 64, [224, 192, 160, 128, 96, 64]),
+        (500, 260, 96, [260, 256, 224, 192, 160, 128, 96]),
+        (50, 224, 64, [96, 64]),
+        (8, 224, 64, [64]),
+        (8, 80, 96, [80]),
+    ],
+)
+def test_inputs_are_at_most_twice_the_images(side, largest, smallest, expected):
+    sizes = list_pretrained_sizes(side, largest, smallest)
+    assert sizes == [(one, one) for one in expected]
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes", "expected"),
+    [
+        ((28, 40, 1), [(64, 64), (28, 40)], (28, 40)),  # as they are
+        ((100, 100, 3), [(192, 192), (64, 64)], (100, 100)),
+        ((375, 500, 3), [(192, 192), (64, 64)], (192, 192)),
+    ],
+)
+def test_shared_images_are_never_enlarged(shape, sizes, expected):
+    source = make_source(100, 0, shape, 2)
+    assert choose_shared_size(source, make_config({}), sizes).value == expected
+    asked = make_config({"image_size": "50"})
+    assert choose_shared_size(source, asked, sizes).value == (50, 50)
+
+
+@pytest.mark.parametrize(
+    ("images", "fields", "budget", "side"),
+    [
+        (FEW_PHOTOS, {"model": "sprint"}, 60, 128),
+        (MANY_PHOTOS, {"model": "sprint"}, 60, 64),
+        (FEW_PHOTOS, {"model": "sprint"}, NO_BUDGET, 64),
+        (ICONS, {"model": "sprint"}, 300, 64),
+        (FEW_PHOTOS, {"model": "lenet"}, 60, 32),
+        (FEW_PHOTOS, {"model": LITE0, "pretrained": True}, NO_BUDGET, 224),
+        (ICONS, {"model": LITE0, "pretrained": True}, NO_BUDGET, 128),
+        (ICONS, {"model": LITE0, "pretrained": True, "freeze": True}, 20, 64),
+        (DIGITS, {"model": "resnet18", "pretrained": True}, NO_BUDGET, 96),
+        (DIGITS, {"model": "vit_tiny_patch16_224", "pretrained": True}, NO_BUDGET, 224),
+        (ICONS, {"model": LITE0, "pretrained": True, "image_size": "80"}, 60, 80),
+    ],
+)
+def test_the_input_of_a_named_network_suits_the_images_and_the_time(images, fields, budget, side):
+    size = choose_input_size(make_source(*images), make_config(fields), CPU, budget)
+    assert size.value == (side, side)
+
+
+@pytest.mark.parametrize(
+    ("images", "fields", "budget", "is_frozen"),
+    [
+        (ICONS, {"model": LITE0, "pretrained": True}, 250, True),  # 245 s for 8 epochs at 64x64
+        (ICONS, {"model": LITE0, "pretrained": True}, 256, False),
+        (ICONS, {"model": LITE0, "pretrained": True, "image_size": "96"}, 256, True),
+        (ICONS, {"model": "compact", "weights": "runs/first"}, 60, False),
+    ],
+)
+def test_a_network_is_frozen_unless_eight_epochs_fit(
+    images, fields, budget, is_frozen, monkeypatch
+):
+    monkeypatch.setattr("onsight.tune.input_size.preferred_size", lambda *names: None)
+    freezing = choose_freezing(make_source(*images), make_config(fields), CPU, budget)
+    assert freezing.value is is_frozen
