@@ -443,7 +443,10 @@ def compare_cifar(options: argparse.Namespace) -> list[list[str]]:
 
 def compare_accuracy(options: argparse.Namespace) -> list[str]:
     epochs = 10 if options.full else options.epochs
-    runs = [timed_run(options.fashion, options, epochs=epochs) for _ in range(options.rounds)]
+    runs = [
+        timed_run(options.fashion, options, model="compact", epochs=epochs)
+        for _ in range(options.rounds)
+    ]
     rows = [[f"Fashion-MNIST, {epochs} epochs, Onsight, process", *describe_runs(runs)]]
     if options.cifar:
         rows += compare_cifar(options)
