@@ -16,7 +16,7 @@ from onsight.ranks import world
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import blend_members, layout, members
-from onsight.training.decisions import read_decisions
+from onsight.training.decisions import is_complete, read_decisions
 from onsight.tune.candidates import Candidate
 
 CANDIDATES = (
@@ -207,6 +207,12 @@ def test_a_limit_of_milliseconds_leaves_out_slow_members(
         run = train(bars, tmp_path / str(limit), max_ms_per_image=limit)
         kept[limit] = [row["name"] for row in run.results["members"] if row["weight"]]
     assert kept == {5: ["small", "sprint"], 3: ["small"], 0.5: ["small"]}
+
+
+def test_a_run_that_was_killed_between_its_networks_is_not_repeated():
+    decisions = {"candidates": {"candidates": []}, "train small": True, "segment 0": None}
+    assert not is_complete(decisions)
+    assert is_complete({**decisions, "members": ["small", "sprint"]})
 
 
 def test_a_budgeted_run_is_repeated_to_the_bit(bars, tmp_path, equal_weights):
