@@ -161,7 +161,7 @@ def find_config(run: Path) -> Path:
     results = read_json(run / "results.json")
     members = results.get("members", []) if isinstance(results, dict) else []
     for row in sorted(members, key=lambda row: -row["weight"]):
-        path = run / "members" / row["name"] / "config.toml"
+        path: Path = run / "members" / row["name"] / "config.toml"
         if path.is_file() and not read_config_file(path).get("freeze"):
             return path
     return run / "config.toml"
