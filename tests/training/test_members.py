@@ -90,7 +90,8 @@ def test_a_blend_averages_the_probabilities_of_its_members(bars, tmp_path, equal
     assert isinstance(classifier, Blend)
     images = torch.randint(0, 256, (20, 12, 12, 1), dtype=torch.uint8)
     members_logits = [
-        classifier.members[name].raw_logits(images).double() for name in ("small", "sprint")
+        classifier.members[name].raw_logits(images).double() / classifier.members[name].temperature
+        for name in ("small", "sprint")
     ]
     mean = sum(logits.softmax(dim=1) for logits in members_logits) / 2
     expected = (mean.log() / classifier.temperature).softmax(dim=1)
@@ -104,7 +105,12 @@ def test_weights_and_temperature_come_from_images_that_no_member_learned_from(ba
         for name in ("small", "sprint")
     }
     assert torch.equal(rows["small"].ids, rows["sprint"].ids)
-    logs = {name: found.logits.log_softmax(dim=1) for name, found in rows.items()}
+    logs = {
+        name: (found.logits / load_model_file(run.path / "members" / name).temperature).log_softmax(
+            dim=1
+        )
+        for name, found in rows.items()
+    }
     expected = choose_weights(logs, rows["small"].labels)
     kept = {row["name"]: row["weight"] for row in run.results["members"] if row["weight"]}
     assert kept == pytest.approx(expected)
