@@ -108,7 +108,7 @@ class WholeClassifier(nn.Module):
     def _probabilities(self, images: Tensor) -> Tensor:
         logits = [member(images) for member in self.members]
         if len(logits) == 1:
-            blended = logits[0]
+            blended: Tensor = logits[0]
         else:
             pairs = zip(logits, self.temperatures, strict=True)
             calibrated = [values / temperature for values, temperature in pairs]
