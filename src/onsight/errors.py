@@ -80,7 +80,7 @@ class ConfigError(UserError):
 
 
 class BudgetTooSmall(ConfigError):
-    """A time budget in which nothing can be trained; the message names the smallest that works."""
+    """A time budget in which nothing can be trained; the message names one that should work."""
 
 
 class DataError(UserError):

@@ -54,10 +54,10 @@ def softmax(logits):
 
 
 def expected_probabilities(blend, images):
-    """The sum of the members' probabilities, from logits without the members' temperatures."""
+    """The sum of the members' probabilities, each at its own temperature."""
     total = 0
     for name, member in blend.members.items():
-        logits = member(images).double().numpy() * member.temperature
+        logits = member.raw_logits(images).double().numpy() / member.temperature
         total = total + WEIGHTS[name] * softmax(logits)
     return softmax(np.log(total) / blend.temperature)
 
@@ -105,7 +105,7 @@ def test_a_member_that_runs_out_of_memory_halves_its_own_batches(blend, images):
     expected = members["small"].normalization.apply(images).flatten(1)[:, :5]
     found, features = logits_and_features(crowded, images)
     assert len(features) == len(images)
-    others = [members[name].raw_logits(images) for name in ("large", "half")]
+    others = [members[name](images) for name in ("large", "half")]
     assert torch.allclose(found, blend_logits([expected, *others], WEIGHTS.values()), atol=1e-5)
 
 

@@ -92,7 +92,7 @@ def expected_probabilities(blend, images):
     total = 0
     for name, file in blend.members.items():
         classifier = build_classifier(file, CPU)
-        logits = classifier(images).double().numpy() * file.temperature
+        logits = classifier(images).double().numpy()
         total = total + blend.member_weights[name] * _softmax(logits)
     return _softmax(np.log(total) / blend.temperature)
 

@@ -16,7 +16,7 @@ from onsight.ranks import world
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import blend_members, layout, members
-from onsight.training.decisions import read_decisions
+from onsight.training.decisions import is_complete, read_decisions
 from onsight.tune.candidates import Candidate
 
 CANDIDATES = (
@@ -90,7 +90,8 @@ def test_a_blend_averages_the_probabilities_of_its_members(bars, tmp_path, equal
     assert isinstance(classifier, Blend)
     images = torch.randint(0, 256, (20, 12, 12, 1), dtype=torch.uint8)
     members_logits = [
-        classifier.members[name].raw_logits(images).double() for name in ("small", "sprint")
+        classifier.members[name].raw_logits(images).double() / classifier.members[name].temperature
+        for name in ("small", "sprint")
     ]
     mean = sum(logits.softmax(dim=1) for logits in members_logits) / 2
     expected = (mean.log() / classifier.temperature).softmax(dim=1)
@@ -104,7 +105,12 @@ def test_weights_and_temperature_come_from_images_that_no_member_learned_from(ba
         for name in ("small", "sprint")
     }
     assert torch.equal(rows["small"].ids, rows["sprint"].ids)
-    logs = {name: found.logits.log_softmax(dim=1) for name, found in rows.items()}
+    logs = {
+        name: (found.logits / load_model_file(run.path / "members" / name).temperature).log_softmax(
+            dim=1
+        )
+        for name, found in rows.items()
+    }
     expected = choose_weights(logs, rows["small"].labels)
     kept = {row["name"]: row["weight"] for row in run.results["members"] if row["weight"]}
     assert kept == pytest.approx(expected)
@@ -207,6 +213,12 @@ def test_a_limit_of_milliseconds_leaves_out_slow_members(
         run = train(bars, tmp_path / str(limit), max_ms_per_image=limit)
         kept[limit] = [row["name"] for row in run.results["members"] if row["weight"]]
     assert kept == {5: ["small", "sprint"], 3: ["small"], 0.5: ["small"]}
+
+
+def test_a_run_that_was_killed_between_its_networks_is_not_repeated():
+    decisions = {"candidates": {"candidates": []}, "train small": True, "segment 0": None}
+    assert not is_complete(decisions)
+    assert is_complete({**decisions, "members": ["small", "sprint"]})
 
 
 def test_a_budgeted_run_is_repeated_to_the_bit(bars, tmp_path, equal_weights):

@@ -68,7 +68,7 @@ def summarise(chosen):
         (ICONS, CPU, 300, "head 128, compact 64"),  # at most twice the images' side
         (ICONS, CPU, NO_BUDGET, "head 128, compact 64"),  # pretrained ones as with ten minutes
         (ICONS, CUDA, 60, "head 128, compact 64, tuned 128"),
-        (FEW_PHOTOS, CPU, 30, "head 192, sprint 64"),
+        (FEW_PHOTOS, CPU, 30, "head 224, sprint 64"),
         (FEW_PHOTOS, CPU, 60, "head 224, sprint 128"),
         (FEW_PHOTOS, CPU, 300, "head 224, compact 128"),
         (FEW_PHOTOS, CPU, NO_BUDGET, "head 224, compact 128"),
@@ -77,8 +77,8 @@ def summarise(chosen):
         (DIGITS, CPU, 60, "head 64, compact 8"),
         (DIGITS, CPU, NO_BUDGET, "head 64, compact 8"),
         (MANY_PHOTOS, CPU, 60, "sprint 64"),
-        (MANY_PHOTOS, CPU, 300, "head 96, sprint 128"),
-        (MANY_PHOTOS, CPU, NO_BUDGET, "head 128, compact 128"),
+        (MANY_PHOTOS, CPU, 300, "head 128, sprint 64"),
+        (MANY_PHOTOS, CPU, NO_BUDGET, "head 160, compact 128"),
         (MANY_PHOTOS, CUDA, NO_BUDGET, "head 224, compact 128, tuned 160"),
     ],
 )

@@ -135,8 +135,8 @@ def _read_subject(
     if not is_run:
         config = make_config(*config_layers(recipe, config_file, fields))
         return subject, refuse_code_from_files(config, fields)
-    from onsight.explainer.explain_run import data_of_run
+    from onsight.explainer.explain_run import data_of_run, find_config
 
-    config = make_config(*config_layers(recipe, config_file or run / "config.toml", fields))
+    config = make_config(*config_layers(recipe, config_file or find_config(run), fields))
     refuse_code_from_files(config, fields)
     return data_of_run(run), config

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from onsight.config import Config
+from onsight.config_files import read_config_file
 from onsight.data.index import TRAIN
 from onsight.data.sources.source import is_memory_name
 from onsight.errors import OutputError
@@ -26,6 +27,7 @@ from onsight.hardware.memory import keep_freed_memory
 from onsight.hardware.reproducible import KERNELS
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter
+from onsight.report.run_files import read_json
 from onsight.training.job import Job, report_device
 from onsight.training.layout import choose_layout, find_data
 from onsight.training.open_data import open_data
@@ -149,6 +151,20 @@ def plan_without_training(data: str, config: Config, job: Job) -> PlannedRun:
     report_device(job)
     layout = choose_layout(find_data(data, config, job), config, job)
     return plan_run(place(open_data(layout, None, job), None, job), job)
+
+
+def find_config(run: Path) -> Path:
+    """Return the settings of a run, or of the network of several that counts most in its model.
+
+    A network with a frozen backbone has no training step to explain.
+    """
+    results = read_json(run / "results.json")
+    members = results.get("members", []) if isinstance(results, dict) else []
+    for row in sorted(members, key=lambda row: -row["weight"]):
+        path: Path = run / "members" / row["name"] / "config.toml"
+        if path.is_file() and not read_config_file(path).get("freeze"):
+            return path
+    return run / "config.toml"
 
 
 def data_of_run(run: Path) -> str:

@@ -88,6 +88,7 @@ class WholeClassifier(nn.Module):
         members = list(classifier.members.values())
         self.members = nn.ModuleList(WholeNetwork(member, packed) for member in members)
         self.weights = list(classifier.weights.values())
+        self.temperatures = [member.temperature for member in members]
         self.feature_member = members.index(classifier.feature_member)
         self.temperature = classifier.temperature
         self.with_scores = with_scores
@@ -106,7 +107,12 @@ class WholeClassifier(nn.Module):
 
     def _probabilities(self, images: Tensor) -> Tensor:
         logits = [member(images) for member in self.members]
-        blended = logits[0] if len(logits) == 1 else blend_logits(logits, self.weights)
+        if len(logits) == 1:
+            blended: Tensor = logits[0]
+        else:
+            pairs = zip(logits, self.temperatures, strict=True)
+            calibrated = [values / temperature for values, temperature in pairs]
+            blended = blend_logits(calibrated, self.weights)
         return (blended / self.temperature).softmax(dim=1)
 
 

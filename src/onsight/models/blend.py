@@ -16,8 +16,9 @@ from onsight.models.out_of_distribution import OutOfDistributionDetector
 class Blend(ImageClassifier):
     """An ImageClassifier that averages the probabilities of its members.
 
-    Each member converts the images to its own input size and computes in its own precision, and
-    halves its own batches if memory runs out. Its own temperature is not used.
+    Each member converts the images to its own input size, computes in its own precision, halves
+    its own batches if memory runs out, and has its own temperature, without which one that is too
+    sure of itself would count too much.
 
     Args:
         members: The classifiers by name, on one device.
@@ -59,7 +60,7 @@ class Blend(ImageClassifier):
     def raw_logits(self, images: Tensor) -> Tensor:
         """Return the logarithms of the mean probabilities, (B, K)."""
         images = images.to(self.device)
-        logits = [member.raw_logits(images) for member in self._members.values()]
+        logits = [member(images) for member in self._members.values()]
         return blend_logits(logits, self._weights.values())
 
 

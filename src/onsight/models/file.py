@@ -104,7 +104,7 @@ class BlendFile:
 
     Attributes:
         members: One to three model files by name, for the same classes and images of the same
-            size. Their own temperatures and detectors do not count in the blend.
+            size. Their own detectors do not count in the blend.
         member_weights: How much each member counts, by name, with a sum of 1.
         feature_member: The name of the member whose features `embed`, `similar` and the detector
             use.

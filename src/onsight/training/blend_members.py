@@ -153,11 +153,15 @@ def _input_pixels(dataset: Dataset) -> int:
 
 
 def _find_common(members: Sequence[Member]) -> dict[str, HeldOutLogits]:
-    """Return the logits of each member for the images that all have, in the same order."""
-    held_out = {member.name: member.held_out for member in members}
+    """Return each member's calibrated logits for the images that all have, in the same order."""
+    held_out = {member.name: _calibrate(member.held_out, member) for member in members}
     common = set.intersection(*(set(rows.ids.tolist()) for rows in held_out.values()))
     ids = torch.tensor(sorted(common), dtype=torch.int64)
     return {name: _take_ids(rows, ids) for name, rows in held_out.items()}
+
+
+def _calibrate(rows: HeldOutLogits, member: Member) -> HeldOutLogits:
+    return replace(rows, logits=rows.logits / member.classifier.temperature)
 
 
 def _take_ids(rows: HeldOutLogits, ids: Tensor) -> HeldOutLogits:
@@ -235,11 +239,13 @@ def blend_folds(final: FinalModel, fold_of: NDArray[np.int8]) -> Evaluation:
     main = evaluations[final.main.name]
     if len(evaluations) == 1:
         return main
-    tables = {name: evaluation.per_image for name, evaluation in evaluations.items()}
-    per_image = _blend_tables(final, tables, fold_of)
-    scores = tables[final.feature_member.name].out_of_distribution
+    calibrated = {member.name: _calibrate(member.held_out, member) for member in final.kept}
+    per_image = _blend_parts(final, calibrated, fold_of)
+    scores = evaluations[final.feature_member.name].per_image.out_of_distribution
     per_image = replace(per_image, out_of_distribution=scores)
-    views = {name: found.views for name, found in evaluations.items() if found.views}
+    views = {
+        name: held_out_logits(found.views) for name, found in evaluations.items() if found.views
+    }
     folds = fold_of[per_image.ids]
     rows = []
     for number, row in enumerate(main.folds):
@@ -250,17 +256,16 @@ def blend_folds(final: FinalModel, fold_of: NDArray[np.int8]) -> Evaluation:
         rows.append(cast(FoldResult, {**row, **accuracy, "seconds": seconds}))
     return Evaluation(
         per_image,
-        _blend_tables(final, views, fold_of) if views else None,
+        _blend_parts(final, views, fold_of) if views else None,
         main.split,
         tuple(rows),
     )
 
 
-def _blend_tables(
-    final: FinalModel, tables: Mapping[str, PredictionTable], fold_of: NDArray[np.int8]
+def _blend_parts(
+    final: FinalModel, held_out: Mapping[str, HeldOutLogits], fold_of: NDArray[np.int8]
 ) -> PredictionTable:
-    """Blend tables of the same images, each fold as the other folds suggest."""
-    held_out = {name: held_out_logits(table) for name, table in tables.items()}
+    """Blend the logits of the same images, each fold as the other folds suggest."""
     labels = held_out[final.main.name].labels
     folds = torch.from_numpy(fold_of)[held_out[final.main.name].ids]
     parts = []
@@ -280,6 +285,8 @@ def _blend_tables(
 
 def held_out_table(final: FinalModel) -> PredictionTable:
     """Return the predictions for the images that its weights were chosen on."""
+    if len(final.kept) == 1:
+        return final.main.held_out.tabulate(final.temperature.value)
     held_out = _find_common(final.kept)
     logits = _blend_rows([rows.logits for rows in held_out.values()], final.weights)
     rows = replace(held_out[final.main.name], logits=logits)

@@ -10,6 +10,7 @@ from onsight.files import disk_errors
 from onsight.ranks.world import World
 
 DECISIONS = "decisions.jsonl"
+CANDIDATES, MEMBERS = "candidates", "members"  # what a run was to train, and what it has trained
 _HEADER = "run"  # the name of the line with what all decisions depend on
 
 Value = TypeVar("Value")  # what JSON can express
@@ -143,6 +144,8 @@ def _append_line(path: Path, line: str) -> None:
 
 
 def is_complete(decisions: Mapping[str, Any]) -> bool:
-    """Return whether training finished, if it was divided into segments."""
+    """Return whether training finished, if it was divided into segments or networks."""
+    if CANDIDATES in decisions and MEMBERS not in decisions:
+        return False
     segments = [value for name, value in decisions.items() if name.startswith("segment ")]
     return not segments or None in segments

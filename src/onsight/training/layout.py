@@ -12,12 +12,11 @@ from onsight.data.sources.source import Source, take_drawn
 from onsight.step.fine_tuning import choose_fine_tuning, settle_fine_tuning
 from onsight.step.optim import choose_learning_rate
 from onsight.text import joined, percent
+from onsight.training.decisions import CANDIDATES
 from onsight.training.job import Job
 from onsight.tune.candidates import AUTO, Candidate, choose_candidates
 from onsight.tune.input_size import Size, choose_freezing, choose_input_size, choose_shared_size
 from onsight.tune.training_data import choose_streaming
-
-_CANDIDATES = "candidates"  # the name of the decision
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def settle_network(
 def _lay_out_candidates(source: Source, config: Config, job: Job) -> Layout:
     """Choose the networks of `--model auto`, and the size of the images that they share."""
     device, seconds = job.device.value, job.deadline.seconds
-    recorded = job.decisions.recall(_CANDIDATES)
+    recorded = job.decisions.recall(CANDIDATES)
     if recorded:  # fewer images may have been decoded since it was made
         candidates = tuple(map(Candidate.of_record, recorded["candidates"]))
         size = Choice((recorded["height"], recorded["width"]), "as recorded")
@@ -94,7 +93,7 @@ def _lay_out_candidates(source: Source, config: Config, job: Job) -> Layout:
     height, width = size.value
     records = [asdict(candidate) for candidate in candidates]
     job.decisions.decide(
-        _CANDIDATES, lambda: {"candidates": records, "height": height, "width": width}
+        CANDIDATES, lambda: {"candidates": records, "height": height, "width": width}
     )
     model = _describe_candidates(candidates)
     job.reporter.choice("model", model)

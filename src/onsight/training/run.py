@@ -27,6 +27,7 @@ from onsight.training.blend_members import (
     evaluate_model,
     report_blend,
 )
+from onsight.training.decisions import CANDIDATES, MEMBERS
 from onsight.training.fit import Shared
 from onsight.training.job import RunJob, start_job
 from onsight.training.layout import choose_layout, find_data
@@ -163,6 +164,8 @@ def _train_model(
             names = joined([member.name for member in final.kept])
             job.reporter.warn(f"the best model so far, {names}, is in {job.folder.model_file}")
         raise
+    if CANDIDATES in job.decisions:
+        job.decisions.decide(MEMBERS, lambda: [member.name for member in members])
     if len(opened.layout.candidates) > 1:
         report_blend(final, job.reporter)
     return final

@@ -25,7 +25,10 @@ AUTO = "auto"  # the model that stands for all candidates
 HEAD, SCRATCH, TUNED = "head", "scratch", "tuned"  # roles; from scratch, the network has a name
 
 _MAX_HEAD_SHARE, _MIN_HEAD_SHARE = 0.4, 0.15
-_TUNED_SHARE = 0.4
+# Of images with more pixels, a pretrained network knows so much more than one from scratch that
+# its features deserve most of a short time (NOTEBOOK.md).
+_LARGE_SIDE, _MAX_LARGE_HEAD_SHARE = 96, 0.7
+_TUNED_SHARE, _MIN_SCRATCH_SHARE = 0.4, 0.15
 _MIN_COMPACT_EPOCHS = 25  # with fewer, Sprint is better
 _MIN_SCRATCH_IMAGES = 200  # to train on; with fewer, a network from scratch learns too little
 _UNLIMITED_SECONDS = 600.0  # for choosing pretrained networks and their inputs without a budget
@@ -126,7 +129,7 @@ def _fit_pretrained_sizes(roles: list[str], config: Config, work: Work) -> dict[
     sizes = [config.size] if config.size else list_pretrained_sizes(work.side)
     fitted: dict[str, Size] = {}
     for role, seconds_at, share in (
-        (HEAD, work.head_seconds, _MAX_HEAD_SHARE),
+        (HEAD, work.head_seconds, _limit_head_share(work)),
         (TUNED, work.tuned_seconds, _TUNED_SHARE),
     ):
         if role not in roles:
@@ -146,11 +149,16 @@ def _share_time(roles: list[str], sizes: Mapping[str, Size], work: Work) -> dict
     parts = dict.fromkeys(roles, _TUNED_SHARE)
     if HEAD in roles:
         share = work.head_seconds(sizes[HEAD], work.views) / work.seconds
-        parts[HEAD] = min(_MAX_HEAD_SHARE, max(_MIN_HEAD_SHARE, share))
+        parts[HEAD] = min(_limit_head_share(work), max(_MIN_HEAD_SHARE, share))
     if SCRATCH in roles:
-        parts[SCRATCH] = 1.0 - sum(part for role, part in parts.items() if role != SCRATCH)
+        others = sum(part for role, part in parts.items() if role != SCRATCH)
+        parts[SCRATCH] = max(_MIN_SCRATCH_SHARE, 1.0 - others)
     whole = sum(parts.values())
     return {role: part / whole for role, part in parts.items()}
+
+
+def _limit_head_share(work: Work) -> float:
+    return _MAX_LARGE_HEAD_SHARE if work.side > _LARGE_SIDE else _MAX_HEAD_SHARE
 
 
 def _choose_from_scratch(config: Config, work: Work, seconds: float) -> tuple[str, Size]:

@@ -215,6 +215,19 @@ def test_a_run_folder_is_explained(bars, tmp_path, capfd, plant):
     assert (told["model"], told["config"]["batch_size"]) == ("lenet", 4)
 
 
+def test_of_several_networks_the_one_that_counts_most_is_explained(tmp_path):
+    weights = {"head": 0.5, "compact": 0.2, "tuned": 0.3}
+    for name in weights:
+        (tmp_path / "members" / name).mkdir(parents=True)
+        text = f"freeze = {str(name == 'head').lower()}"
+        (tmp_path / "members" / name / "config.toml").write_text(text)
+    assert explaining.find_config(tmp_path) == tmp_path / "config.toml"
+    rows = [{"name": name, "weight": weight} for name, weight in weights.items()]
+    (tmp_path / "results.json").write_text(json.dumps({"members": rows}))
+    found = explaining.find_config(tmp_path)
+    assert found == tmp_path / "members" / "tuned" / "config.toml"
+
+
 def test_an_unfinished_run_is_refused_with_advice(tmp_path):
     with pytest.raises(OutputError, match="Pass the dataset instead"):
         explaining.data_of_run(tmp_path)
