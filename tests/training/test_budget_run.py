@@ -128,7 +128,7 @@ def test_a_budget_without_time_to_train_is_refused_and_twice_the_time_is_enough(
 def test_decoding_ends_in_time_and_the_run_repeats_with_the_same_images(
     bars, tmp_path, monkeypatch, capsys
 ):
-    clock, net = make_slow(monkeypatch, 0.001, 0.001)
+    clock, net = make_slow(monkeypatch, 0.05, 0.01)
     real = packing.prepare_image
 
     def decode_slowly(*arguments):

@@ -226,14 +226,14 @@ def test_a_budgeted_run_is_repeated_to_the_bit(bars, tmp_path, equal_weights):
         now = 2.0
 
         def __call__(self):
-            self.now += 0.01
+            self.now += 0.05
             return self.now
 
     fields = {key: value for key, value in PLAIN.items() if key != "epochs"}
     run = onsight.train(
         bars,
         out=tmp_path / "run",
-        budget="60s",
+        budget="20s",
         spent=Clock(),
         folds=1,
         reporter=SilentReporter(),

@@ -167,7 +167,8 @@ class PartReporter(Reporter):
 
     def say(self, text: str) -> None:
         """Print one line."""
-        self.reporter.say(f"{self.name}: {text}")
+        start = f"{self.name}: "
+        self.reporter.say(start + text.removeprefix(start))
 
     def warn(self, text: str) -> None:
         """Print one line that deserves attention."""

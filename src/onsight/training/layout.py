@@ -95,7 +95,7 @@ def _lay_out_candidates(source: Source, config: Config, job: Job) -> Layout:
     job.decisions.decide(
         CANDIDATES, lambda: {"candidates": records, "height": height, "width": width}
     )
-    model = _describe_candidates(candidates)
+    model = _describe_candidates(candidates, job.deadline.is_set)
     job.reporter.choice("model", model)
     if len(candidates) == 1:
         config = candidates[0].apply(config)
@@ -105,11 +105,12 @@ def _lay_out_candidates(source: Source, config: Config, job: Job) -> Layout:
     return Layout(source, config, size.value, choices, {}, candidates)
 
 
-def _describe_candidates(candidates: Sequence[Candidate]) -> Choice[str]:
+def _describe_candidates(candidates: Sequence[Candidate], has_budget: bool) -> Choice[str]:
     parts = []
     for candidate in candidates:
         size = "x".join(map(str, candidate.image_size))
-        parts.append(f"{candidate.name} {percent(candidate.share)} of the time at {size}")
+        share = f" in {percent(candidate.share)} of the time" if has_budget else ""
+        parts.append(f"{candidate.name} at {size}{share}")
     reason = f"by the images, the kind of device and the budget: {joined(parts)}"
     return Choice(joined([candidate.name for candidate in candidates]), reason)
 
