@@ -200,6 +200,11 @@ class Config(BaseModel):
         description="Start from the weights in this file (.safetensors, .pth, .pt or .bin) or run "
         "folder; a last layer for other classes is initialized from scratch.",
     )
+    member: Annotated[str, _MODEL] = Field(
+        "",
+        description="Name of the network to start from, if --weights is a blend. Default: the one "
+        "whose features embed and similar use.",
+    )
     blend: Annotated[Literal["auto", "off"], _MODEL] = Field(
         "auto",
         description="auto: `--model auto` blends the models that it trains, if that is no worse "
@@ -210,11 +215,6 @@ class Config(BaseModel):
         ge=0,
         description="Keep a blend, or one of its models, that classifies an image on this machine "
         "in at most so many milliseconds; 0: no limit.",
-    )
-    member: Annotated[str, _MODEL] = Field(
-        "",
-        description="Name of the network to start from, if --weights is a blend. Default: the one "
-        "whose features embed and similar use.",
     )
     freeze: Annotated[bool, _MODEL, AFFECTS_STEP_TIME] = Field(
         False, description="Freeze the backbone and train only the last layer."

@@ -147,5 +147,5 @@ def test_decoding_ends_in_time_and_the_run_repeats_with_the_same_images(
     assert problems.count("no time to decode it") == 70
     clock.now = 0.0
     again = train(bars, out=tmp_path / "again", config_file=run.path / "config.toml", model=net)
-    keys = [read_tensors(one.model)[1]["provenance"]["data_key"] for one in (run, again)]
+    keys = [read_tensors(each.model)[1]["provenance"]["data_key"] for each in (run, again)]
     assert keys[0] == keys[1]

@@ -44,7 +44,7 @@ def lay_out(data, **fields):
 
 def test_networks_share_the_images_as_they_are(tiles):
     layout, job = lay_out(tiles, epochs=3)
-    assert [one.name for one in layout.candidates] == ["head", "compact", "tuned"]
+    assert [candidate.name for candidate in layout.candidates] == ["head", "compact", "tuned"]
     assert layout.config.model == "auto"
     assert layout.image_size == (40, 40)
     assert layout.choices["model"].value == "head, compact and tuned"

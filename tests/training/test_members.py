@@ -81,7 +81,7 @@ def test_every_member_is_what_a_run_of_its_model_trains(bars, tmp_path, equal_we
     rows = run.results["members"]
     assert [row["name"] for row in rows] == ["small", "sprint"]
     assert [row["weight"] for row in rows] == [0.5, 0.5]
-    assert all(row["images"] > 0 and row["seconds"] > 0 for row in rows)
+    assert all(row["images"] > 0 for row in rows)
 
 
 def test_a_blend_averages_the_probabilities_of_its_members(bars, tmp_path, equal_weights):
@@ -126,7 +126,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(bars, tmp_path, monkeypatch, loo
         with pytest.raises(Interrupted):
             train(bars, out)
     fitted, real = [], members.fit
-    monkeypatch.setattr(members, "fit", lambda one, *rest: fitted.append(one) or real(one, *rest))
+    monkeypatch.setattr(members, "fit", lambda run, *rest: fitted.append(run) or real(run, *rest))
     resumed = onsight.train(bars, out=out, resume=True, reporter=SilentReporter())
     assert_same_tensors(tensors_of(whole.path), tensors_of(resumed.path))
     is_first_finished = looks > 20

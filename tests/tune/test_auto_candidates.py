@@ -52,7 +52,7 @@ MANY_PHOTOS = (50_000, 0, (375, 500, 3), 100)
 
 def summarise(chosen):
     """The names and sides, such as head 128, sprint 64."""
-    return ", ".join(f"{one.name} {one.image_size[0]}" for one in chosen)
+    return ", ".join(f"{candidate.name} {candidate.image_size[0]}" for candidate in chosen)
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_the_table_decides(images, device, budget, expected, monkeypatch):
         monkeypatch.setattr(time, clock, refuse)
     chosen = choose_candidates(source, config, device, budget)
     assert summarise(chosen) == expected
-    assert sum(one.share for one in chosen) == pytest.approx(1)
-    assert all(one.share >= 0.15 for one in chosen)
+    assert sum(candidate.share for candidate in chosen) == pytest.approx(1)
+    assert all(candidate.share >= 0.15 for candidate in chosen)
 
 
 def test_shares_follow_nominal_times():
     chosen = choose_candidates(make_source(*ICONS), make_config({}), CPU, 300)
     # 7,570 images in two views at four times the area: 60.56 s of the 290 for training.
-    assert [round(one.share, 4) for one in chosen] == [round(60.56 / 290, 4), 0.7912]
+    assert [round(candidate.share, 4) for candidate in chosen] == [round(60.56 / 290, 4), 0.7912]
     one_view = choose_candidates(make_source(*ICONS), make_config({"flip": False}), CPU, 300)
     assert one_view[0].share == 0.15
 
@@ -125,8 +125,8 @@ def test_settings_of_the_user_are_kept(fields, expected):
     config = make_config(fields)
     chosen = choose_candidates(make_source(*ICONS), config, CUDA, NO_BUDGET)
     assert summarise(chosen) == expected
-    for one in chosen:
-        settled = one.apply(config)
+    for candidate in chosen:
+        settled = candidate.apply(config)
         assert settled.model in (LITE0, "compact")
         assert all(getattr(settled, name) == value for name, value in fields.items())
 
@@ -161,7 +161,7 @@ def test_without_installed_weights_one_network_is_trained_from_scratch(monkeypat
 )
 def test_inputs_are_at_most_twice_the_images(side, largest, smallest, expected):
     sizes = list_pretrained_sizes(side, largest, smallest)
-    assert sizes == [(one, one) for one in expected]
+    assert sizes == [(side, side) for side in expected]
 
 
 @pytest.mark.parametrize(

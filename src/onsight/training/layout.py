@@ -85,7 +85,9 @@ def _lay_out_candidates(source: Source, config: Config, job: Job) -> Layout:
         size = Choice((recorded["height"], recorded["width"]), "as recorded")
     else:
         candidates = choose_candidates(source, config, device, seconds)
-        size = choose_shared_size(source, config, [one.image_size for one in candidates])
+        size = choose_shared_size(
+            source, config, [candidate.image_size for candidate in candidates]
+        )
         streamed = _choose_streaming(source, config, size.value, job)
         if streamed.residency != config.residency:
             config = streamed

@@ -42,12 +42,12 @@ def choose_max_folds(
     """
     if not math.isinf(budget_seconds):
         return Choice(affordable_folds(budget_seconds), "as many as the budget has time for")
-    settings = [(one.apply(config), one.image_size) for one in candidates]
-    trained = [(one, size) for one, size in settings if not one.freeze]
+    networks = [(candidate.apply(config), candidate.image_size) for candidate in candidates]
+    trained = [(network, size) for network, size in networks if not network.freeze]
     if not trained:
         return Choice(USUAL_FOLDS, "features are computed once for all folds")
     seconds = USUAL_FOLDS * sum(
-        _training_seconds(pack, one, size, device, module) for one, size in trained
+        _training_seconds(pack, network, size, device, module) for network, size in trained
     )
     if seconds > _MAX_ADDED_SECONDS:
         reason = f"{USUAL_FOLDS} folds would take roughly {duration(seconds)} more (--folds)"

@@ -104,7 +104,7 @@ def describe_work(
     free = len(splits) - held_out
     if config.train_images:
         free = min(free, config.train_images)
-    given_validation, given_test = (int((splits == one).sum()) for one in (VALIDATION, TEST))
+    given_validation, given_test = (int((splits == part).sum()) for part in (VALIDATION, TEST))
     validation = 0 if given_validation else round(config.validation_fraction * free)
     test = 0 if given_test else round(config.test_fraction * free)
     folds = 1 if given_test else expect_folds(source, config, test, budget_seconds)
