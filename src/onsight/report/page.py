@@ -70,13 +70,19 @@ def _read_run(run: Path) -> dict[str, Any]:
         **{name: read_json(run / name) for name in json_files},
         "export": [read_json(path) for path in sorted(run.glob("export/*.proof.json"))],
         "metrics.jsonl": read_epochs(run / "metrics.jsonl"),
-        "members": {
-            path.parent.name: read_epochs(path) for path in run.glob("members/*/metrics.jsonl")
-        },
+        "members": {path.name: _read_member(path) for path in run.glob("members/*")},
         "decisions.jsonl": read_accumulated(run / "decisions.jsonl"),
         "problems.csv": read_csv(run / "problems.csv"),
         "config.toml": read_toml_text(run / "config.toml"),
         "the previous run": compare_with_previous_run(run),
+    }
+
+
+def _read_member(folder: Path) -> dict[str, Any]:
+    """Read the files of one of the networks that a run trained."""
+    return {
+        "metrics.jsonl": read_epochs(folder / "metrics.jsonl"),
+        **{name: read_json(folder / name) for name in ("plan.json", "placement.json")},
     }
 
 
@@ -85,9 +91,13 @@ def _page_variables(run: Path, contents: Mapping[str, Any]) -> dict[str, object]
     saved = contents["results.json"]
     results = cast(Results, saved or LenientDict())  # any value may be None if the file is broken
     classes = results["classes"] or []
-    histories = contents["members"] or {}
+    files = contents["members"] or {}
+    histories = {name: member["metrics.jsonl"] for name, member in files.items()}
     members = measured.trained_members(results, histories)
-    epochs = histories.get(members.main) if members else contents["metrics.jsonl"]
+    # How a network was trained is in its own folder; shown for the one that counts most. A head
+    # has no training step, and so no placement.
+    main = files.get(members.main, LenientDict()) if members else contents
+    placements = [main["placement.json"], *(other["placement.json"] for other in files.values())]
     return {
         "name": run.resolve().name,
         "finished": saved is not None,
@@ -100,13 +110,13 @@ def _page_variables(run: Path, contents: Mapping[str, Any]) -> dict[str, object]
         "confusions": measured.frequent_confusions(run, results["confusion"], classes),
         "gallery": load_gallery(run, contents[GALLERY_FILE]),
         "members": members,
-        "curves": measured.training_curves(epochs, results["best_epoch"]),
+        "curves": measured.training_curves(main["metrics.jsonl"], results["best_epoch"]),
         "matrix": measured.confusion_matrix(results["confusion"], classes),
         "calibration": measured.calibration(results),
         "previous": contents["the previous run"],
         "phases": measured.phase_times(results),
-        "plan": plan_rows(contents["plan.json"], contents["decisions.jsonl"]),
-        "placement": _placements(contents["placement.json"]),
+        "plan": plan_rows(main["plan.json"], contents["decisions.jsonl"]),
+        "placement": _placements(next(filter(None, placements), None)),
         "environment": list(_flatten(contents["environment.json"] or {})),
         "exports": _exports(contents["export"]),
         "problems": _problems(contents["problems.csv"]),

@@ -177,13 +177,12 @@ def _plan_in_time(
     seconds = _TIMING_FRACTION * trial_seconds(deadline)
     timing = time_run(config, data, job.world, seconds, is_trained=is_trained)
     image_seconds = SLOWER * timing.evaluate.per_image
-    reserve_evaluation(deadline, config, data.dataset, image_seconds)
+    images = reserve_evaluation(deadline, config, data.dataset, image_seconds)
     if job.world.agree(deadline.remaining()) <= 0:  # perhaps only for a moment
         seconds = max(_SURE_SECONDS, seconds)
-        again = time_run(config, data, job.world, seconds, is_trained=is_trained)
-        timing = timing.best(again)
-    image_seconds = SLOWER * timing.evaluate.per_image
-    images = reserve_evaluation(deadline, config, data.dataset, image_seconds)
+        timing = timing.best(time_run(config, data, job.world, seconds, is_trained=is_trained))
+        image_seconds = SLOWER * timing.evaluate.per_image
+        images = reserve_evaluation(deadline, config, data.dataset, image_seconds)
     batch = min(config.batch_size, len(data.dataset.ids(TRAIN)))
     _require_seconds(timing.train.at(batch) if timing.train else 0.0, config, job)
     if not timing.train:
