@@ -67,7 +67,11 @@ def run_contender(
         done = run_json(
             *(sys.executable, HERE / "measured_process.py", str(limit), stdout, stderr),
             *(sys.executable, *command),
-            env=os.environ | {"ONSIGHT_CACHE": str(folder / "cache")},
+            # Without PYTHONDONTWRITEBYTECODE, with which each process would compile all modules.
+            env={
+                **{k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
+                "ONSIGHT_CACHE": str(folder / "cache"),
+            },
         )
         seconds, peak_bytes = done["seconds"], done["peak_bytes"]
         if done["code"] != 0:

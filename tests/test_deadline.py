@@ -30,6 +30,16 @@ def test_what_is_reserved_is_not_left_for_training():
     assert deadline.remaining() == 79 - 10 - 9
 
 
+def test_a_part_may_take_longer_for_what_cannot_be_left_out():
+    clock = Clock(0.0)
+    part = Deadline(100, clock).part(0.4, essential_fraction=0.35)
+    assert (part.remaining(), part.remaining_for_extras()) == pytest.approx((75, 40))
+    clock.now += 50
+    fold = part.part(0.5)
+    assert (fold.remaining(), fold.remaining_for_extras()) == pytest.approx((12.5, 12.5 - 35))
+    assert Deadline().part(0.4, 0.35).remaining_for_extras() == math.inf
+
+
 def test_each_training_gets_an_equal_part_of_the_time():
     clock = Clock()
     deadline = Deadline(79, clock)

@@ -14,6 +14,7 @@ class Deadline:
 
     Attributes:
         is_suspended: Whether the budget is ignored, because another run's decisions are repeated.
+        essential_seconds: Of what is left, only for work that cannot be left out.
     """
 
     def __init__(
@@ -24,10 +25,16 @@ class Deadline:
     ) -> None:
         self.seconds = seconds
         self.is_suspended = False
+        self.essential_seconds = 0.0
         self._elapsed = elapsed
         self._keeps_running = keeps_running
         self._earlier_seconds = 0.0  # of the run that is resumed
         self._reserved: dict[str, float] = {}
+
+    @property
+    def budget_seconds(self) -> float:
+        """The whole budget of the run."""
+        return self.seconds
 
     @property
     def is_set(self) -> bool:
@@ -41,6 +48,10 @@ class Deadline:
     def remaining(self) -> float:
         """Return the seconds left for training, negative once there are none."""
         return self.seconds - self.reserved() - self.elapsed() if self.is_set else math.inf
+
+    def remaining_for_extras(self) -> float:
+        """Return the seconds left for what can be left out."""
+        return self.remaining() - self.essential_seconds
 
     def reserved(self) -> float:
         """Return the seconds set aside for what follows training."""
@@ -59,21 +70,35 @@ class Deadline:
         if not self._keeps_running:
             self._earlier_seconds += seconds
 
-    def part(self, fraction: float) -> "DeadlinePart":
+    def part(self, fraction: float, essential_fraction: float = 0.0) -> "DeadlinePart":
         """Return the deadline of one of several trainings: a fraction of what is left, from now on.
 
         What is set aside for after all trainings stays so.
+
+        Args:
+            fraction: Of what is left.
+            essential_fraction: Of what is left, in addition, but only for work that cannot be left
+                out.
         """
-        return DeadlinePart(fraction * self.remaining(), self)
+        return DeadlinePart(fraction, essential_fraction, self)
 
 
 class DeadlinePart(Deadline):
     """The deadline of one of a run's trainings, whose time begins now."""
 
-    def __init__(self, seconds: float, whole: Deadline) -> None:
-        begun = whole.elapsed()
-        super().__init__(seconds, lambda: whole.elapsed() - begun)
+    def __init__(self, fraction: float, essential_fraction: float, whole: Deadline) -> None:
+        begun, left_seconds = whole.elapsed(), whole.remaining()
+        super().__init__(
+            (fraction + essential_fraction) * left_seconds, lambda: whole.elapsed() - begun
+        )
+        if whole.is_set:
+            self.essential_seconds = whole.essential_seconds + essential_fraction * left_seconds
         self._whole = whole
+
+    @property
+    def budget_seconds(self) -> float:
+        """The whole budget of the run."""
+        return self._whole.budget_seconds
 
     def add_elapsed(self, seconds: float) -> None:
         """Count the seconds that the interrupted run had used for this training."""

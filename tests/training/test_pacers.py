@@ -55,6 +55,7 @@ class Machine:
         validation_seconds=0.8,
         steps_per_epoch=STEPS_PER_EPOCH,
         first_step_seconds=0.0,
+        loss_at=None,
     ):
         self.now = 0.0
         self.slowdown = slowdown
@@ -62,6 +63,7 @@ class Machine:
         self.validation_seconds = validation_seconds
         self.steps_per_epoch = steps_per_epoch
         self.first_step_seconds = first_step_seconds
+        self.loss_at = loss_at  # the validation loss by the completed fraction of the schedule
         self.trained_on = []
         self.fractions = []
         self.evaluated_at = []
@@ -103,11 +105,22 @@ class Machine:
                 progress.last_evaluation_seconds = seconds
                 progress.steps_at_evaluation = progress.steps_done
                 self.evaluated_at.append(progress.steps_done)
+                if self.loss_at:
+                    self.add_row(progress)
             if progress.step == self.steps_per_epoch:
                 progress.epoch, progress.step = progress.epoch + 1, 0
             progress.segments_done += 1
             progress.steps_in_segment = 0
         return progress
+
+    def add_row(self, progress):
+        row = {
+            "epoch": progress.epoch + 1,
+            "seconds": self.now - sum(row["seconds"] for row in progress.rows),
+            "validation_loss": self.loss_at(progress.schedule_fraction),
+            "validation_accuracy": 0.5,
+        }
+        progress.rows.append(row)
 
 
 @pytest.mark.parametrize("slowdown", LOADS)
@@ -218,6 +231,34 @@ def test_patience_ends_training(pacer):
     assert made.next_segment(Progress(epoch=2, rows=rows)) is None
     assert made.next_segment(Progress(epoch=2, rows=rows, best_epoch=1)).steps > 0
     assert made.next_segment(Progress(epoch=2, rows=[rows[0], unvalidated])).steps > 0
+
+
+@pytest.mark.parametrize(
+    ("loss_at", "expected_seconds"),
+    [
+        pytest.param(lambda fraction: 1 - fraction, 100, id="improves to the end"),
+        pytest.param(lambda fraction: max(1 - fraction, 0.4), 80, id="overfits from 60 s on"),
+        pytest.param(lambda fraction: max(1 - fraction, 0.9), 50, id="hardly learns at all"),
+        pytest.param(
+            lambda fraction: 0.9 if fraction < 0.45 else 1 - fraction,
+            100,
+            id="is stuck while the learning rate is high",
+        ),
+        pytest.param(lambda fraction: max(1 - fraction, 0.2), 100, id="stops at the very end"),
+    ],
+)
+def test_training_ends_early_if_a_fifth_of_the_budget_brings_no_gain(loss_at, expected_seconds):
+    machine = Machine(validation_seconds=0.1, loss_at=loss_at)
+    machine.train(machine.pacer(100))
+    assert machine.now == pytest.approx(expected_seconds, abs=5)
+
+
+def test_the_fifth_is_of_the_whole_budget_for_a_part_of_it():
+    machine = Machine(validation_seconds=0.1, loss_at=lambda fraction: max(1 - fraction, 0.95))
+    whole = Deadline(400, lambda: machine.now)
+    pacer = DeadlinePacer(whole.part(0.25), STEPS_PER_EPOCH, 0.02, VALIDATION_IMAGES, 0.1)
+    machine.train(pacer)
+    assert machine.now == pytest.approx(85, abs=3)  # 80 s after the last gain, at 5 s
 
 
 def test_without_time_for_a_step_nothing_is_evaluated():

@@ -21,7 +21,7 @@ def chosen(bars, monkeypatch):
         )
         config, data = make_prepared(bars, freeze=True, threads=1, **fields)
         plain = unmeasured_plan(config, default_options(config, data.device, 1), "not measured")
-        return choose_inference(config, data, plain).precision
+        return choose_inference(config, data, plain, 1.0).precision
 
     return choose
 

@@ -76,13 +76,13 @@ def time_batch_sizes(
     warm_up = measure(size)
     end = time.perf_counter() + max_seconds
     seconds = {size: min(warm_up, _measure_shortest(measure, size, end))}
-    growth = float(_GROWTH_FACTOR)
+    growth = 1.0  # small batches cost only their overhead, above all on a busy machine
     while size < max_batch_size:
         larger = min(_GROWTH_FACTOR * size, max_batch_size)
         if time.perf_counter() + growth * seconds[size] > end:
             break
         seconds[larger] = _measure_shortest(measure, larger, end)
-        growth = max(1.0, seconds[larger] / seconds[size])  # small batches cost only their overhead
+        growth = max(1.0, seconds[larger] / seconds[size])
         size = larger
     return Timing(seconds)
 

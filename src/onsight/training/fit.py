@@ -33,7 +33,7 @@ from onsight.step.calibrate import (
     fit_detector_on_features,
     fit_detector_on_images,
 )
-from onsight.text import fixed_percent, joined, percent
+from onsight.text import duration, fixed_percent, joined, percent
 from onsight.training.checkpoint import load_weights
 from onsight.training.fit_head import FittedHead, fit_head, set_head, uses_fitted_head
 from onsight.training.interpolation import FRACTIONS, Interpolation
@@ -41,7 +41,14 @@ from onsight.training.job import RunJob
 from onsight.training.listener import RunListener
 from onsight.training.loggers.loggers import Loggers
 from onsight.training.model_file import make_model_file
-from onsight.training.pacers import DeadlinePacer, EpochPacer, Pacer, RecordedPacer
+from onsight.training.pacers import (
+    DeadlinePacer,
+    EpochPacer,
+    Pacer,
+    RecordedPacer,
+    is_stagnant,
+    seconds_without_gain,
+)
 from onsight.training.place import PlannedRun
 from onsight.training.placement_check import PlacementCheck, naming_misplaced
 from onsight.training.progress import MetricsLog, Progress
@@ -168,6 +175,11 @@ def _train_layers(
         if (head or interpolation.has_start) and is_affordable:
             deadline.reserve("interpolation", seconds)
         progress = trainer.run()
+        if is_stagnant(progress, deadline):
+            idle_seconds = seconds_without_gain(progress)
+            job.reporter.say(
+                f"training ended early: validation has not improved for {duration(idle_seconds)}"
+            )
         job.world.wait_for_first_rank("first weights")
         deadline.release("interpolation")
         if interpolation.has_start and progress.epoch and progress.best_accuracy >= 0:

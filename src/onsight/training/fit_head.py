@@ -204,14 +204,14 @@ class _FeatureLoader:
         self.data, self.job, self.shared = data, job, shared
         self.model = config.model
         self.classifier = Classifier(net, data.normalization, config.precision, data.device)
-        self.time_share = 1.0 if config.freeze else HEAD_SHARE
+        self.time_share = 1.0 if config.freeze else HEAD_SHARE  # of what is left
         self.store = FeatureStore(find_cache_folder(config.cache_folder))
         self.images = 0
         self.seconds = 0.0
 
     def left_seconds(self) -> float:
-        """Return the time left for the head; infinity without a deadline."""
-        return self.time_share * self.job.deadline.remaining()
+        """Return the time left for what can be left out; infinity without a deadline."""
+        return self.time_share * self.job.deadline.remaining_for_extras()
 
     def has_time_for(self, name: str, seconds: float) -> bool:
         """Decide whether something optional that takes some seconds is done.
@@ -231,14 +231,16 @@ class _FeatureLoader:
             name: The name under which the number of images is recorded.
             split: TRAIN or VALIDATION.
             views: The views to compute. All but the first are left out if time runs out.
-            share_of_time: Fraction of the time left that this may take.
+            share_of_time: Fraction of the time left that each may take.
         """
         dataset = self.data.dataset
         ids = dataset.ids(split)
         labels = torch.from_numpy(dataset.pack.index.labels)[ids].long()
-        deadline = time.monotonic() + share_of_time * self.left_seconds()
+        essential_seconds = self.time_share * self.job.deadline.essential_seconds
         loaded: list[Tensor] = []
         for view in views:
+            left_seconds = self.left_seconds() + (0.0 if loaded else essential_seconds)
+            deadline = time.monotonic() + share_of_time * left_seconds
             features = self._load_in_time(f"{view} {name} features", ids, view, deadline)
             if loaded and len(features) < len(loaded[0]):
                 break

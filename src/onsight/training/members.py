@@ -15,10 +15,9 @@ from onsight.choice import Choice
 from onsight.config import Config, make_config
 from onsight.config_files import read_config_file
 from onsight.data.dataset import Dataset
-from onsight.data.index import TEST, TRAIN
-from onsight.data.loader import Loader
+from onsight.data.index import TEST
 from onsight.errors import BudgetTooSmall, NonFiniteLoss
-from onsight.evaluation.predictions import HeldOutLogits, evaluation_batch_size, held_out_logits
+from onsight.evaluation.predictions import HeldOutLogits, held_out_logits
 from onsight.features.choose_head import LearningCurvePoint
 from onsight.hardware.memory import reset_peak_device_memory
 from onsight.models.build import build_classifier
@@ -38,11 +37,13 @@ from onsight.training.place import PlannedRun, place, plan_run
 from onsight.training.progress import Progress
 from onsight.training.saving import Mirror
 from onsight.tune.candidates import Candidate
-from onsight.tune.fit_epochs import release_evaluation
+from onsight.tune.fit_epochs import release_evaluation, time_inference
 from onsight_explain.devices import is_out_of_memory, release_cached_memory
 
 _MIN_SECONDS = 2.0  # for a member: in less, nothing useful is trained
-_TIMED_IMAGES = 64
+# Of the time left, for features of a head on all images, even if they take longer than expected.
+# Networks that are trained for as long as there is time get less then.
+_MAX_HEAD_FRACTION = 0.8
 
 
 @dataclass(frozen=True)
@@ -140,11 +141,12 @@ def _make_member_job(candidate: Candidate, fraction: float, job: RunJob) -> RunJ
     if job.world.is_main:
         folder.make_checkpoints()
     job.world.wait_for_first_rank("member")
+    essential_fraction = max(0.0, _MAX_HEAD_FRACTION - fraction) if candidate.is_head else 0.0
     return replace(
         job,
         folder=folder,
         reporter=PartReporter(job.reporter, candidate.name),
-        deadline=job.deadline.part(fraction),
+        deadline=job.deadline.part(fraction, essential_fraction),
         decisions=job.decisions.of_part(folder.path),
         is_planned=bool(job.world.agree(folder.plan.exists())),
     )
@@ -190,7 +192,7 @@ def _train_member(
             seconds = time.perf_counter() - begun
             image_seconds = planned.estimates.image_seconds
             if is_part and not image_seconds:
-                image_seconds = _time_image(trained.classifier, planned)
+                image_seconds = time_inference(trained.classifier, planned.data)
             if is_part and job.world.is_main:
                 _save_trained(trained, seconds, image_seconds, planned, shared, job)
     release_evaluation(job.deadline)
@@ -238,19 +240,6 @@ def _save_start(planned: PlannedRun, job: RunJob) -> None:
     if job.world.is_main and not job.is_planned:
         # In a resumed run, all settings look as if the user had made them.
         planned.plan.save(job.folder.plan)
-
-
-def _time_image(classifier: Classifier, planned: PlannedRun) -> float:
-    """Return the seconds to classify an image, measured on a few training images."""
-    ids = planned.dataset.ids(TRAIN)[:_TIMED_IMAGES]
-    device = classifier.device
-    size = min(evaluation_batch_size(device, planned.dataset.format.model_size), len(ids))
-    batches = list(Loader(planned.data.images, ids, max(1, size), device).in_order())
-    classifier(batches[0].images)  # the first is slow
-    begun = time.perf_counter()
-    for batch in batches:
-        classifier(batch.images).cpu()
-    return (time.perf_counter() - begun) / max(1, len(ids))
 
 
 def _save_trained(

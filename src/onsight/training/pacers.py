@@ -4,6 +4,7 @@ The trainer reads no clock to decide anything. It asks its pacer for a segment, 
 if the segment says so, and asks again.
 """
 
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -16,6 +17,10 @@ _MIN_SEGMENT_SECONDS = 0.25
 _REPLAN_FRACTION = 1 / 8  # of the remaining steps, after which the estimate is corrected
 _MAX_VALIDATION_FRACTION = 0.1  # of the time since the last one, for validation after an epoch
 _STEP_MARGIN = 1.3  # a step may take this much longer than estimated
+_STAGNANT_FRACTION = 0.2  # of the whole budget
+# Of the learning rate schedule. Before, the rate is high, and a network that does not improve for a
+# while often does so once the rate falls; afterwards, stopping would save little.
+_STAGNANT_FROM, _STAGNANT_TO = 0.5, 0.9
 _WARM_UP_STEPS = 3  # of a process: they compile, choose kernels and fill caches, and are not timed
 
 
@@ -69,6 +74,9 @@ class EpochPacer(Pacer):
 class DeadlinePacer(Pacer):
     """Trains until a deadline, with a learning rate schedule that ends there.
 
+    It ends earlier if validation has not improved for a fifth of the whole budget, in the second
+    half of the schedule.
+
     The duration of every segment corrects the estimate of how many steps still fit, and the rest of
     the schedule is stretched over them.
 
@@ -110,7 +118,11 @@ class DeadlinePacer(Pacer):
         """Return the next stretch, short enough for the estimate to hold."""
         self._correct_estimate(progress)
         remaining_steps = 0 if self._is_late() else self._remaining_steps()
-        if remaining_steps < 1 or is_out_of_patience(progress, self._patience):
+        if (
+            remaining_steps < 1
+            or is_out_of_patience(progress, self._patience)
+            or is_stagnant(progress, self._deadline)
+        ):
             is_evaluated = progress.steps_at_evaluation == progress.steps_done
             if is_evaluated or not (progress.steps_done and self._evaluate):
                 return None
@@ -213,6 +225,28 @@ def is_out_of_patience(progress: Progress, patience: int) -> bool:
     """Return whether the last `patience` validations brought no improvement; never for 0."""
     later = [row for row in progress.rows if row["epoch"] > progress.best_epoch]
     return 0 < patience <= sum(row["validation_accuracy"] is not None for row in later)
+
+
+def is_stagnant(progress: Progress, deadline: Deadline) -> bool:
+    """Return whether neither accuracy nor loss has improved for a fifth of the whole budget."""
+    if not deadline.is_set or not _STAGNANT_FROM <= progress.schedule_fraction < _STAGNANT_TO:
+        return False
+    limit_seconds = _STAGNANT_FRACTION * deadline.budget_seconds
+    return seconds_without_gain(progress) >= limit_seconds
+
+
+def seconds_without_gain(progress: Progress) -> float:
+    """Return the seconds of training since validation last had a better accuracy or loss."""
+    accuracy, loss, seconds = -1.0, math.inf, 0.0
+    for row in progress.rows:
+        seconds += row["seconds"]
+        found, found_loss = row["validation_accuracy"], row["validation_loss"]
+        if found is None or found_loss is None:
+            continue
+        if found > accuracy or found_loss < loss:
+            seconds = 0.0
+        accuracy, loss = max(accuracy, found), min(loss, found_loss)
+    return seconds if accuracy >= 0 else 0.0
 
 
 def _name(segment: int) -> str:

@@ -14,6 +14,7 @@ from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.data.loader import Loader
 from onsight.errors import BudgetTooSmall
+from onsight.models.classifier import Classifier
 from onsight.step.fine_tuning import choose_average
 from onsight.step.losses import choose_class_weights
 from onsight.text import duration
@@ -29,6 +30,7 @@ from onsight.tune.fit_epochs import (
     Estimates,
     fit_epochs,
     reserve_evaluation,
+    time_inference,
     time_run,
     trial_seconds,
 )
@@ -129,13 +131,17 @@ def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
     choices = {**placed.choices, "device": job.device, "batch_size": batch_size}
     estimates = Estimates()
     with job.timed("plan"), naming_misplaced(lambda: data.new_network(config)):
-        is_trained = not _only_fits_head(config, data)
+        is_trained = not (config.freeze and uses_fitted_head(config, data.new_network(config)))
         if is_trained:
             config = config.model_copy(update={"epochs": epochs.value})
         if job.deadline.is_set:
-            compute, epochs, estimates = _plan_in_time(config, data, job, epochs, is_trained)
-        else:
+            _require_seconds(0.0, config, job)
+        if job.deadline.is_set and is_trained:
+            compute, epochs, estimates = _plan_in_time(config, data, job)
+        elif is_trained:
             compute = _choose_compute(config, data, job)
+        else:
+            compute, estimates = _plan_head(config, data, job)
     if is_trained:
         job.reporter.choice("epochs", epochs)
         choices["epochs"] = epochs
@@ -164,29 +170,46 @@ def _expect_steps(config: Config, dataset: Dataset, estimates: Estimates, job: J
     return int(left_seconds / max(1e-9, estimates.step_seconds) / trainings)
 
 
+def _plan_head(config: Config, data: TrainingData, job: Job) -> tuple[ComputePlan, Estimates]:
+    """Choose how features are computed; with a budget, set aside the time to evaluate the model."""
+    compute = unmeasured_plan(
+        config, default_options(config, data.device, job.threads.value), _NOTHING_TRAINED
+    )
+    if job.world.size == 1:
+        compute = choose_inference(config, data, compute, trial_seconds(job.deadline))
+    compute = _complete(compute, config, data, job)
+    if not job.deadline.is_set:
+        return compute, Estimates()
+    config = compute.apply(config)
+    torch.set_num_threads(config.threads)
+    net = data.new_network(config)
+    classifier = Classifier(net, data.normalization, config.precision, data.device)
+    image_seconds = job.world.agree(SLOWER * time_inference(classifier, data))
+    reserve_evaluation(job.deadline, config, data.dataset, image_seconds)
+    _require_seconds(0.0, config, job)
+    return compute, Estimates(0.0, image_seconds)
+
+
 def _plan_in_time(
-    config: Config, data: TrainingData, job: Job, epochs: Choice[int], is_trained: bool
+    config: Config, data: TrainingData, job: Job
 ) -> tuple[ComputePlan, Choice[int], Estimates]:
     """Time the step and the evaluation, and choose what fits into the time left.
 
     Returns:
-        How a step is computed, about how many epochs fit if any are trained, and what was measured.
+        How a step is computed, about how many epochs fit, and what was measured.
     """
     deadline = job.deadline
-    _require_seconds(0.0, config, job)
     seconds = _TIMING_FRACTION * trial_seconds(deadline)
-    timing = time_run(config, data, job.world, seconds, is_trained=is_trained)
+    timing = time_run(config, data, job.world, seconds)
     image_seconds = SLOWER * timing.evaluate.per_image
     images = reserve_evaluation(deadline, config, data.dataset, image_seconds)
     if job.world.agree(deadline.remaining()) <= 0:  # perhaps only for a moment
         seconds = max(_SURE_SECONDS, seconds)
-        timing = timing.best(time_run(config, data, job.world, seconds, is_trained=is_trained))
+        timing = timing.best(time_run(config, data, job.world, seconds))
         image_seconds = SLOWER * timing.evaluate.per_image
         images = reserve_evaluation(deadline, config, data.dataset, image_seconds)
     batch = min(config.batch_size, len(data.dataset.ids(TRAIN)))
-    _require_seconds(timing.train.at(batch) if timing.train else 0.0, config, job)
-    if not timing.train:
-        return _choose_compute(config, data, job), epochs, Estimates(0.0, image_seconds)
+    _require_seconds(timing.train.at(batch), config, job)
     left_seconds = deadline.remaining() - images * image_seconds
     allowed = MeasuringBudget(trial_seconds(deadline), timing.build_seconds, timing.train)
     compute = _choose_compute(config, data, job, left_seconds, allowed)
@@ -215,10 +238,6 @@ def _require_seconds(step_seconds: float, config: Config, job: Job) -> None:
     )
 
 
-def _only_fits_head(config: Config, data: TrainingData) -> bool:
-    return config.freeze and uses_fitted_head(config, data.new_network(config))
-
-
 def _choose_compute(
     config: Config,
     data: TrainingData,
@@ -227,13 +246,16 @@ def _choose_compute(
     allowed: MeasuringBudget = UNLIMITED,
 ) -> ComputePlan:
     """Choose how each step is computed, and report the reasons."""
-    plain = default_options(config, data.device, job.threads.value)
     if job.world.size > 1:
+        plain = default_options(config, data.device, job.threads.value)
         compute = unmeasured_plan(config, plain, _RANKS_NOT_MEASURED)
-    elif _only_fits_head(config, data):
-        compute = choose_inference(config, data, unmeasured_plan(config, plain, _NOTHING_TRAINED))
     else:
         compute = choose_compute(config, data, job.reporter, left_seconds, allowed)
+    return _complete(compute, config, data, job)
+
+
+def _complete(compute: ComputePlan, config: Config, data: TrainingData, job: Job) -> ComputePlan:
+    """Add what needs no measuring to the reasons, and report them."""
     compute = with_tf32_named(compute, data.device)
     reason = why_not_graphed(config, data.device)
     if reason:

@@ -55,6 +55,11 @@ class Candidate:
         """Make a candidate from JSON values."""
         return cls(**{**fields, "image_size": tuple(fields["image_size"])})
 
+    @property
+    def is_head(self) -> bool:
+        """Whether only a head is fitted, on a frozen network."""
+        return bool(self.fields.get("freeze"))
+
     def apply(self, config: Config) -> Config:
         """Return the config of this network; fields that the user has set stay."""
         asked = config.model_fields_set - {"model"}

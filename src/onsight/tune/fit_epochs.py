@@ -30,6 +30,7 @@ SLOWER = 1.1  # evaluation may take this much longer than in its trial, on a sha
 
 _MIN_TIMING_SECONDS = 0.4  # of steps and of evaluation: two images alone say nothing about batches
 _MIN_VALIDATED = 8
+_TIMED_IMAGES = 32
 _VALIDATION_FRACTION = 0.1  # of the time for training, for one validation
 _TRIAL_FRACTION = 0.1  # of a budget, for finding out how to compute a step
 _EVALUATION_PURPOSES = ("evaluation", "detector")
@@ -50,18 +51,17 @@ class RunTiming:
     Attributes:
         build_seconds: To make the network and its step.
         evaluate: Of an evaluation, by batch size.
-        train: Of a step, by batch size; None if nothing but a head is fitted.
+        train: Of a step, by batch size.
     """
 
     build_seconds: float
     evaluate: Timing
-    train: Timing | None
+    train: Timing
 
     def best(self, other: "RunTiming") -> "RunTiming":
         """Return the shorter of both times of everything."""
-        train = self.train.best(other.train) if self.train and other.train else None
         seconds = min(self.build_seconds, other.build_seconds)
-        return RunTiming(seconds, self.evaluate.best(other.evaluate), train)
+        return RunTiming(seconds, self.evaluate.best(other.evaluate), self.train.best(other.train))
 
 
 def trial_seconds(deadline: Deadline) -> float:
@@ -69,9 +69,7 @@ def trial_seconds(deadline: Deadline) -> float:
     return _TRIAL_FRACTION * deadline.seconds
 
 
-def time_run(
-    config: Config, data: TrainingData, world: World, seconds: float, *, is_trained: bool
-) -> RunTiming:
+def time_run(config: Config, data: TrainingData, world: World, seconds: float) -> RunTiming:
     """Time the run's own step and evaluation, without a plan; every rank gets the first's figures.
 
     Args:
@@ -79,30 +77,39 @@ def time_run(
         data: What it trains on.
         world: The ranks. Each times its share of a batch while the others do.
         seconds: For each of the two.
-        is_trained: Whether steps are timed.
     """
     begun = time.perf_counter()
     plain = eager_options(config, data.device, torch.get_num_threads())
     trial = Trial(plain.apply(config), data)
     built = time.perf_counter() - begun
-    train = None
-    if is_trained:
-        share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)
-        steps = cache(trial.timer)  # an epoch's batches take long to list
-        step_seconds = max(_MIN_TIMING_SECONDS, seconds - built)
-        train = time_batch_sizes(lambda size: steps(size)(1), share, step_seconds)
+    share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)
+    steps = cache(trial.timer)  # an epoch's batches take long to list
+    step_seconds = max(_MIN_TIMING_SECONDS, seconds - built)
+    train = time_batch_sizes(lambda size: steps(size)(1), share, step_seconds)
     at_once = evaluation_batch_size(data.device, data.dataset.format.model_size)
     evaluate = time_batch_sizes(_make_evaluation(trial), min(at_once, len(trial.ids)), seconds)
     mine = [
         built,
         evaluate.scaled(1 / world.size).seconds,
-        train.scaled(1.0, world.size).seconds if train else {},
+        train.scaled(1.0, world.size).seconds,
     ]
     build_seconds, *timings = json.loads(world.broadcast("timing", lambda: json.dumps(mine)))
     evaluate, train = (
         Timing({int(size): seconds for size, seconds in timing.items()}) for timing in timings
     )
-    return RunTiming(build_seconds, evaluate, train if is_trained else None)
+    return RunTiming(build_seconds, evaluate, train)
+
+
+def time_inference(classifier: Classifier, data: TrainingData) -> float:
+    """Return the seconds to classify an image, measured on a few training images."""
+    ids = data.dataset.ids(TRAIN)[:_TIMED_IMAGES]
+    size = min(evaluation_batch_size(data.device, data.dataset.format.model_size), len(ids))
+    batches = list(Loader(data.images, ids, max(1, size), data.device).in_order())
+    classifier(batches[0].images)  # the first is slow
+    begun = time.perf_counter()
+    for batch in batches:
+        classifier(batch.images).cpu()
+    return (time.perf_counter() - begun) / max(1, len(ids))
 
 
 def count_evaluated(config: Config, validation: int, test: int) -> int:

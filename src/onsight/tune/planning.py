@@ -286,10 +286,13 @@ _MIN_SPEEDUP = 1.2  # less is not worth the rounding
 _MIN_COSINE = 0.99  # between an image's features in both precisions
 
 
-def choose_inference(config: Config, data: TrainingData, plan: ComputePlan) -> ComputePlan:
+def choose_inference(
+    config: Config, data: TrainingData, plan: ComputePlan, max_seconds: float
+) -> ComputePlan:
     """Return the plan with the precision and threads that are fastest for a frozen backbone.
 
-    They are measured on four images. One thread is often faster than two on a busy machine.
+    They are measured on four images, each choice for about a third of `max_seconds`, and a second
+    at most. One thread is often faster than two on a busy machine.
     """
     if config.plan == "default" or data.device.type != "cpu":
         return plan
@@ -301,7 +304,8 @@ def choose_inference(config: Config, data: TrainingData, plan: ComputePlan) -> C
     )
     max_threads = plan.threads.value
     counts = [max_threads] if config.threads or max_threads == 1 else [max_threads, 1]
-    seconds = {count: _time_forward(fp32, batch.images, count) for count in counts}
+    each_seconds = min(1.0, max_seconds / 3)
+    seconds = {count: _time_forward(fp32, batch.images, count, each_seconds) for count in counts}
     threads = min(counts, key=lambda count: seconds[count])
     if len(counts) > 1:
         rates = {count: _TIMED_IMAGES / seconds[count] for count in counts}
@@ -313,7 +317,7 @@ def choose_inference(config: Config, data: TrainingData, plan: ComputePlan) -> C
         return replace(plan, precision=Choice("fp32", "this processor would only emulate bf16"))
     exact, rounded = (compute_features(classifier, [batch]) for classifier in (fp32, bf16))
     cosine = float(F.cosine_similarity(exact, rounded).min())
-    speedup = seconds[threads] / _time_forward(bf16, batch.images, threads)
+    speedup = seconds[threads] / _time_forward(bf16, batch.images, threads, each_seconds)
     reason = (
         f"bf16 is {speedup:.2f} times as fast, and its features agree to {cosine:.4f} "
         f"(least cosine of {_TIMED_IMAGES} images)"
@@ -322,9 +326,11 @@ def choose_inference(config: Config, data: TrainingData, plan: ComputePlan) -> C
     return replace(plan, precision=Choice(precision, reason, figure=speedup))
 
 
-def _time_forward(classifier: Classifier, images: Tensor, threads: int) -> float:
-    """Return the seconds of the fastest forward pass of up to four, within about a second."""
+def _time_forward(
+    classifier: Classifier, images: Tensor, threads: int, max_seconds: float
+) -> float:
+    """Return the seconds of the fastest of up to four forward passes."""
     times = [measure_seconds(lambda: classifier(images), threads, classifier.device)]
-    while len(times) <= _REPETITIONS and sum(times) < 1.0:
+    while len(times) <= _REPETITIONS and sum(times) < max_seconds:
         times.append(measure_seconds(lambda: classifier(images), threads, classifier.device))
     return min(times)
