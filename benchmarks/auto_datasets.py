@@ -461,7 +461,9 @@ def stamps(target: Path) -> None:
 
 def is_mirrored(path: Path) -> bool:
     """Whether it is the mirror image of a stamp beside it."""
-    return path.stem.endswith("_mirror") and path.with_stem(path.stem[: -len("_mirror")]).exists()
+    return (
+        path.stem.endswith("_mirror") and path.with_stem(path.stem.removesuffix("_mirror")).exists()
+    )
 
 
 # ------------------------------------------------------------------------------------------ shared
