@@ -22,7 +22,7 @@ from onsight.errors import ConfigError, Interrupted
 from onsight.ranks.world import World
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import blend_members, fit, layout, trainer
+from onsight.training import blend_members, fit, layout, pacers, trainer
 from onsight.training import job as jobs
 from onsight.training.decisions import read_decisions
 from onsight.training.pacers import Segment
@@ -115,17 +115,24 @@ def test_validation_takes_at_most_a_tenth_of_the_time(validation, image_seconds,
     assert reserve_evaluation(deadline, config, data, image_seconds) == images
 
 
+@pytest.mark.parametrize("stagnant_fraction", [0.2, 1.0])
 @pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
-def test_a_run_ends_with_its_budget_and_a_low_learning_rate(bars, tmp_path, schedule):
+def test_a_run_ends_with_its_budget_or_without_gain_and_with_a_low_learning_rate(
+    bars, tmp_path, monkeypatch, capsys, schedule, stagnant_fraction
+):
+    monkeypatch.setattr(pacers, "_STAGNANT_FRACTION", stagnant_fraction)
     clock = Clock(1.0, tick=0.01)
     path = tmp_path / "run"
     fields = {**LENET, "learning_rate": 0.01, "schedule": schedule}
-    run = train(bars, path, budget="8s", spent=clock, **fields)
+    run = onsight.train(bars, out=path, reporter=Reporter(), budget="8s", spent=clock, **fields)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) > 2
     assert rows[-1]["learning_rate"] < 0.01 * 0.02
     assert max(row["learning_rate"] for row in rows) > 0.005
-    assert 0.9 * (8 - 1.5) < clock.now <= 8
+    is_early = "training ended early: validation has not" in capsys.readouterr().err
+    assert is_early == (stagnant_fraction < 1)  # these images are learned within two seconds
+    assert (clock.now <= 0.9 * (8 - 1.5)) == is_early
+    assert clock.now <= 8
     assert run.results["accuracy"] is not None
     assert tomllib.loads((path / "config.toml").read_text())["budget"] == "8s"
 

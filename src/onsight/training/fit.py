@@ -59,6 +59,7 @@ from onsight.tune.fit_epochs import reserve_evaluation
 # Times as long as a first checkpoint: the end writes best weights, a last checkpoint with the
 # optimizer's state and the model file.
 _SAVES_AT_THE_END = 5
+_EARLY_FRACTION = 0.05  # of the time, which is more than is left by chance
 _ROUNDING = 1e-6  # of an image: undoes the rounding of images to seconds and back
 _MAX_INTERPOLATION_FRACTION = 0.1  # of the time left, for evaluating interpolated weights
 
@@ -175,7 +176,8 @@ def _train_layers(
         if (head or interpolation.has_start) and is_affordable:
             deadline.reserve("interpolation", seconds)
         progress = trainer.run()
-        if is_stagnant(progress, deadline):
+        is_early = deadline.remaining() > _EARLY_FRACTION * deadline.seconds
+        if is_early and is_stagnant(progress, deadline):
             idle_seconds = seconds_without_gain(progress)
             job.reporter.say(
                 f"training ended early: validation has not improved for {duration(idle_seconds)}"

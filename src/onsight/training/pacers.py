@@ -19,8 +19,9 @@ _MAX_VALIDATION_FRACTION = 0.1  # of the time since the last one, for validation
 _STEP_MARGIN = 1.3  # a step may take this much longer than estimated
 _STAGNANT_FRACTION = 0.2  # of the whole budget
 # Of the learning rate schedule. Before, the rate is high, and a network that does not improve for a
-# while often does so once the rate falls; afterwards, stopping would save little.
-_STAGNANT_FROM, _STAGNANT_TO = 0.5, 0.9
+# while often does so once the rate falls.
+_STAGNANT_FROM = 0.5
+_CLOSING_FRACTION = 0.2  # of the steps made, times what is left of the schedule, to end it with
 _WARM_UP_STEPS = 3  # of a process: they compile, choose kernels and fill caches, and are not timed
 
 
@@ -74,8 +75,8 @@ class EpochPacer(Pacer):
 class DeadlinePacer(Pacer):
     """Trains until a deadline, with a learning rate schedule that ends there.
 
-    It ends earlier if validation has not improved for a fifth of the whole budget, in the second
-    half of the schedule.
+    If validation has not improved for a fifth of the whole budget, in the second half of the
+    schedule, the rest of the schedule is shortened to some steps.
 
     The duration of every segment corrects the estimate of how many steps still fit, and the rest of
     the schedule is stretched over them.
@@ -118,11 +119,10 @@ class DeadlinePacer(Pacer):
         """Return the next stretch, short enough for the estimate to hold."""
         self._correct_estimate(progress)
         remaining_steps = 0 if self._is_late() else self._remaining_steps()
-        if (
-            remaining_steps < 1
-            or is_out_of_patience(progress, self._patience)
-            or is_stagnant(progress, self._deadline)
-        ):
+        if is_stagnant(progress, self._deadline):
+            closing = _CLOSING_FRACTION * progress.steps_done * (1 - progress.schedule_fraction)
+            remaining_steps = min(remaining_steps, int(closing))
+        if remaining_steps < 1 or is_out_of_patience(progress, self._patience):
             is_evaluated = progress.steps_at_evaluation == progress.steps_done
             if is_evaluated or not (progress.steps_done and self._evaluate):
                 return None
@@ -229,10 +229,9 @@ def is_out_of_patience(progress: Progress, patience: int) -> bool:
 
 def is_stagnant(progress: Progress, deadline: Deadline) -> bool:
     """Return whether neither accuracy nor loss has improved for a fifth of the whole budget."""
-    if not deadline.is_set or not _STAGNANT_FROM <= progress.schedule_fraction < _STAGNANT_TO:
+    if not deadline.is_set or progress.schedule_fraction < _STAGNANT_FROM:
         return False
-    limit_seconds = _STAGNANT_FRACTION * deadline.budget_seconds
-    return seconds_without_gain(progress) >= limit_seconds
+    return seconds_without_gain(progress) >= _STAGNANT_FRACTION * deadline.budget_seconds
 
 
 def seconds_without_gain(progress: Progress) -> float:
