@@ -41,14 +41,7 @@ from onsight.training.job import RunJob
 from onsight.training.listener import RunListener
 from onsight.training.loggers.loggers import Loggers
 from onsight.training.model_file import make_model_file
-from onsight.training.pacers import (
-    DeadlinePacer,
-    EpochPacer,
-    Pacer,
-    RecordedPacer,
-    is_stagnant,
-    seconds_without_gain,
-)
+from onsight.training.pacers import DeadlinePacer, EpochPacer, Pacer, RecordedPacer
 from onsight.training.place import PlannedRun
 from onsight.training.placement_check import PlacementCheck, naming_misplaced
 from onsight.training.progress import MetricsLog, Progress
@@ -176,12 +169,7 @@ def _train_layers(
         if (head or interpolation.has_start) and is_affordable:
             deadline.reserve("interpolation", seconds)
         progress = trainer.run()
-        is_early = deadline.remaining() > _EARLY_FRACTION * deadline.seconds
-        if is_early and is_stagnant(progress, deadline):
-            idle_seconds = seconds_without_gain(progress)
-            job.reporter.say(
-                f"training ended early: validation has not improved for {duration(idle_seconds)}"
-            )
+        _report_early_end(deadline, job.reporter)
         job.world.wait_for_first_rank("first weights")
         deadline.release("interpolation")
         if interpolation.has_start and progress.epoch and progress.best_accuracy >= 0:
@@ -192,6 +180,14 @@ def _train_layers(
         trainer.finish()
     best = trainer.best_validation
     return trainer.classifier, progress, images if best is None else held_out_logits(best)
+
+
+def _report_early_end(deadline: Deadline, reporter: Reporter) -> None:
+    left_seconds = deadline.remaining()
+    if deadline.is_set and left_seconds > _EARLY_FRACTION * deadline.seconds:
+        reporter.say(
+            f"training ended {duration(left_seconds)} early: validation no longer improved"
+        )
 
 
 def _time_saving(trainer: Trainer) -> float:

@@ -110,6 +110,7 @@ class DeadlinePacer(Pacer):
         self._evaluation_seconds = evaluation_seconds
         self._lag = lag
         self._patience = patience
+        self._is_closing = False  # the schedule is ended as training brings no gain
         self._warm_up_left = _WARM_UP_STEPS
         self._next_step = 0  # of the run
         self._timed_from: tuple[int, float] | None = None  # step and second; None while warming up
@@ -119,7 +120,8 @@ class DeadlinePacer(Pacer):
         """Return the next stretch, short enough for the estimate to hold."""
         self._correct_estimate(progress)
         remaining_steps = 0 if self._is_late() else self._remaining_steps()
-        if is_stagnant(progress, self._deadline):
+        self._is_closing = self._is_closing or self._is_stagnant(progress)
+        if self._is_closing:
             closing = _CLOSING_FRACTION * progress.steps_done * (1 - progress.schedule_fraction)
             remaining_steps = min(remaining_steps, int(closing))
         if remaining_steps < 1 or is_out_of_patience(progress, self._patience):
@@ -148,6 +150,11 @@ class DeadlinePacer(Pacer):
     def _is_late(self) -> bool:
         next_steps = (_STEP_MARGIN + self._lag) * self._step_seconds
         return self._deadline.remaining() <= next_steps + self._evaluation_seconds
+
+    def _is_stagnant(self, progress: Progress) -> bool:
+        limit_seconds = _STAGNANT_FRACTION * self._deadline.budget_seconds
+        is_late_enough = progress.schedule_fraction >= _STAGNANT_FROM
+        return is_late_enough and _seconds_without_gain(progress) >= limit_seconds
 
     def _correct_estimate(self, progress: Progress) -> None:
         self._evaluation_seconds = progress.last_evaluation_seconds or self._evaluation_seconds
@@ -227,14 +234,7 @@ def is_out_of_patience(progress: Progress, patience: int) -> bool:
     return 0 < patience <= sum(row["validation_accuracy"] is not None for row in later)
 
 
-def is_stagnant(progress: Progress, deadline: Deadline) -> bool:
-    """Return whether neither accuracy nor loss has improved for a fifth of the whole budget."""
-    if not deadline.is_set or progress.schedule_fraction < _STAGNANT_FROM:
-        return False
-    return seconds_without_gain(progress) >= _STAGNANT_FRACTION * deadline.budget_seconds
-
-
-def seconds_without_gain(progress: Progress) -> float:
+def _seconds_without_gain(progress: Progress) -> float:
     """Return the seconds of training since validation last had a better accuracy or loss."""
     accuracy, loss, seconds = -1.0, math.inf, 0.0
     for row in progress.rows:
