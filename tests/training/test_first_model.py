@@ -96,7 +96,7 @@ def test_an_interruption_while_decoding_leaves_the_head_of_a_few_images(bars, tm
     classes = link_seen(bars, run, tmp_path / "few")
     assert len(classes) == 40
     assert set(classes) == {"across", "down"}
-    fields = {**HEAD, "image_size": 12, "folds": 1, "test_fraction": 0}
+    fields = {**HEAD, "image_size": 12, "flip": False, "folds": 1, "test_fraction": 0}
     plain = train(tmp_path / "few", tmp_path / "plain", **fields)
     assert_same_tensors(load_model_file(run).weights, load_model_file(plain.path).weights)
     assert onsight.evaluate(run, bars)["accuracy"] > 0.7
