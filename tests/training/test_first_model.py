@@ -37,6 +37,7 @@ def small_numbers(monkeypatch):
     monkeypatch.setattr(layout, "choose_candidates", lambda *_: CANDIDATES)
     monkeypatch.setattr(first_model, "_IMAGES", 40)
     monkeypatch.setattr(first_model, "_MIN_SOURCE_IMAGES", 120)
+    monkeypatch.setattr(first_model, "_MIN_SOURCE_PIXELS", 120 * 12 * 12)
 
 
 class InterruptedReporter(Reporter):
@@ -142,25 +143,25 @@ def test_a_first_model_that_fails_does_not_end_the_run(bars, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("fields", "is_made"),
+    ("fields", "limits", "is_made"),
     [
-        ({}, True),
-        ({"budget": "2m"}, True),
-        ({"budget": "119s"}, False),  # too short
-        ({"loss": "mse"}, False),  # a head for it is not fitted
+        ({}, {}, True),
+        ({}, {"_MIN_SOURCE_IMAGES": 121}, False),
+        ({}, {"_MIN_SOURCE_PIXELS": 120 * 12 * 12 + 1}, False),
+        ({"budget": "5m"}, {}, True),
+        ({"budget": "299s"}, {}, False),  # too short
+        ({"loss": "mse"}, {}, False),  # a head for it is not fitted
     ],
 )
-def test_a_first_model_is_made_if_there_is_time(bars, tmp_path, monkeypatch, fields, is_made):
+def test_a_first_model_is_made_if_it_saves_waiting(
+    bars, tmp_path, monkeypatch, fields, limits, is_made
+):
     made = []
     monkeypatch.setattr(first_model, "_fit_first_model", lambda *_: made.append(1) or 40)
+    for name, limit in limits.items():
+        monkeypatch.setattr(first_model, name, limit)
     interrupt(bars, tmp_path / "run", **{"epochs": "auto", **fields})
     assert bool(made) is is_made
-
-
-def test_pixels_in_memory_need_no_first_model(tmp_path):
-    data = np.zeros((120, 12, 12), np.uint8), [number % 2 for number in range(120)]
-    interrupt(data, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_first_model_needs_no_test_images(bars, tmp_path):

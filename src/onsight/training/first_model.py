@@ -9,8 +9,8 @@ import numpy as np
 from onsight.data.cache import NO_CACHE, find_cache_folder
 from onsight.data.dataset import make_pack_job
 from onsight.data.pack import is_packed
-from onsight.data.sources.source import Source, count_held_out, draw_rows, select_rows
-from onsight.errors import DiskError, ImageError, UserError
+from onsight.data.sources.source import count_held_out, draw_rows, select_rows
+from onsight.errors import DiskError, UserError
 from onsight.report.console import SilentReporter
 from onsight.training.blend_members import blend_members
 from onsight.training.decisions import Decisions
@@ -22,11 +22,14 @@ from onsight.training.members import train_members
 from onsight.training.open_data import open_data
 from onsight.training.run_folder import RunFolder
 from onsight.training.save_run import save_best_so_far
+from onsight.tune.work import measure_side
 from onsight_explain.devices import is_out_of_memory, release_cached_memory
 
 _IMAGES = 500
-_MIN_SOURCE_IMAGES = 10_000  # fewer are decoded within seconds
-_MIN_BUDGET_SECONDS = 120.0  # a first model takes up to a tenth of it
+# Of the whole source: fewer images leave little to wait for after the first ones, and fewer pixels
+# are decoded within half a minute on two cores. The first model takes about as long there.
+_MIN_SOURCE_IMAGES, _MIN_SOURCE_PIXELS = 5_000, 1e10
+_MIN_BUDGET_SECONDS = 300.0  # so that the first model takes less than a tenth of it
 
 # Whatever else is set: images are seen in one view, and nothing is stored, logged or held out.
 _SETTINGS = {
@@ -78,22 +81,15 @@ def _is_worthwhile(layout: Layout, job: RunJob) -> bool:
         bool(layout.candidates[0].fields.get("freeze"))
         and config.loss == "cross-entropy"
         and len(source.index) >= _MIN_SOURCE_IMAGES
+        and len(source.index) * measure_side(source) ** 2 >= _MIN_SOURCE_PIXELS
         and job.deadline.seconds >= _MIN_BUDGET_SECONDS
         and source.shards is None  # of which a few images cost as much as all
         and not job.folder.model_file.exists()  # of this run before it was interrupted
-        and _is_encoded(source)
         and not is_packed(
             make_pack_job(source, layout.image_size, config),
             find_cache_folder(config.cache_folder),
         )
     )
-
-
-def _is_encoded(source: Source) -> bool:
-    try:
-        return isinstance(source.read(0), bytes)
-    except ImageError:  # of a damaged file
-        return True
 
 
 def _fit_first_model(layout: Layout, job: RunJob) -> int:
