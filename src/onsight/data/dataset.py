@@ -201,6 +201,12 @@ def make_format(config: Config, size: tuple[int, int], packed: tuple[int, int]) 
     )
 
 
+def make_pack_job(source: Source, size: tuple[int, int], config: Config) -> PackJob:
+    """Return the images to decode for an input of this (height, width), and their format."""
+    packed = choose_packed_size(source, size, config).value
+    return PackJob(source, make_format(config, size, packed))
+
+
 def open_dataset(
     source: Source,
     config: Config,

@@ -19,6 +19,7 @@ from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.packing import NO_TIME
 from onsight.data.sources.source import count_held_out, is_memory_name
 from onsight.data.split import group_identical
+from onsight.hardware.devices import package_versions
 from onsight.report.console import Reporter
 from onsight.text import plural
 from onsight.training.job import Job
@@ -47,6 +48,18 @@ class OpenedData:
     key: str
     choices: Mapping[str, Choice[Any]]
     layout: Layout
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """What model files contain about their origin."""
+        source = self.layout.source
+        return {
+            "data": source.name,
+            "found": source.description,
+            "data_key": self.key,
+            "config": self.config.model_dump(),
+            "versions": package_versions(),
+        }
 
 
 def open_data(layout: Layout, module: nn.Module | None, job: Job) -> OpenedData:

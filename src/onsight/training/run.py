@@ -12,11 +12,10 @@ from torch import nn
 
 from onsight.choice import Choice
 from onsight.data.sources.memory import InMemory
-from onsight.data.sources.source import Source
 from onsight.errors import ConfigError, Interrupted
 from onsight.evaluation.results import MemberResult, Results
 from onsight.files import refuse_inside_data, write_json
-from onsight.hardware.devices import describe_environment, package_versions
+from onsight.hardware.devices import describe_environment
 from onsight.ranks.launch import launch
 from onsight.report.console import Reporter, headline
 from onsight.report.run_files import write_problems
@@ -28,6 +27,7 @@ from onsight.training.blend_members import (
     report_blend,
 )
 from onsight.training.decisions import CANDIDATES, MEMBERS
+from onsight.training.first_model import make_first_model
 from onsight.training.fit import Shared
 from onsight.training.job import RunJob, start_job
 from onsight.training.layout import choose_layout, find_data
@@ -128,15 +128,16 @@ def train(
     )
     if len(request.devices.value) > 1:
         return _launch(request)
-    with start_job(request) as (job, resolved):
+    with start_job(request) as (job, resolved), _naming_best_model(job):
         job.world.report_activity("preparing the images and the plan")
         source = find_data(resolved, request.config, job)
         layout = choose_layout(source, request.config, job)
         job.save_config(layout.config)  # from here on the run can be resumed
+        make_first_model(layout, job)
         opened = open_data(layout, request.module, job)
         job.begin_decisions(opened.key)
         _save_start(opened, job)
-        with _open_shared(opened, source, job) as shared:
+        with _open_shared(opened, job) as shared:
             final = _train_model(opened, request.module, shared, job)
             evaluation = evaluate_model(final, opened, job)
             results = save_run(final, evaluation, opened, shared.provenance, job)
@@ -148,22 +149,27 @@ def train(
     return Run(job.folder.path, results or read_results(job.folder.path), job.world.rank)
 
 
+@contextmanager
+def _naming_best_model(job: RunJob) -> Iterator[None]:
+    """If the block is interrupted, say where the best model so far is."""
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt):
+        if job.folder.model_file.exists():
+            job.reporter.warn(f"the best model so far is in {job.folder.model_file}")
+        raise
+
+
 def _train_model(
     opened: OpenedData, module: nn.Module | None, shared: Shared, job: RunJob
 ) -> FinalModel:
     """Train all candidates; after each, the best model so far is on disk."""
     members: list[Member] = []
-    try:
-        for member in train_members(opened, module, shared, job):
-            members.append(member)
-            final = blend_members(members, opened, job)
-            if len(opened.layout.candidates) > 1 and job.world.is_main:
-                save_best_so_far(final, opened, shared.provenance, job)
-    except (Interrupted, KeyboardInterrupt):
-        if members:
-            names = joined([member.name for member in final.kept])
-            job.reporter.warn(f"the best model so far, {names}, is in {job.folder.model_file}")
-        raise
+    for member in train_members(opened, module, shared, job):
+        members.append(member)
+        final = blend_members(members, opened, job)
+        if len(opened.layout.candidates) > 1 and job.world.is_main:
+            save_best_so_far(final, opened, shared.provenance, job)
     if CANDIDATES in job.decisions:
         job.decisions.decide(MEMBERS, lambda: [member.name for member in members])
     if len(opened.layout.candidates) > 1:
@@ -220,19 +226,12 @@ def _save_start(opened: OpenedData, job: RunJob) -> None:
 
 
 @contextmanager
-def _open_shared(opened: OpenedData, source: Source, job: RunJob) -> Iterator[Shared]:
+def _open_shared(opened: OpenedData, job: RunJob) -> Iterator[Shared]:
     """Make what all trainings share; a run of several models logs only its results itself."""
-    config = opened.config
-    provenance = {
-        "data": source.name,
-        "found": opened.layout.source.description,
-        "data_key": opened.key,
-        "config": config.model_dump(),
-        "versions": package_versions(),
-    }
+    config, provenance = opened.config, opened.provenance
     with closing_loggers(config.loggers if job.world.is_main else [], job.reporter) as loggers:
         if len(opened.layout.candidates) > 1:
-            loggers.start(LoggedRun(job.folder.path, source.name, config.model_dump()))
+            loggers.start(LoggedRun(job.folder.path, provenance["data"], config.model_dump()))
             loggers.begin(0, 0)
         yield Shared(loggers, provenance)
 

@@ -14,12 +14,11 @@ from torch import nn
 
 from onsight.choice import Choice
 from onsight.config import Config
-from onsight.data.dataset import Dataset, choose_packed_size, make_format
+from onsight.data.dataset import Dataset, make_pack_job
 from onsight.data.index import TRAIN
 from onsight.data.loader import BatchSource, Images
 from onsight.data.normalization import Normalization, measure_normalization, shrink_images
 from onsight.data.pack import is_packed
-from onsight.data.packing import PackJob
 from onsight.data.sources.source import Source
 from onsight.errors import ConfigError
 from onsight.models.catalog import expected_input
@@ -122,11 +121,11 @@ def choose_streaming(
     """
     if config.residency != "auto":
         return Choice(config.residency == "stream", "set by you")
-    packed = choose_packed_size(source, size, config).value
-    job = PackJob(source, make_format(config, size, packed))
+    job = make_pack_job(source, size, config)
     if is_packed(job, cache):
         return Choice(False, "the decoded images are already in the cache")
-    needed = len(source.index) * packed[0] * packed[1] * (job.target.channels or 3)
+    pixels = job.target.height * job.target.width
+    needed = len(source.index) * pixels * (job.target.channels or 3)
     disk = cache or Path(tempfile.gettempdir())
     free = shutil.disk_usage(_nearest_folder(disk)).free
     fits = needed <= _MAX_DISK_SHARE * free

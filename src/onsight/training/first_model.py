@@ -1,0 +1,119 @@
+"""Makes a first model from a few images, so that there is one while the others are decoded."""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from onsight.data.cache import NO_CACHE, find_cache_folder
+from onsight.data.dataset import make_pack_job
+from onsight.data.pack import is_packed
+from onsight.data.sources.source import count_held_out, draw_rows, select_rows
+from onsight.errors import DiskError, UserError
+from onsight.report.console import SilentReporter
+from onsight.training.blend_members import blend_members
+from onsight.training.decisions import Decisions
+from onsight.training.fit import Shared
+from onsight.training.job import RunJob
+from onsight.training.layout import Layout
+from onsight.training.loggers.loggers import Loggers
+from onsight.training.members import train_members
+from onsight.training.open_data import open_data
+from onsight.training.run_folder import RunFolder
+from onsight.training.save_run import save_best_so_far
+from onsight.tune.work import measure_side
+from onsight_explain.devices import is_out_of_memory, release_cached_memory
+
+_IMAGES = 500
+# Of the whole source: fewer images leave little to wait for after the first ones, and fewer pixels
+# are decoded within half a minute on two cores. The first model takes about as long there.
+_MIN_SOURCE_IMAGES, _MIN_SOURCE_PIXELS = 5_000, 1e10
+_MIN_BUDGET_SECONDS = 300.0  # so that the first model takes less than a tenth of it
+
+# Whatever else is set: images are seen in one view, and nothing is stored, logged or held out.
+_SETTINGS = {
+    "flip": False,
+    "folds": "1",
+    "test_fraction": 0.0,
+    "residency": "auto",
+    "cache_folder": NO_CACHE,
+    "checkpoints": "",
+    "log": "none",
+    "budget": "",
+}
+
+
+def make_first_model(layout: Layout, job: RunJob) -> None:
+    """Fit the head of `--model auto` on a few images, if decoding all of them takes long.
+
+    The model file of the run is then complete before the other images are decoded, and is replaced
+    as soon as the first network is trained. Nothing else of the run depends on it. If it cannot be
+    made, a warning says why.
+
+    Args:
+        layout: The images and the networks of the run.
+        job: The job, whose first rank makes the model.
+    """
+    if not job.world.is_main or not _is_worthwhile(layout, job):
+        return
+    job.world.report_activity("making a first model")
+    total = len(layout.source.index)
+    with job.timed("first model"), job.world.watchdog_paused():
+        try:
+            count = _fit_first_model(layout, job)
+        except (UserError, DiskError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not is_out_of_memory(error):
+                raise
+            job.reporter.warn(f"there is no first model: {error}")
+        else:
+            job.reporter.say(
+                f"first model: a head fitted on {count:,} of {total:,} images, "
+                f"in {job.folder.model_file}"
+            )
+    release_cached_memory(job.device.value)  # outside `except`, where an error holds memory
+
+
+def _is_worthwhile(layout: Layout, job: RunJob) -> bool:
+    """Return whether the run begins with a fitted head, and its images take long to decode."""
+    source, config = layout.source, layout.config
+    return (
+        bool(layout.candidates[0].fields.get("freeze"))
+        and config.loss == "cross-entropy"
+        and len(source.index) >= _MIN_SOURCE_IMAGES
+        and len(source.index) * measure_side(source) ** 2 >= _MIN_SOURCE_PIXELS
+        and job.deadline.seconds >= _MIN_BUDGET_SECONDS
+        and source.shards is None  # of which a few images cost as much as all
+        and not job.folder.model_file.exists()  # of this run before it was interrupted
+        and not is_packed(
+            make_pack_job(source, layout.image_size, config),
+            find_cache_folder(config.cache_folder),
+        )
+    )
+
+
+def _fit_first_model(layout: Layout, job: RunJob) -> int:
+    """Write the model file of the run; return the number of images that it was made from."""
+    config = layout.config.model_copy(update=_SETTINGS)
+    drawn = draw_rows(layout.source, _IMAGES, config.seed)[count_held_out(layout.source) :]
+    few = replace(
+        layout,
+        source=select_rows(layout.source, np.sort(drawn)),
+        config=config,
+        candidates=layout.candidates[:1],
+    )
+    decisions = Decisions()
+    decisions.record("learning curve", False)  # which the whole run will measure
+    with tempfile.TemporaryDirectory(prefix="onsight-") as temporary:
+        part = RunJob(
+            reporter=SilentReporter(),
+            device=job.device,
+            threads=job.threads,
+            decisions=decisions,
+            folder=RunFolder(Path(temporary), None, resumed=False, run=job.folder.out),
+        )
+        opened = open_data(few, None, part)
+        shared = Shared(Loggers([], job.reporter.warn), opened.provenance)
+        (member,) = train_members(opened, None, shared, part)
+    save_best_so_far(blend_members([member], opened, part), opened, opened.provenance, job)
+    return opened.dataset.used
