@@ -38,13 +38,13 @@ from onsight.training.checkpoint import load_weights
 from onsight.training.fit_head import FittedHead, fit_head, set_head, uses_fitted_head
 from onsight.training.interpolation import FRACTIONS, Interpolation
 from onsight.training.job import RunJob
-from onsight.training.listener import RunListener
+from onsight.training.listener import Listener
 from onsight.training.loggers.loggers import Loggers
 from onsight.training.model_file import make_model_file
 from onsight.training.pacers import DeadlinePacer, EpochPacer, Pacer, RecordedPacer
 from onsight.training.place import PlannedRun
 from onsight.training.placement_check import PlacementCheck, naming_misplaced
-from onsight.training.progress import MetricsLog, Progress
+from onsight.training.progress import Progress, write_metrics
 from onsight.training.saving import Checkpoints, CheckpointWriter, Mirror
 from onsight.training.trainer import Trainer, TrainerData
 from onsight.tune.fit_epochs import reserve_evaluation
@@ -229,7 +229,7 @@ def _make_trainer(
         ids = dataset.ids(split)
         return Loader(data.images, ids, batch_size, device, world.rank, world.size, with_next)
 
-    listener = RunListener(
+    listener = Listener(
         job.reporter,
         job.folder.path if world.is_main else None,
         shared.loggers,
@@ -330,9 +330,10 @@ def _without_training(
     classifier = Classifier(net, data.normalization, planned.config.precision, data.device)
     progress = Progress(images=head.images, training_seconds=head.seconds)
     if job.world.is_main:
-        log = MetricsLog(job.folder.path, progress.rows, 0, shared.loggers)
         progress.add_row(head.row)
-        log.log_epoch(head.row)
+        write_metrics(job.folder.path, progress.rows)
+        shared.loggers.begin(0, 0)
+        shared.loggers.log_epoch(head.row)
     # The temperature is that of the head which has not learned from validation images.
     validation_ids = data.dataset.ids(VALIDATION)[: len(head.validation_logits)]
     held_out = HeldOutLogits(validation_ids, head.validation_logits, head.validation_labels)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +13,6 @@ from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import EpochRow, LossLine
 from onsight.files import write_atomically
 from onsight.text import fixed_percent
-from onsight.training.loggers.loggers import Loggers
 
 
 @dataclass
@@ -183,31 +182,7 @@ def format_epoch(row: Mapping[str, Any], epochs: int) -> str:
     )
 
 
-class MetricsLog:
-    """Writes metrics.jsonl, and passes metrics on to the loggers.
-
-    Args:
-        folder: The run folder.
-        rows: The rows of the run so far; the caller appends to this list.
-        steps: Steps of the run so far.
-        loggers: The run's loggers.
-    """
-
-    def __init__(self, folder: Path, rows: list[EpochRow], steps: int, loggers: Loggers) -> None:
-        self.path = folder / "metrics.jsonl"
-        self.rows = rows
-        self.loggers = loggers
-        self._save()
-        loggers.begin(len(rows), steps)
-
-    def log_epoch(self, row: EpochRow) -> None:
-        """Log a row, which the caller has already added to the rows."""
-        self._save()
-        self.loggers.log_epoch(row)
-
-    def log_line(self, line: LossLine, step: int) -> None:
-        """Log a loss line at a step of the run."""
-        self.loggers.log_line(line, step)
-
-    def _save(self) -> None:
-        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows).encode())
+def write_metrics(folder: Path, rows: Sequence[EpochRow]) -> None:
+    """Write metrics.jsonl, with all rows of a run so far."""
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    write_atomically(folder / "metrics.jsonl", text.encode())
