@@ -12,12 +12,12 @@ from tensorboard.summary.writer import event_file_writer
 import onsight
 from onsight.errors import Interrupted
 from onsight.ranks import world
+from onsight.report.console import SilentReporter
 from onsight.step.step import Step
 from onsight.tensorfile import read_tensors
 from onsight.training import evaluate
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import Loggers
-from onsight.report.console import SilentReporter
 
 TAGS = {
     "loss/train": "train_loss",

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -34,16 +36,16 @@ from onsight.step.calibrate import (
     fit_detector_on_images,
 )
 from onsight.text import fixed_percent, joined, percent
-from onsight.training.checkpoint import load_weights
+from onsight.training.checkpoint import load_weights, save_weights
 from onsight.training.fit_head import FittedHead, fit_head, set_head, uses_fitted_head
-from onsight.training.interpolation import FRACTIONS, Interpolation
+from onsight.training.interpolation import FRACTIONS, load_interpolated
 from onsight.training.job import RunJob
 from onsight.training.listener import Listener
 from onsight.training.loggers.loggers import Loggers
 from onsight.training.model_file import make_model_file
 from onsight.training.pacers import DeadlinePacer, EpochPacer, Pacer, RecordedPacer
 from onsight.training.place import PlannedRun
-from onsight.training.placement_check import PlacementCheck, naming_misplaced
+from onsight.training.placement_check import checking_placement, naming_misplaced
 from onsight.training.progress import Progress, write_metrics
 from onsight.training.saving import Checkpoints, CheckpointWriter, Mirror
 from onsight.training.trainer import Trainer, TrainerData
@@ -134,7 +136,7 @@ def _train_layers(
         file = make_model_file(config, planned.dataset, classifier, facts, provenance)
         save_model(job.folder.epoch_file(row["epoch"]), file)
 
-    interpolation = Interpolation(job.folder.start_weights)
+    start = job.folder.start_weights  # written if there is a fitted head
     with CheckpointWriter(_make_mirror(config, job)) as writer:
         checkpoints = Checkpoints(
             job.folder,
@@ -159,22 +161,22 @@ def _train_layers(
             now = trainer.progress
             job.reporter.say(f"resumed: epoch {now.epoch + 1}, after {now.step} of its steps")
         if head and job.world.is_main:
-            interpolation.save_start(net)
+            save_weights(start, net)
         trainer.begin(head.row if head else None)
         if deadline.is_set:
             deadline.reserve("saving", _SAVES_AT_THE_END * _time_saving(trainer))
         seconds = len(FRACTIONS) * images * image_seconds
         is_affordable = seconds <= _MAX_INTERPOLATION_FRACTION * deadline.remaining()
-        if (head or interpolation.has_start) and is_affordable:
+        if (head or start.exists()) and is_affordable:
             deadline.reserve("interpolation", seconds)
         progress = trainer.run()
         job.world.wait_for_first_rank("first weights")
         deadline.release("interpolation")
-        if interpolation.has_start and progress.epoch and progress.best_accuracy >= 0:
+        if start.exists() and progress.epoch and progress.best_accuracy >= 0:
             count = job.decisions.decide(
                 "interpolations", lambda: _count_interpolations(progress, is_affordable, deadline)
             )
-            _interpolate(trainer, interpolation, FRACTIONS[:count], images, job.reporter)
+            _interpolate(trainer, start, FRACTIONS[:count], images, job.reporter)
         trainer.finish()
     best = trainer.best_validation
     return trainer.classifier, progress, images if best is None else held_out_logits(best)
@@ -196,14 +198,14 @@ def _count_interpolations(progress: Progress, is_affordable: bool, deadline: Dea
 
 def _interpolate(
     trainer: Trainer,
-    interpolation: Interpolation,
+    start: Path,
     shares: Sequence[float],
     images: int,
     reporter: Reporter,
 ) -> None:
     """Keep weights between the first and the last if they validate better than both."""
     progress = trainer.progress
-    for share in interpolation.load_each(trainer.classifier.net, shares):
+    for share in load_interpolated(trainer.classifier.net, start, shares):
         if trainer.keep_if_better(trainer.evaluate("validation", images)):
             progress.best_blend = share
     if progress.best_blend < 1:
@@ -245,7 +247,7 @@ def _make_trainer(
         device,
         world,
         listener,
-        PlacementCheck(job.folder, job.reporter),
+        partial(checking_placement, job.folder, job.reporter),
     )
     evaluated = update.average.model if update.average else net
     classifier = Classifier(evaluated, data.normalization, config.precision, device)
