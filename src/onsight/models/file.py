@@ -26,12 +26,17 @@ from onsight.models.members import (
     MOST_MEMBERS,
     check_member,
     is_member_name,
-    put_in_folder,
-    take_from_folder,
+    member_prefix,
 )
 from onsight.models.out_of_distribution import NEAREST, OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
-from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
+from onsight.tensorfile import (
+    DamagedFile,
+    put_under,
+    read_tensors,
+    take_under,
+    write_tensors,
+)
 from onsight.text import joined
 
 FILE_NAME = "model.safetensors"
@@ -282,7 +287,7 @@ def _blend_parts(file: BlendFile) -> tuple[dict[str, Any], dict[str, Tensor]]:
             "results": member.results,
             "weight": file.member_weights[name],
         }
-        tensors |= put_in_folder(name, member.weights)
+        tensors |= put_under(member_prefix(name), member.weights)
     return {"members": members, "feature_member": file.feature_member}, tensors
 
 
@@ -331,7 +336,7 @@ def _read_blend(tensors: dict[str, Tensor], facts: dict[str, Any]) -> BlendFile:
             **_read_network(_check_type(known, dict)),
             results=_check_type(known["results"], dict),
             provenance=common["provenance"],
-            weights=take_from_folder(name, tensors),
+            weights=take_under(member_prefix(name), tensors),
             seen=common["seen"],
             temperature=_check_temperature(known["temperature"]),
             out_of_distribution=common["out_of_distribution"] if name == feature_member else None,

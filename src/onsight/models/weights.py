@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from onsight.errors import ModelError
 from onsight.models.head import find_heads, start_head_at_zero
-from onsight.models.members import check_member, take_from_folder
+from onsight.models.members import check_member, member_prefix
 from onsight.models.preprocessing import ExpectedInput, Preprocessing
-from onsight.tensorfile import DamagedFile, read_tensors
+from onsight.tensorfile import DamagedFile, read_tensors, take_under
 from onsight.text import joined, plural
 
 _IN_FOLDER = "model.safetensors"  # name in a run folder, and in a Hugging Face repository
@@ -171,7 +171,7 @@ def _read_own(path: Path, member: str) -> WeightsFile:
     if member or members:
         member = member or facts.get("feature_member", "")
         check_member(member, members, path)
-        tensors, facts = take_from_folder(member, tensors), members[member]
+        tensors, facts = take_under(member_prefix(member), tensors), members[member]
         source = f"member {member} of {path}"
     if not isinstance(facts.get("image"), dict):
         raise ModelError(f"{path} is not the model of a run: pass its model.safetensors")

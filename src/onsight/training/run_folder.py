@@ -33,14 +33,9 @@ class RunFolder:
     resumed: bool
     run: Path | None = None
 
-    def for_fold(self, fold: int) -> "RunFolder":
-        """Return the folder of a fold; folds are counted from 1."""
-        path = self.path / "folds" / str(fold)
-        return RunFolder(path, None, resumed=True, run=self.out)
-
-    def for_member(self, name: str) -> "RunFolder":
-        """Return the folder of one of the models that a run trains."""
-        return RunFolder(self.path / "members" / name, None, resumed=True, run=self.out)
+    def of_part(self, kind: str, name: str) -> "RunFolder":
+        """Return the folder of one of the run's trainings, such as folds/1 or members/sprint."""
+        return RunFolder(self.path / kind / name, None, resumed=True, run=self.out)
 
     @property
     def checkpoints(self) -> Path:
