@@ -39,9 +39,8 @@ def compute_metrics(table: PredictionTable, classes: Sequence[str], z: float = Z
         z: The two-sided normal quantile of the intervals' level, 95% by default.
     """
     images = len(table)
-    correct = int((table.labels == table.predicted).sum())
     results: dict[str, Any] = {"images": images}
-    results |= proportion_with_interval("accuracy", correct, images, z)
+    results |= accuracy_with_interval(table, z=z)
     results |= _balanced_accuracy(table, len(classes), z)
     results["loss"] = float(table.losses.sum(dtype=np.float64)) / images if images else None
     if len(classes) > 5:
@@ -68,9 +67,16 @@ def tta_results(table: PredictionTable, tta: str, z: float = Z_95) -> TtaResult:
         tta: The name of the augmentation.
         z: The two-sided normal quantile of the interval's level, 95% by default.
     """
-    correct = int((table.labels == table.predicted).sum())
-    accuracy = proportion_with_interval("tta_accuracy", correct, len(table), z)
+    accuracy = accuracy_with_interval(table, "tta_accuracy", z)
     return cast(TtaResult, {"tta": tta, "tta_images": len(table), **accuracy})
+
+
+def accuracy_with_interval(
+    table: PredictionTable, name: str = "accuracy", z: float = Z_95
+) -> dict[str, float | None]:
+    """Return the accuracy, as `proportion_with_interval` does."""
+    correct = int((table.labels == table.predicted).sum())
+    return proportion_with_interval(name, correct, len(table), z)
 
 
 def proportion_with_interval(

@@ -73,15 +73,14 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
             f"because a file names it. If you trust it, pass --module {file.model} "
             "(in Python: module=, the network itself)"
         )
-    if module is None:
-        with torch.random.fork_rng(devices=[]), _limiting_parameters(file.weights, file.model):
-            module = make_model(file.model, file.preprocessing.input_shape, len(file.classes))
-    if file.uses_all_layers:
-        with torch.random.fork_rng(devices=[]):
-            shape, classes = file.preprocessing.input_shape, len(file.classes)
+    shape, classes = file.preprocessing.input_shape, len(file.classes)
+    with torch.random.fork_rng(devices=[]):
+        if module is None:
+            with _limiting_parameters(file.weights, file.model):
+                module = make_model(file.model, shape, classes)
+        if file.uses_all_layers:
             module = use_intermediate_layers(module, shape, classes)
-    if file.hidden_units:
-        with torch.random.fork_rng(devices=[]):
+        if file.hidden_units:
             add_hidden_layer(module, file.hidden_units)
     _check_weights(file, module)
     _check_detector(file, module)

@@ -182,8 +182,7 @@ def _side_by_side(images: Sequence[int], pack: Pack) -> Image.Image:
 
 
 def _to_pillow(image: int, pack: Pack) -> Image.Image:
-    pixels = pack.pixels[pack.rows[image]]
-    return to_pillow(pixels)
+    return to_pillow(pack.pixels[pack.rows[image]])
 
 
 def _write_png(path: Path, image: Image.Image) -> None:

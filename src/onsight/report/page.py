@@ -23,13 +23,14 @@ from onsight.report.compare_result import class_line, gap_counts, gap_sentence, 
 from onsight.report.gallery import GALLERY_FILE, load_gallery
 from onsight.report.html_page import page_template, write_page
 from onsight.report.run_files import (
+    DECISIONS,
     LenientDict,
     Row,
     drop_damaged,
     read_csv,
+    read_decisions,
     read_epochs,
     read_json,
-    read_json_lines,
     read_toml_text,
 )
 from onsight.report.sentences import accuracy_sentences, is_imbalanced, pair_sentence
@@ -71,7 +72,7 @@ def _read_run(run: Path) -> dict[str, Any]:
         "export": [read_json(path) for path in sorted(run.glob("export/*.proof.json"))],
         "metrics.jsonl": read_epochs(run / "metrics.jsonl"),
         "members": {path.name: _read_member(path) for path in run.glob("members/*")},
-        "decisions.jsonl": read_accumulated(run / "decisions.jsonl"),
+        DECISIONS: read_decisions(run),
         "problems.csv": read_csv(run / "problems.csv"),
         "config.toml": read_toml_text(run / "config.toml"),
         "the previous run": compare_with_previous_run(run),
@@ -115,7 +116,7 @@ def _page_variables(run: Path, contents: Mapping[str, Any]) -> dict[str, object]
         "calibration": measured.calibration(results),
         "previous": contents["the previous run"],
         "phases": measured.phase_times(results),
-        "plan": plan_rows(main["plan.json"], contents["decisions.jsonl"]),
+        "plan": plan_rows(main["plan.json"], contents[DECISIONS]),
         "placement": _placements(next(filter(None, placements), None)),
         "environment": list(_flatten(contents["environment.json"] or {})),
         "exports": _exports(contents["export"]),
@@ -138,17 +139,21 @@ class PlanRow:
 
 
 def plan_rows(
-    plan: Mapping[str, Any] | None, accumulated: Mapping[str, Any] | None = None
+    plan: Mapping[str, Any] | None, decisions: Mapping[str, Any] | None = None
 ) -> list[PlanRow]:
     """Return Onsight's choices and reasons, then every way to compute a step that it timed.
 
-    accumulated: what was decided when memory ran out in training, by name.
+    decisions: those on record; some were made when memory ran out in training.
     """
     rows = {name: _choice_row(name, value) for name, value in (plan or {}).items()}
     timed = _dicts(rows["measured"].value) if "measured" in rows else []
     if timed:
         del rows["measured"]
-    memory = [_accumulate_row(name, parts) for name, parts in (accumulated or {}).items()]
+    memory = [
+        PlanRow("accumulate", parts, f"memory ran out in training: {name.partition(' ')[2]}")
+        for name, parts in (decisions or {}).items()
+        if name.startswith("accumulate ")
+    ]
     return [*rows.values(), *map(_timed_row, timed), *memory]
 
 
@@ -170,24 +175,6 @@ def _timed_row(candidate: Row) -> PlanRow:
     if "refused" in candidate:
         return PlanRow("measured", text, f"rejected: {candidate['refused']}")
     return PlanRow("measured", text, f"{plain_value(candidate.get('images_per_second'))} images/s")
-
-
-def _accumulate_row(name: str, parts: Any) -> PlanRow:
-    """Describe a decision to compute batches in more parts during training."""
-    return PlanRow("accumulate", parts, f"memory ran out in training: {name.partition(' ')[2]}")
-
-
-def read_accumulated(path: Path) -> dict[str, Any]:
-    """Read from decisions.jsonl in how many parts batches were computed once memory ran out.
-
-    Returns the parts by the decision's name, which says from which epoch and step, from 0. The last
-    line of a name counts; one that was cut short is ignored.
-    """
-    parts: dict[str, Any] = {}
-    for line in read_json_lines(path) or []:
-        if isinstance(line, dict) and str(line["decision"]).startswith("accumulate "):
-            parts[line["decision"]] = line["value"]
-    return parts
 
 
 def _placements(ranks: Any) -> list[Row]:

@@ -137,7 +137,9 @@ def _train_layers(
         save_model(job.folder.epoch_file(row["epoch"]), file)
 
     start = job.folder.start_weights  # written if there is a fitted head
-    with CheckpointWriter(_make_mirror(config, job)) as writer:
+    is_mirrored = config.checkpoints and job.world.is_main
+    mirror = Mirror(config.checkpoints, job.folder) if is_mirrored else None
+    with CheckpointWriter(mirror) as writer:
         checkpoints = Checkpoints(
             job.folder,
             writer,
@@ -292,12 +294,6 @@ def _make_pacer(
 def _trains_by_epochs(job: RunJob) -> bool:
     """Return whether epochs alone decide how long to train: no deadline, and no record of one."""
     return not (job.deadline.is_set or job.decisions.named("segment"))
-
-
-def _make_mirror(config: Config, job: RunJob) -> Mirror | None:
-    if config.checkpoints and job.world.is_main:
-        return Mirror(config.checkpoints, job.folder)
-    return None
 
 
 def _announcing_weights(

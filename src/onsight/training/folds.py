@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from onsight.errors import DataError
-from onsight.evaluation.metrics import proportion_with_interval
+from onsight.evaluation.metrics import accuracy_with_interval
 from onsight.evaluation.predictions import PredictionTable, concatenate_tables
 from onsight.evaluation.results import FoldResult
 from onsight.ranks.world import World
@@ -128,11 +128,10 @@ def _evaluate_fold(fold: int, planned: PlannedRun, shared: Shared, job: RunJob) 
 def _make_row(
     fold: int, per_image: PredictionTable, trained: Trained, seconds: float
 ) -> FoldResult:
-    correct = int((per_image.labels == per_image.predicted).sum())
     row: dict[str, Any] = {
         "fold": fold,
         "images": len(per_image),
-        **proportion_with_interval("accuracy", correct, len(per_image)),
+        **accuracy_with_interval(per_image),
         "best_epoch": trained.progress.best_epoch,
         "epochs": trained.progress.epoch,
         "seconds": seconds,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from onsight.errors import NonFiniteLoss
-from onsight.evaluation.metrics import proportion_with_interval
+from onsight.evaluation.metrics import accuracy_with_interval
 from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import EpochRow, LossLine
 from onsight.files import write_atomically
@@ -152,10 +152,9 @@ def add_evaluations(row: EpochRow, tables: Mapping[str, PredictionTable]) -> Epo
 
 def compute_split_metrics(name: str, per_image: PredictionTable) -> dict[str, Any]:
     """Compute the loss and accuracy of a split, as fields of a row that start with its name."""
-    correct = int((per_image.labels == per_image.predicted).sum())
     return {
         f"{name}_loss": float(per_image.losses.mean()) if len(per_image) else None,
-        **proportion_with_interval(f"{name}_accuracy", correct, len(per_image)),
+        **accuracy_with_interval(per_image, f"{name}_accuracy"),
         f"{name}_images": len(per_image),
     }
 

@@ -25,7 +25,8 @@ from onsight.files import user_path
 from onsight.hardware.devices import choose_devices, choose_rank_device
 from onsight.ranks.meeting import RankInfo, broadcast, meet, rank_from_env
 from onsight.report.console import Reporter
-from onsight.training.decisions import is_complete, read_decisions
+from onsight.report.run_files import read_decisions
+from onsight.training.decisions import is_complete
 from onsight.training.loggers.loggers import check_installed
 from onsight.training.run_folder import CONFIG, find_run_of_job, has_config
 from onsight.training.saving import check_unused, restore_checkpoints

@@ -10,7 +10,7 @@ import numpy as np
 from onsight.choice import Choice
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
-from onsight.evaluation.learning_curve import TrainingSize, fit_learning_curve
+from onsight.evaluation.learning_curve import fit_learning_curve
 from onsight.evaluation.metrics import compute_metrics, tta_results
 from onsight.evaluation.out_of_distribution import detector_results, pool_folds
 from onsight.evaluation.predictions import PredictionTable
@@ -139,10 +139,7 @@ def _compute_results(final: FinalModel, evaluation: Evaluation, opened: OpenedDa
     trained = final.main.trained
     if trained.fitted:
         results["fitted"] = trained.fitted
-    curve = fit_learning_curve(
-        [TrainingSize(n, correct / images, images) for n, correct, images in trained.fewer]
-    )
-    if curve:
+    if curve := fit_learning_curve(trained.fewer):
         results["learning_curve"] = curve
     _add_counts(results, dataset)
     return results

@@ -13,6 +13,7 @@ from onsight.config import Config
 from onsight.data.pack import Pack
 from onsight.data.split import USUAL_FOLDS
 from onsight.models.catalog import make_model
+from onsight.models.trial_forward import trial_forward
 from onsight.text import duration
 from onsight.tune.candidates import Candidate
 from onsight.tune.epochs import choose_epochs
@@ -100,11 +101,6 @@ def expected_seconds(
 
 def forward_flops(net: nn.Module, shape: tuple[int, int, int], device: torch.device) -> int:
     """Return the floating-point operations of one forward pass over an image (C, H, W)."""
-    modes = [(module, module.training) for module in net.modules()]
-    image = torch.zeros(1, *shape, device=device)
-    counter = FlopCounterMode(display=False)
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), counter:
-        net.eval()(image)
-    for module, training in modes:
-        module.training = training
+    with FlopCounterMode(display=False) as counter:
+        trial_forward(net, torch.zeros(1, *shape, device=device))
     return int(counter.get_total_flops())

@@ -52,6 +52,8 @@ _MEASURED_OPTIONS = 4  # built and checked in the first round
 _MEASURED_STEPS = 4  # of each
 _COMPILE_SECONDS = 120.0  # compiling a large network may take this long
 
+_VERSION = 4  # of cached plans; increased when options are measured or chosen differently
+
 
 @dataclass(frozen=True)
 class MeasuringBudget:
@@ -126,7 +128,7 @@ def choose_compute(
         reason = f"it would take more than the {budget.seconds:.1f} s there are for it"
         return unmeasured_plan(config, default, f"not measured: {reason}")
     path = _cache_path(config, data, seconds)
-    cached = read_plan(path) if path and config.plan == "auto" else None
+    cached = read_cached_json(path, _parse_plan) if path and config.plan == "auto" else None
     if cached:
         reporter.say(f"plan: kept from an earlier run ({path}; --plan fresh measures again)")
         return _measured_plan(config, cached, "kept from an earlier run")
@@ -160,8 +162,18 @@ def _cache_path(config: Config, data: TrainingData, seconds: float) -> Path | No
     With a budget, what counts is which options are fastest now, beside the machine's other work.
     """
     folder = find_cache_folder(config.cache_folder)
-    may_cache = folder and data.module is None and not config.budget
-    return plan_path(folder, config, data, seconds) if folder and may_cache else None
+    if not folder or data.module is not None or config.budget:
+        return None
+    dataset = data.dataset
+    key = {
+        "machine": [describe_device(data.device), platform.machine(), usable_cores()],
+        "torch": torch.__version__,
+        "threads": thread_variables_set_by_user(os.environ),
+        "shape": [*dataset.input_shape, *dataset.images.shape, len(dataset.classes)],
+        "config": {name: getattr(config, name) for name in step_time_fields()},
+        "may_compile": may_compile(config, data.device, seconds),
+    }
+    return cached_json_path(folder, "plans", _VERSION, key)
 
 
 def unmeasured_plan(config: Config, options: ComputeOptions, reason: str) -> ComputePlan:
@@ -231,35 +243,6 @@ def _why_alone(name: str, value: Any, measured: Measured) -> str:
         if getattr(options, name) != value:
             return f"{options} was refused: {reason}"
     return "the run is too short for compiling" if name == "compile" else "nothing else was tried"
-
-
-_VERSION = 4  # increased when options are measured or chosen differently
-
-
-def plan_path(folder: Path, config: Config, data: TrainingData, expected_seconds: float) -> Path:
-    """Return where the plan of such a run is cached.
-
-    Args:
-        folder: The cache folder.
-        config: The settings of the run.
-        data: What it trains on.
-        expected_seconds: The time for training.
-    """
-    dataset = data.dataset
-    key = {
-        "machine": [describe_device(data.device), platform.machine(), usable_cores()],
-        "torch": torch.__version__,
-        "threads": thread_variables_set_by_user(os.environ),
-        "shape": [*dataset.input_shape, *dataset.images.shape, len(dataset.classes)],
-        "config": {name: getattr(config, name) for name in step_time_fields()},
-        "may_compile": may_compile(config, data.device, expected_seconds),
-    }
-    return cached_json_path(folder, "plans", _VERSION, key)
-
-
-def read_plan(path: Path) -> Measured | None:
-    """Return a cached plan, or None if there is none or it cannot be read."""
-    return read_cached_json(path, _parse_plan)
 
 
 def write_plan(path: Path, plan: Measured) -> OSError | DiskError | None:
