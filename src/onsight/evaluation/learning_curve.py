@@ -55,21 +55,13 @@ def fit_learning_curve(runs: Sequence[LearningCurvePoint]) -> LearningCurve | No
 
 @dataclass(frozen=True)
 class _PowerLaw:
-    """A fitted power law.
+    """A fitted power law."""
 
-    Attributes:
-        error: The error with the largest number of training images.
-        exponent: The exponent, from 0 to 1.
-        covariance: Of the logarithm of that error and the slope, (2, 2).
-        chi_squared: Of the residuals.
-        misfit: chi_squared per degree of freedom.
-    """
-
-    error: float
-    exponent: float
-    covariance: NDArray[np.floating[Any]]
-    chi_squared: float
-    misfit: float
+    error: float  # error with the largest number of training images
+    exponent: float  # exponent, from 0 to 1
+    covariance: NDArray[np.floating[Any]]  # of the logarithm of that error and the slope, (2, 2)
+    chi_squared: float  # of the residuals
+    misfit: float  # chi_squared per degree of freedom
 
     @property
     def gain(self) -> float:

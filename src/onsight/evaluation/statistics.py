@@ -64,19 +64,12 @@ def fold_interval_ratio(folds: int) -> float:
 
 
 class PairedCounts(NamedTuple):
-    """Counts of images by which of two classifiers was correct.
+    """Counts of images by which of two classifiers was correct."""
 
-    Attributes:
-        both_right: Images that both classified correctly.
-        only_first: Images that only the first classified correctly.
-        only_second: Images that only the second classified correctly.
-        both_wrong: Images that neither classified correctly.
-    """
-
-    both_right: int
-    only_first: int
-    only_second: int
-    both_wrong: int
+    both_right: int  # images that both classified correctly
+    only_first: int  # images that only the first classified correctly
+    only_second: int  # images that only the second classified correctly
+    both_wrong: int  # images that neither classified correctly
 
     @classmethod
     def of(cls, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> "PairedCounts":

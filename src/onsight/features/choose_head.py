@@ -36,19 +36,12 @@ Round = tuple[LabelledFeatures, LabelledFeatures]  # (images to fit, images to e
 
 @dataclass(frozen=True)
 class ChosenHead:
-    """The best settings, and their results on held-out images.
-
-    Attributes:
-        settings: The settings.
-        logits: Logits of the held-out images, (m, K).
-        labels: Labels of the held-out images, (m,).
-        method: How images were held out, in words.
-    """
+    """The best settings, and their results on held-out images."""
 
     settings: HeadSettings | HiddenSettings
-    logits: Tensor
-    labels: Tensor
-    method: str
+    logits: Tensor  # logits of the held-out images, (m, K)
+    labels: Tensor  # labels of the held-out images, (m,)
+    method: str  # how images were held out, in words
 
     @property
     def correct(self) -> int:
@@ -57,17 +50,11 @@ class ChosenHead:
 
 
 class LearningCurvePoint(NamedTuple):
-    """The result of a head that was fitted on some of the images.
+    """The result of a head that was fitted on some of the images."""
 
-    Attributes:
-        images: Images that it was fitted on.
-        correct: Evaluated images that it classified correctly.
-        evaluated: Evaluated images.
-    """
-
-    images: int
-    correct: int
-    evaluated: int
+    images: int  # images that it was fitted on
+    correct: int  # evaluated images that it classified correctly
+    evaluated: int  # evaluated images
 
 
 def choose_head(

@@ -28,15 +28,10 @@ _INPUT_DROPOUT, _DROPOUT = 0.25, 0.5
 
 @dataclass(frozen=True)
 class LabelledFeatures:
-    """The features and labels that heads are fitted on.
+    """The features and labels that heads are fitted on."""
 
-    Attributes:
-        views: Features of each view of the images, float16 or float32 (V, n, D).
-        labels: Class numbers, int64 (n,).
-    """
-
-    views: Tensor
-    labels: Tensor
+    views: Tensor  # features of each view of the images, float16 or float32 (V, n, D)
+    labels: Tensor  # class numbers, int64 (n,)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -54,15 +49,10 @@ class LabelledFeatures:
 
 @dataclass(frozen=True)
 class LinearHead:
-    """A linear classifier of features: logits = features @ weight.T + bias.
+    """A linear classifier of features: logits = features @ weight.T + bias."""
 
-    Attributes:
-        weight: (K, D).
-        bias: (K,).
-    """
-
-    weight: Tensor
-    bias: Tensor
+    weight: Tensor  # (K, D)
+    bias: Tensor  # (K,)
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return logits (n, K) of features (n, D)."""
@@ -82,15 +72,10 @@ def compute_logits(head: LinearHead | HiddenHead, features: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Standardization:
-    """The mean and standard deviation of each feature over the training images.
+    """The mean and standard deviation of each feature over the training images."""
 
-    Attributes:
-        mean: (D,).
-        std: (D,).
-    """
-
-    mean: Tensor
-    std: Tensor
+    mean: Tensor  # (D,)
+    std: Tensor  # (D,)
 
     @classmethod
     def of(cls, features: Tensor) -> "Standardization":
@@ -147,12 +132,9 @@ class StandardisedFeatures:
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """The settings of a linear head.
+    """The settings of a linear head."""
 
-    Attributes:
-        penalty: The factor of the squared weights in the loss. None for nearest class mean.
-    """
-
+    # The factor of the squared weights in the loss. None for nearest class mean.
     penalty: float | None
 
     def __str__(self) -> str:
@@ -175,13 +157,9 @@ class HeadSettings:
 
 @dataclass(frozen=True)
 class HiddenSettings:
-    """The settings of a head with a hidden layer, for classes that are not linearly separable.
+    """The settings of a head with a hidden layer, for classes that are not linearly separable."""
 
-    Attributes:
-        seed: The seed of the initial weights and of the order of the images.
-    """
-
-    seed: int
+    seed: int  # seed of the initial weights and of the order of the images
 
     def __str__(self) -> str:
         return f"one hidden layer of {_UNITS} units"

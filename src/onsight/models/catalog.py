@@ -20,15 +20,11 @@ from onsight.text import plural
 
 
 class _BuiltinNetwork(NamedTuple):
-    """A network of Onsight.
+    """A network of Onsight."""
 
-    Attributes:
-        make: Makes the network for images (C, H, W) and K classes.
-        size: The (height, width) it is designed for; None for any.
-    """
-
+    # Makes the network for images (C, H, W) and K classes.
     make: Callable[[tuple[int, int, int], int], nn.Module]
-    size: tuple[int, int] | None = None
+    size: tuple[int, int] | None = None  # (height, width) it is designed for; None for any
 
 
 _BUILTIN = {

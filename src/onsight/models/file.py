@@ -50,37 +50,24 @@ _BANK = "onsight.out_of_distribution"
 
 @dataclass(frozen=True)
 class ModelFile:
-    """Everything needed to use a trained classifier, and its origin.
+    """Everything needed to use a trained classifier, and its origin."""
 
-    Attributes:
-        model: The name of the network.
-        classes: The names of the classes.
-        preprocessing: The conversion of images to the network's input.
-        results: The results of the run, as JSON values.
-        provenance: The data, settings and versions of the run, as JSON values.
-        weights: The tensors of the network.
-        seen: `image_keys` of the images that trained or selected the model, int64 (n,). They are
-            excluded from evaluations.
-        temperature: The divisor of the network's logits.
-        hidden_units: Units of the hidden layer that was added to the head; 0 for none.
-        uses_all_layers: Whether the head is on intermediate layers too.
-        out_of_distribution: The detector of out-of-distribution images, None if there were too few
-            images for one.
-        weights_license: The license of the published weights that it was trained from, None if
-            there are none or it is unknown.
-    """
-
-    model: str
+    model: str  # name of the network
     classes: tuple[str, ...]
-    preprocessing: Preprocessing
-    results: Mapping[str, Any]
-    provenance: dict[str, Any]
-    weights: dict[str, Tensor]
+    preprocessing: Preprocessing  # conversion of images to the network's input
+    results: Mapping[str, Any]  # results of the run, as JSON values
+    provenance: dict[str, Any]  # data, settings and versions of the run, as JSON values
+    weights: dict[str, Tensor]  # tensors of the network
+    # `image_keys` of the images that trained or selected the model, int64 (n,). They are excluded
+    # from evaluations.
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    temperature: float = 1.0
-    hidden_units: int = 0
-    uses_all_layers: bool = False
+    temperature: float = 1.0  # divisor of the network's logits
+    hidden_units: int = 0  # units of the hidden layer that was added to the head; 0 for none
+    uses_all_layers: bool = False  # whether the head is on intermediate layers too
+    # Detector of out-of-distribution images, None if there were too few images for one.
     out_of_distribution: OutOfDistributionDetector | None = None
+    # License of the published weights that it was trained from, None if there are none or it is
+    # unknown.
     weights_license: str | None = None
 
     @property
@@ -105,28 +92,19 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class BlendFile:
-    """Everything needed to use a blend of trained networks, and its origin.
+    """Everything needed to use a blend of trained networks, and its origin."""
 
-    Attributes:
-        members: One to three model files by name, for the same classes and images of the same
-            size. Their own detectors do not count in the blend.
-        member_weights: How much each member counts, by name, with a sum of 1.
-        feature_member: The name of the member whose features `embed`, `similar` and the detector
-            use.
-        results: The results of the run, as JSON values.
-        provenance: The data, settings and versions of the run, as JSON values.
-        seen: `image_keys` of the images that trained or selected any member, int64 (n,).
-        temperature: The divisor of the logarithms of the mean probabilities.
-        out_of_distribution: The detector of out-of-distribution images, if any.
-    """
-
+    # One to three model files by name, for the same classes and images of the same size. Their own
+    # detectors do not count in the blend.
     members: Mapping[str, ModelFile]
-    member_weights: Mapping[str, float]
-    feature_member: str
-    results: Mapping[str, Any]
-    provenance: dict[str, Any]
+    member_weights: Mapping[str, float]  # how much each member counts, by name, with a sum of 1
+    feature_member: str  # name of the member whose features `embed`, `similar` and the detector use
+    results: Mapping[str, Any]  # results of the run, as JSON values
+    provenance: dict[str, Any]  # data, settings and versions of the run, as JSON values
+    # `image_keys` of the images that trained or selected any member, int64 (n,).
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    temperature: float = 1.0
+    temperature: float = 1.0  # divisor of the logarithms of the mean probabilities
+    # Detector of out-of-distribution images, if any.
     out_of_distribution: OutOfDistributionDetector | None = None
 
     def __post_init__(self) -> None:

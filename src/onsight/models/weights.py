@@ -38,34 +38,21 @@ _Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """The content of a weights file.
+    """The content of a weights file."""
 
-    Attributes:
-        source: The path, for messages.
-        tensors: The tensors by name.
-        expected: The input that they were trained on, if known.
-    """
-
-    source: str
+    source: str  # path, for messages
     tensors: dict[str, Tensor]
-    expected: ExpectedInput | None = None
+    expected: ExpectedInput | None = None  # input that they were trained on, if known
 
 
 @dataclass(frozen=True)
 class LoadedWeights:
-    """The origin of a network's initial weights.
+    """The origin of a network's initial weights."""
 
-    Attributes:
-        source: The file or package of the weights.
-        loaded: Tensors of the network that were loaded.
-        new: Its other tensors, which are newly initialized, with reasons by name.
-        skipped: Tensors of the source that were not loaded, with reasons by name.
-    """
-
-    source: str
-    loaded: int
-    new: Mapping[str, str]
-    skipped: Mapping[str, str]
+    source: str  # file or package of the weights
+    loaded: int  # tensors of the network that were loaded
+    new: Mapping[str, str]  # its other tensors, which are newly initialized, with reasons by name
+    skipped: Mapping[str, str]  # tensors of the source that were not loaded, with reasons by name
 
     @property
     def sentence(self) -> str:

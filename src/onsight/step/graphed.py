@@ -32,19 +32,12 @@ RecordStep = Callable[[Tensor, Tensor, Tensor | None, list[Tensor], Tensor], Non
 
 
 class StepBatch(NamedTuple):
-    """What a step is computed from.
+    """What a step is computed from."""
 
-    Args:
-        inputs: Of this rank (B, C, H, W).
-        targets: Labels (B,) or class probabilities (B, K).
-        global_labels: Of the whole batch, if several ranks share it.
-        learning_rates: Of each group of the optimizer.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    global_labels: Tensor | None
-    learning_rates: list[float]
+    inputs: Tensor  # of this rank (B, C, H, W)
+    targets: Tensor  # labels (B,) or class probabilities (B, K)
+    global_labels: Tensor | None  # of the whole batch, if several ranks share it
+    learning_rates: list[float]  # of each group of the optimizer
 
 
 class Recording:

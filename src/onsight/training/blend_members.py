@@ -41,21 +41,14 @@ from onsight.training.open_data import OpenedData
 
 @dataclass(frozen=True)
 class FinalModel:
-    """The model that a run ends with: one of its members, or a blend of several.
-
-    Attributes:
-        classifier: The model.
-        members: All members that were trained.
-        weights: Of each member in the blend, by name; members that were left out have none.
-        temperature: The classifier's, with its reason.
-        out_of_distribution: Its detector, with the reason.
-    """
+    """The model that a run ends with: one of its members, or a blend of several."""
 
     classifier: ImageClassifier
-    members: tuple[Member, ...]
+    members: tuple[Member, ...]  # all members that were trained
+    # Of each member in the blend, by name; members that were left out have none.
     weights: Mapping[str, float]
-    temperature: Choice[float]
-    out_of_distribution: Choice[OutOfDistributionDetector | None]
+    temperature: Choice[float]  # classifier's, with its reason
+    out_of_distribution: Choice[OutOfDistributionDetector | None]  # its detector, with the reason
 
     @property
     def kept(self) -> tuple[Member, ...]:

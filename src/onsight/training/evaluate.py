@@ -16,18 +16,12 @@ from onsight.ranks.world import World
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The predictions for every held-out image.
-
-    Args:
-        per_image: The predictions.
-        views: The predictions with test-time augmentation, if requested.
-        split: The name of the split.
-        folds: The result of each fold, if the predictions are those of a cross-validation.
-    """
+    """The predictions for every held-out image."""
 
     per_image: PredictionTable
-    views: PredictionTable | None
+    views: PredictionTable | None  # predictions with test-time augmentation, if requested
     split: str
+    # Result of each fold, if the predictions are those of a cross-validation.
     folds: tuple[FoldResult, ...] = ()
 
 

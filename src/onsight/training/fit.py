@@ -60,41 +60,27 @@ _MAX_INTERPOLATION_FRACTION = 0.1  # of the time left, for evaluating interpolat
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained network with the weights that are kept.
-
-    Args:
-        classifier: The network.
-        progress: How far training came.
-        temperature: The classifier's, with its reason.
-        out_of_distribution: Its detector, with the reason.
-        seconds: By phase.
-        held_out: Its logits of validation images.
-        fitted: Images a frozen network's head was fitted on, if validation images are among them.
-        fewer: What that head achieved with fewer images, if known.
-    """
+    """A trained network with the weights that are kept."""
 
     classifier: Classifier
-    progress: Progress
-    temperature: Choice[float]
-    out_of_distribution: Choice[OutOfDistributionDetector | None]
-    seconds: dict[str, float]
-    held_out: HeldOutLogits
+    progress: Progress  # how far training came
+    temperature: Choice[float]  # classifier's, with its reason
+    out_of_distribution: Choice[OutOfDistributionDetector | None]  # its detector, with the reason
+    seconds: dict[str, float]  # by phase
+    held_out: HeldOutLogits  # its logits of validation images
+    # Images a frozen network's head was fitted on, if validation images are among them.
     fitted: int = 0
+    # What that head achieved with fewer images, if known.
     fewer: tuple[LearningCurvePoint, ...] = ()
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What all trainings of a run use: loggers, provenance and computed features.
+    """What all trainings of a run use: loggers, provenance and computed features."""
 
-    Args:
-        loggers: Are told of every epoch.
-        provenance: What model files contain about their origin.
-        features: Computed by one training, and used by the others.
-    """
-
-    loggers: Loggers
-    provenance: dict[str, Any]
+    loggers: Loggers  # are told of every epoch
+    provenance: dict[str, Any]  # what model files contain about their origin
+    # Computed by one training, and used by the others.
     features: SharedFeatures = field(default_factory=SharedFeatures)
 
 

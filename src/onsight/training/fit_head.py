@@ -70,32 +70,20 @@ _OPERATIONS_PER_SECOND = 1e10  # of a slow processor
 
 @dataclass(frozen=True)
 class FittedHead:
-    """A head fitted on features.
+    """A head fitted on features."""
 
-    Attributes:
-        row: The head as epoch 0 of the history.
-        images: Images whose features were computed, counting each view.
-        seconds: Time for features and fitting.
-        validation_logits: The head's logits of the validation images, (n, K).
-        validation_labels: Their labels, (n,).
-        validation_features: Their features of the last layer, (n, D).
-        training_features: The same of the first 1,000 training images, (m, D).
-        refit_head: A head with the same settings fitted on the validation images too, to replace
-            the head that they evaluated. None if that one is final.
-        refit_images: Images that refit_head was fitted on.
-        learning_curve: Accuracy with fewer training images; empty if the network is fine-tuned or
-            time was short.
-    """
-
-    row: EpochRow
-    images: int
-    seconds: float
-    validation_logits: Tensor
+    row: EpochRow  # head as epoch 0 of the history
+    images: int  # images whose features were computed, counting each view
+    seconds: float  # time for features and fitting
+    validation_logits: Tensor  # head's logits of the validation images, (n, K)
     validation_labels: Tensor
-    validation_features: Tensor
-    training_features: Tensor
+    validation_features: Tensor  # their features of the last layer, (n, D)
+    training_features: Tensor  # same of the first 1,000 training images, (m, D)
+    # A head with the same settings fitted on the validation images too, to replace the head that
+    # they evaluated. None if that one is final.
     refit_head: LinearHead | HiddenHead | None = None
-    refit_images: int = 0
+    refit_images: int = 0  # images that refit_head was fitted on
+    # Accuracy with fewer training images; empty if the network is fine-tuned or time was short.
     learning_curve: tuple[LearningCurvePoint, ...] = ()
 
 

@@ -37,38 +37,21 @@ Data = str | Path | InMemory
 
 @dataclass(frozen=True)
 class Request:
-    """What a run is asked to do.
+    """What a run is asked to do."""
 
-    Args:
-        data: DATA, as given.
-        config: The settings, some of which may be left open.
-        module: The user's own network, if it was given as an object.
-        out: The run folder, if it was named.
-        devices: One for each rank to launch, or that of this rank.
-        elapsed: Returns the seconds since the run began.
-        resume: Whether to go on with the run in `out`.
-        restarted: Whether the time while the run was down counts towards its budget.
-        rank_info: Which rank this process is, if a launcher started several.
-        store: Where the ranks meet.
-        repeated_run: The folder of a run whose decisions are repeated.
-        not_repeated: Why the decisions of the config's run are not repeated; empty if they are.
-        arguments: Those of `train`, for ranks in other processes.
-        reporter: The console.
-    """
-
-    data: Data
-    config: Config
-    module: nn.Module | None
-    out: Path | None
-    devices: Choice[list[torch.device]]
-    elapsed: Callable[[], float]
-    resume: bool
-    restarted: bool
-    rank_info: RankInfo | None
-    store: Store | None
-    repeated_run: Path | None
-    not_repeated: str
-    arguments: Mapping[str, Any]
+    data: Data  # DATA, as given
+    config: Config  # settings, some of which may be left open
+    module: nn.Module | None  # user's own network, if it was given as an object
+    out: Path | None  # run folder, if it was named
+    devices: Choice[list[torch.device]]  # one for each rank to launch, or that of this rank
+    elapsed: Callable[[], float]  # returns the seconds since the run began
+    resume: bool  # whether to go on with the run in `out`
+    restarted: bool  # whether the time while the run was down counts towards its budget
+    rank_info: RankInfo | None  # which rank this process is, if a launcher started several
+    store: Store | None  # where the ranks meet
+    repeated_run: Path | None  # folder of a run whose decisions are repeated
+    not_repeated: str  # why the decisions of the config's run are not repeated; empty if they are
+    arguments: Mapping[str, Any]  # those of `train`, for ranks in other processes
     reporter: Reporter
 
 

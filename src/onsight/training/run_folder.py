@@ -19,18 +19,12 @@ _CLAIM = {_LOCK, _CHECKPOINTS, JOB}  # what claiming a folder creates
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run folder, claimed by the rank that writes to it; the claim ends with the process.
-
-    Args:
-        path: The folder.
-        lock: The descriptor of the lock; None on ranks that have not claimed the folder.
-        resumed: Whether the folder holds a run that is resumed.
-        run: The run folder that contains this one, if this is the folder of a member or a fold.
-    """
+    """A run folder, claimed by the rank that writes to it; the claim ends with the process."""
 
     path: Path
-    lock: int | None
-    resumed: bool
+    lock: int | None  # descriptor of the lock; None on ranks that have not claimed the folder
+    resumed: bool  # whether the folder holds a run that is resumed
+    # Run folder that contains this one, if this is the folder of a member or a fold.
     run: Path | None = None
 
     def of_part(self, kind: str, name: str) -> "RunFolder":

@@ -45,17 +45,11 @@ class Estimates:
 
 @dataclass(frozen=True)
 class RunTiming:
-    """How long a run's own network takes.
+    """How long a run's own network takes."""
 
-    Attributes:
-        build_seconds: To make the network and its step.
-        evaluate: Of an evaluation, by batch size.
-        train: Of a step, by batch size; None if nothing but a head is fitted.
-    """
-
-    build_seconds: float
-    evaluate: Timing
-    train: Timing | None
+    build_seconds: float  # to make the network and its step
+    evaluate: Timing  # of an evaluation, by batch size
+    train: Timing | None  # of a step, by batch size; None if nothing but a head is fitted
 
     def best(self, other: "RunTiming") -> "RunTiming":
         """Return the shorter of both times of everything."""

@@ -57,17 +57,11 @@ _VERSION = 4  # of cached plans; increased when options are measured or chosen d
 
 @dataclass(frozen=True)
 class MeasuringBudget:
-    """How much time measuring a plan may take.
+    """How much time measuring a plan may take."""
 
-    Attributes:
-        seconds: For all of it.
-        build_seconds: To make a network.
-        step: Seconds of a training step.
-    """
-
-    seconds: float
-    build_seconds: float
-    step: Timing
+    seconds: float  # for all of it
+    build_seconds: float  # to make a network
+    step: Timing  # seconds of a training step
 
     def choose_images(self, batch_size: int, max_seconds: float) -> int:
         """Return how many images of a batch to measure with, or 0 if not even 8 can be.

@@ -25,16 +25,12 @@ _WINDOW_SECONDS = 0.03  # per measurement, but at least one step
 
 @dataclass
 class Measured:
-    """The result of measuring.
+    """The result of measuring."""
 
-    Attributes:
-        chosen: The options to use.
-        seconds: Seconds per step of all options that were timed.
-        refused: Why other options cannot be used.
-    """
-
-    chosen: ComputeOptions
+    chosen: ComputeOptions  # options to use
+    # Seconds per step of all options that were timed.
     seconds: dict[ComputeOptions, float] = field(default_factory=dict)
+    # Why other options cannot be used.
     refused: dict[ComputeOptions, str] = field(default_factory=dict)
 
 
@@ -174,17 +170,11 @@ NEGLIGIBLE = 1.03  # times the fastest counts as equally fast
 
 @dataclass
 class TimedOptions(Generic[Options]):
-    """Options with their times so far.
+    """Options with their times so far."""
 
-    Attributes:
-        options: What is timed.
-        measure: Returns the seconds of a step with these options.
-        seconds: Of a step, in each round.
-    """
-
-    options: Options
-    measure: Callable[[], float]
-    seconds: list[float] = field(default_factory=list)
+    options: Options  # what is timed
+    measure: Callable[[], float]  # returns the seconds of a step with these options
+    seconds: list[float] = field(default_factory=list)  # of a step, in each round
 
     @property
     def median(self) -> float:

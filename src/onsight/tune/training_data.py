@@ -30,21 +30,13 @@ from onsight_explain.devices import free_memory_bytes
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a run trains on.
+    """What a run trains on."""
 
-    Attributes:
-        dataset: The images and their split.
-        images: Where batches come from.
-        normalization: From pixels to the model's input.
-        device: The device to train on.
-        module: The user's own network, if any.
-    """
-
-    dataset: Dataset
-    images: BatchSource
-    normalization: Normalization
-    device: torch.device
-    module: nn.Module | None = None
+    dataset: Dataset  # images and their split
+    images: BatchSource  # where batches come from
+    normalization: Normalization  # from pixels to the model's input
+    device: torch.device  # device to train on
+    module: nn.Module | None = None  # user's own network, if any
 
     def new_network(self, config: Config) -> nn.Module:
         """Return a new network with the run's initial weights, for trials."""
