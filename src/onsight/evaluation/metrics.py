@@ -34,8 +34,6 @@ def compute_metrics(table: PredictionTable, classes: Sequence[str], z: float = Z
     """Compute all metrics. Proportions of no images are None.
 
     Args:
-        table: The predictions.
-        classes: The names of the classes.
         z: The two-sided normal quantile of the intervals' level, 95% by default.
     """
     images = len(table)
@@ -63,8 +61,6 @@ def tta_results(table: PredictionTable, tta: str, z: float = Z_95) -> TtaResult:
     """Return the accuracy with test-time augmentation.
 
     Args:
-        table: The predictions made with it.
-        tta: The name of the augmentation.
         z: The two-sided normal quantile of the interval's level, 95% by default.
     """
     accuracy = accuracy_with_interval(table, "tta_accuracy", z)
@@ -85,8 +81,6 @@ def proportion_with_interval(
     """Return a proportion and its confidence interval as `name`, `name_low` and `name_high`.
 
     Args:
-        name: The name of the proportion.
-        successes: The numerator.
         count: The denominator. If it is 0, the values are None.
         z: The two-sided normal quantile of the interval's level, 95% by default.
     """
@@ -141,7 +135,6 @@ def find_confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> l
 
     Args:
         confusion: Counts (K, K), whose rows are labels.
-        names: The names of the classes.
     """
     classes, mistakes = len(names), int(confusion.sum() - confusion.trace())
     all_pairs = classes * (classes - 1) // 2

@@ -93,8 +93,6 @@ def evaluate_batches(
 
     Args:
         forward: Maps uint8 (B, H, W, C) to logits (B, K) that are divided by the temperature.
-        batches: The images.
-        temperature: The temperature.
     """
     parts = [
         _evaluate_batch(forward(batch.images).float(), batch.labels, batch.ids, temperature)

@@ -14,7 +14,6 @@ def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
     """Return the confidence interval of a binomial proportion (E. B. Wilson, JASA 22, 1927).
 
     Args:
-        successes: The numerator.
         count: The denominator. If it is 0, the interval is (0, 1).
         z: The two-sided normal quantile of the level, 95% by default.
     """

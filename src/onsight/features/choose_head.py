@@ -71,9 +71,7 @@ def choose_head(
     images on.
 
     Args:
-        train: The training images.
         validation: The validation images.
-        classes: The number of classes K.
         class_weights: The weight of each class in the loss, float (K,).
         penalties: The penalties to try, from strong to weak.
     """
@@ -114,8 +112,6 @@ def measure_learning_curve(
 
     Args:
         rounds: The images to fit and to evaluate.
-        settings: The settings of all heads.
-        classes: The number of classes K.
         class_weights: The weight of each class in the loss, float (K,).
     """
     points = []

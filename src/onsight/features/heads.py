@@ -148,8 +148,6 @@ class HeadSettings:
         """Fit a head for plain features.
 
         Args:
-            data: The images; all views are used.
-            classes: The number of classes K.
             class_weights: The weight of each class in the loss, float (K,).
         """
         return fit_linear(self.penalty, data, classes, class_weights)
@@ -173,8 +171,6 @@ class HiddenSettings:
         seed alone.
 
         Args:
-            data: The images.
-            classes: The number of classes K.
             class_weights: The weight of each class in the loss, float (K,).
         """
         flat = data.views.flatten(0, 1)
@@ -214,11 +210,8 @@ def fit_linear(
 
     Args:
         penalty: The factor of the squared weights in the loss. None for nearest class mean.
-        data: The images; all views are used.
-        classes: The number of classes K.
         class_weights: The weight of each class in the loss, float (K,).
         start: The initial head of logistic regression, by default zeros.
-        iterations: The maximum number of iterations.
     """
     flat = data.views.flatten(0, 1)
     labels = data.labels.repeat(len(data.views))
@@ -248,10 +241,8 @@ def fit_logistic(
     Args:
         features: Blocks (m, D) of standardised features of the n images, in order.
         labels: Class numbers, int64 (n,).
-        start: The initial head.
         penalty: The factor of the squared weights.
         weights: The weight of each image, with mean 1, float (n,).
-        iterations: The maximum number of iterations.
     """
     weight, bias = start.weight.clone(), start.bias.clone()
     weight.requires_grad_(), bias.requires_grad_()
@@ -293,7 +284,6 @@ def fit_class_means(features: Iterable[Tensor], labels: Tensor, classes: int) ->
     Args:
         features: Blocks (m, D) of standardised features of the n images, in order.
         labels: Class numbers, int64 (n,).
-        classes: The number of classes K.
     """
     counts, start = torch.bincount(labels, minlength=classes), 0
     sums, squares = torch.zeros(()), torch.zeros((), dtype=torch.float64)

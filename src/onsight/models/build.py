@@ -32,8 +32,6 @@ def build_classifier(
     """Build a trained classifier on a device, without changing the random state.
 
     Args:
-        file: The model file.
-        device: The device.
         module: The user's network to load the weights into, or its package.module:callable.
             Required if the file names one.
 
@@ -60,7 +58,6 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
     """Build the trained network in evaluation mode, without changing the random state.
 
     Args:
-        file: The model file.
         module: The user's network to load the weights into, required if the model is named
             package.module:callable.
 
@@ -94,7 +91,6 @@ def _limiting_parameters(weights: Mapping[str, Tensor], name: str) -> Iterator[N
 
     Args:
         weights: The weights of the file.
-        name: The name of the network.
 
     Raises:
         ModelError: As soon as a network has far more parameters than the weights.

@@ -34,7 +34,6 @@ class LeNet(_Textbook):
 
     Args:
         shape: (C, H, W), at least 16x16 pixels. The textbook size is 32x32.
-        classes: The number of classes K.
 
     Raises:
         ModelError: If images are too small.
@@ -65,7 +64,6 @@ class Conv3(_Textbook):
 
     Args:
         shape: (C, H, W), at least 36x36 pixels. The textbook size is 50x50.
-        classes: The number of classes K.
 
     Raises:
         ModelError: If images are too small.
@@ -99,7 +97,6 @@ class Quick(_Textbook):
 
     Args:
         shape: (C, H, W), at least 8x8 pixels. The textbook size is 32x32.
-        classes: The number of classes K.
 
     Raises:
         ModelError: If images are too small.
@@ -127,7 +124,6 @@ class Linear(nn.Sequential):
 
     Args:
         shape: Any (C, H, W).
-        classes: The number of classes K.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:

@@ -168,8 +168,6 @@ def save_model(path: Path, file: ModelFile | BlendFile, weights_only: bool = Fal
     """Write a model file atomically.
 
     Args:
-        path: The path of the file.
-        file: The content.
         weights_only: Store only the tensors of the network, for programs that load every tensor
             into it. The out-of-distribution detector is left out.
 
@@ -202,7 +200,6 @@ def load_model_file(path: str | Path, member: str = "") -> ModelFile | BlendFile
     """Read a model file, or the model file in a run folder, without running code from it.
 
     Args:
-        path: The file or folder.
         member: The name of a member of a blend, to use it alone, with its own temperature. It has
             a detector only if it is the feature member.
 

@@ -99,7 +99,6 @@ def set_linear_head(model: nn.Module, weight: Tensor, bias: Tensor) -> None:
     """Copy a fitted head into the model.
 
     Args:
-        model: The model.
         weight: (K, D).
         bias: (K,).
 
@@ -119,9 +118,7 @@ def use_intermediate_layers(net: nn.Module, shape: tuple[int, int, int], classes
     """Give a network of timm a head on its last and intermediate layers.
 
     Args:
-        net: The network.
         shape: The shape (C, H, W) of an image.
-        classes: The number of classes K.
 
     Returns:
         The network with the new head, whose weights are zero; or the network itself if timm does
@@ -184,7 +181,6 @@ def capturing_features(model: nn.Module, layer: nn.Module | None = None) -> Iter
     """Collect the features (B, D) in each forward pass of this thread within a block.
 
     Args:
-        model: The model.
         layer: The layer whose input is collected, by default the `feature_layer`.
     """
     layer = layer or feature_layer(model)
@@ -237,7 +233,6 @@ def set_training_mode(model: nn.Module, keep_statistics: bool = False) -> None:
     """Put a model in training mode, except a frozen backbone, which stays in evaluation mode.
 
     Args:
-        model: The model.
         keep_statistics: Keep norm layers with running statistics in evaluation mode, which suits
             fine-tuning with few or small batches.
     """

@@ -24,7 +24,6 @@ class IntermediateNet(nn.Module):
         net: The network, which loses its own head.
         last_features: The size of its own features.
         features: The size of all features.
-        classes: The number of classes K.
     """
 
     def __init__(self, net: nn.Module, last_features: int, features: int, classes: int) -> None:

@@ -23,7 +23,6 @@ def check_member(member: str, names: Iterable[str], source: object) -> None:
     """Raise ModelError unless a model has a member of this name.
 
     Args:
-        member: The name.
         names: The names of the model's members; none if it is one network.
         source: The path of the model.
     """

@@ -90,7 +90,6 @@ def make_timm(
         name: timm's name of the network.
         facts: The result of `timm_facts`.
         shape: The shape (C, H, W) of an image.
-        classes: The number of classes K.
         pretrained: Start from published weights.
 
     Returns:

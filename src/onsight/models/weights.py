@@ -75,7 +75,6 @@ def read_weights(path: str | Path, member: str = "") -> WeightsFile:
     """Read a weights file, or the model.safetensors in a folder.
 
     Args:
-        path: The file or folder.
         member: The name of a network, if the file is a blend; by default the one whose features
             are used.
 
@@ -105,8 +104,6 @@ def load_into(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> Loa
     summed over channels. A head for other classes starts at zero.
 
     Args:
-        net: The network.
-        tensors: The tensors by name.
         source: Their origin, for messages.
 
     Raises:

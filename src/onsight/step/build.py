@@ -41,10 +41,8 @@ def make_net(
     """Make a network whose initial weights depend only on the seed; or check the user's own.
 
     Args:
-        config: The config.
         dataset: Whose images and classes it is made for.
         device: Where it is put.
-        module: The user's own network.
         announce: Is called with the weights that the network starts from, if they are not random.
     """
     shape = dataset.input_shape

@@ -47,7 +47,6 @@ class Recording:
         examples: Batches of the shapes to record.
         groups: Of the optimizer.
         device: Where steps are computed.
-        record_step: Computes a step.
         variant: Precision and number of parts of the recorded steps.
         stream: Where to record.
 
@@ -110,10 +109,8 @@ class GraphedStep(Step):
     all.
 
     Args:
-        args: As of `Step`.
         images: Of a full batch, over all ranks.
         steps_per_replay: Of `choose_steps_per_replay`, or 1 if something follows each step.
-        named: As of `Step`.
     """
 
     def __init__(self, *args: Any, images: int, steps_per_replay: int, **named: Any) -> None:

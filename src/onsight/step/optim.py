@@ -28,7 +28,6 @@ def make_optimizer(
     """Make an optimizer of the trainable parameters, without weight decay for biases and norms.
 
     Args:
-        model: The network.
         name: "sgd", "nesterov", "adam" or "adamw", which are torch's, or a name of timm's.
         learning_rate: Of the last layer.
         weight_decay: Of all other parameters.

@@ -60,11 +60,7 @@ class Step:
     """Updates the weights from a batch of inputs (B, C, H, W) and targets.
 
     Args:
-        model: The network to train.
-        loss: The loss of its logits.
-        optimizer: What updates its parameters.
         precision: "fp32", "bf16" or "fp16", of the forward pass.
-        device: Where the model is.
         clip_norm: The largest norm of the gradients; 0 does not limit it.
         accumulate: Into how many parts a batch is split; the update is that of the whole batch.
         world: The ranks that share each batch.

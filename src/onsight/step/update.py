@@ -30,7 +30,6 @@ class MovingAverage:
     """An averaged copy of a model: average <- decay * average + (1 - decay) * weights.
 
     Args:
-        model: The model.
         decay: It is reached as (1 + n) / (10 + n) after n updates, so that the initial weights are
             soon forgotten.
         has_good_start: Whether the initial weights are worth keeping; then the decay is constant.
@@ -80,7 +79,6 @@ class Update:
 
     Args:
         config: The seed, the schedule and whether batch norm keeps its statistics.
-        step: Computes the step.
         augmentation: Changes and mixes the images.
         normalization: Applied to the augmented images.
         classes: Their number.

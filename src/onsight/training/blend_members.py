@@ -91,7 +91,6 @@ def blend_members(members: Sequence[Member], opened: OpenedData, job: RunJob) ->
     """Choose the weights of members on images that none has learned from, and blend them.
 
     Args:
-        members: The trained members.
         opened: The images, and the settings of the run, which may limit the blend.
         job: The job, whose first rank chooses.
     """

@@ -24,7 +24,6 @@ class Decisions:
 
     Args:
         folder: Of the run, where the record is written; None for no record.
-        world: The ranks of the run.
         is_timed: Whether the run has a deadline; otherwise only what memory decided is recorded.
         repeated_run: The folder of a run whose decisions are to be repeated.
     """

@@ -29,8 +29,6 @@ def evaluate(classifier: ImageClassifier, dataset: Dataset, tta: str, world: Wor
     """Predict the test images, or the validation images if there are no test images.
 
     Args:
-        classifier: The trained classifier.
-        dataset: The images.
         tta: The kind of test-time augmentation, or "none".
         world: The ranks, which share the images.
 

@@ -16,8 +16,6 @@ class FiniteCheck:
     """Names the step and the images of a loss or gradients that are not finite.
 
     Args:
-        step: The training step.
-        loader: Its batches.
         seed: Seed of the order of the batches.
         name_images: Names the images of a batch, for messages.
         checkpoints: The folder that may hold earlier, finite weights.
@@ -41,7 +39,6 @@ class FiniteCheck:
         """Describe a loss that is not finite.
 
         Args:
-            error: The error of the step.
             epoch: The epoch, from 0.
             newest: The latest step that was started, from 0.
         """

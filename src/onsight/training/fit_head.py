@@ -111,8 +111,6 @@ def fit_head(
     the job, or repeated from its record.
 
     Args:
-        config: The settings.
-        data: The images.
         net: The network, whose head is replaced.
         job: Its deadline limits the time.
         shared: Features that other trainings of the run have computed.
@@ -240,8 +238,6 @@ class _FeatureLoader:
         """Return the training and validation images together, to fit the final head on.
 
         Args:
-            train: The training images.
-            views: Their views.
             fit_seconds: Time of the fit on the training images; nan if there is no deadline.
 
         Returns:
@@ -318,9 +314,6 @@ def try_hidden_layer(
     """Fit a head with a hidden layer, and return it if it is clearly better than the linear one.
 
     Args:
-        chosen: The settings of the linear head.
-        linear: The linear head, fitted on the training images.
-        train: The training images.
         validation: The images that both heads are compared on.
         class_weights: The weight of each class in the loss, (K,).
         seed: The seed of the hidden layer.

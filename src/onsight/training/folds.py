@@ -44,9 +44,7 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
     and the final model get an equal share of the time, unless the network is frozen.
 
     Args:
-        planned: The run.
         shared: Loggers, provenance and features of the run.
-        job: The job.
 
     Returns:
         The predictions for the images of all folds, on every rank.

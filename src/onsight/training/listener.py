@@ -15,7 +15,6 @@ class Listener(StepListener):
     """Shows training on the console, and logs it to metrics.jsonl and the loggers.
 
     Args:
-        reporter: The console.
         folder: The run folder, for metrics.jsonl; None on ranks that do not write it.
         loggers: The run's loggers; none are open on those ranks.
         decisions: Records the steps at which memory ran out.

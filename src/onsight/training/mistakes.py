@@ -46,11 +46,7 @@ def find_lookalikes(
     Stops after a second, or at the deadline if that is earlier.
 
     Args:
-        config: The run's config.
-        dataset: The run's images.
-        classifier: The trained classifier.
         per_image: Its predictions for the held-out images.
-        deadline: The run's deadline.
         image_seconds: Time to evaluate an image; 0 if unknown.
     """
     mistakes = torch.from_numpy(per_image.ids[worst_mistakes(per_image)])
@@ -108,7 +104,6 @@ def _compute_features(
     """Compute features (m, D) of the first images, as many as there is time for.
 
     Args:
-        dataset: The images.
         classifier: Computes the features.
         ids: Numbers of the images (n,).
         end: When to stop, on the monotonic clock.
@@ -143,10 +138,7 @@ def find_heat(
     Stops after three seconds, or at the deadline if that is earlier.
 
     Args:
-        dataset: The run's images.
-        classifier: The trained classifier.
         per_image: Its predictions for the held-out images.
-        deadline: The run's deadline.
         image_seconds: Time to evaluate an image; 0 if unknown.
     """
     heats = [np.zeros((0, *dataset.images.shape[:2]), np.float32)]

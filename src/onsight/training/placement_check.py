@@ -39,8 +39,6 @@ def checking_placement(
 
     Args:
         folder: The run folder, for placement.json.
-        reporter: Shows the result.
-        step: The step.
         average: The moving average of the weights, if there is one.
         batch: The inputs and targets of the step.
 

@@ -163,7 +163,6 @@ def format_epoch(row: Mapping[str, Any], epochs: int) -> str:
     """Format a row for the console.
 
     Args:
-        row: The metrics of an epoch.
         epochs: The number of epochs of the run; 0 if it is limited by a budget instead.
     """
     of = f"/{epochs}" if epochs else ""

@@ -45,11 +45,7 @@ def save_run(
     Spare time before the deadline is used for similar images and heat maps of mistakes.
 
     Args:
-        final: The model.
-        evaluation: The predictions for the held-out images.
         opened: The images, and the settings of the run.
-        provenance: The origin of the model, for the model file.
-        job: The job.
 
     Returns:
         The results on the first rank, None on the others.

@@ -110,8 +110,6 @@ class CheckpointWriter:
         """Queue a file; wait first if two are queued already, to limit the snapshots in memory.
 
         Args:
-            path: The file to write.
-            snapshot: Its content.
             previous: Where to keep the file that is replaced; None deletes it.
 
         Raises:
@@ -138,10 +136,7 @@ class Checkpoints:
     """Reads and writes a run's checkpoints and best weights; only the first rank writes.
 
     Args:
-        folder: The run folder.
         writer: Writes the files in the background.
-        world: The ranks.
-        warn: Shows a warning.
         data_key: A digest of the images, to check that a resumed run has the same ones.
         decisions: The run's decisions, stored in every checkpoint.
         deadline: The run's deadline, whose elapsed time is stored in every checkpoint.

@@ -76,8 +76,6 @@ def verify_resume(
         data: The images, as for `onsight train`.
         kills: How many times to kill the second run.
         report: Called with a line of progress after the first run and after each kill.
-        recipe: The name of a recipe to train with.
-        config_file: A config file to train with.
         **fields: Config fields, as for `train`.
 
     Raises:

@@ -70,13 +70,7 @@ def eager_options(config: Config, device: torch.device, threads: int) -> Compute
 
 
 def open_stages(config: Config, data: TrainingData, expected_seconds: float) -> list[Stage]:
-    """Return a stage for each choice that the config leaves open; its default comes first.
-
-    Args:
-        config: The settings of the run.
-        data: What it trains on.
-        expected_seconds: The time for training.
-    """
+    """Return a stage for each choice that the config leaves open; its default comes first."""
     stages = _precision_and_threads(config, data.device)
     # The memory format matters only to convolutions, whose weights have four dimensions.
     parameters = data.new_network(config).parameters()

@@ -69,8 +69,6 @@ def time_run(
     """Time the run's own step and evaluation, without a plan; every rank gets the first's figures.
 
     Args:
-        config: The settings of the run.
-        data: What it trains on.
         world: The ranks. Each times its share of a batch while the others do.
         seconds: For each of the two.
         is_trained: Whether steps are timed.

@@ -34,12 +34,8 @@ def choose_max_folds(
     """Return how many folds there is time for, or 1 for none.
 
     Args:
-        pack: The images.
-        config: The settings of the run.
         candidates: The networks to train.
-        device: The device to train on.
         budget_seconds: The whole budget; infinity for none.
-        module: The user's own network, if any.
     """
     if not math.isinf(budget_seconds):
         return Choice(affordable_folds(budget_seconds), "as many as the budget has time for")
@@ -89,11 +85,9 @@ def expected_seconds(
     overhead.
 
     Args:
-        net: The network.
         shape: (C, H, W) of its inputs.
         images: Images in all epochs together.
         steps: Steps in all epochs together.
-        device: The device to train on.
     """
     rate = _FLOPS_PER_CORE * usable_cores() if device.type == "cpu" else _FLOPS_PER_ACCELERATOR
     return 3 * forward_flops(net, shape, device) * images / rate + steps * _STEP_SECONDS

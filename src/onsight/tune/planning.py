@@ -100,11 +100,7 @@ def choose_compute(
     This takes a few seconds at most, unless steps are slow.
 
     Args:
-        config: The settings of the run.
-        data: What it trains on.
-        reporter: The console.
         left_seconds: The time for training, if there is a budget.
-        budget: The time for measuring.
     """
     seconds = _training_seconds(config, data) if left_seconds is None else left_seconds
     default = default_options(config, data.device, choose_threads(config.threads).value)

@@ -38,8 +38,6 @@ class Probe:
     """Times a run's training step with several options.
 
     Args:
-        config: The settings of the run.
-        data: What it trains on.
         hard_seconds: The limit on measuring, whatever it finds.
         max_images: The images of a batch that are computed, if whole batches take too long.
     """

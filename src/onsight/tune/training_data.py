@@ -107,10 +107,7 @@ def choose_streaming(
     """Choose whether to decode images for every batch, because a pack of them would not fit.
 
     Args:
-        config: The settings of the run.
-        source: The data.
         size: (height, width) of the model's input.
-        cache: The cache folder, if there is one.
     """
     if config.residency != "auto":
         return Choice(config.residency == "stream", "set by you")
@@ -133,8 +130,6 @@ def choose_residency(
 
     Args:
         images: The decoded images, or what decodes them for every batch.
-        device: The device to train on.
-        configured: The setting.
         ranks: The number of ranks; those on one machine share the memory map.
 
     Raises:

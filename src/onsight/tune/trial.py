@@ -23,7 +23,6 @@ class Trial:
 
     Args:
         config: The settings of the run, including threads, precision and memory format.
-        data: What to train on.
 
     Attributes:
         losses: Of the steps so far.

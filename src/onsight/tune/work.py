@@ -78,8 +78,6 @@ def describe_work(
     """Describe what has to be computed for a source, with the splits that it will have.
 
     Args:
-        source: The images.
-        config: The settings.
         device: The device to train on, whose kind matters.
         budget_seconds: The whole budget; infinity for none.
     """
@@ -123,7 +121,6 @@ def expect_folds(source: Source, config: Config, test: int, budget_seconds: floa
 
     Args:
         source: The images, before copies among them are known.
-        config: The settings.
         test: How many images a test set would have.
         budget_seconds: The whole budget; infinity for none.
     """
