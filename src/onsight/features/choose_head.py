@@ -99,7 +99,12 @@ def split_rounds(train: LabelledFeatures, validation: LabelledFeatures) -> list[
     rounds = [(train, validation)]
     if len(validation) < _MIN_VALIDATION:
         rounds = list(_split_folds(train.join(validation)))
-    return [(_take_first_view(fitted), evaluated) for fitted, evaluated in rounds]
+    # One view suffices to compare settings. Images are numbered by digest, so the first are a
+    # random sample.
+    return [
+        (LabelledFeatures(fitted.views[:1, :_MAX_IMAGES], fitted.labels[:_MAX_IMAGES]), evaluated)
+        for fitted, evaluated in rounds
+    ]
 
 
 def measure_learning_curve(
@@ -177,9 +182,3 @@ def _split_folds(data: LabelledFeatures) -> Iterator[Round]:
         evaluated = fold == index
         if evaluated.any() and not evaluated.all():
             yield data.take((~evaluated).nonzero()[:, 0]), data.take(evaluated.nonzero()[:, 0])
-
-
-def _take_first_view(data: LabelledFeatures) -> LabelledFeatures:
-    # One view suffices to compare settings. Images are numbered by digest, so the first are a
-    # random sample.
-    return LabelledFeatures(data.views[:1, :_MAX_IMAGES], data.labels[:_MAX_IMAGES])

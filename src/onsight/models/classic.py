@@ -139,7 +139,8 @@ def flattened_size(name: str, features: nn.Module, shape: tuple[int, int, int]) 
     channels, height, width = shape
     size = _find_size(features, shape)
     if size is None:
-        side = _min_side(features, channels)
+        sides = range(1, _MAX_SIDE)
+        side = next(side for side in sides if _find_size(features, (channels, side, side)))
         raise ModelError(
             f"'{name}' needs images of at least {side}x{side} pixels, "
             f"these are {height}x{width}. Choose a larger --image-size or --model compact."
@@ -156,8 +157,3 @@ def _find_size(features: nn.Module, shape: tuple[int, int, int]) -> int | None:
     except RuntimeError:  # torch rejects a map smaller than the kernel
         return None
     return output.numel() or None
-
-
-def _min_side(features: nn.Module, channels: int) -> int:
-    sides = range(1, _MAX_SIDE)
-    return next(side for side in sides if _find_size(features, (channels, side, side)))

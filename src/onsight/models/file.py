@@ -174,7 +174,10 @@ def save_model(path: Path, file: ModelFile | BlendFile, weights_only: bool = Fal
     Raises:
         DiskError: If the file cannot be written.
     """
-    own_facts, tensors = _blend_parts(file) if isinstance(file, BlendFile) else _model_parts(file)
+    if isinstance(file, BlendFile):
+        own_facts, tensors = _blend_parts(file)
+    else:
+        own_facts, tensors = _network_facts(file), dict(file.weights)
     facts = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -244,11 +247,6 @@ def _network_facts(file: ModelFile) -> dict[str, Any]:
         "uses_all_layers": file.uses_all_layers,
         "weights_license": file.weights_license,
     }
-
-
-def _model_parts(file: ModelFile) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the facts and tensors that a file of one network has and a blend does not."""
-    return _network_facts(file), dict(file.weights)
 
 
 def _blend_parts(file: BlendFile) -> tuple[dict[str, Any], dict[str, Tensor]]:

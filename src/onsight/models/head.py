@@ -244,7 +244,7 @@ def set_training_mode(model: nn.Module, keep_statistics: bool = False) -> None:
                 part.training = False  # eval() would include the head, if it is inside
     elif keep_statistics:
         for part in model.modules():
-            if _has_statistics(part):
+            if any(name.startswith("running_") for name in part._buffers):
                 part.eval()
 
 
@@ -267,10 +267,6 @@ def _is_backbone_frozen(model: nn.Module) -> bool:
 
 def _head_parameters(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for head in find_heads(model) for parameter in head.parameters()]
-
-
-def _has_statistics(module: nn.Module) -> bool:
-    return any(name.startswith("running_") for name in module._buffers)
 
 
 def _has_parameters(module: nn.Module) -> bool:

@@ -6,6 +6,7 @@ D features, K classes, m training images, n validation images.
 import math
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -274,11 +275,8 @@ class _FeatureLoader:
         classifier = self.classifier  # its backbone has the weights that the run starts from
         net = self.model, type(classifier.net), dataset.format
         kind = net, view, classifier.normalization, classifier.precision
-
-        def load_shared() -> Tensor:
-            return self.shared.get(kind, ids, lambda rest: self._compute(rest, view, deadline))
-
-        return self.store.get(key, load_shared, len(ids))
+        compute = partial(self._compute, view=view, deadline=deadline)
+        return self.store.get(key, lambda: self.shared.get(kind, ids, compute), len(ids))
 
     def _compute(self, ids: Tensor, view: str, deadline: float) -> Tensor:
         device = self.classifier.device

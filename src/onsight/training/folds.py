@@ -62,7 +62,18 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
         folder = job.folder.of_part("folds", str(fold))
         part = _load_evaluation(held_out, folder, job.world)
         if part is None:
-            fold_job = _make_fold_job(job, fold, folder, name, _time_fraction(fold, planned))
+            if job.world.is_main:
+                folder.make_checkpoints()
+            fraction = _FROZEN_FRACTION if planned.config.freeze else 1 / (folds + 2 - fold)
+            fold_job = replace(
+                job,
+                folder=folder,
+                reporter=FoldReporter(job.reporter, name),
+                deadline=job.deadline.part(
+                    _FROZEN_FRACTION if is_frozen else 1 / (folds + 2 - fold)
+                ),
+                decisions=job.decisions.of_part(folder.path),
+            )
             part = _evaluate_fold(fold, held_out, shared, fold_job)
         else:
             job.deadline.add_elapsed(part.folds[0]["seconds"])
@@ -71,25 +82,6 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
         job.reporter.say(f"{name}: {_format_row(part.folds[0])}")
         parts.append(part)
     return _pool(parts)
-
-
-def _time_fraction(fold: int, planned: PlannedRun) -> float:
-    """Return which part of the time left a fold may use."""
-    if planned.config.freeze:
-        return _FROZEN_FRACTION
-    return 1 / (planned.dataset.folds.value + 2 - fold)
-
-
-def _make_fold_job(job: RunJob, fold: int, folder: RunFolder, name: str, fraction: float) -> RunJob:
-    if job.world.is_main:
-        folder.make_checkpoints()
-    return replace(
-        job,
-        folder=folder,
-        reporter=FoldReporter(job.reporter, name),
-        deadline=job.deadline.part(fraction),
-        decisions=job.decisions.of_part(folder.path),
-    )
 
 
 def _hold_out(planned: PlannedRun, fold: int) -> PlannedRun:

@@ -117,7 +117,8 @@ def choose_streaming(
         return Choice(False, "the decoded images are already in the cache")
     needed = len(source.index) * packed[0] * packed[1] * (job.target.channels or 3)
     disk = cache or Path(tempfile.gettempdir())
-    free = shutil.disk_usage(_nearest_folder(disk)).free
+    existing = next(folder for folder in (disk, *disk.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(existing).free
     fits = needed <= _MAX_DISK_SHARE * free
     reason = f"decoded, they take {data_size(needed)}, and {disk} has {data_size(free)} left"
     return Choice(not fits, reason, figure=needed)
@@ -166,8 +167,3 @@ def place_images(images: BatchSource, residency: str, device: torch.device) -> B
 
 def _fits(size: int, device: torch.device) -> bool:
     return size < _MAX_MEMORY_SHARE * free_memory_bytes(device)
-
-
-def _nearest_folder(path: Path) -> Path:
-    """Return the folder itself, or its nearest parent that exists."""
-    return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
