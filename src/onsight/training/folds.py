@@ -69,9 +69,7 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
                 job,
                 folder=folder,
                 reporter=FoldReporter(job.reporter, name),
-                deadline=job.deadline.part(
-                    _FROZEN_FRACTION if is_frozen else 1 / (folds + 2 - fold)
-                ),
+                deadline=job.deadline.part(fraction),
                 decisions=job.decisions.of_part(folder.path),
             )
             part = _evaluate_fold(fold, held_out, shared, fold_job)
