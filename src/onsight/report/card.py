@@ -63,7 +63,7 @@ def card_text(
         "onsight.report", "card.md.jinja", autoescape=False, text=_escape_markdown
     )
     results = subject.results
-    classes = results["classes"] or []
+    classes, result = results["classes"] or [], headline(results)
     card = template.render(
         front_matter=_front_matter(
             subject, license_name, "timm" if folder and folder.timm else "onsight"
@@ -71,7 +71,7 @@ def card_text(
         name=subject.name,
         classes=subject.file.classes,
         shown_classes=joined(subject.file.classes, _CLASSES_SHOWN),
-        headline=_capitalize(headline(results)) if results["images"] else "",
+        headline=f"{result[:1].upper()}{result[1:]}" if results["images"] else "",
         path="." if folder else subject.path.resolve().name,
         module=', module="package.module:callable"' if is_user_spec(subject.file.model) else "",
         hub=folder and folder.text,
@@ -174,10 +174,6 @@ def _calibration_text(results: Results) -> str:
         f"(n = {mean.images:,}). {confidence_sentence(mean.confidence, mean.accuracy, results)} "
         f"{calibration_sentence(results)}"
     )
-
-
-def _capitalize(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _escape_markdown(text: str) -> str:

@@ -152,7 +152,15 @@ def confusion_matrix(
         return None
     names = [row["name"] for row in classes]
     if len(names) <= _MAX_TABLE_CLASSES:
-        return Matrix(names, rows=_matrix_rows(confusion, names))
+        rows = [
+            MatrixRow(
+                names[i],
+                sum(counts),
+                [_matrix_cell(count, sum(counts), i == j) for j, count in enumerate(counts)],
+            )
+            for i, counts in enumerate(confusion)
+        ]
+        return Matrix(names, rows=rows)
     if len(names) <= _MAX_IMAGE_CLASSES:
         return Matrix(names, svg=figures.confusion_image(confusion, names))
     return Matrix(names)
@@ -167,17 +175,6 @@ def _count_in_matrix(confusion: list[list[int]], names: list[str]) -> dict[tuple
 def _count_in_predictions(predictions: list[Row]) -> Counter[tuple[str, str]]:
     labels = ((row["label"], row["predicted"]) for row in predictions)
     return Counter((a, b) for a, b in labels if a is not None and b is not None and a != b)
-
-
-def _matrix_rows(confusion: list[list[int]], names: list[str]) -> list[MatrixRow]:
-    return [
-        MatrixRow(
-            names[i],
-            sum(counts),
-            [_matrix_cell(count, sum(counts), i == j) for j, count in enumerate(counts)],
-        )
-        for i, counts in enumerate(confusion)
-    ]
 
 
 def _matrix_cell(count: int, total: int, correct: bool) -> MatrixCell:

@@ -230,25 +230,11 @@ def repeat_command(run: Path, data: str | None) -> str | None:
 # --- The previous run ---
 
 
-@dataclass(frozen=True)
-class PreviousRun:
-    """The run before this one, and what became better or worse since."""
-
-    name: str
-    finished: str  # date and time
-    images: int  # number of images that both runs held out
-    sentence: str
-    counts: str
-    class_lines: list[str]
-    settings: str
-    notes: list[str]
-    command: str  # shows the images on which the two differ
-
-
-def compare_with_previous_run(run: Path) -> PreviousRun | None:
+def compare_with_previous_run(run: Path) -> dict[str, Any] | None:
     """Compare a run with the last one finished before it in the same folder, on the same DATA.
 
-    Returns None if there is no such run, or if the two held out no common images.
+    Returns the template's variables about what became better or worse, or None if there is no such
+    run, or if the two held out no common images.
     """
     data = _data_of(run)
     previous = next((other for other in _finished_before(run) if _data_of(other) == data), None)
@@ -259,17 +245,18 @@ def compare_with_previous_run(run: Path) -> PreviousRun | None:
     except OnsightError:  # other classes, no common images, a damaged file
         return None
     (gap,) = comparison.gaps
-    return PreviousRun(
-        name=previous.name,
-        finished=f"{datetime.fromtimestamp(_finish_time(previous)):%Y-%m-%d %H:%M}",
-        images=comparison.images,
-        sentence=gap_sentence(comparison, gap),
-        counts=gap_counts(gap),
-        class_lines=[class_line(name, class_gap) for name, class_gap in comparison.class_gaps],
-        settings=settings_line(comparison),
-        notes=list(comparison.notes),
-        command=shlex.join(["onsight", "compare", str(previous), str(run)]),
-    )
+    finished = datetime.fromtimestamp(_finish_time(previous))
+    return {
+        "name": previous.name,
+        "finished": f"{finished:%Y-%m-%d %H:%M}",
+        "images": comparison.images,
+        "sentence": gap_sentence(comparison, gap),
+        "counts": gap_counts(gap),
+        "class_lines": [class_line(name, class_gap) for name, class_gap in comparison.class_gaps],
+        "settings": settings_line(comparison),
+        "notes": list(comparison.notes),
+        "command": shlex.join(["onsight", "compare", str(previous), str(run)]),
+    }
 
 
 def _data_of(run: Path) -> object:

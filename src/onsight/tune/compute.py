@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import torch
 
@@ -29,13 +28,9 @@ class ComputeOptions:
     accumulate: int
     cuda_graph: str = "off"
 
-    def facts(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
-
     def apply(self, config: Config) -> Config:
         """Return the config with these options."""
-        return config.model_copy(update=self.facts())
+        return config.model_copy(update=asdict(self))
 
     def __str__(self) -> str:
         """Describe the options; all but precision and threads only if they are not the default."""

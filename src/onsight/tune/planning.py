@@ -4,7 +4,7 @@ import math
 import os
 import platform
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,7 @@ def unmeasured_plan(config: Config, options: ComputeOptions, reason: str) -> Com
     """Return the plan for options that are used without measuring."""
     choices = {
         name: Choice(value, _configured(config, name) or reason)
-        for name, value in options.facts().items()
+        for name, value in asdict(options).items()
     }
     return ComputePlan(**choices, measured=Choice([], reason))
 
@@ -178,11 +178,11 @@ def unmeasured_plan(config: Config, options: ComputeOptions, reason: str) -> Com
 def _measured_plan(config: Config, measured: Measured, reason: str) -> ComputePlan:
     """Return the plan for options that were chosen by measuring, each with its figure."""
     rows: list[dict[str, Any]] = [
-        {**options.facts(), "images_per_second": round(config.batch_size / seconds, 1)}
+        {**asdict(options), "images_per_second": round(config.batch_size / seconds, 1)}
         for options, seconds in measured.seconds.items()
     ]
-    rows += [{**options.facts(), "refused": why} for options, why in measured.refused.items()]
-    choices = {name: _explain(config, name, measured) for name in measured.chosen.facts()}
+    rows += [{**asdict(options), "refused": why} for options, why in measured.refused.items()]
+    choices = {name: _explain(config, name, measured) for name in asdict(measured.chosen)}
     return ComputePlan(**choices, measured=Choice(rows, reason))
 
 
@@ -238,9 +238,9 @@ def _why_alone(name: str, value: Any, measured: Measured) -> str:
 def write_plan(path: Path, plan: Measured) -> OSError | DiskError | None:
     """Cache a plan for later runs; return the error if the disk does not allow it."""
     facts = {
-        "chosen": plan.chosen.facts(),
-        "seconds": [(options.facts(), seconds) for options, seconds in plan.seconds.items()],
-        "refused": [(options.facts(), reason) for options, reason in plan.refused.items()],
+        "chosen": asdict(plan.chosen),
+        "seconds": [(asdict(options), seconds) for options, seconds in plan.seconds.items()],
+        "refused": [(asdict(options), reason) for options, reason in plan.refused.items()],
     }
     return write_cached_json(path, facts)
 
