@@ -105,7 +105,6 @@ def evaluate_batches(
 def _evaluate_batch(
     logits: Tensor, labels: Tensor, ids: Tensor, temperature: float
 ) -> tuple[Tensor, ...]:
-    """Return the columns of a PredictionTable for a batch."""
     labels = labels.to(logits.device)
     probabilities = logits.softmax(dim=1)
     confidence, predicted = probabilities.max(dim=1)

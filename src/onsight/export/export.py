@@ -212,7 +212,6 @@ def _in_fp32(file: ModelFile | BlendFile, reporter: Reporter) -> ModelFile | Ble
 
 
 def _file_facts(path: Path, model: Path) -> dict[str, Any]:
-    """Return the name, size and digest of the exported file, and the size of the model file."""
     return {
         "file": path.name,
         "bytes": path.stat().st_size,
@@ -222,7 +221,6 @@ def _file_facts(path: Path, model: Path) -> dict[str, Any]:
 
 
 def _quantize(path: Path, images: Pixels, reporter: Reporter) -> None:
-    """Replace a file in fp32 by one in 8 bits."""
     from onsight.export.int8 import write_int8
 
     reporter.say(f"int8: scales measured on {len(images):,} training images")

@@ -188,7 +188,6 @@ class FeatureStore:
             self._remove_oldest()
 
     def _remove_oldest(self) -> None:
-        """Remove the least recently used features above the limit."""
         assert self.folder is not None
         files = [(path, path.stat()) for path in self.folder.glob("*.safetensors")]
         room = _MAX_CACHE_BYTES

@@ -199,7 +199,6 @@ class ResumableFile(Sink):
 
 
 def _check_same_job(path: Path, job: Mapping[str, Any]) -> None:
-    """Raise OutputError if the rows belong to another job."""
     saved_job = _read_job(path)
     for name, value in job.items():
         if saved_job.get(name) != value:

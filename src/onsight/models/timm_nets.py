@@ -237,7 +237,6 @@ def _download_error(name: str, reason: str) -> ModelError:
 
 
 def _is_network_error(error: Exception) -> bool:
-    """Return whether an error is due to the network."""
     # Releases of the Hub's client use different HTTP libraries, not all of which raise OSError.
     library = type(error).__module__.partition(".")[0]
     return isinstance(error, OSError) or library in _NETWORK_LIBRARIES

@@ -170,7 +170,6 @@ def _near(image: int, similarity: float, pack: Pack) -> NearItem:
 
 
 def _side_by_side(images: Sequence[int], pack: Pack) -> Image.Image:
-    """Draw the images as thumbnails in equal columns."""
     thumbnails = [_to_pillow(image, pack) for image in images]
     for thumbnail in thumbnails:
         thumbnail.thumbnail((_MAX_LOOKALIKE_SIDE, _MAX_LOOKALIKE_SIDE))

@@ -80,7 +80,6 @@ def _read_run(run: Path) -> dict[str, Any]:
 
 
 def _read_member(folder: Path) -> dict[str, Any]:
-    """Read the files of one of the networks that a run trained."""
     return {
         "metrics.jsonl": read_epochs(folder / "metrics.jsonl"),
         **{name: read_json(folder / name) for name in ("plan.json", "placement.json")},

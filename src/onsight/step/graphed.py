@@ -294,7 +294,6 @@ class GraphedStep(Step):
             release_cached_memory(self.device)
 
     def _stream(self) -> Any:
-        """Return the stream to record in."""
         return self.replica.stream if self.replica else module_of(self.device).Stream(self.device)
 
     def _record_step(

@@ -171,7 +171,6 @@ def _train_layers(
 
 
 def _time_saving(trainer: Trainer) -> float:
-    """Write a checkpoint and return the seconds it took."""
     begun = time.perf_counter()
     trainer.checkpoints.save(trainer.update, trainer.progress)
     trainer.checkpoints.wait()
@@ -179,7 +178,6 @@ def _time_saving(trainer: Trainer) -> float:
 
 
 def _count_interpolations(progress: Progress, is_affordable: bool, deadline: Deadline) -> int:
-    """Return how many interpolated networks there is time to evaluate."""
     fitting = deadline.remaining() / max(progress.last_evaluation_seconds, 1e-9)
     return int(max(0, min(len(FRACTIONS), fitting))) if is_affordable else 0
 

@@ -173,7 +173,6 @@ def _as_table(tensors: dict[str, Tensor]) -> PredictionTable:
 
 
 def _pool(parts: Sequence[Evaluation]) -> Evaluation:
-    """Combine the predictions of all folds."""
     views = [part.views for part in parts if part.views]
     return Evaluation(
         concatenate_tables([part.per_image for part in parts]),

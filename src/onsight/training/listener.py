@@ -115,7 +115,6 @@ class Listener(StepListener):
             write_metrics(self.folder, self.progress.rows)
 
     def _bar_facts(self) -> dict[str, float]:
-        """Return the figures beside the progress bar."""
         now = self.progress
         facts = {
             "loss": now.mean_loss,

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +78,19 @@ def read_request(
     rank_info = rank_from_env()
     store = meet(rank_info) if rank_info else None
     path = user_path(out) if out else None
-    begun = _find_begun(path, restarted, rank_info, store)
+
+    def agree(name: str, decide: Callable[[], object]) -> str:
+        """Return what the first rank decides, as text, on all ranks alike."""
+        if rank_info and store:
+            return broadcast(store, rank_info, name, lambda: str(decide()))
+        return str(decide())
+
+    begun = agree("begun", lambda: _find_begun(path, restarted) or "")
     if begun and not resume:
-        path, resume, recipe, config_file = begun, True, None, None
+        path, resume, recipe, config_file = Path(begun), True, None, None
         fields = fields_for_resume(fields)
     if resume and path:
-        _bring_back(path, fields.get("checkpoints"), rank_info, store)
+        agree("brought back", partial(_bring_back, path, fields.get("checkpoints")))
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
     if config.checkpoints and not resume and (rank_info is None or rank_info.rank == 0):
         check_unused(config.checkpoints)
@@ -119,7 +127,6 @@ def _choose_devices(rank_info: RankInfo | None, config: Config) -> Choice[list[t
 
 
 def _refuse_impossible(config: Config, devices: list[torch.device], ranks: int) -> None:
-    """Raise ConfigError for settings that cannot be combined here."""
     if config.member and not config.weights:
         raise ConfigError("--member is a network of the blend that --weights names: add --weights")
     if config.compile == config.cuda_graph == "on" and ranks > 1:
@@ -153,32 +160,16 @@ def _find_repeated(
     return config_file.parent, ""
 
 
-def _find_begun(
-    path: Path | None, restarted: bool, rank_info: RankInfo | None, store: Store | None
-) -> Path | None:
-    """Return the folder of the run that this job has begun, if any, on all ranks alike."""
-
-    def find() -> str:
-        if restarted:
-            return str(path) if path and has_config(path) else ""
-        return str(find_run_of_job(path) or "")
-
-    found = broadcast(store, rank_info, "begun", find) if rank_info and store else find()
-    return Path(found) if found else None
+def _find_begun(path: Path | None, restarted: bool) -> Path | None:
+    """Return the folder of the run that this job has begun, if any."""
+    if restarted:
+        return path if path and has_config(path) else None
+    return find_run_of_job(path)
 
 
-def _bring_back(
-    path: Path, url: str | None, rank_info: RankInfo | None, store: Store | None
-) -> None:
-    """Fetch the checkpoints of a run whose folder is lost, once for all ranks."""
-
-    def bring() -> str:
-        return str(bool(url) and not has_config(path) and restore_checkpoints(str(url), path))
-
-    if rank_info and store:
-        broadcast(store, rank_info, "brought back", bring)
-    else:
-        bring()
+def _bring_back(path: Path, url: str | None) -> bool:
+    """Fetch the checkpoints of a run whose folder is lost; return whether there were any."""
+    return bool(url) and not has_config(path) and restore_checkpoints(str(url), path)
 
 
 def _resolve_config(

@@ -82,7 +82,6 @@ def save_best_so_far(
 def _make_file(
     final: FinalModel, results: Results, provenance: dict[str, Any]
 ) -> ModelFile | BlendFile:
-    """Return the model file of a single network, or of a blend."""
     files = {
         member.name: make_model_file(
             member.config, member.dataset, member.classifier, results, provenance

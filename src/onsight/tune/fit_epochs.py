@@ -169,7 +169,6 @@ def fit_epochs(
 
 
 def _make_evaluation(trial: Trial) -> Callable[[int], float]:
-    """A function that evaluates so many images and returns the seconds it took."""
     net, scaling, device = trial.step.model, trial.data.normalization, trial.data.device
     classifier = Classifier(net, scaling, trial.config.precision, device)
 

@@ -135,7 +135,6 @@ def choose_compute(
 
 
 def _training_seconds(config: Config, data: TrainingData) -> float:
-    """Estimate how many seconds training takes."""
     count = len(data.dataset.ids(TRAIN))
     return expected_seconds(
         data.new_network(config),

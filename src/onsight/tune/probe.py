@@ -104,7 +104,6 @@ class Probe:
         return measure
 
     def _free(self, options: ComputeOptions) -> None:
-        """Free the network of options that lost, so that others can use its memory."""
         self.built.pop(options, None)
 
     def _build(self, options: ComputeOptions) -> tuple[Callable[[int], float], float, int]:
