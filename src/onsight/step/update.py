@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -74,40 +75,19 @@ FirstStepCheck = Callable[
 ]
 
 
+@dataclass
 class Update:
-    """Seeds the generators, augments a batch, makes a step and updates the moving average.
+    """Seeds the generators, augments a batch, makes a step and updates the moving average."""
 
-    Args:
-        config: The seed, the schedule and whether batch norm keeps its statistics.
-        augmentation: Changes and mixes the images.
-        normalization: Applied to the augmented images.
-        classes: Their number.
-        average: The moving average, if there is one.
-        first_check: Checks the first step of this process.
-
-    Attributes:
-        done: Updates made so far.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        step: Step,
-        augmentation: Augmentation,
-        normalization: Normalization,
-        classes: int,
-        average: MovingAverage | None,
-        first_check: FirstStepCheck | None = None,
-    ) -> None:
-        self.config = config
-        self.step = step
-        self.augmentation = augmentation
-        self.normalization = normalization
-        self.classes = classes
-        self.average = average
-        self.first_check = first_check
-        self.done = 0
-        self.chunk: _AugmentedChunk | None = None
+    config: Config  # the seed, the schedule and whether batch norm keeps its statistics
+    step: Step
+    augmentation: Augmentation  # changes and mixes the images
+    normalization: Normalization  # applied to the augmented images
+    classes: int  # their number
+    average: MovingAverage | None  # moving average, if there is one
+    first_check: FirstStepCheck | None = None  # of this process
+    done: int = field(default=0, init=False)  # updates made so far
+    chunk: _AugmentedChunk | None = field(default=None, init=False)
 
     def set_learning_rate(self, position: int, total_steps: int) -> None:
         """Set the learning rate of a step at a position of the schedule."""

@@ -1,6 +1,7 @@
 """Callbacks of training: the console, metrics.jsonl and loggers."""
 
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from onsight.evaluation.results import EpochRow
@@ -11,35 +12,19 @@ from onsight.training.loggers.loggers import Loggers
 from onsight.training.progress import Progress, format_epoch, write_metrics
 
 
+@dataclass
 class Listener(StepListener):
-    """Shows training on the console, and logs it to metrics.jsonl and the loggers.
+    """Shows training on the console, and logs it to metrics.jsonl and the loggers."""
 
-    Args:
-        folder: The run folder, for metrics.jsonl; None on ranks that do not write it.
-        loggers: The run's loggers; none are open on those ranks.
-        decisions: Records the steps at which memory ran out.
-        epochs: The number of epochs; 0 if unknown.
-        line_steps: Steps between two loss lines; 0 for no lines.
-    """
-
-    def __init__(
-        self,
-        reporter: Reporter,
-        folder: Path | None,
-        loggers: Loggers,
-        decisions: Decisions,
-        epochs: int,
-        line_steps: int,
-    ) -> None:
-        self.reporter = reporter
-        self.folder = folder
-        self.loggers = loggers
-        self.decisions = decisions
-        self.epochs = epochs
-        self.line_steps = line_steps
-        self.progress = Progress()
-        self._bar: Bar | None = None
-        self._open = ExitStack()
+    reporter: Reporter
+    folder: Path | None  # run folder, for metrics.jsonl; None on ranks that do not write it
+    loggers: Loggers  # of the run; none are open on those ranks
+    decisions: Decisions  # on record: the steps at which memory ran out
+    epochs: int  # number of epochs; 0 if unknown
+    line_steps: int  # between two loss lines; 0 for no lines
+    progress: Progress = field(default_factory=Progress, init=False)
+    _bar: Bar | None = field(default=None, init=False)
+    _open: ExitStack = field(default_factory=ExitStack, init=False)
 
     def training_started(self, progress: Progress) -> None:
         """Log the rows of earlier epochs; the trainer goes on to update the progress in place."""

@@ -4,6 +4,7 @@ import os
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 from onsight.errors import ConfigError, OutputError
@@ -159,12 +160,8 @@ def share_folder(path: Path) -> RunFolder:
 def choose_run_folder(data: str) -> Path:
     """Return the first unused path of runs/NAME, runs/NAME-2 and so on, named after the data."""
     name = Path(data).resolve().name.partition(".")[0] or "run"
-    number = 1
-    while True:
-        path = Path("runs") / (name if number == 1 else f"{name}-{number}")
-        if not path.exists():
-            return path
-        number += 1
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(path for path in map(Path("runs").joinpath, names) if not path.exists())
 
 
 def lock_folder(path: Path) -> int:
