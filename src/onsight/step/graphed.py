@@ -276,8 +276,11 @@ class GraphedStep(Step):
         groups = self.optimizer.param_groups
         learning_rates = [group["lr"] for group in groups]
         try:
+            stream = (
+                self.replica.stream if self.replica else module_of(self.device).Stream(self.device)
+            )
             self.recording = Recording(
-                self.waiting, groups, self.device, self._record_step, self._variant, self._stream()
+                self.waiting, groups, self.device, self._record_step, self._variant, stream
             )
             self.world.recordings.add(self.recording)
         except RuntimeError as error:  # torch raises it for many reasons
@@ -292,9 +295,6 @@ class GraphedStep(Step):
             if self.replica:
                 self.replica.rewrap()
             release_cached_memory(self.device)
-
-    def _stream(self) -> Any:
-        return self.replica.stream if self.replica else module_of(self.device).Stream(self.device)
 
     def _record_step(
         self,
