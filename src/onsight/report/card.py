@@ -34,15 +34,6 @@ class FolderNote:
     timm: bool  # whether timm can load it
 
 
-@dataclass(frozen=True)
-class CardFigure:
-    """A row of the card's table of figures."""
-
-    name: str
-    value: str
-    interval: str  # empty if it has none
-
-
 def write_card(
     subject: CardSubject, path: Path, license_name: str | None, folder: FolderNote | None = None
 ) -> Path:
@@ -149,7 +140,8 @@ def _data_sentence(subject: CardSubject) -> str:
     return f"{sentence}. {learning_curve_sentence(curve)}" if curve else f"{sentence}."
 
 
-def _figures(results: Results) -> Iterator[CardFigure]:
+def _figures(results: Results) -> Iterator[tuple[str, str, str]]:
+    """Yield each figure's name, its value and its interval, empty if it has none."""
     values: dict[str, Any] = dict(results)
     for name, key in (
         ("accuracy", "accuracy"),
@@ -159,10 +151,9 @@ def _figures(results: Results) -> Iterator[CardFigure]:
     ):
         if values.get(key) is not None:
             low, high = percent(values.get(f"{key}_low")), percent(values.get(f"{key}_high"))
-            yield CardFigure(name, percent(values[key]), f"{low} to {high}")
+            yield name, percent(values[key]), f"{low} to {high}"
     if values.get("expected_calibration_error") is not None:
-        error = percent(values["expected_calibration_error"])
-        yield CardFigure("expected calibration error", error, "")
+        yield "expected calibration error", percent(values["expected_calibration_error"]), ""
 
 
 def _calibration_text(results: Results) -> str:

@@ -240,20 +240,10 @@ def _find_overfitting(epochs: list[EpochRow]) -> EpochRow | None:
     return row if losses[-1][0] > 1.05 * lowest else None
 
 
-@dataclass(frozen=True)
-class LearningCurveFigure:
-    """The expected benefit of more training images."""
-
-    svg: str
-    sentence: str
-
-
-def learning_curve_figure(results: Results) -> LearningCurveFigure | None:
-    """Draw the learning curve, or return None if none was measured."""
+def learning_curve_figure(results: Results) -> tuple[str, str] | None:
+    """Return a sentence and an SVG on the benefit of more images, or None if it is not known."""
     curve = results.get("learning_curve")
-    if not curve:
-        return None
-    return LearningCurveFigure(figures.learning_curve(curve), learning_curve_sentence(curve))
+    return (learning_curve_sentence(curve), figures.learning_curve(curve)) if curve else None
 
 
 # --- Calibration ---
@@ -310,21 +300,15 @@ def mean_confidence(results: Results) -> MeanConfidence | None:
 # --- Time ---
 
 
-@dataclass(frozen=True)
-class PhaseTime:
-    """Wall-clock time of a part of the run."""
+def phase_times(results: Results) -> list[tuple[str, float, float]]:
+    """Return the name, the seconds and the share of each phase, longest first.
 
-    name: str
-    seconds: float
-    share: float
-
-
-def phase_times(results: Results) -> list[PhaseTime]:
-    """Return where the time went, longest first, including what belongs to no phase."""
+    What belongs to no phase is included.
+    """
     seconds = dict(results["phases"] or {})
     total = max(sum(seconds.values()), results["seconds"] or 0.0)
     rest = total - sum(seconds.values())
     if total and rest > 0.01 * total:
         seconds["everything else"] = rest
     ranked = sorted(seconds.items(), key=lambda item: -item[1])
-    return [PhaseTime(name, value, value / total) for name, value in ranked if total]
+    return [(name, value, value / total) for name, value in ranked if total]
