@@ -98,7 +98,7 @@ class ExpectedInput:
 
     mean: tuple[float, ...]  # mean of each channel, for pixels from 0 to 1
     std: tuple[float, ...]  # standard deviation of each channel
-    size: tuple[int, int] | None = None  # size, None if unknown
+    size: tuple[int, int] | None = None  # None if unknown
     crop_share: float | None = None  # fraction of each side in a central crop, None if unknown
     interpolation: str = ""  # name of the interpolation, empty if unknown
 

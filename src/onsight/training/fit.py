@@ -64,7 +64,7 @@ class Trained:
 
     classifier: Classifier
     progress: Progress  # how far training came
-    temperature: Choice[float]  # classifier's, with its reason
+    temperature: Choice[float]  # of the classifier, with its reason
     out_of_distribution: Choice[OutOfDistributionDetector | None]  # its detector, with the reason
     seconds: dict[str, float]  # by phase
     held_out: HeldOutLogits  # its logits of validation images
@@ -78,7 +78,7 @@ class Trained:
 class Shared:
     """What all trainings of a run use: loggers, provenance and computed features."""
 
-    loggers: Loggers  # are told of every epoch
+    loggers: Loggers  # told of every epoch
     provenance: dict[str, Any]  # what model files contain about their origin
     # Computed by one training, and used by the others.
     features: SharedFeatures = field(default_factory=SharedFeatures)
@@ -171,6 +171,7 @@ def _train_layers(
 
 
 def _time_saving(trainer: Trainer) -> float:
+    """Write a checkpoint and return the seconds it took."""
     begun = time.perf_counter()
     trainer.checkpoints.save(trainer.update, trainer.progress)
     trainer.checkpoints.wait()

@@ -79,7 +79,7 @@ class FittedHead:
     validation_logits: Tensor  # head's logits of the validation images, (n, K)
     validation_labels: Tensor
     validation_features: Tensor  # their features of the last layer, (n, D)
-    training_features: Tensor  # same of the first 1,000 training images, (m, D)
+    training_features: Tensor  # those of the first 1,000 training images, (m, D)
     # A head with the same settings fitted on the validation images too, to replace the head that
     # they evaluated. None if that one is final.
     refit_head: LinearHead | HiddenHead | None = None

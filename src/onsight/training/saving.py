@@ -149,7 +149,8 @@ class Checkpoints:
     # Writes the model file of an epoch; None if epochs are not kept.
     write_epoch: Callable[[Classifier, EpochRow], None] | None = None
     saved_at: float = field(default_factory=time.monotonic, init=False)
-    last_is_valid: bool = field(default=False, init=False)  # else it replaces no previous one
+    # A damaged last checkpoint must not replace the previous one.
+    last_is_valid: bool = field(default=False, init=False)
 
     def read(self) -> Checkpoint | None:
         """Read the last checkpoint or, if that is damaged, the one before it.
