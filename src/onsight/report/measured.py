@@ -90,30 +90,11 @@ class Confusions:
 
 
 @dataclass(frozen=True)
-class MatrixCell:
-    """A cell of the confusion matrix."""
-
-    count: int
-    share: float  # fraction of the row's images
-    strength: float  # intensity of the colour, 0 to 1
-    correct: bool
-
-
-@dataclass(frozen=True)
-class MatrixRow:
-    """The predictions for the images of one class."""
-
-    name: str
-    images: int
-    cells: list[MatrixCell]
-
-
-@dataclass(frozen=True)
 class Matrix:
     """The confusion matrix as table rows, or as an SVG, or neither for too many classes."""
 
     names: list[str]
-    rows: list[MatrixRow] = field(default_factory=list)
+    rows: list[list[int]] = field(default_factory=list)
     svg: str = ""
 
     @property
@@ -152,15 +133,7 @@ def confusion_matrix(
         return None
     names = [row["name"] for row in classes]
     if len(names) <= _MAX_TABLE_CLASSES:
-        rows = [
-            MatrixRow(
-                names[i],
-                sum(counts),
-                [_matrix_cell(count, sum(counts), i == j) for j, count in enumerate(counts)],
-            )
-            for i, counts in enumerate(confusion)
-        ]
-        return Matrix(names, rows=rows)
+        return Matrix(names, rows=confusion)
     if len(names) <= _MAX_IMAGE_CLASSES:
         return Matrix(names, svg=figures.confusion_image(confusion, names))
     return Matrix(names)
@@ -175,12 +148,6 @@ def _count_in_matrix(confusion: list[list[int]], names: list[str]) -> dict[tuple
 def _count_in_predictions(predictions: list[Row]) -> Counter[tuple[str, str]]:
     labels = ((row["label"], row["predicted"]) for row in predictions)
     return Counter((a, b) for a, b in labels if a is not None and b is not None and a != b)
-
-
-def _matrix_cell(count: int, total: int, correct: bool) -> MatrixCell:
-    share = count / total if total else 0.0
-    # Mistakes are rare: their square root makes 1% visible beside 90%.
-    return MatrixCell(count, share, share if correct else share**0.5, correct)
 
 
 # --- Epochs ---
