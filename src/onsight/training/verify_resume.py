@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -168,10 +168,14 @@ _MAX_KILL_DELAY_SECONDS = 0.02
 
 def _train_to_end(arguments: list[str]) -> None:
     """Run `onsight train`. Raises OnsightError with its error message if it fails."""
-    command = [*child_command("onsight"), "train", *arguments]
-    quiet = subprocess.DEVNULL
-    run = subprocess.run(command, stdin=quiet, stdout=quiet, stderr=subprocess.PIPE, check=False)
-    _check_exit_code(run.returncode, run.stderr)
+    with tempfile.TemporaryFile() as stderr:
+        process = _start(arguments, stderr)
+        try:
+            exit_code = process.wait()
+        finally:
+            process.kill()
+            process.wait()
+        _check_exit_code(exit_code, stderr)
 
 
 def _train_until(arguments: list[str], folder: Path, target: Position, rng: random.Random) -> bool:
@@ -184,10 +188,8 @@ def _train_until(arguments: list[str], folder: Path, target: Position, rng: rand
         OnsightError: The run failed.
     """
     checkpoint = folder / "checkpoints" / "last.safetensors"
-    command = [*child_command("onsight"), "train", *arguments]
-    quiet = subprocess.DEVNULL
     with tempfile.TemporaryFile() as stderr:
-        process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=stderr)
+        process = _start(arguments, stderr)
         try:
             while process.poll() is None and _read_position(checkpoint) < target:
                 time.sleep(_POLL_SECONDS)
@@ -196,8 +198,7 @@ def _train_until(arguments: list[str], folder: Path, target: Position, rng: rand
             process.kill()
             exit_code = process.wait()
         if exit_code != -signal.SIGKILL:
-            stderr.seek(0)
-            _check_exit_code(exit_code, stderr.read())
+            _check_exit_code(exit_code, stderr)
     return exit_code == -signal.SIGKILL
 
 
@@ -212,10 +213,20 @@ def _read_position(checkpoint: Path) -> Position:
     return Position(progress["epoch"], progress["step"])
 
 
-def _check_exit_code(code: int, stderr: bytes) -> None:
+def _start(arguments: list[str], stderr: BinaryIO) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*child_command("onsight"), "train", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+    )
+
+
+def _check_exit_code(code: int, stderr: BinaryIO) -> None:
     """Raise OnsightError, or UserError for exit code 2, if a run failed."""
     if code:
-        text = stderr.decode(errors="replace")
+        stderr.seek(0)
+        text = stderr.read().decode(errors="replace")
         message = text.rpartition("error: ")[2].strip() or f"it ended with exit code {code}"
         error_type = UserError if code == 2 else OnsightError
         raise error_type(f"the run to be verified failed: {message}")
