@@ -202,7 +202,7 @@ RELIABILITY = [
     ),
     Bug(
         "onsight/training/checkpoint.py",
-        'average.model.load_state_dict(_under("average", self.tensors))',
+        'average.model.load_state_dict(take_under("average.", self.tensors))',
         "pass",
         f"{_RUN} -k stopped_at_any_step",
     ),

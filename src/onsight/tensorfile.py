@@ -5,6 +5,7 @@ characters zeroed. safetensors checks the structure; the digest covers every bit
 """
 
 import json
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -51,6 +52,20 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise DamagedFile(f"cannot read {path}: it does not fit into memory") from error
     except Exception as error:  # the safetensors parser raises many types, with one meaning here
         raise DamagedFile(f"{path} is damaged or not an Onsight file: {error}") from error
+
+
+def put_under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors with a prefix before their names, to store them beside others."""
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
+
+
+def take_under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names have a prefix, without it."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
 
 
 def _read_verified(path: Path) -> tuple[bytes, dict[str, Any]]:

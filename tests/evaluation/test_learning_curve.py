@@ -5,17 +5,22 @@ import json
 import numpy as np
 import pytest
 
-from onsight.evaluation.learning_curve import TrainingSize, fit_learning_curve
+from onsight.evaluation.learning_curve import fit_learning_curve
+from onsight.features.choose_head import LearningCurvePoint
 
 SIZES = (100, 200, 400, 800)
 
 
+def point(images, correct, evaluated):
+    return LearningCurvePoint(images, round(correct), evaluated)
+
+
 def draw(error, images, rng, sizes=SIZES):
-    return [TrainingSize(n, 1 - rng.binomial(images, error(n)) / images, images) for n in sizes]
+    return [point(n, images - rng.binomial(images, error(n)), images) for n in sizes]
 
 
 def exact(error, sizes=SIZES):
-    return [TrainingSize(n, 1 - error(n), 10**9) for n in sizes]
+    return [point(n, (1 - error(n)) * 10**9, 10**9) for n in sizes]
 
 
 def test_an_exact_power_law_is_found():
@@ -23,7 +28,7 @@ def test_an_exact_power_law_is_found():
     assert curve["exponent"] == pytest.approx(0.35, abs=1e-4)
     assert curve["factor"] == pytest.approx(2, rel=1e-3)
     assert curve["gain"] == pytest.approx(2 * (800**-0.35 - 1600**-0.35), rel=1e-4)
-    assert [point["train_images"] for point in curve["points"]] == list(SIZES)
+    assert [row["train_images"] for row in curve["points"]] == list(SIZES)
     json.dumps(curve)
 
 
@@ -32,7 +37,7 @@ def test_the_fit_is_scipys_weighted_least_squares():
 
     rng = np.random.default_rng(3)
     points = draw(lambda n: 2 * n**-0.35, 500, rng)
-    errors = np.array([(round((1 - p.accuracy) * 500) + 0.5) / 501 for p in points])
+    errors = np.array([(500 - p.correct + 0.5) / 501 for p in points])
     line, _ = curve_fit(
         lambda x, height, slope: height + slope * x,
         np.log(SIZES),
@@ -72,9 +77,9 @@ def test_points_that_do_not_follow_a_power_law_give_no_estimate():
     assert fit_learning_curve([]) is None
     assert fit_learning_curve(law[:2]) is None
     assert fit_learning_curve(exact(lambda n: 2 * n**-0.35, (100, 150, 200))) is None
-    assert fit_learning_curve([TrainingSize(n, 0.8, 0) for n in SIZES]) is None
+    assert fit_learning_curve([point(n, 0, 0) for n in SIZES]) is None
     jagged = [
-        TrainingSize(n, accuracy, 1000)
+        point(n, accuracy * 1000, 1000)
         for n, accuracy in zip(SIZES, (0.5, 0.9, 0.5, 0.9), strict=True)
     ]
     assert fit_learning_curve(jagged) is None
@@ -88,6 +93,6 @@ def test_twice_the_images_at_most_halve_the_error():
 
 
 def test_no_mistakes_do_not_mean_an_error_of_zero():
-    points = [TrainingSize(n, a, 200) for n, a in zip(SIZES, (0.9, 0.95, 0.99, 1.0), strict=True)]
+    points = [point(n, a * 200, 200) for n, a in zip(SIZES, (0.9, 0.95, 0.99, 1.0), strict=True)]
     curve = fit_learning_curve(points)
     assert curve is None or 0 <= curve["gain_low"] <= curve["gain"] <= curve["gain_high"] < 0.02

@@ -53,18 +53,18 @@ def test_the_newest_run_that_finished_before_is_compared(trained, tmp_path):
     n = mistake(before, 6)
     mistake(run, 0)
     found = compare_with_previous_run(run)
-    assert found.name == "before"
-    assert found.images == n
+    assert found["name"] == "before"
+    assert found["images"] == n
     p = binomtest(0, 6).pvalue
-    assert f"p = {p:.2g}" in found.sentence
-    assert found.sentence.startswith(f"run is {600 / n:.1f} points above before (95% CI")
-    assert found.counts == f"both correct {n - 6}, only run 6, only before 0, neither 0"
-    assert found.command == f"onsight compare {before} {run}"
+    assert f"p = {p:.2g}" in found["sentence"]
+    assert found["sentence"].startswith(f"run is {600 / n:.1f} points above before (95% CI")
+    assert found["counts"] == f"both correct {n - 6}, only run 6, only before 0, neither 0"
+    assert found["command"] == f"onsight compare {before} {run}"
     assert compare_with_previous_run(tmp_path / "older") is None
 
     page = write_report(run).read_text()
     assert 'id="previous"' in page
-    assert found.counts in page
+    assert found["counts"] in page
     assert 'id="previous"' not in write_report(tmp_path / "older").read_text()
 
 
@@ -72,7 +72,7 @@ def test_the_current_folder_has_neighbours_too(trained, tmp_path, monkeypatch):
     put(trained, tmp_path / "before", 2000)
     put(trained, tmp_path / "run", 3000)
     monkeypatch.chdir(tmp_path / "run")
-    assert compare_with_previous_run(Path()).name == "before"
+    assert compare_with_previous_run(Path())["name"] == "before"
 
 
 @pytest.mark.parametrize("damage", ["model.safetensors", "predictions.csv", "results.json"])

@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from onsight.errors import OutputError
-from onsight.report.page import PlanRow, plan_rows, read_accumulated, write_report
-from onsight.report.run_files import drop_damaged
+from onsight.report.page import PlanRow, plan_rows, write_report
+from onsight.report.run_files import drop_damaged, read_decisions
 from onsight.text import percent
 
 HOSTILE = "<script>alert(1)</script>"
@@ -593,9 +593,9 @@ def test_memory_that_ran_out_in_training_is_a_row_of_the_plan(tmp_path):
         '{"decision": "accumulate from epoch 3, st',
     ]
     (run / "decisions.jsonl").write_text("\n".join(lines))
-    accumulated = read_accumulated(run / "decisions.jsonl")
+    decisions = read_decisions(run)
     reason = "memory ran out in training: from epoch 2, step 0"
-    assert plan_rows({"ranks": {"value": 1, "reason": "one process"}}, accumulated) == [
+    assert plan_rows({"ranks": {"value": 1, "reason": "one process"}}, decisions) == [
         PlanRow("ranks", 1, "one process"),
         PlanRow("accumulate", 4, reason),
     ]

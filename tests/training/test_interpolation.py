@@ -21,8 +21,9 @@ from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import members as running
 from onsight.training import trainer
+from onsight.training.checkpoint import save_weights
 from onsight.training.decisions import read_decisions
-from onsight.training.interpolation import FRACTIONS, Interpolation, interpolate
+from onsight.training.interpolation import FRACTIONS, interpolate, load_interpolated
 from onsight.tune.fit_epochs import Estimates
 
 QUICK = {"model": "test_resnet", "image_size": 16, "threads": 1, "reporter": SilentReporter()}
@@ -54,13 +55,11 @@ def test_the_ends_of_the_line_are_exact():
 
 
 def test_a_network_gets_its_own_weights_back(tmp_path):
-    interpolation = Interpolation(tmp_path / "start.safetensors")
-    assert not interpolation.has_start
-    interpolation.save_start(make_net(0))
+    save_weights(tmp_path / "start.safetensors", make_net(0))
     net = make_net(1)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     seen = []
-    for share in interpolation.load_each(net, FRACTIONS):
+    for share in load_interpolated(net, tmp_path / "start.safetensors", FRACTIONS):
         seen.append(share)
         assert not torch.equal(net[0].weight, before["0.weight"])
     assert tuple(seen) == FRACTIONS

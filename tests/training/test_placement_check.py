@@ -17,7 +17,7 @@ from onsight.ranks import world
 from onsight.report.console import Reporter, SilentReporter
 from onsight.step import build
 from onsight.training import placement_check
-from onsight.training.placement_check import PlacementCheck
+from onsight.training.placement_check import checking_placement
 
 FAST = {"epochs": 2, "batch_size": 16, "threads": 1, "model": "lenet", "image_size": "16"}
 ALL_KINDS = ["parameter", "loss weight", "optimizer state", "copy of the model", "batch"]
@@ -212,7 +212,11 @@ def test_a_problem_on_one_rank_is_raised_on_every_rank(tmp_path):
         )
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         step = SimpleNamespace(model=net, loss=None, optimizer=optimizer, world=shared)
-        check = PlacementCheck(SimpleNamespace(path=tmp_path), SilentReporter())
-        with pytest.raises(PlacementError, match=r"^rank 1: b is on cpu, but\. Write: model = "):
-            check.check(step, None, (torch.ones(1, 2), torch.zeros(1)))
+        batch = torch.ones(1, 2), torch.zeros(1)
+        folder = SimpleNamespace(path=tmp_path)
+        with (
+            pytest.raises(PlacementError, match=r"^rank 1: b is on cpu, but\. Write: model = "),
+            checking_placement(folder, SilentReporter(), step, None, batch),
+        ):
+            pass
     assert entries_of(tmp_path) == entries

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from onsight.evaluation.results import LearningCurve, LearningCurveRow
 from onsight.evaluation.statistics import Z_95, wilson
+from onsight.features.choose_head import LearningCurvePoint
 
 _MIN_POINTS = 3
 _MIN_RANGE = 3.0  # ratio of the largest to the smallest number of training images
@@ -19,21 +20,7 @@ _FLOORS = 50  # irreducible errors to try
 _CHI_SQUARED_95 = 3.84  # 95% quantile for one degree of freedom
 
 
-class TrainingSize(NamedTuple):
-    """The accuracy of a training run.
-
-    Attributes:
-        train_images: Images that it was trained on.
-        accuracy: Its accuracy, from 0 to 1.
-        images: Images that it was evaluated on.
-    """
-
-    train_images: int
-    accuracy: float
-    images: int
-
-
-def fit_learning_curve(runs: Sequence[TrainingSize]) -> LearningCurve | None:
+def fit_learning_curve(runs: Sequence[LearningCurvePoint]) -> LearningCurve | None:
     """Estimate the accuracy with twice the images.
 
     error = factor * n ** -exponent is fitted to the logarithms by least squares, weighted by their
@@ -43,13 +30,14 @@ def fit_learning_curve(runs: Sequence[TrainingSize]) -> LearningCurve | None:
         The curve, or None if there are fewer than 3 sizes, if they differ by less than a factor of
         3, if the errors do not follow a power law, or if they do not clearly decrease.
     """
-    points = sorted(point for point in runs if point.train_images > 0 and point.images > 0)
-    sizes = [point.train_images for point in points]
+    points = sorted(point for point in runs if point.images > 0 and point.evaluated > 0)
+    sizes = [point.images for point in points]
     if len(set(sizes)) < _MIN_POINTS or sizes[-1] < _MIN_RANGE * sizes[0]:
         return None
     # Half a mistake is added, so that the logarithm is finite even without mistakes.
-    errors = np.array([(_count_mistakes(point) + 0.5) / (point.images + 1) for point in points])
-    variances = errors * (1 - errors) / [point.images for point in points]
+    mistakes, evaluated = np.array([(n - correct, n) for _, correct, n in points]).T
+    errors = (mistakes + 0.5) / (evaluated + 1)
+    variances = errors * (1 - errors) / evaluated
     law = _fit(np.array(sizes), errors, variances)
     if law.misfit > _MAX_MISFIT or law.exponent <= Z_95 * law.covariance[1, 1] ** 0.5:
         return None
@@ -67,21 +55,13 @@ def fit_learning_curve(runs: Sequence[TrainingSize]) -> LearningCurve | None:
 
 @dataclass(frozen=True)
 class _PowerLaw:
-    """A fitted power law.
+    """A fitted power law."""
 
-    Attributes:
-        error: The error with the largest number of training images.
-        exponent: The exponent, from 0 to 1.
-        covariance: Of the logarithm of that error and the slope, (2, 2).
-        chi_squared: Of the residuals.
-        misfit: chi_squared per degree of freedom.
-    """
-
-    error: float
-    exponent: float
-    covariance: NDArray[np.floating[Any]]
-    chi_squared: float
-    misfit: float
+    error: float  # error with the largest number of training images
+    exponent: float  # exponent, from 0 to 1
+    covariance: NDArray[np.floating[Any]]  # of the logarithm of that error and the slope, (2, 2)
+    chi_squared: float  # of the residuals
+    misfit: float  # chi_squared per degree of freedom
 
     @property
     def gain(self) -> float:
@@ -121,16 +101,12 @@ def _min_gain_with_floor(
     return min(law.gain for law in laws if law.chi_squared <= max_chi_squared)
 
 
-def _count_mistakes(point: TrainingSize) -> int:
-    return round((1 - point.accuracy) * point.images)
-
-
-def _make_row(point: TrainingSize) -> LearningCurveRow:
-    low, high = wilson(point.images - _count_mistakes(point), point.images)
+def _make_row(point: LearningCurvePoint) -> LearningCurveRow:
+    low, high = wilson(point.correct, point.evaluated)
     return LearningCurveRow(
-        train_images=point.train_images,
-        images=point.images,
-        accuracy=point.accuracy,
+        train_images=point.images,
+        images=point.evaluated,
+        accuracy=point.correct / point.evaluated,
         accuracy_low=low,
         accuracy_high=high,
     )

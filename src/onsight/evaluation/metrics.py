@@ -34,14 +34,11 @@ def compute_metrics(table: PredictionTable, classes: Sequence[str], z: float = Z
     """Compute all metrics. Proportions of no images are None.
 
     Args:
-        table: The predictions.
-        classes: The names of the classes.
         z: The two-sided normal quantile of the intervals' level, 95% by default.
     """
     images = len(table)
-    correct = int((table.labels == table.predicted).sum())
     results: dict[str, Any] = {"images": images}
-    results |= proportion_with_interval("accuracy", correct, images, z)
+    results |= accuracy_with_interval(table, z=z)
     results |= _balanced_accuracy(table, len(classes), z)
     results["loss"] = float(table.losses.sum(dtype=np.float64)) / images if images else None
     if len(classes) > 5:
@@ -64,13 +61,18 @@ def tta_results(table: PredictionTable, tta: str, z: float = Z_95) -> TtaResult:
     """Return the accuracy with test-time augmentation.
 
     Args:
-        table: The predictions made with it.
-        tta: The name of the augmentation.
         z: The two-sided normal quantile of the interval's level, 95% by default.
     """
-    correct = int((table.labels == table.predicted).sum())
-    accuracy = proportion_with_interval("tta_accuracy", correct, len(table), z)
+    accuracy = accuracy_with_interval(table, "tta_accuracy", z)
     return cast(TtaResult, {"tta": tta, "tta_images": len(table), **accuracy})
+
+
+def accuracy_with_interval(
+    table: PredictionTable, name: str = "accuracy", z: float = Z_95
+) -> dict[str, float | None]:
+    """Return the accuracy, as `proportion_with_interval` does."""
+    correct = int((table.labels == table.predicted).sum())
+    return proportion_with_interval(name, correct, len(table), z)
 
 
 def proportion_with_interval(
@@ -79,8 +81,6 @@ def proportion_with_interval(
     """Return a proportion and its confidence interval as `name`, `name_low` and `name_high`.
 
     Args:
-        name: The name of the proportion.
-        successes: The numerator.
         count: The denominator. If it is 0, the values are None.
         z: The two-sided normal quantile of the interval's level, 95% by default.
     """
@@ -135,7 +135,6 @@ def find_confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> l
 
     Args:
         confusion: Counts (K, K), whose rows are labels.
-        names: The names of the classes.
     """
     classes, mistakes = len(names), int(confusion.sum() - confusion.trace())
     all_pairs = classes * (classes - 1) // 2

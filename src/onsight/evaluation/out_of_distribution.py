@@ -60,7 +60,6 @@ def set_threshold(detector: OutOfDistributionDetector, scores: Tensor) -> OutOfD
     fewer than 99 scores, it is the largest one, and the probability is at most 1 / (m + 1).
 
     Args:
-        detector: The detector.
         scores: Scores of held-out images, (m,).
     """
     count = len(scores)
@@ -109,7 +108,6 @@ def pool_folds(
     """Set the threshold on the images of all folds, and test it on each fold.
 
     Args:
-        detector: The detector.
         scores: The score of each image by a model that was not trained on it, (n,).
         folds: The fold of each image, (n,).
 
@@ -130,7 +128,6 @@ def detector_results(
     """Return the threshold and the proportion of flagged images.
 
     Args:
-        detector: The detector.
         flagged: True for flagged images, (n,). The threshold was not set on any of them.
     """
     proportion = proportion_with_interval("flagged", int(flagged.sum()), len(flagged))

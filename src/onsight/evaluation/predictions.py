@@ -33,30 +33,19 @@ def evaluation_batch_size(device: torch.device, size: tuple[int, int]) -> int:
 
 @dataclass(frozen=True)
 class PredictionTable:
-    """The predictions of images, as columns (n,).
+    """The predictions of images, as columns (n,)."""
 
-    Attributes:
-        ids: Image numbers.
-        labels: Labels.
-        predicted: Predicted classes.
-        confidence: Probabilities of the predicted classes.
-        losses: Cross-entropy losses.
-        in_top5: True if the label is among the 5 most probable classes; all False for 5 classes or
-            fewer.
-        raw_confidence: Confidence before temperature scaling.
-        out_of_distribution: Out-of-distribution scores, NaN if the model has no detector.
-        logits: Logits before temperature scaling, (n, K).
-    """
-
-    ids: NDArray[np.int64]
+    ids: NDArray[np.int64]  # image numbers
     labels: NDArray[np.int64]
     predicted: NDArray[np.int64]
-    confidence: NDArray[np.float32]
-    losses: NDArray[np.float32]
+    confidence: NDArray[np.float32]  # probabilities of the predicted classes
+    losses: NDArray[np.float32]  # cross-entropy losses
+    # True if the label is among the 5 most probable classes; all False for 5 classes or fewer.
     in_top5: NDArray[np.bool_]
-    raw_confidence: NDArray[np.float32]
+    raw_confidence: NDArray[np.float32]  # confidence before temperature scaling
+    # Out-of-distribution scores, NaN if the model has no detector.
     out_of_distribution: NDArray[np.float32]
-    logits: NDArray[np.float32]
+    logits: NDArray[np.float32]  # logits before temperature scaling, (n, K)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -72,17 +61,11 @@ def concatenate_tables(tables: Sequence[PredictionTable]) -> PredictionTable:
 
 @dataclass(frozen=True)
 class HeldOutLogits:
-    """The logits of images that a network has not learned from.
+    """The logits of images that a network has not learned from."""
 
-    Attributes:
-        ids: Image numbers, int64 (n,).
-        logits: Logits before temperature scaling, (n, K).
-        labels: Labels, int64 (n,).
-    """
-
-    ids: Tensor
-    logits: Tensor
-    labels: Tensor
+    ids: Tensor  # image numbers, int64 (n,)
+    logits: Tensor  # logits before temperature scaling, (n, K)
+    labels: Tensor  # labels, int64 (n,)
 
     def take(self, rows: Tensor) -> "HeldOutLogits":
         """Return some rows, by position or as flags."""
@@ -110,8 +93,6 @@ def evaluate_batches(
 
     Args:
         forward: Maps uint8 (B, H, W, C) to logits (B, K) that are divided by the temperature.
-        batches: The images.
-        temperature: The temperature.
     """
     parts = [
         _evaluate_batch(forward(batch.images).float(), batch.labels, batch.ids, temperature)
@@ -124,7 +105,6 @@ def evaluate_batches(
 def _evaluate_batch(
     logits: Tensor, labels: Tensor, ids: Tensor, temperature: float
 ) -> tuple[Tensor, ...]:
-    """Return the columns of a PredictionTable for a batch."""
     labels = labels.to(logits.device)
     probabilities = logits.softmax(dim=1)
     confidence, predicted = probabilities.max(dim=1)

@@ -14,7 +14,6 @@ def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
     """Return the confidence interval of a binomial proportion (E. B. Wilson, JASA 22, 1927).
 
     Args:
-        successes: The numerator.
         count: The denominator. If it is 0, the interval is (0, 1).
         z: The two-sided normal quantile of the level, 95% by default.
     """
@@ -64,19 +63,12 @@ def fold_interval_ratio(folds: int) -> float:
 
 
 class PairedCounts(NamedTuple):
-    """Counts of images by which of two classifiers was correct.
+    """Counts of images by which of two classifiers was correct."""
 
-    Attributes:
-        both_right: Images that both classified correctly.
-        only_first: Images that only the first classified correctly.
-        only_second: Images that only the second classified correctly.
-        both_wrong: Images that neither classified correctly.
-    """
-
-    both_right: int
-    only_first: int
-    only_second: int
-    both_wrong: int
+    both_right: int  # images that both classified correctly
+    only_first: int  # images that only the first classified correctly
+    only_second: int  # images that only the second classified correctly
+    both_wrong: int  # images that neither classified correctly
 
     @classmethod
     def of(cls, first: NDArray[np.bool_], second: NDArray[np.bool_]) -> "PairedCounts":

@@ -109,8 +109,11 @@ def export(
             program = as_program(build_classifier(file, cpu, module), file.format, with_scores)
             form.write(program, model_facts(file, with_scores), path)
         if int8:
+            from onsight.export.int8 import write_int8
+
             calibration = read_calibration_images(predictor, held_out, cache, reporter)
-            _quantize(path, calibration, reporter)
+            reporter.say(f"int8: scales measured on {len(calibration):,} training images")
+            write_int8(path, calibration, path)
         proof = _prove(predictor, form.run(path), held_out, reporter)
         if int8:
             check_loss(proof, max_loss)
@@ -119,7 +122,10 @@ def export(
         facts = {
             "format": to,
             "precision": "int8" if int8 else "fp32",
-            **_file_facts(path, list_model_files(Path(model))[0]),
+            "file": path.name,
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "model_bytes": list_model_files(Path(model))[0].stat().st_size,
             **({"member": member} if member else {}),
             **_network_facts(file),
             "data": on or file.provenance["data"],
@@ -209,24 +215,6 @@ def _in_fp32(file: ModelFile | BlendFile, reporter: Reporter) -> ModelFile | Ble
     precision = joined(sorted(others))
     reporter.warn(f"the model computes in {precision}; the export and its proof are in fp32")
     return file.in_fp32()
-
-
-def _file_facts(path: Path, model: Path) -> dict[str, Any]:
-    """Return the name, size and digest of the exported file, and the size of the model file."""
-    return {
-        "file": path.name,
-        "bytes": path.stat().st_size,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "model_bytes": model.stat().st_size,
-    }
-
-
-def _quantize(path: Path, images: Pixels, reporter: Reporter) -> None:
-    """Replace a file in fp32 by one in 8 bits."""
-    from onsight.export.int8 import write_int8
-
-    reporter.say(f"int8: scales measured on {len(images):,} training images")
-    write_int8(path, images, path)
 
 
 def _prove(

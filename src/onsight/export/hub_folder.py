@@ -168,7 +168,6 @@ def _largest(values: Tensor) -> float:
 
 
 def _describe(file: ModelFile | BlendFile, timm_problem: str) -> str:
-    """Return the card's sentences about the folder."""
     if timm_problem:
         return f"timm cannot load this folder: {timm_problem}."
     grey = " Convert images to greyscale (L) first." if file.preprocessing.channels == 1 else ""

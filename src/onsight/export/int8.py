@@ -45,7 +45,8 @@ def write_int8(exported: Path, images: Pixels, path: Path) -> None:
     network stays in fp32, since softmax would amplify its rounding, and so do blending and
     shrinking, which is exact.
     """
-    facts = _read_facts(exported)
+    entries = {entry.key: entry.value for entry in onnx.load(exported).metadata_props}
+    facts: dict[str, Any] = json.loads(entries[METADATA_KEY])
     with TemporaryDirectory() as folder, exporting("onnxruntime's quantization"):
         prepared, quantized = Path(folder) / "prepared.onnx", Path(folder) / "int8.onnx"
         quant_pre_process(exported, prepared, skip_symbolic_shape=True)
@@ -63,13 +64,6 @@ def write_int8(exported: Path, images: Pixels, path: Path) -> None:
         )
         model = onnx.load(quantized)
     seal_onnx(model, {**facts, "int8": {"calibration_images": len(images)}}, path)
-
-
-def _read_facts(path: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads(
-        {entry.key: entry.value for entry in onnx.load(path).metadata_props}[METADATA_KEY]
-    )
-    return facts
 
 
 def _nodes_in_fp32(path: Path) -> list[str]:

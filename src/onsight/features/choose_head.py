@@ -36,19 +36,12 @@ Round = tuple[LabelledFeatures, LabelledFeatures]  # (images to fit, images to e
 
 @dataclass(frozen=True)
 class ChosenHead:
-    """The best settings, and their results on held-out images.
-
-    Attributes:
-        settings: The settings.
-        logits: Logits of the held-out images, (m, K).
-        labels: Labels of the held-out images, (m,).
-        method: How images were held out, in words.
-    """
+    """The best settings, and their results on held-out images."""
 
     settings: HeadSettings | HiddenSettings
-    logits: Tensor
-    labels: Tensor
-    method: str
+    logits: Tensor  # logits of the held-out images, (m, K)
+    labels: Tensor  # labels of the held-out images, (m,)
+    method: str  # how images were held out, in words
 
     @property
     def correct(self) -> int:
@@ -57,17 +50,11 @@ class ChosenHead:
 
 
 class LearningCurvePoint(NamedTuple):
-    """The result of a head that was fitted on some of the images.
+    """The result of a head that was fitted on some of the images."""
 
-    Attributes:
-        images: Images that it was fitted on.
-        correct: Evaluated images that it classified correctly.
-        evaluated: Evaluated images.
-    """
-
-    images: int
-    correct: int
-    evaluated: int
+    images: int  # images that it was fitted on
+    correct: int  # evaluated images that it classified correctly
+    evaluated: int  # evaluated images
 
 
 def choose_head(
@@ -84,9 +71,7 @@ def choose_head(
     images on.
 
     Args:
-        train: The training images.
         validation: The validation images.
-        classes: The number of classes K.
         class_weights: The weight of each class in the loss, float (K,).
         penalties: The penalties to try, from strong to weak.
     """
@@ -114,7 +99,12 @@ def split_rounds(train: LabelledFeatures, validation: LabelledFeatures) -> list[
     rounds = [(train, validation)]
     if len(validation) < _MIN_VALIDATION:
         rounds = list(_split_folds(train.join(validation)))
-    return [(_take_first_view(fitted), evaluated) for fitted, evaluated in rounds]
+    # One view suffices to compare settings. Images are numbered by digest, so the first are a
+    # random sample.
+    return [
+        (LabelledFeatures(fitted.views[:1, :_MAX_IMAGES], fitted.labels[:_MAX_IMAGES]), evaluated)
+        for fitted, evaluated in rounds
+    ]
 
 
 def measure_learning_curve(
@@ -127,8 +117,6 @@ def measure_learning_curve(
 
     Args:
         rounds: The images to fit and to evaluate.
-        settings: The settings of all heads.
-        classes: The number of classes K.
         class_weights: The weight of each class in the loss, float (K,).
     """
     points = []
@@ -194,9 +182,3 @@ def _split_folds(data: LabelledFeatures) -> Iterator[Round]:
         evaluated = fold == index
         if evaluated.any() and not evaluated.all():
             yield data.take((~evaluated).nonzero()[:, 0]), data.take(evaluated.nonzero()[:, 0])
-
-
-def _take_first_view(data: LabelledFeatures) -> LabelledFeatures:
-    # One view suffices to compare settings. Images are numbered by digest, so the first are a
-    # random sample.
-    return LabelledFeatures(data.views[:1, :_MAX_IMAGES], data.labels[:_MAX_IMAGES])

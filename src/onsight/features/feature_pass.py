@@ -55,7 +55,6 @@ def compute_features(
 
     Args:
         classifier: The network and its preprocessing.
-        batches: The images.
         view: PLAIN, or MIRRORED to flip images left to right.
         progress: Called with the number of images of each batch.
         deadline: Time on the monotonic clock at which to stop.
@@ -93,7 +92,6 @@ def logits_and_features(
 
     Args:
         classifier: Computes the logits; the features are those of its feature member.
-        images: The images.
         for_head: Return all inputs of the head, not only the features of the last layer.
 
     Raises:
@@ -156,7 +154,6 @@ class FeatureStore:
         """Return the features of a key, computing and storing them if they are missing.
 
         Args:
-            key: The key.
             compute: Returns features (m, D).
             count: The number of images. If m is smaller, because time ran out, the features are
                 not stored.
@@ -191,7 +188,6 @@ class FeatureStore:
             self._remove_oldest()
 
     def _remove_oldest(self) -> None:
-        """Remove the least recently used features above the limit."""
         assert self.folder is not None
         files = [(path, path.stat()) for path in self.folder.glob("*.safetensors")]
         room = _MAX_CACHE_BYTES

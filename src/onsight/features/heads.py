@@ -28,15 +28,10 @@ _INPUT_DROPOUT, _DROPOUT = 0.25, 0.5
 
 @dataclass(frozen=True)
 class LabelledFeatures:
-    """The features and labels that heads are fitted on.
+    """The features and labels that heads are fitted on."""
 
-    Attributes:
-        views: Features of each view of the images, float16 or float32 (V, n, D).
-        labels: Class numbers, int64 (n,).
-    """
-
-    views: Tensor
-    labels: Tensor
+    views: Tensor  # features of each view of the images, float16 or float32 (V, n, D)
+    labels: Tensor  # class numbers, int64 (n,)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -54,15 +49,10 @@ class LabelledFeatures:
 
 @dataclass(frozen=True)
 class LinearHead:
-    """A linear classifier of features: logits = features @ weight.T + bias.
+    """A linear classifier of features: logits = features @ weight.T + bias."""
 
-    Attributes:
-        weight: (K, D).
-        bias: (K,).
-    """
-
-    weight: Tensor
-    bias: Tensor
+    weight: Tensor  # (K, D)
+    bias: Tensor  # (K,)
 
     def __call__(self, features: Tensor) -> Tensor:
         """Return logits (n, K) of features (n, D)."""
@@ -82,15 +72,10 @@ def compute_logits(head: LinearHead | HiddenHead, features: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Standardization:
-    """The mean and standard deviation of each feature over the training images.
+    """The mean and standard deviation of each feature over the training images."""
 
-    Attributes:
-        mean: (D,).
-        std: (D,).
-    """
-
-    mean: Tensor
-    std: Tensor
+    mean: Tensor  # (D,)
+    std: Tensor  # (D,)
 
     @classmethod
     def of(cls, features: Tensor) -> "Standardization":
@@ -147,12 +132,9 @@ class StandardisedFeatures:
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """The settings of a linear head.
+    """The settings of a linear head."""
 
-    Attributes:
-        penalty: The factor of the squared weights in the loss. None for nearest class mean.
-    """
-
+    # The factor of the squared weights in the loss. None for nearest class mean.
     penalty: float | None
 
     def __str__(self) -> str:
@@ -166,8 +148,6 @@ class HeadSettings:
         """Fit a head for plain features.
 
         Args:
-            data: The images; all views are used.
-            classes: The number of classes K.
             class_weights: The weight of each class in the loss, float (K,).
         """
         return fit_linear(self.penalty, data, classes, class_weights)
@@ -175,13 +155,9 @@ class HeadSettings:
 
 @dataclass(frozen=True)
 class HiddenSettings:
-    """The settings of a head with a hidden layer, for classes that are not linearly separable.
+    """The settings of a head with a hidden layer, for classes that are not linearly separable."""
 
-    Attributes:
-        seed: The seed of the initial weights and of the order of the images.
-    """
-
-    seed: int
+    seed: int  # seed of the initial weights and of the order of the images
 
     def __str__(self) -> str:
         return f"one hidden layer of {_UNITS} units"
@@ -195,8 +171,6 @@ class HiddenSettings:
         seed alone.
 
         Args:
-            data: The images.
-            classes: The number of classes K.
             class_weights: The weight of each class in the loss, float (K,).
         """
         flat = data.views.flatten(0, 1)
@@ -236,11 +210,8 @@ def fit_linear(
 
     Args:
         penalty: The factor of the squared weights in the loss. None for nearest class mean.
-        data: The images; all views are used.
-        classes: The number of classes K.
         class_weights: The weight of each class in the loss, float (K,).
         start: The initial head of logistic regression, by default zeros.
-        iterations: The maximum number of iterations.
     """
     flat = data.views.flatten(0, 1)
     labels = data.labels.repeat(len(data.views))
@@ -270,10 +241,8 @@ def fit_logistic(
     Args:
         features: Blocks (m, D) of standardised features of the n images, in order.
         labels: Class numbers, int64 (n,).
-        start: The initial head.
         penalty: The factor of the squared weights.
         weights: The weight of each image, with mean 1, float (n,).
-        iterations: The maximum number of iterations.
     """
     weight, bias = start.weight.clone(), start.bias.clone()
     weight.requires_grad_(), bias.requires_grad_()
@@ -315,7 +284,6 @@ def fit_class_means(features: Iterable[Tensor], labels: Tensor, classes: int) ->
     Args:
         features: Blocks (m, D) of standardised features of the n images, in order.
         labels: Class numbers, int64 (n,).
-        classes: The number of classes K.
     """
     counts, start = torch.bincount(labels, minlength=classes), 0
     sums, squares = torch.zeros(()), torch.zeros((), dtype=torch.float64)

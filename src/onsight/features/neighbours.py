@@ -13,15 +13,10 @@ _QUERIES, _ROWS = 256, 16_384  # queries and rows per block: 16 MB of similariti
 
 
 class Neighbours(NamedTuple):
-    """The nearest images of each query, most similar first.
+    """The nearest images of each query, most similar first."""
 
-    Attributes:
-        rows: Their rows among the n images, int64 (m, k).
-        similarities: Their similarities, float32 (m, k).
-    """
-
-    rows: Tensor
-    similarities: Tensor
+    rows: Tensor  # their rows among the n images, int64 (m, k)
+    similarities: Tensor  # their similarities, float32 (m, k)
 
 
 def find_nearest(queries: Tensor, among: Tensor, count: int) -> Neighbours:

@@ -138,7 +138,6 @@ def _check_format(out: Path) -> None:
 
 
 def _warn(reporter: Reporter, rows: Sequence[Prediction], warned: int) -> None:
-    """Name the first inputs that cannot be used."""
     problems = [row for row in rows if row.problem is not None]
     for row in problems[: max(0, _MAX_WARNINGS - warned)]:
         reporter.warn(f"not used: {row.path}: {row.problem}")

@@ -137,7 +137,6 @@ def _draw_tile(
     pixels: Pixels | None,
     caption: Sequence[CanvasText],
 ) -> None:
-    """Draw an image in the middle of its square, and its caption below."""
     x, y = corner
     if pixels is not None:
         fitted = tile(pixels, cell.side)

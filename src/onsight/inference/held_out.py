@@ -1,12 +1,10 @@
 """Labelled images, divided into those that a model was trained with and the others."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from onsight.data.index import TRAIN, UNSPLIT, Index, Problem
@@ -83,8 +81,8 @@ def open_model_pack(
 def _with_model_classes(predictor: Predictor, pack: Pack) -> tuple[Pack, list[Problem]]:
     """Return the pack with the model's class numbers, and a problem per image of another class."""
     index = pack.index
-    numbers = _class_numbers(index.classes, predictor.classes)
-    labels = numbers[index.labels]
+    numbers = {name: number for number, name in enumerate(predictor.classes)}
+    labels = np.array([numbers.get(name, -1) for name in index.classes], np.int32)[index.labels]
     problems = [
         Problem(
             index.locators[int(row)],
@@ -100,9 +98,3 @@ def _with_model_classes(predictor: Predictor, pack: Pack) -> tuple[Pack, list[Pr
         )
     mapped = Index(index.locators, labels, index.splits, predictor.classes)
     return replace(pack, index=mapped), problems
-
-
-def _class_numbers(names: Sequence[str], model_classes: Sequence[str]) -> NDArray[np.int32]:
-    """Return the model's number of each class name, -1 for names that it does not have."""
-    numbers = {name: index for index, name in enumerate(model_classes)}
-    return np.array([numbers.get(name, -1) for name in names], np.int32)

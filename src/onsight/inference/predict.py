@@ -42,8 +42,6 @@ from onsight.text import duration, plural
 if TYPE_CHECKING:
     from torch import nn
 
-    from onsight.inference.heat_files import HeatFolder
-
 STDOUT = "-"
 
 _GRID_IMAGES = 64
@@ -278,7 +276,11 @@ def _write_rows(
     counts, resumed = output.counts, output.counts.images
     first_rows: list[tuple[Prediction, Input]] = []
     in_progress: deque[Input] = deque()
-    heat = _open_heat_folder(options.heat, predictor)
+    heat = None
+    if options.heat:
+        from onsight.inference.heat_files import HeatFolder  # loads torch
+
+        heat = HeatFolder(options.heat, predictor)
     started = time.monotonic()
     with reporter.bar("predict", None) as bar:
         for batch in batches(predictor, _record(output.inputs, in_progress), False):
@@ -296,14 +298,6 @@ def _write_rows(
     if heat:
         reporter.say(f"{plural(heat.count, 'heat map')} written to {options.heat}")
     return first_rows
-
-
-def _open_heat_folder(folder: Path | None, predictor: Predictor) -> "HeatFolder | None":
-    if folder is None:
-        return None
-    from onsight.inference.heat_files import HeatFolder  # loads torch
-
-    return HeatFolder(folder, predictor)
 
 
 def _record(inputs: Iterator[Input], in_progress: deque[Input]) -> Iterator[Input]:

@@ -237,9 +237,12 @@ def load(
         if member:
             raise exported_error("choosing a member")
         return Predictor(load_onnx(Path(model), device))
-    from onsight.inference.torch_runner import load_runner
+    from onsight.hardware.devices import choose_device
+    from onsight.inference.torch_runner import TorchRunner
+    from onsight.models.file import load_model_file
 
-    return Predictor(load_runner(model, device, module, member))
+    file = load_model_file(model, member)
+    return Predictor(TorchRunner(file, choose_device(device).value, module))
 
 
 def list_model_files(model: Path) -> list[Path]:

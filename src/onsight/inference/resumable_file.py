@@ -140,7 +140,8 @@ class ResumableFile(Sink):
         counts = RowCounts()
         if exists(self._job_path):
             _check_same_job(self._path, self._job)
-        if not exists(self._job_path) or self._read_head() != self._format.head:
+        head = self._format.head
+        if not exists(self._job_path) or self._file.read(len(head)) != head:
             self.start()
             return inputs, counts
         end, batch_size = self._file.tell(), self._job[_BATCH_SIZE_KEY]
@@ -184,9 +185,6 @@ class ResumableFile(Sink):
         if not has_rows:
             discard(self._path)
 
-    def _read_head(self) -> bytes:
-        return self._file.read(len(self._format.head))
-
     def _sync(self) -> None:
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -201,7 +199,6 @@ class ResumableFile(Sink):
 
 
 def _check_same_job(path: Path, job: Mapping[str, Any]) -> None:
-    """Raise OutputError if the rows belong to another job."""
     saved_job = _read_job(path)
     for name, value in job.items():
         if saved_job.get(name) != value:

@@ -41,15 +41,12 @@ class Runner(Protocol):
     @property
     def facts(self) -> Mapping[str, object]:
         """Facts about the model for a person to read, by name."""
-        ...
 
     def run(self, images: Pixels, features: bool = False) -> Outputs:
         """Compute images uint8 (B, H, W, C). Raises ModelError if features are not available."""
-        ...
 
     def use_all_cores(self) -> None:
         """Use all cores for small batches too, at the price of different rounding errors."""
-        ...
 
 
 def model_facts(

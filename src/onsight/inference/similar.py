@@ -236,7 +236,6 @@ def _find_path(source: Source, locator: str) -> str:
 
 
 def _check_usable(queries: Sequence[Prediction]) -> None:
-    """Raise DataError if no query can be used."""
     if all(query.problem is not None for query in queries):
         first = queries[0]
         raise DataError(

@@ -52,11 +52,9 @@ class TableColumns(Protocol):
     @property
     def schema(self) -> Any:
         """The pyarrow.Schema of the records."""
-        ...
 
     def record(self, prediction: Prediction) -> dict[str, Any]:
         """Return a row as plain values by column name."""
-        ...
 
 
 class ParquetFile(Sink):

@@ -6,7 +6,6 @@ B images, C channels, H height, W width.
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from threading import Barrier
 from typing import TypeVar
 
@@ -19,10 +18,9 @@ from onsight.data.pixels import Pixels
 from onsight.evaluation.out_of_distribution import compute_scores, logits_and_scores
 from onsight.evaluation.predictions import BATCH_SIZE, evaluation_batch_size
 from onsight.features.feature_pass import logits_and_features
-from onsight.hardware.devices import choose_device
 from onsight.inference.runner import Outputs, model_facts
 from onsight.models.build import build_classifier
-from onsight.models.file import BlendFile, ModelFile, load_model_file
+from onsight.models.file import BlendFile, ModelFile
 
 _MAX_PARTS = 4  # Python starts the operations of all parts one after the other
 
@@ -113,13 +111,6 @@ class ParallelForward:
         if not self._pool or len(parts) == 1:
             return [function(images)]
         return list(self._pool.map(function, parts))
-
-
-def load_runner(
-    model: str | Path, device: str, module: nn.Module | str | None, member: str
-) -> TorchRunner:
-    """Load a run folder or model file; arguments as for `load`. Raises ModelError, DeviceError."""
-    return TorchRunner(load_model_file(model, member), choose_device(device).value, module)
 
 
 def _limit_threads(count: int, started: Barrier) -> None:

@@ -32,8 +32,6 @@ def build_classifier(
     """Build a trained classifier on a device, without changing the random state.
 
     Args:
-        file: The model file.
-        device: The device.
         module: The user's network to load the weights into, or its package.module:callable.
             Required if the file names one.
 
@@ -60,7 +58,6 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
     """Build the trained network in evaluation mode, without changing the random state.
 
     Args:
-        file: The model file.
         module: The user's network to load the weights into, required if the model is named
             package.module:callable.
 
@@ -73,15 +70,14 @@ def build_model(file: ModelFile, module: nn.Module | None = None) -> nn.Module:
             f"because a file names it. If you trust it, pass --module {file.model} "
             "(in Python: module=, the network itself)"
         )
-    if module is None:
-        with torch.random.fork_rng(devices=[]), _limiting_parameters(file.weights, file.model):
-            module = make_model(file.model, file.preprocessing.input_shape, len(file.classes))
-    if file.uses_all_layers:
-        with torch.random.fork_rng(devices=[]):
-            shape, classes = file.preprocessing.input_shape, len(file.classes)
+    shape, classes = file.preprocessing.input_shape, len(file.classes)
+    with torch.random.fork_rng(devices=[]):
+        if module is None:
+            with _limiting_parameters(file.weights, file.model):
+                module = make_model(file.model, shape, classes)
+        if file.uses_all_layers:
             module = use_intermediate_layers(module, shape, classes)
-    if file.hidden_units:
-        with torch.random.fork_rng(devices=[]):
+        if file.hidden_units:
             add_hidden_layer(module, file.hidden_units)
     _check_weights(file, module)
     _check_detector(file, module)
@@ -95,7 +91,6 @@ def _limiting_parameters(weights: Mapping[str, Tensor], name: str) -> Iterator[N
 
     Args:
         weights: The weights of the file.
-        name: The name of the network.
 
     Raises:
         ModelError: As soon as a network has far more parameters than the weights.

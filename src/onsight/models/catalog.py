@@ -20,15 +20,11 @@ from onsight.text import plural
 
 
 class _BuiltinNetwork(NamedTuple):
-    """A network of Onsight.
+    """A network of Onsight."""
 
-    Attributes:
-        make: Makes the network for images (C, H, W) and K classes.
-        size: The (height, width) it is designed for; None for any.
-    """
-
+    # Makes the network for images (C, H, W) and K classes.
     make: Callable[[tuple[int, int, int], int], nn.Module]
-    size: tuple[int, int] | None = None
+    size: tuple[int, int] | None = None  # (height, width) it is designed for; None for any
 
 
 _BUILTIN = {
@@ -74,9 +70,7 @@ def make_model(
     weights.
 
     Args:
-        name: The name of the network.
         shape: The shape (C, H, W) of an image.
-        classes: The number of classes K.
         pretrained: Start from published weights.
         weights: A file to start from instead of published weights.
         member: The name of the network to start from, if the file is a blend.
@@ -106,7 +100,6 @@ def preferred_size(name: str, weights: str = "", member: str = "") -> tuple[int,
     """Return the (height, width) that weights were trained at or a model was designed for.
 
     Args:
-        name: The name of the network.
         weights: A weights file, if the network starts from it.
         member: The name of a network, if the file is a blend.
 
@@ -141,7 +134,6 @@ def expected_input(name: str, weights: str = "", member: str = "") -> ExpectedIn
     """Return the input that a weights file or a model's published weights were trained on.
 
     Args:
-        name: The name of the network.
         weights: A weights file, if the network starts from it.
         member: The name of a network, if the file is a blend.
 

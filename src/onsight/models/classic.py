@@ -34,7 +34,6 @@ class LeNet(_Textbook):
 
     Args:
         shape: (C, H, W), at least 16x16 pixels. The textbook size is 32x32.
-        classes: The number of classes K.
 
     Raises:
         ModelError: If images are too small.
@@ -65,7 +64,6 @@ class Conv3(_Textbook):
 
     Args:
         shape: (C, H, W), at least 36x36 pixels. The textbook size is 50x50.
-        classes: The number of classes K.
 
     Raises:
         ModelError: If images are too small.
@@ -99,7 +97,6 @@ class Quick(_Textbook):
 
     Args:
         shape: (C, H, W), at least 8x8 pixels. The textbook size is 32x32.
-        classes: The number of classes K.
 
     Raises:
         ModelError: If images are too small.
@@ -127,7 +124,6 @@ class Linear(nn.Sequential):
 
     Args:
         shape: Any (C, H, W).
-        classes: The number of classes K.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
@@ -143,7 +139,8 @@ def flattened_size(name: str, features: nn.Module, shape: tuple[int, int, int]) 
     channels, height, width = shape
     size = _find_size(features, shape)
     if size is None:
-        side = _min_side(features, channels)
+        sides = range(1, _MAX_SIDE)
+        side = next(side for side in sides if _find_size(features, (channels, side, side)))
         raise ModelError(
             f"'{name}' needs images of at least {side}x{side} pixels, "
             f"these are {height}x{width}. Choose a larger --image-size or --model compact."
@@ -160,8 +157,3 @@ def _find_size(features: nn.Module, shape: tuple[int, int, int]) -> int | None:
     except RuntimeError:  # torch rejects a map smaller than the kernel
         return None
     return output.numel() or None
-
-
-def _min_side(features: nn.Module, channels: int) -> int:
-    sides = range(1, _MAX_SIDE)
-    return next(side for side in sides if _find_size(features, (channels, side, side)))

@@ -33,7 +33,6 @@ class ImageClassifier(ABC):
     """Maps uint8 images (B, H, W, C) to float32 logits (B, K), in evaluation mode.
 
     Args:
-        device: The device of the network or networks.
         temperature: The divisor of the logits, which calibrates probabilities.
         out_of_distribution: The detector of out-of-distribution images, if any, which receives the
             features of the feature member.
@@ -83,10 +82,8 @@ class Classifier(ImageClassifier):
     """An ImageClassifier of one network.
 
     Args:
-        net: The network.
         normalization: The conversion of images to the network's input.
         precision: One of PRECISIONS.
-        device: The device of the network.
         temperature: The divisor of the network's logits, which calibrates probabilities.
         out_of_distribution: The detector of out-of-distribution images, if any.
     """

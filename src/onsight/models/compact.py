@@ -29,7 +29,6 @@ class Compact(nn.Module):
 
     Args:
         shape: (C, H, W), at least 8x8 pixels.
-        classes: The number of classes K.
         width: The channels of the first stage.
 
     Raises:
@@ -72,7 +71,6 @@ class Sprint(nn.Module):
 
     Args:
         shape: (C, H, W), at least 8x8 pixels.
-        classes: The number of classes K.
 
     Raises:
         ModelError: If images are too small.

@@ -26,12 +26,17 @@ from onsight.models.members import (
     MOST_MEMBERS,
     check_member,
     is_member_name,
-    put_in_folder,
-    take_from_folder,
+    member_prefix,
 )
 from onsight.models.out_of_distribution import NEAREST, OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
-from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
+from onsight.tensorfile import (
+    DamagedFile,
+    put_under,
+    read_tensors,
+    take_under,
+    write_tensors,
+)
 from onsight.text import joined
 
 FILE_NAME = "model.safetensors"
@@ -45,37 +50,24 @@ _BANK = "onsight.out_of_distribution"
 
 @dataclass(frozen=True)
 class ModelFile:
-    """Everything needed to use a trained classifier, and its origin.
+    """Everything needed to use a trained classifier, and its origin."""
 
-    Attributes:
-        model: The name of the network.
-        classes: The names of the classes.
-        preprocessing: The conversion of images to the network's input.
-        results: The results of the run, as JSON values.
-        provenance: The data, settings and versions of the run, as JSON values.
-        weights: The tensors of the network.
-        seen: `image_keys` of the images that trained or selected the model, int64 (n,). They are
-            excluded from evaluations.
-        temperature: The divisor of the network's logits.
-        hidden_units: Units of the hidden layer that was added to the head; 0 for none.
-        uses_all_layers: Whether the head is on intermediate layers too.
-        out_of_distribution: The detector of out-of-distribution images, None if there were too few
-            images for one.
-        weights_license: The license of the published weights that it was trained from, None if
-            there are none or it is unknown.
-    """
-
-    model: str
+    model: str  # name of the network
     classes: tuple[str, ...]
-    preprocessing: Preprocessing
-    results: Mapping[str, Any]
-    provenance: dict[str, Any]
-    weights: dict[str, Tensor]
+    preprocessing: Preprocessing  # conversion of images to the network's input
+    results: Mapping[str, Any]  # results of the run, as JSON values
+    provenance: dict[str, Any]  # data, settings and versions of the run, as JSON values
+    weights: dict[str, Tensor]  # tensors of the network
+    # `image_keys` of the images that trained or selected the model, int64 (n,). They are excluded
+    # from evaluations.
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    temperature: float = 1.0
-    hidden_units: int = 0
-    uses_all_layers: bool = False
+    temperature: float = 1.0  # divisor of the network's logits
+    hidden_units: int = 0  # units of the hidden layer that was added to the head; 0 for none
+    uses_all_layers: bool = False  # whether the head is on intermediate layers too
+    # Detector of out-of-distribution images, None if there were too few images for one.
     out_of_distribution: OutOfDistributionDetector | None = None
+    # License of the published weights that it was trained from, None if there are none or it is
+    # unknown.
     weights_license: str | None = None
 
     @property
@@ -100,28 +92,19 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class BlendFile:
-    """Everything needed to use a blend of trained networks, and its origin.
+    """Everything needed to use a blend of trained networks, and its origin."""
 
-    Attributes:
-        members: One to three model files by name, for the same classes and images of the same
-            size. Their own detectors do not count in the blend.
-        member_weights: How much each member counts, by name, with a sum of 1.
-        feature_member: The name of the member whose features `embed`, `similar` and the detector
-            use.
-        results: The results of the run, as JSON values.
-        provenance: The data, settings and versions of the run, as JSON values.
-        seen: `image_keys` of the images that trained or selected any member, int64 (n,).
-        temperature: The divisor of the logarithms of the mean probabilities.
-        out_of_distribution: The detector of out-of-distribution images, if any.
-    """
-
+    # One to three model files by name, for the same classes and images of the same size. Their own
+    # detectors do not count in the blend.
     members: Mapping[str, ModelFile]
-    member_weights: Mapping[str, float]
-    feature_member: str
-    results: Mapping[str, Any]
-    provenance: dict[str, Any]
+    member_weights: Mapping[str, float]  # how much each member counts, by name, with a sum of 1
+    feature_member: str  # name of the member whose features `embed`, `similar` and the detector use
+    results: Mapping[str, Any]  # results of the run, as JSON values
+    provenance: dict[str, Any]  # data, settings and versions of the run, as JSON values
+    # `image_keys` of the images that trained or selected any member, int64 (n,).
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    temperature: float = 1.0
+    temperature: float = 1.0  # divisor of the logarithms of the mean probabilities
+    # Detector of out-of-distribution images, if any.
     out_of_distribution: OutOfDistributionDetector | None = None
 
     def __post_init__(self) -> None:
@@ -185,15 +168,16 @@ def save_model(path: Path, file: ModelFile | BlendFile, weights_only: bool = Fal
     """Write a model file atomically.
 
     Args:
-        path: The path of the file.
-        file: The content.
         weights_only: Store only the tensors of the network, for programs that load every tensor
             into it. The out-of-distribution detector is left out.
 
     Raises:
         DiskError: If the file cannot be written.
     """
-    own_facts, tensors = _blend_parts(file) if isinstance(file, BlendFile) else _model_parts(file)
+    if isinstance(file, BlendFile):
+        own_facts, tensors = _blend_parts(file)
+    else:
+        own_facts, tensors = _network_facts(file), dict(file.weights)
     facts = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -219,7 +203,6 @@ def load_model_file(path: str | Path, member: str = "") -> ModelFile | BlendFile
     """Read a model file, or the model file in a run folder, without running code from it.
 
     Args:
-        path: The file or folder.
         member: The name of a member of a blend, to use it alone, with its own temperature. It has
             a detector only if it is the feature member.
 
@@ -266,11 +249,6 @@ def _network_facts(file: ModelFile) -> dict[str, Any]:
     }
 
 
-def _model_parts(file: ModelFile) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the facts and tensors that a file of one network has and a blend does not."""
-    return _network_facts(file), dict(file.weights)
-
-
 def _blend_parts(file: BlendFile) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the facts and tensors that only the file of a blend has."""
     members: dict[str, dict[str, Any]] = {}
@@ -282,7 +260,7 @@ def _blend_parts(file: BlendFile) -> tuple[dict[str, Any], dict[str, Tensor]]:
             "results": member.results,
             "weight": file.member_weights[name],
         }
-        tensors |= put_in_folder(name, member.weights)
+        tensors |= put_under(member_prefix(name), member.weights)
     return {"members": members, "feature_member": file.feature_member}, tensors
 
 
@@ -331,7 +309,7 @@ def _read_blend(tensors: dict[str, Tensor], facts: dict[str, Any]) -> BlendFile:
             **_read_network(_check_type(known, dict)),
             results=_check_type(known["results"], dict),
             provenance=common["provenance"],
-            weights=take_from_folder(name, tensors),
+            weights=take_under(member_prefix(name), tensors),
             seen=common["seen"],
             temperature=_check_temperature(known["temperature"]),
             out_of_distribution=common["out_of_distribution"] if name == feature_member else None,

@@ -99,7 +99,6 @@ def set_linear_head(model: nn.Module, weight: Tensor, bias: Tensor) -> None:
     """Copy a fitted head into the model.
 
     Args:
-        model: The model.
         weight: (K, D).
         bias: (K,).
 
@@ -119,9 +118,7 @@ def use_intermediate_layers(net: nn.Module, shape: tuple[int, int, int], classes
     """Give a network of timm a head on its last and intermediate layers.
 
     Args:
-        net: The network.
         shape: The shape (C, H, W) of an image.
-        classes: The number of classes K.
 
     Returns:
         The network with the new head, whose weights are zero; or the network itself if timm does
@@ -184,7 +181,6 @@ def capturing_features(model: nn.Module, layer: nn.Module | None = None) -> Iter
     """Collect the features (B, D) in each forward pass of this thread within a block.
 
     Args:
-        model: The model.
         layer: The layer whose input is collected, by default the `feature_layer`.
     """
     layer = layer or feature_layer(model)
@@ -237,7 +233,6 @@ def set_training_mode(model: nn.Module, keep_statistics: bool = False) -> None:
     """Put a model in training mode, except a frozen backbone, which stays in evaluation mode.
 
     Args:
-        model: The model.
         keep_statistics: Keep norm layers with running statistics in evaluation mode, which suits
             fine-tuning with few or small batches.
     """
@@ -249,7 +244,7 @@ def set_training_mode(model: nn.Module, keep_statistics: bool = False) -> None:
                 part.training = False  # eval() would include the head, if it is inside
     elif keep_statistics:
         for part in model.modules():
-            if _has_statistics(part):
+            if any(name.startswith("running_") for name in part._buffers):
                 part.eval()
 
 
@@ -272,10 +267,6 @@ def _is_backbone_frozen(model: nn.Module) -> bool:
 
 def _head_parameters(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for head in find_heads(model) for parameter in head.parameters()]
-
-
-def _has_statistics(module: nn.Module) -> bool:
-    return any(name.startswith("running_") for name in module._buffers)
 
 
 def _has_parameters(module: nn.Module) -> bool:

@@ -24,7 +24,6 @@ class IntermediateNet(nn.Module):
         net: The network, which loses its own head.
         last_features: The size of its own features.
         features: The size of all features.
-        classes: The number of classes K.
     """
 
     def __init__(self, net: nn.Module, last_features: int, features: int, classes: int) -> None:
@@ -57,11 +56,8 @@ def compute_layers(net: nn.Module, images: Tensor) -> list[Tensor]:
     """
     forward: Any = net.forward_intermediates
     head: Any = net.forward_head
-    options = {"extra_blocks": True} if "extra_blocks" in signature(forward).parameters else {}
-    final, maps = forward(images, indices=_count_blocks(net, bool(options)), **options)
-    return [head(final, pre_logits=True), *(values.mean(dim=(2, 3)) for values in maps)]
-
-
-def _count_blocks(net: nn.Module, has_extra_blocks: bool) -> int:
+    has_extra_blocks = "extra_blocks" in signature(forward).parameters
+    options = {"extra_blocks": True} if has_extra_blocks else {}
     blocks: Any = net.blocks if has_extra_blocks else net.feature_info
-    return min(_BLOCKS, len(blocks))
+    final, maps = forward(images, indices=min(_BLOCKS, len(blocks)), **options)
+    return [head(final, pre_logits=True), *(values.mean(dim=(2, 3)) for values in maps)]

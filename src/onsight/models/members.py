@@ -1,14 +1,11 @@
 """The members of a blend, by name: in its model file, and as `--member NAME` chooses one."""
 
 import re
-from collections.abc import Iterable, Mapping
-
-from torch import Tensor
+from collections.abc import Iterable
 
 from onsight.errors import ModelError, did_you_mean
 
 MOST_MEMBERS = 3
-_FOLDER = "members/"  # in the names of tensors, followed by the member's name and a slash
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 
 
@@ -17,26 +14,15 @@ def is_member_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def put_in_folder(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a member's tensors under the names that they have in a model file."""
-    return {f"{_FOLDER}{name}/{tensor_name}": tensor for tensor_name, tensor in tensors.items()}
-
-
-def take_from_folder(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a member's tensors under their own names, from those of a model file."""
-    start = f"{_FOLDER}{name}/"
-    return {
-        stored_name.removeprefix(start): tensor
-        for stored_name, tensor in tensors.items()
-        if stored_name.startswith(start)
-    }
+def member_prefix(name: str) -> str:
+    """Return what precedes the names of a member's tensors in a model file."""
+    return f"members/{name}/"
 
 
 def check_member(member: str, names: Iterable[str], source: object) -> None:
     """Raise ModelError unless a model has a member of this name.
 
     Args:
-        member: The name.
         names: The names of the model's members; none if it is one network.
         source: The path of the model.
     """

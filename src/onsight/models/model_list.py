@@ -37,17 +37,11 @@ _BUILTIN_SIZE = (32, 32)
 
 @dataclass(frozen=True)
 class ModelCost:
-    """The cost of a model for colour images, with its published head.
+    """The cost of a model for colour images, with its published head."""
 
-    Attributes:
-        size: The (height, width) it was designed for, if known.
-        parameters: The number of parameters, None if the model cannot be counted.
-        multiply_adds: Multiply-adds per image, None if the model cannot be counted.
-    """
-
-    size: tuple[int, int] | None
-    parameters: int | None = None
-    multiply_adds: int | None = None
+    size: tuple[int, int] | None  # (height, width) it was designed for, if known
+    parameters: int | None = None  # number of parameters, None if the model cannot be counted
+    multiply_adds: int | None = None  # multiply-adds per image, None if the model cannot be counted
 
 
 def recommended_models() -> list[str]:

@@ -16,20 +16,13 @@ NEAREST = 5  # rank of the neighbour whose distance counts; the nearest may be a
 
 @dataclass(frozen=True)
 class OutOfDistributionDetector:
-    """Flags images whose features are far from those of training images.
+    """Flags images whose features are far from those of training images."""
 
-    Attributes:
-        bank: Normalised features of at least 5 training images, float16 (n, D).
-        threshold: The score above which an image is flagged.
-        false_alarm_rate: The maximum proportion of images like the training images that are
-            flagged.
-        images: Held-out images that the threshold was set on.
-    """
-
-    bank: Tensor
-    threshold: float
+    bank: Tensor  # normalised features of at least 5 training images, float16 (n, D)
+    threshold: float  # score above which an image is flagged
+    # Maximum proportion of images like the training images that are flagged.
     false_alarm_rate: float
-    images: int
+    images: int  # held-out images that the threshold was set on
 
     def to(self, device: torch.device) -> "OutOfDistributionDetector":
         """Copy the detector to a device."""

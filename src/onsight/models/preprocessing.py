@@ -94,21 +94,13 @@ class Preprocessing(BaseModel):
 
 @dataclass(frozen=True)
 class ExpectedInput:
-    """The input that weights were trained on.
+    """The input that weights were trained on."""
 
-    Attributes:
-        mean: The mean of each channel, for pixels from 0 to 1.
-        std: The standard deviation of each channel.
-        size: The size, None if unknown.
-        crop_share: The fraction of each side in a central crop, None if unknown.
-        interpolation: The name of the interpolation, empty if unknown.
-    """
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    size: tuple[int, int] | None = None
-    crop_share: float | None = None
-    interpolation: str = ""
+    mean: tuple[float, ...]  # mean of each channel, for pixels from 0 to 1
+    std: tuple[float, ...]  # standard deviation of each channel
+    size: tuple[int, int] | None = None  # None if unknown
+    crop_share: float | None = None  # fraction of each side in a central crop, None if unknown
+    interpolation: str = ""  # name of the interpolation, empty if unknown
 
     @classmethod
     def of_timm(cls, facts: Mapping[str, Any]) -> "ExpectedInput":

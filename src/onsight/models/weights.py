@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from onsight.errors import ModelError
 from onsight.models.head import find_heads, start_head_at_zero
-from onsight.models.members import check_member, take_from_folder
+from onsight.models.members import check_member, member_prefix
 from onsight.models.preprocessing import ExpectedInput, Preprocessing
-from onsight.tensorfile import DamagedFile, read_tensors
+from onsight.tensorfile import DamagedFile, read_tensors, take_under
 from onsight.text import joined, plural
 
 _IN_FOLDER = "model.safetensors"  # name in a run folder, and in a Hugging Face repository
@@ -38,34 +38,21 @@ _Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """The content of a weights file.
+    """The content of a weights file."""
 
-    Attributes:
-        source: The path, for messages.
-        tensors: The tensors by name.
-        expected: The input that they were trained on, if known.
-    """
-
-    source: str
+    source: str  # path, for messages
     tensors: dict[str, Tensor]
-    expected: ExpectedInput | None = None
+    expected: ExpectedInput | None = None  # input that they were trained on, if known
 
 
 @dataclass(frozen=True)
 class LoadedWeights:
-    """The origin of a network's initial weights.
+    """The origin of a network's initial weights."""
 
-    Attributes:
-        source: The file or package of the weights.
-        loaded: Tensors of the network that were loaded.
-        new: Its other tensors, which are newly initialized, with reasons by name.
-        skipped: Tensors of the source that were not loaded, with reasons by name.
-    """
-
-    source: str
-    loaded: int
-    new: Mapping[str, str]
-    skipped: Mapping[str, str]
+    source: str  # file or package of the weights
+    loaded: int  # tensors of the network that were loaded
+    new: Mapping[str, str]  # its other tensors, which are newly initialized, with reasons by name
+    skipped: Mapping[str, str]  # tensors of the source that were not loaded, with reasons by name
 
     @property
     def sentence(self) -> str:
@@ -88,7 +75,6 @@ def read_weights(path: str | Path, member: str = "") -> WeightsFile:
     """Read a weights file, or the model.safetensors in a folder.
 
     Args:
-        path: The file or folder.
         member: The name of a network, if the file is a blend; by default the one whose features
             are used.
 
@@ -118,8 +104,6 @@ def load_into(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> Loa
     summed over channels. A head for other classes starts at zero.
 
     Args:
-        net: The network.
-        tensors: The tensors by name.
         source: Their origin, for messages.
 
     Raises:
@@ -171,7 +155,7 @@ def _read_own(path: Path, member: str) -> WeightsFile:
     if member or members:
         member = member or facts.get("feature_member", "")
         check_member(member, members, path)
-        tensors, facts = take_from_folder(member, tensors), members[member]
+        tensors, facts = take_under(member_prefix(member), tensors), members[member]
         source = f"member {member} of {path}"
     if not isinstance(facts.get("image"), dict):
         raise ModelError(f"{path} is not the model of a run: pass its model.safetensors")

@@ -34,15 +34,6 @@ class FolderNote:
     timm: bool  # whether timm can load it
 
 
-@dataclass(frozen=True)
-class CardFigure:
-    """A row of the card's table of figures."""
-
-    name: str
-    value: str
-    interval: str  # empty if it has none
-
-
 def write_card(
     subject: CardSubject, path: Path, license_name: str | None, folder: FolderNote | None = None
 ) -> Path:
@@ -63,7 +54,7 @@ def card_text(
         "onsight.report", "card.md.jinja", autoescape=False, text=_escape_markdown
     )
     results = subject.results
-    classes = results["classes"] or []
+    classes, result = results["classes"] or [], headline(results)
     card = template.render(
         front_matter=_front_matter(
             subject, license_name, "timm" if folder and folder.timm else "onsight"
@@ -71,7 +62,7 @@ def card_text(
         name=subject.name,
         classes=subject.file.classes,
         shown_classes=joined(subject.file.classes, _CLASSES_SHOWN),
-        headline=_capitalize(headline(results)) if results["images"] else "",
+        headline=f"{result[:1].upper()}{result[1:]}" if results["images"] else "",
         path="." if folder else subject.path.resolve().name,
         module=', module="package.module:callable"' if is_user_spec(subject.file.model) else "",
         hub=folder and folder.text,
@@ -149,7 +140,8 @@ def _data_sentence(subject: CardSubject) -> str:
     return f"{sentence}. {learning_curve_sentence(curve)}" if curve else f"{sentence}."
 
 
-def _figures(results: Results) -> Iterator[CardFigure]:
+def _figures(results: Results) -> Iterator[tuple[str, str, str]]:
+    """Yield each figure's name, its value and its interval, empty if it has none."""
     values: dict[str, Any] = dict(results)
     for name, key in (
         ("accuracy", "accuracy"),
@@ -159,10 +151,9 @@ def _figures(results: Results) -> Iterator[CardFigure]:
     ):
         if values.get(key) is not None:
             low, high = percent(values.get(f"{key}_low")), percent(values.get(f"{key}_high"))
-            yield CardFigure(name, percent(values[key]), f"{low} to {high}")
+            yield name, percent(values[key]), f"{low} to {high}"
     if values.get("expected_calibration_error") is not None:
-        error = percent(values["expected_calibration_error"])
-        yield CardFigure("expected calibration error", error, "")
+        yield "expected calibration error", percent(values["expected_calibration_error"]), ""
 
 
 def _calibration_text(results: Results) -> str:
@@ -174,10 +165,6 @@ def _calibration_text(results: Results) -> str:
         f"(n = {mean.images:,}). {confidence_sentence(mean.confidence, mean.accuracy, results)} "
         f"{calibration_sentence(results)}"
     )
-
-
-def _capitalize(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _escape_markdown(text: str) -> str:

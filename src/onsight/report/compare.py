@@ -17,10 +17,15 @@ from onsight.report.compare_pairs import (
     pair_images,
     read_held_out,
 )
-from onsight.report.compare_result import DifferingSetting, Gap, RunComparison, RunResult
+from onsight.report.compare_result import (
+    SIGNIFICANT,
+    DifferingSetting,
+    Gap,
+    RunComparison,
+    RunResult,
+)
 from onsight.text import joined, plural
 
-_SIGNIFICANT = 0.05  # corrected p-values of classes below this are significant
 _UNRELATED_SETTINGS = {"cache_folder", "log"}
 _SPLIT_SETTINGS = ("validation_fraction", "test_fraction")
 
@@ -205,7 +210,7 @@ def _class_gaps(
             _gap((names[first], names[second]), part[first], part[second], corrected),
         )
         for ((first, second), label, part), corrected in zip(tests, holm(p_values), strict=True)
-        if corrected < _SIGNIFICANT and best in (first, second)
+        if corrected < SIGNIFICANT and best in (first, second)
     )
 
 

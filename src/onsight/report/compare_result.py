@@ -18,7 +18,7 @@ from onsight.text import (
     plural,
 )
 
-_SIGNIFICANT = 0.05  # p-values at or above this are not significant
+SIGNIFICANT = 0.05  # p-values at or above this are not significant
 _FINE_IMAGES = 10_000  # with at least this many images, hundredths of a point are shown
 _SETTINGS_SHOWN = 8
 
@@ -178,9 +178,9 @@ def gap_sentence(comparison: RunComparison, gap: Gap) -> str:
 def significance(gap: Gap, corrected: bool) -> str:
     """State whether a difference is significant, with its p-value."""
     p = f"({'corrected p' if corrected else 'p'} {_p_text(gap.corrected_p)})"
-    if gap.corrected_p < _SIGNIFICANT:
+    if gap.corrected_p < SIGNIFICANT:
         return f"significant {p}"
-    if gap.p < _SIGNIFICANT:  # only without the correction
+    if gap.p < SIGNIFICANT:  # only without the correction
         return f"not significant, considering how many runs are compared {p}"
     return f"{'not significant' if gap.low <= 0 else 'borderline'} {p}"
 

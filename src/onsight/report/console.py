@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 from onsight.choice import Choice
-from onsight.evaluation.results import ClassResult, Results, sort_by_recall
+from onsight.evaluation.results import Results, sort_by_recall
 from onsight.report.sentences import (
     calibration_sentence,
     is_imbalanced,
@@ -201,7 +201,14 @@ def print_results(results: Results, console: Console) -> None:
         table.add_column(name, justify="right")
     rows = results["classes"]
     for row in rows if len(rows) <= _MAX_CLASS_ROWS else sort_by_recall(rows)[:_WORST_ROWS]:
-        table.add_row(escape(row["name"]), f"{row['images']:,}", *_share_cells(row))
+        table.add_row(
+            escape(row["name"]),
+            f"{row['images']:,}",
+            fixed_percent(row["recall"]),
+            _interval(row["recall_low"], row["recall_high"]),
+            fixed_percent(row["precision"]),
+            _interval(row["precision_low"], row["precision_high"]),
+        )
     console.print(table)
     if len(rows) > _MAX_CLASS_ROWS:
         console.print(
@@ -258,15 +265,6 @@ def _accuracy_text(results: Results, key: str, n: str, name: str = "accuracy") -
     fractions = cast(dict[str, float | None], results)
     low, high = fixed_percent(fractions[f"{key}_low"]), fixed_percent(fractions[f"{key}_high"])
     return f"{name} {fixed_percent(fractions[key])} (95% CI {low} to {high}, {n})"
-
-
-def _share_cells(row: ClassResult) -> list[str]:
-    return [
-        fixed_percent(row["recall"]),
-        _interval(row["recall_low"], row["recall_high"]),
-        fixed_percent(row["precision"]),
-        _interval(row["precision_low"], row["precision_high"]),
-    ]
 
 
 def _interval(low: float | None, high: float | None) -> str:

@@ -170,7 +170,6 @@ def _near(image: int, similarity: float, pack: Pack) -> NearItem:
 
 
 def _side_by_side(images: Sequence[int], pack: Pack) -> Image.Image:
-    """Draw the images as thumbnails in equal columns."""
     thumbnails = [_to_pillow(image, pack) for image in images]
     for thumbnail in thumbnails:
         thumbnail.thumbnail((_MAX_LOOKALIKE_SIDE, _MAX_LOOKALIKE_SIDE))
@@ -182,8 +181,7 @@ def _side_by_side(images: Sequence[int], pack: Pack) -> Image.Image:
 
 
 def _to_pillow(image: int, pack: Pack) -> Image.Image:
-    pixels = pack.pixels[pack.rows[image]]
-    return to_pillow(pixels)
+    return to_pillow(pack.pixels[pack.rows[image]])
 
 
 def _write_png(path: Path, image: Image.Image) -> None:

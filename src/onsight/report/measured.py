@@ -90,30 +90,11 @@ class Confusions:
 
 
 @dataclass(frozen=True)
-class MatrixCell:
-    """A cell of the confusion matrix."""
-
-    count: int
-    share: float  # fraction of the row's images
-    strength: float  # intensity of the colour, 0 to 1
-    correct: bool
-
-
-@dataclass(frozen=True)
-class MatrixRow:
-    """The predictions for the images of one class."""
-
-    name: str
-    images: int
-    cells: list[MatrixCell]
-
-
-@dataclass(frozen=True)
 class Matrix:
     """The confusion matrix as table rows, or as an SVG, or neither for too many classes."""
 
     names: list[str]
-    rows: list[MatrixRow] = field(default_factory=list)
+    rows: list[list[int]] = field(default_factory=list)
     svg: str = ""
 
     @property
@@ -152,7 +133,7 @@ def confusion_matrix(
         return None
     names = [row["name"] for row in classes]
     if len(names) <= _MAX_TABLE_CLASSES:
-        return Matrix(names, rows=_matrix_rows(confusion, names))
+        return Matrix(names, rows=confusion)
     if len(names) <= _MAX_IMAGE_CLASSES:
         return Matrix(names, svg=figures.confusion_image(confusion, names))
     return Matrix(names)
@@ -167,23 +148,6 @@ def _count_in_matrix(confusion: list[list[int]], names: list[str]) -> dict[tuple
 def _count_in_predictions(predictions: list[Row]) -> Counter[tuple[str, str]]:
     labels = ((row["label"], row["predicted"]) for row in predictions)
     return Counter((a, b) for a, b in labels if a is not None and b is not None and a != b)
-
-
-def _matrix_rows(confusion: list[list[int]], names: list[str]) -> list[MatrixRow]:
-    return [
-        MatrixRow(
-            names[i],
-            sum(counts),
-            [_matrix_cell(count, sum(counts), i == j) for j, count in enumerate(counts)],
-        )
-        for i, counts in enumerate(confusion)
-    ]
-
-
-def _matrix_cell(count: int, total: int, correct: bool) -> MatrixCell:
-    share = count / total if total else 0.0
-    # Mistakes are rare: their square root makes 1% visible beside 90%.
-    return MatrixCell(count, share, share if correct else share**0.5, correct)
 
 
 # --- Epochs ---
@@ -243,20 +207,10 @@ def _find_overfitting(epochs: list[EpochRow]) -> EpochRow | None:
     return row if losses[-1][0] > 1.05 * lowest else None
 
 
-@dataclass(frozen=True)
-class LearningCurveFigure:
-    """The expected benefit of more training images."""
-
-    svg: str
-    sentence: str
-
-
-def learning_curve_figure(results: Results) -> LearningCurveFigure | None:
-    """Draw the learning curve, or return None if none was measured."""
+def learning_curve_figure(results: Results) -> tuple[str, str] | None:
+    """Return a sentence and an SVG on the benefit of more images, or None if it is not known."""
     curve = results.get("learning_curve")
-    if not curve:
-        return None
-    return LearningCurveFigure(figures.learning_curve(curve), learning_curve_sentence(curve))
+    return (learning_curve_sentence(curve), figures.learning_curve(curve)) if curve else None
 
 
 # --- Calibration ---
@@ -313,21 +267,15 @@ def mean_confidence(results: Results) -> MeanConfidence | None:
 # --- Time ---
 
 
-@dataclass(frozen=True)
-class PhaseTime:
-    """Wall-clock time of a part of the run."""
+def phase_times(results: Results) -> list[tuple[str, float, float]]:
+    """Return the name, the seconds and the share of each phase, longest first.
 
-    name: str
-    seconds: float
-    share: float
-
-
-def phase_times(results: Results) -> list[PhaseTime]:
-    """Return where the time went, longest first, including what belongs to no phase."""
+    What belongs to no phase is included.
+    """
     seconds = dict(results["phases"] or {})
     total = max(sum(seconds.values()), results["seconds"] or 0.0)
     rest = total - sum(seconds.values())
     if total and rest > 0.01 * total:
         seconds["everything else"] = rest
     ranked = sorted(seconds.items(), key=lambda item: -item[1])
-    return [PhaseTime(name, value, value / total) for name, value in ranked if total]
+    return [(name, value, value / total) for name, value in ranked if total]

@@ -23,7 +23,14 @@ def list_models(pattern: str, as_json: bool, console: Console) -> None:
     names = find_models(pattern) if pattern else recommended_models()
     with_cost = len(names) <= _MAX_COUNTED
     with Console(stderr=True).status("counting multiply-adds"):
-        rows = [_row(name, with_cost) for name in names]
+        rows = [
+            {
+                "name": name,
+                "weights": locate_weights(name),
+                **(vars(count_cost(name)) if with_cost else {}),
+            }
+            for name in names
+        ]
     if as_json:
         print(json.dumps({"models": rows, "to_install": offline_hint()}))
         return
@@ -35,11 +42,6 @@ def list_models(pattern: str, as_json: bool, console: Console) -> None:
             console.print(f"{row['name']}  (weights: {row['weights']})")
     for line in _hints(pattern, len(rows), with_cost):
         console.print(line, markup=False)
-
-
-def _row(name: str, with_cost: bool) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": name, "weights": locate_weights(name)}
-    return row | (vars(count_cost(name)) if with_cost else {})
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

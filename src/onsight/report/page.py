@@ -23,13 +23,14 @@ from onsight.report.compare_result import class_line, gap_counts, gap_sentence, 
 from onsight.report.gallery import GALLERY_FILE, load_gallery
 from onsight.report.html_page import page_template, write_page
 from onsight.report.run_files import (
+    DECISIONS,
     LenientDict,
     Row,
     drop_damaged,
     read_csv,
+    read_decisions,
     read_epochs,
     read_json,
-    read_json_lines,
     read_toml_text,
 )
 from onsight.report.sentences import accuracy_sentences, is_imbalanced, pair_sentence
@@ -71,7 +72,7 @@ def _read_run(run: Path) -> dict[str, Any]:
         "export": [read_json(path) for path in sorted(run.glob("export/*.proof.json"))],
         "metrics.jsonl": read_epochs(run / "metrics.jsonl"),
         "members": {path.name: _read_member(path) for path in run.glob("members/*")},
-        "decisions.jsonl": read_accumulated(run / "decisions.jsonl"),
+        DECISIONS: read_decisions(run),
         "problems.csv": read_csv(run / "problems.csv"),
         "config.toml": read_toml_text(run / "config.toml"),
         "the previous run": compare_with_previous_run(run),
@@ -79,7 +80,6 @@ def _read_run(run: Path) -> dict[str, Any]:
 
 
 def _read_member(folder: Path) -> dict[str, Any]:
-    """Read the files of one of the networks that a run trained."""
     return {
         "metrics.jsonl": read_epochs(folder / "metrics.jsonl"),
         **{name: read_json(folder / name) for name in ("plan.json", "placement.json")},
@@ -115,7 +115,7 @@ def _page_variables(run: Path, contents: Mapping[str, Any]) -> dict[str, object]
         "calibration": measured.calibration(results),
         "previous": contents["the previous run"],
         "phases": measured.phase_times(results),
-        "plan": plan_rows(main["plan.json"], contents["decisions.jsonl"]),
+        "plan": plan_rows(main["plan.json"], contents[DECISIONS]),
         "placement": _placements(next(filter(None, placements), None)),
         "environment": list(_flatten(contents["environment.json"] or {})),
         "exports": _exports(contents["export"]),
@@ -138,17 +138,21 @@ class PlanRow:
 
 
 def plan_rows(
-    plan: Mapping[str, Any] | None, accumulated: Mapping[str, Any] | None = None
+    plan: Mapping[str, Any] | None, decisions: Mapping[str, Any] | None = None
 ) -> list[PlanRow]:
     """Return Onsight's choices and reasons, then every way to compute a step that it timed.
 
-    accumulated: what was decided when memory ran out in training, by name.
+    decisions: those on record; some were made when memory ran out in training.
     """
     rows = {name: _choice_row(name, value) for name, value in (plan or {}).items()}
     timed = _dicts(rows["measured"].value) if "measured" in rows else []
     if timed:
         del rows["measured"]
-    memory = [_accumulate_row(name, parts) for name, parts in (accumulated or {}).items()]
+    memory = [
+        PlanRow("accumulate", parts, f"memory ran out in training: {name.partition(' ')[2]}")
+        for name, parts in (decisions or {}).items()
+        if name.startswith("accumulate ")
+    ]
     return [*rows.values(), *map(_timed_row, timed), *memory]
 
 
@@ -170,24 +174,6 @@ def _timed_row(candidate: Row) -> PlanRow:
     if "refused" in candidate:
         return PlanRow("measured", text, f"rejected: {candidate['refused']}")
     return PlanRow("measured", text, f"{plain_value(candidate.get('images_per_second'))} images/s")
-
-
-def _accumulate_row(name: str, parts: Any) -> PlanRow:
-    """Describe a decision to compute batches in more parts during training."""
-    return PlanRow("accumulate", parts, f"memory ran out in training: {name.partition(' ')[2]}")
-
-
-def read_accumulated(path: Path) -> dict[str, Any]:
-    """Read from decisions.jsonl in how many parts batches were computed once memory ran out.
-
-    Returns the parts by the decision's name, which says from which epoch and step, from 0. The last
-    line of a name counts; one that was cut short is ignored.
-    """
-    parts: dict[str, Any] = {}
-    for line in read_json_lines(path) or []:
-        if isinstance(line, dict) and str(line["decision"]).startswith("accumulate "):
-            parts[line["decision"]] = line["value"]
-    return parts
 
 
 def _placements(ranks: Any) -> list[Row]:
@@ -243,25 +229,11 @@ def repeat_command(run: Path, data: str | None) -> str | None:
 # --- The previous run ---
 
 
-@dataclass(frozen=True)
-class PreviousRun:
-    """The run before this one, and what became better or worse since."""
-
-    name: str
-    finished: str  # date and time
-    images: int  # number of images that both runs held out
-    sentence: str
-    counts: str
-    class_lines: list[str]
-    settings: str
-    notes: list[str]
-    command: str  # shows the images on which the two differ
-
-
-def compare_with_previous_run(run: Path) -> PreviousRun | None:
+def compare_with_previous_run(run: Path) -> dict[str, Any] | None:
     """Compare a run with the last one finished before it in the same folder, on the same DATA.
 
-    Returns None if there is no such run, or if the two held out no common images.
+    Returns the template's variables about what became better or worse, or None if there is no such
+    run, or if the two held out no common images.
     """
     data = _data_of(run)
     previous = next((other for other in _finished_before(run) if _data_of(other) == data), None)
@@ -272,17 +244,18 @@ def compare_with_previous_run(run: Path) -> PreviousRun | None:
     except OnsightError:  # other classes, no common images, a damaged file
         return None
     (gap,) = comparison.gaps
-    return PreviousRun(
-        name=previous.name,
-        finished=f"{datetime.fromtimestamp(_finish_time(previous)):%Y-%m-%d %H:%M}",
-        images=comparison.images,
-        sentence=gap_sentence(comparison, gap),
-        counts=gap_counts(gap),
-        class_lines=[class_line(name, class_gap) for name, class_gap in comparison.class_gaps],
-        settings=settings_line(comparison),
-        notes=list(comparison.notes),
-        command=shlex.join(["onsight", "compare", str(previous), str(run)]),
-    )
+    finished = datetime.fromtimestamp(_finish_time(previous))
+    return {
+        "name": previous.name,
+        "finished": f"{finished:%Y-%m-%d %H:%M}",
+        "images": comparison.images,
+        "sentence": gap_sentence(comparison, gap),
+        "counts": gap_counts(gap),
+        "class_lines": [class_line(name, class_gap) for name, class_gap in comparison.class_gaps],
+        "settings": settings_line(comparison),
+        "notes": list(comparison.notes),
+        "command": shlex.join(["onsight", "compare", str(previous), str(run)]),
+    }
 
 
 def _data_of(run: Path) -> object:

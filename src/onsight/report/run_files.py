@@ -18,6 +18,8 @@ from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import EpochRow
 from onsight.files import write_csv
 
+DECISIONS = "decisions.jsonl"
+
 Row = dict[str, Any]
 Parsed = TypeVar("Parsed")
 Render = Callable[[Mapping[str, Any]], object]
@@ -89,6 +91,15 @@ def read_epochs(path: Path) -> list[EpochRow] | None:
 def read_json_lines(path: Path) -> list[Any] | None:
     """Read one JSON value per line, ignoring lines that are none."""
     return _read(path, lambda text: [*_parse_json_lines(text)])
+
+
+def read_decisions(run: Path) -> dict[str, Any]:
+    """Read decisions.jsonl; the last line of each name counts, one cut short is ignored."""
+    return {
+        line["decision"]: line["value"]
+        for line in read_json_lines(run / DECISIONS) or []
+        if isinstance(line, dict) and isinstance(line["decision"], str) and "value" in line
+    }
 
 
 def read_csv(path: Path) -> list[Row] | None:

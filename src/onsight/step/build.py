@@ -41,10 +41,8 @@ def make_net(
     """Make a network whose initial weights depend only on the seed; or check the user's own.
 
     Args:
-        config: The config.
         dataset: Whose images and classes it is made for.
         device: Where it is put.
-        module: The user's own network.
         announce: Is called with the weights that the network starts from, if they are not random.
     """
     shape = dataset.input_shape
@@ -126,17 +124,16 @@ def make_step(
         "replica": replica,
         "listener": listener,
     }
+    images = len(dataset.ids(TRAIN))
+    full_batch = min(config.batch_size, images)
     if config.compile == "on":
-        full_batch = _full_batch_size(config, dataset)
         if replica:
             parts["compiled"] = _compile_replica(replica, full_batch)
         else:
             replays = device.type == "cuda" and not graphed
             parts["compiled"] = Compiled(net, full_batch, replays)
     if graphed:
-        full_batch = _full_batch_size(config, dataset)
-        steps = len(dataset.ids(TRAIN)) // full_batch
-        count = 1 if config.ema else choose_steps_per_replay(steps)
+        count = 1 if config.ema else choose_steps_per_replay(images // full_batch)
         return GraphedStep(net, loss, optimizer, images=full_batch, steps_per_replay=count, **parts)
     return Step(net, loss, optimizer, **parts)
 
@@ -161,10 +158,6 @@ def _compile_replica(replica: Replica, full_batch: int) -> Compiled:
         )
     share = torch.arange(full_batch).tensor_split(world.size)[world.rank]
     return Compiled(replica.parallel, len(share), replays=False)
-
-
-def _full_batch_size(config: Config, dataset: Dataset) -> int:
-    return min(config.batch_size, len(dataset.ids(TRAIN)))
 
 
 def loss_weights(config: Config, dataset: Dataset) -> Tensor | None:

@@ -62,11 +62,8 @@ def fit_detector_on_images(
     Each rank computes its share, and all use the first rank's result.
 
     Args:
-        classifier: The trained classifier.
-        images: Where batches come from.
         seen: Ids (n,) of training images.
         held_out: Ids (n,) of validation images.
-        world: The ranks.
     """
 
     def compute_features(batch: Tensor) -> Tensor:
@@ -88,10 +85,8 @@ def fit_detector_on_features(
     """Set the classifier's out-of-distribution detector, fitted on features (n, D) of every rank.
 
     Args:
-        classifier: The trained classifier.
         seen: Features of training images.
         held_out: Features of validation images.
-        world: The ranks.
     """
     choice = choose_detector(seen, held_out)
     if choice.value:  # on every rank or on none, but rounding differs between machines

@@ -32,19 +32,12 @@ RecordStep = Callable[[Tensor, Tensor, Tensor | None, list[Tensor], Tensor], Non
 
 
 class StepBatch(NamedTuple):
-    """What a step is computed from.
+    """What a step is computed from."""
 
-    Args:
-        inputs: Of this rank (B, C, H, W).
-        targets: Labels (B,) or class probabilities (B, K).
-        global_labels: Of the whole batch, if several ranks share it.
-        learning_rates: Of each group of the optimizer.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    global_labels: Tensor | None
-    learning_rates: list[float]
+    inputs: Tensor  # of this rank (B, C, H, W)
+    targets: Tensor  # labels (B,) or class probabilities (B, K)
+    global_labels: Tensor | None  # of the whole batch, if several ranks share it
+    learning_rates: list[float]  # of each group of the optimizer
 
 
 class Recording:
@@ -54,7 +47,6 @@ class Recording:
         examples: Batches of the shapes to record.
         groups: Of the optimizer.
         device: Where steps are computed.
-        record_step: Computes a step.
         variant: Precision and number of parts of the recorded steps.
         stream: Where to record.
 
@@ -117,10 +109,8 @@ class GraphedStep(Step):
     all.
 
     Args:
-        args: As of `Step`.
         images: Of a full batch, over all ranks.
         steps_per_replay: Of `choose_steps_per_replay`, or 1 if something follows each step.
-        named: As of `Step`.
     """
 
     def __init__(self, *args: Any, images: int, steps_per_replay: int, **named: Any) -> None:
@@ -286,8 +276,11 @@ class GraphedStep(Step):
         groups = self.optimizer.param_groups
         learning_rates = [group["lr"] for group in groups]
         try:
+            stream = (
+                self.replica.stream if self.replica else module_of(self.device).Stream(self.device)
+            )
             self.recording = Recording(
-                self.waiting, groups, self.device, self._record_step, self._variant, self._stream()
+                self.waiting, groups, self.device, self._record_step, self._variant, stream
             )
             self.world.recordings.add(self.recording)
         except RuntimeError as error:  # torch raises it for many reasons
@@ -302,10 +295,6 @@ class GraphedStep(Step):
             if self.replica:
                 self.replica.rewrap()
             release_cached_memory(self.device)
-
-    def _stream(self) -> Any:
-        """Return the stream to record in."""
-        return self.replica.stream if self.replica else module_of(self.device).Stream(self.device)
 
     def _record_step(
         self,

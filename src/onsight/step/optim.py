@@ -1,7 +1,6 @@
 """Optimizers by name, and learning rates as functions of the step."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,7 +28,6 @@ def make_optimizer(
     """Make an optimizer of the trainable parameters, without weight decay for biases and norms.
 
     Args:
-        model: The network.
         name: "sgd", "nesterov", "adam" or "adamw", which are torch's, or a name of timm's.
         learning_rate: Of the last layer.
         weight_decay: Of all other parameters.
@@ -94,26 +92,6 @@ def learning_rate_factor(schedule: str, step: int, steps: int, warmup_steps: int
     if schedule == "linear":
         return 1 - fraction
     return 0.5 * (1 + math.cos(math.pi * fraction))
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The learning rate schedule of a run."""
-
-    name: str
-    peak: float
-    warmup_epochs: float
-    epochs: int
-
-    @classmethod
-    def of(cls, config: Config) -> "Schedule":
-        """Return the schedule of a config."""
-        return cls(config.schedule, config.learning_rate, config.warmup_epochs, config.epoch_count)
-
-    def factor(self, position: int, total_steps: int) -> float:
-        """Return the learning rate at a position of the schedule, as a fraction of its peak."""
-        warmup_steps = round(self.warmup_epochs * (total_steps / self.epochs))
-        return learning_rate_factor(self.name, position, total_steps, warmup_steps)
 
 
 def set_learning_rate(optimizer: Optimizer, base: float, factor: float) -> None:

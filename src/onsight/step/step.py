@@ -60,11 +60,7 @@ class Step:
     """Updates the weights from a batch of inputs (B, C, H, W) and targets.
 
     Args:
-        model: The network to train.
-        loss: The loss of its logits.
-        optimizer: What updates its parameters.
         precision: "fp32", "bf16" or "fp16", of the forward pass.
-        device: Where the model is.
         clip_norm: The largest norm of the gradients; 0 does not limit it.
         accumulate: Into how many parts a batch is split; the update is that of the whole batch.
         world: The ranks that share each batch.
@@ -153,7 +149,9 @@ class Step:
             try:
                 return self._compute_gradients(inputs, targets, global_labels)
             except RuntimeError as error:
-                if not is_out_of_memory(error) or not self._may_halve(len(inputs)):
+                # A rank cannot do so alone: all must have the same number of parts.
+                may_halve = self.world.size == 1 and 2 * self.accumulate <= len(inputs)
+                if not is_out_of_memory(error) or not may_halve:
                     raise
             self._halve()  # out here, where the error no longer holds the step's memory
 
@@ -177,10 +175,6 @@ class Step:
 
     def _record_loss(self, loss: Tensor) -> None:
         self.losses.push(loss)
-
-    def _may_halve(self, images: int) -> bool:
-        # A rank cannot do so alone: all must have the same number of parts.
-        return self.world.size == 1 and 2 * self.accumulate <= images
 
     def _halve(self) -> None:
         self.losses.drop_unfinished()

@@ -69,7 +69,6 @@ def time_batch_sizes(
 
     Args:
         measure: Works on a batch of this size and returns the seconds.
-        max_batch_size: The largest size.
         max_seconds: For all measurements but the first.
     """
     size = min(_SMALLEST_BATCH, max_batch_size)

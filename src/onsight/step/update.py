@@ -1,8 +1,10 @@
 """One training update from a batch as the loader returns it; timing and training share it."""
 
 import copy
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from onsight.data.normalization import Normalization
 from onsight.errors import ConfigError
 from onsight.models.head import set_training_mode
 from onsight.randomness import seed_generators
-from onsight.step.optim import Schedule, set_learning_rate
+from onsight.step.optim import learning_rate_factor, set_learning_rate
 from onsight.step.step import Step
 
 _TOO_FEW_FOR_BATCH_NORM = (
@@ -29,7 +31,6 @@ class MovingAverage:
     """An averaged copy of a model: average <- decay * average + (1 - decay) * weights.
 
     Args:
-        model: The model.
         decay: It is reached as (1 + n) / (10 + n) after n updates, so that the initial weights are
             soon forgotten.
         has_good_start: Whether the initial weights are worth keeping; then the decay is constant.
@@ -67,66 +68,38 @@ class _AugmentedChunk(NamedTuple):
     numbers: Numbers
 
 
-class FirstStepCheck(Protocol):
-    """Checks the first step of a process."""
-
-    def explaining(
-        self, step: Step, average: MovingAverage | None, batch: tuple[Tensor, Tensor]
-    ) -> AbstractContextManager[None]:
-        """Return a context for the step, which explains some of its errors."""
-
-    def check(
-        self, step: Step, average: MovingAverage | None, batch: tuple[Tensor, Tensor]
-    ) -> None:
-        """Check the inputs and targets of the step, and the tensors that it has left behind."""
+# A context for the first step of a process, with its inputs and targets: explains some of its
+# errors, and checks the tensors that it has left behind.
+FirstStepCheck = Callable[
+    [Step, MovingAverage | None, tuple[Tensor, Tensor]], AbstractContextManager[None]
+]
 
 
+@dataclass
 class Update:
-    """Seeds the generators, augments a batch, makes a step and updates the moving average.
+    """Seeds the generators, augments a batch, makes a step and updates the moving average."""
 
-    Args:
-        config: The seed, the schedule and whether batch norm keeps its statistics.
-        step: Computes the step.
-        augmentation: Changes and mixes the images.
-        normalization: Applied to the augmented images.
-        classes: Their number.
-        average: The moving average, if there is one.
-        first_check: Checks the first step of this process.
-
-    Attributes:
-        done: Updates made so far.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        step: Step,
-        augmentation: Augmentation,
-        normalization: Normalization,
-        classes: int,
-        average: MovingAverage | None,
-        first_check: FirstStepCheck | None = None,
-    ) -> None:
-        self.seed = config.seed
-        self.schedule = Schedule.of(config)
-        self.keeps_statistics = config.norm_statistics == "frozen"
-        self.step = step
-        self.augmentation = augmentation
-        self.normalization = normalization
-        self.classes = classes
-        self.average = average
-        self.first_check = first_check
-        self.done = 0
-        self.chunk: _AugmentedChunk | None = None
+    config: Config  # the seed, the schedule and whether batch norm keeps its statistics
+    step: Step
+    augmentation: Augmentation  # changes and mixes the images
+    normalization: Normalization  # applied to the augmented images
+    classes: int  # their number
+    average: MovingAverage | None  # moving average, if there is one
+    first_check: FirstStepCheck | None = None  # of this process
+    done: int = field(default=0, init=False)  # updates made so far
+    chunk: _AugmentedChunk | None = field(default=None, init=False)
 
     def set_learning_rate(self, position: int, total_steps: int) -> None:
         """Set the learning rate of a step at a position of the schedule."""
-        factor = self.schedule.factor(position, total_steps)
-        set_learning_rate(self.step.optimizer, self.schedule.peak, factor)
+        config = self.config
+        warmup_steps = round(config.warmup_epochs * (total_steps / config.epoch_count))
+        factor = learning_rate_factor(config.schedule, position, total_steps, warmup_steps)
+        set_learning_rate(self.step.optimizer, config.learning_rate, factor)
 
     def set_training_mode(self) -> None:
         """Put the network into training mode, except for statistics that are frozen."""
-        set_training_mode(self.step.model, self.keeps_statistics)
+        keeps_statistics = self.config.norm_statistics == "frozen"
+        set_training_mode(self.step.model, keeps_statistics)
 
     def __call__(self, batch: Batch, epoch: int, step: int) -> list[float]:
         """Update the weights and return the mean losses that have become known, as `Step` does.
@@ -134,23 +107,16 @@ class Update:
         Raises NonFiniteStepError, or ConfigError if batch norm has too few values.
         """
         inputs, targets = self.augment(batch, epoch, step)
-        if self.first_check:
-            return self._make_first(self.first_check, inputs, targets, batch.global_labels)
-        return self.make(inputs, targets, batch.global_labels)
-
-    def _make_first(
-        self, check: FirstStepCheck, inputs: Tensor, targets: Tensor, global_labels: Tensor
-    ) -> list[float]:
-        batch = (inputs, targets)
-        with check.explaining(self.step, self.average, batch):
-            losses = self.make(inputs, targets, global_labels)
-        self.first_check = None
-        check.check(self.step, self.average, batch)
+        if self.first_check is None:
+            return self.make(inputs, targets, batch.global_labels)
+        with self.first_check(self.step, self.average, (inputs, targets)):
+            losses = self.make(inputs, targets, batch.global_labels)
+            self.first_check = None
         return losses
 
     def augment(self, batch: Batch, epoch: int, step: int) -> tuple[Tensor, Tensor]:
         """Seed torch's generators; return the inputs (B, C, H, W) and targets of a batch."""
-        self.step.random_key = (self.seed, epoch, step, self.step.world.rank)
+        self.step.random_key = (self.config.seed, epoch, step, self.step.world.rank)
         seed_generators(self.step.device, *self.step.random_key)
         inputs, numbers = self._change(batch, epoch)
         return self.augmentation.mix_batch(inputs, batch.labels, numbers, self.classes)
@@ -161,14 +127,14 @@ class Update:
         Small batches come in chunks, which are changed all at once.
         """
         if batch.place_in_chunk is None:
-            numbers = self.augmentation.draw_numbers(self.seed, epoch, batch.ids)
+            numbers = self.augmentation.draw_numbers(self.config.seed, epoch, batch.ids)
             return self.augmentation.augment_images(
                 batch.images, numbers, self.normalization
             ), numbers
         chunk, start = batch.place_in_chunk
         if self.chunk is None or self.chunk.chunk is not chunk or self.chunk.epoch != epoch:
             self.chunk = None  # frees its memory
-            numbers = self.augmentation.draw_numbers(self.seed, epoch, chunk.ids)
+            numbers = self.augmentation.draw_numbers(self.config.seed, epoch, chunk.ids)
             inputs = self.augmentation.augment_images(chunk.images, numbers, self.normalization)
             self.chunk = _AugmentedChunk(chunk, epoch, inputs, numbers)
         inputs, numbers = self.chunk.inputs, self.chunk.numbers

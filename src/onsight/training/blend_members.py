@@ -19,7 +19,7 @@ from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.evaluation.blending import choose_weights
-from onsight.evaluation.metrics import proportion_with_interval
+from onsight.evaluation.metrics import accuracy_with_interval, proportion_with_interval
 from onsight.evaluation.predictions import (
     HeldOutLogits,
     PredictionTable,
@@ -41,21 +41,14 @@ from onsight.training.open_data import OpenedData
 
 @dataclass(frozen=True)
 class FinalModel:
-    """The model that a run ends with: one of its members, or a blend of several.
-
-    Attributes:
-        classifier: The model.
-        members: All members that were trained.
-        weights: Of each member in the blend, by name; members that were left out have none.
-        temperature: The classifier's, with its reason.
-        out_of_distribution: Its detector, with the reason.
-    """
+    """The model that a run ends with: one of its members, or a blend of several."""
 
     classifier: ImageClassifier
-    members: tuple[Member, ...]
+    members: tuple[Member, ...]  # all members that were trained
+    # Of each member in the blend, by name; members that were left out have none.
     weights: Mapping[str, float]
-    temperature: Choice[float]
-    out_of_distribution: Choice[OutOfDistributionDetector | None]
+    temperature: Choice[float]  # of the classifier, with its reason
+    out_of_distribution: Choice[OutOfDistributionDetector | None]  # its detector, with the reason
 
     @property
     def kept(self) -> tuple[Member, ...]:
@@ -98,7 +91,6 @@ def blend_members(members: Sequence[Member], opened: OpenedData, job: RunJob) ->
     """Choose the weights of members on images that none has learned from, and blend them.
 
     Args:
-        members: The trained members.
         opened: The images, and the settings of the run, which may limit the blend.
         job: The job, whose first rank chooses.
     """
@@ -111,7 +103,9 @@ def blend_members(members: Sequence[Member], opened: OpenedData, job: RunJob) ->
     weights: dict[str, float] = json.loads(chosen)
     kept = [member for member in evaluated if member.name in weights]
     if len(kept) == 1:
-        return _keep_one(kept[0], members)
+        trained = kept[0].trained
+        temperature, detector = trained.temperature, trained.out_of_distribution
+        return FinalModel(trained.classifier, tuple(members), weights, temperature, detector)
     logits = _blend_rows([held_out[member.name].logits for member in kept], weights)
     temperature = choose_temperature(logits, held_out[kept[0].name].labels)
     temperature = replace(temperature, value=job.world.agree(temperature.value))
@@ -127,24 +121,9 @@ def blend_members(members: Sequence[Member], opened: OpenedData, job: RunJob) ->
     return FinalModel(classifier, tuple(members), weights, temperature, detector)
 
 
-def _keep_one(member: Member, members: Sequence[Member]) -> FinalModel:
-    trained = member.trained
-    return FinalModel(
-        trained.classifier,
-        tuple(members),
-        {member.name: 1.0},
-        trained.temperature,
-        trained.out_of_distribution,
-    )
-
-
 def _choose_feature_member(members: Sequence[Member]) -> Member:
     """Return the first pretrained member, or else the one with the most parameters."""
-
-    def rank(member: Member) -> tuple[bool, int]:
-        return member.config.starts_from_weights, member.parameters
-
-    return max(members, key=rank)
+    return max(members, key=lambda one: (one.config.starts_from_weights, one.parameters))
 
 
 def _input_pixels(dataset: Dataset) -> int:
@@ -300,13 +279,12 @@ def describe_members(final: FinalModel) -> list[MemberResult]:
 
 def _describe_member(member: Member, final: FinalModel) -> MemberResult:
     table = member.held_out.tabulate()
-    correct = int((table.predicted == table.labels).sum())
     height, width = member.dataset.format.model_size
     facts: dict[str, Any] = {
         "name": member.name,
         "model": member.config.model,
         "images": len(table),
-        **proportion_with_interval("accuracy", correct, len(table)),
+        **accuracy_with_interval(table),
         "loss": float(table.losses.mean()) if len(table) else None,
         "weight": final.weights.get(member.name, 0.0),
         "image_size": [height, width],

@@ -16,7 +16,13 @@ from torch.optim import Optimizer
 
 from onsight.step.step import Step
 from onsight.step.update import MovingAverage
-from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
+from onsight.tensorfile import (
+    DamagedFile,
+    put_under,
+    read_tensors,
+    take_under,
+    write_tensors,
+)
 from onsight.training.progress import Progress, check_progress
 
 VERSION = 3
@@ -67,18 +73,18 @@ class Checkpoint:
             OtherCheckpoint: The state does not fit; part of it may have been restored.
         """
         with _other_checkpoint(self.path):
-            step.model.load_state_dict(_under("model", self.tensors))
+            step.model.load_state_dict(take_under("model.", self.tensors))
             if average:
-                average.model.load_state_dict(_under("average", self.tensors))
+                average.model.load_state_dict(take_under("average.", self.tensors))
             _restore_optimizer(step.optimizer, self.tensors, self.facts["optimizer"])
             step.scaler.load_state_dict(self.facts["scaler"])
 
 
 def snapshot(step: Step, average: MovingAverage | None, saved: SavedRun) -> Snapshot:
     """Copy the state of a step, the moving average and the rest of a run."""
-    tensors = _prefixed("model", dict(step.model.state_dict()))
+    tensors = put_under("model.", _copied(step.model.state_dict()))
     if average:
-        tensors |= _prefixed("average", dict(average.model.state_dict()))
+        tensors |= put_under("average.", _copied(average.model.state_dict()))
     optimizer_tensors, optimizer_facts = _flatten_optimizer(step.optimizer)
     tensors |= optimizer_tensors
     facts = {
@@ -146,15 +152,6 @@ def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
 
 
-def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{prefix}.{name}": tensor for name, tensor in _copied(tensors).items()}
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    start = f"{prefix}."
-    return {name[len(start) :]: t for name, t in tensors.items() if name.startswith(start)}
-
-
 def _flatten_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors of an optimizer's state by name, and the rest as JSON values."""
     state = optimizer.state_dict()
@@ -181,12 +178,12 @@ def _restore_optimizer(
     optimizer: Optimizer, tensors: dict[str, Tensor], facts: dict[str, Any]
 ) -> None:
     state: dict[int, dict[str, Any]] = {}
-    for key, value in {**_under("optimizer", tensors), **facts["values"]}.items():
+    for key, value in {**take_under("optimizer.", tensors), **facts["values"]}.items():
         number, _, name = key.partition(".")
         state.setdefault(int(number), {})[name] = value
     defaults = optimizer.state_dict()["param_groups"]
     groups = [group | saved for group, saved in zip(defaults, facts["groups"], strict=True)]
-    for key, value in _under("group", tensors).items():
+    for key, value in take_under("group.", tensors).items():
         number, _, name = key.partition(".")
         groups[int(number)][name] = value
     optimizer.load_state_dict({"state": state, "param_groups": groups})

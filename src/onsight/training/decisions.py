@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from onsight.files import disk_errors
 from onsight.ranks.world import World
+from onsight.report.run_files import DECISIONS, read_decisions
 
-DECISIONS = "decisions.jsonl"
 CANDIDATES, MEMBERS = "candidates", "members"  # what a run was to train, and what it has trained
 _HEADER = "run"  # the name of the line with what all decisions depend on
 
@@ -24,7 +24,6 @@ class Decisions:
 
     Args:
         folder: Of the run, where the record is written; None for no record.
-        world: The ranks of the run.
         is_timed: Whether the run has a deadline; otherwise only what memory decided is recorded.
         repeated_run: The folder of a run whose decisions are to be repeated.
     """
@@ -117,21 +116,6 @@ class Decisions:
         text = self.world.broadcast("decisions", lambda: json.dumps(read_decisions(folder)))
         values: dict[str, Any] = json.loads(text)
         return values
-
-
-def read_decisions(run: Path) -> dict[str, Any]:
-    """Read the record of a run; the last line of each name counts, a truncated one is ignored."""
-    values: dict[str, Any] = {}
-    path = run / DECISIONS
-    if not path.is_file():
-        return values
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            fields = json.loads(line)
-            values[fields["decision"]] = fields["value"]
-        except (ValueError, LookupError, TypeError):
-            continue
-    return values
 
 
 def _append_line(path: Path, line: str) -> None:

@@ -16,18 +16,12 @@ from onsight.ranks.world import World
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The predictions for every held-out image.
-
-    Args:
-        per_image: The predictions.
-        views: The predictions with test-time augmentation, if requested.
-        split: The name of the split.
-        folds: The result of each fold, if the predictions are those of a cross-validation.
-    """
+    """The predictions for every held-out image."""
 
     per_image: PredictionTable
-    views: PredictionTable | None
+    views: PredictionTable | None  # predictions with test-time augmentation, if requested
     split: str
+    # Result of each fold, if the predictions are those of a cross-validation.
     folds: tuple[FoldResult, ...] = ()
 
 
@@ -35,8 +29,6 @@ def evaluate(classifier: ImageClassifier, dataset: Dataset, tta: str, world: Wor
     """Predict the test images, or the validation images if there are no test images.
 
     Args:
-        classifier: The trained classifier.
-        dataset: The images.
         tta: The kind of test-time augmentation, or "none".
         world: The ranks, which share the images.
 

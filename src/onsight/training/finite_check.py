@@ -1,6 +1,7 @@
 """Explains losses and gradients that are not finite, and keeps bad weights from being saved."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,36 +13,20 @@ from onsight.step.step import Step
 from onsight.training.progress import Progress
 
 
+@dataclass(frozen=True)
 class FiniteCheck:
-    """Names the step and the images of a loss or gradients that are not finite.
+    """Names the step and the images of a loss or gradients that are not finite."""
 
-    Args:
-        step: The training step.
-        loader: Its batches.
-        seed: Seed of the order of the batches.
-        name_images: Names the images of a batch, for messages.
-        checkpoints: The folder that may hold earlier, finite weights.
-    """
-
-    def __init__(
-        self,
-        step: Step,
-        loader: Loader,
-        seed: int,
-        name_images: Callable[[Batch], str],
-        checkpoints: Path,
-    ) -> None:
-        self.step = step
-        self.loader = loader
-        self.seed = seed
-        self.name_images = name_images
-        self.earlier = f"Earlier good weights, if any, are in {checkpoints}"
+    step: Step
+    loader: Loader
+    seed: int  # of the order of the batches
+    name_images: Callable[[Batch], str]  # for messages
+    checkpoints: Path  # folder that may hold earlier, finite weights
 
     def explain(self, error: NonFiniteStepError, epoch: int, newest: int) -> str:
         """Describe a loss that is not finite.
 
         Args:
-            error: The error of the step.
             epoch: The epoch, from 0.
             newest: The latest step that was started, from 0.
         """
@@ -56,7 +41,8 @@ class FiniteCheck:
         return (
             f"{error} at epoch {epoch + 1}, step {step + 1} of {self.loader.steps}; {effect}. "
             f"Images of that step: {self._images(epoch, step)}. "
-            f"Try a lower --learning-rate{fp32}. {self.earlier}"
+            f"Try a lower --learning-rate{fp32}. "
+            f"Earlier good weights, if any, are in {self.checkpoints}"
         )
 
     def refuse_spoiled_weights(self, now: Progress) -> None:
@@ -72,7 +58,7 @@ class FiniteCheck:
             f"the gradients of epoch {epoch + 1}, step {step + 1} of {self.loader.steps} are not "
             "finite, though its loss is; the resulting weights were not saved. "
             f"Images of that step: {self._images(epoch, step)}. Try --clip-norm 1 or a lower "
-            f"--learning-rate. {self.earlier}"
+            f"--learning-rate. Earlier good weights, if any, are in {self.checkpoints}"
         )
 
     def _images(self, epoch: int, step: int) -> str:

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -34,17 +36,17 @@ from onsight.step.calibrate import (
     fit_detector_on_images,
 )
 from onsight.text import duration, fixed_percent, joined, percent
-from onsight.training.checkpoint import load_weights
+from onsight.training.checkpoint import load_weights, save_weights
 from onsight.training.fit_head import FittedHead, fit_head, set_head, uses_fitted_head
-from onsight.training.interpolation import FRACTIONS, Interpolation
+from onsight.training.interpolation import FRACTIONS, load_interpolated
 from onsight.training.job import RunJob
-from onsight.training.listener import RunListener
+from onsight.training.listener import Listener
 from onsight.training.loggers.loggers import Loggers
 from onsight.training.model_file import make_model_file
 from onsight.training.pacers import DeadlinePacer, EpochPacer, Pacer, RecordedPacer
 from onsight.training.place import PlannedRun
-from onsight.training.placement_check import PlacementCheck, naming_misplaced
-from onsight.training.progress import MetricsLog, Progress
+from onsight.training.placement_check import checking_placement, naming_misplaced
+from onsight.training.progress import Progress, write_metrics
 from onsight.training.saving import Checkpoints, CheckpointWriter, Mirror
 from onsight.training.trainer import Trainer, TrainerData
 from onsight.tune.fit_epochs import reserve_evaluation
@@ -59,41 +61,27 @@ _MAX_INTERPOLATION_FRACTION = 0.1  # of the time left, for evaluating interpolat
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained network with the weights that are kept.
-
-    Args:
-        classifier: The network.
-        progress: How far training came.
-        temperature: The classifier's, with its reason.
-        out_of_distribution: Its detector, with the reason.
-        seconds: By phase.
-        held_out: Its logits of validation images.
-        fitted: Images a frozen network's head was fitted on, if validation images are among them.
-        fewer: What that head achieved with fewer images, if known.
-    """
+    """A trained network with the weights that are kept."""
 
     classifier: Classifier
-    progress: Progress
-    temperature: Choice[float]
-    out_of_distribution: Choice[OutOfDistributionDetector | None]
-    seconds: dict[str, float]
-    held_out: HeldOutLogits
+    progress: Progress  # how far training came
+    temperature: Choice[float]  # of the classifier, with its reason
+    out_of_distribution: Choice[OutOfDistributionDetector | None]  # its detector, with the reason
+    seconds: dict[str, float]  # by phase
+    held_out: HeldOutLogits  # its logits of validation images
+    # Images a frozen network's head was fitted on, if validation images are among them.
     fitted: int = 0
+    # What that head achieved with fewer images, if known.
     fewer: tuple[LearningCurvePoint, ...] = ()
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What all trainings of a run use: loggers, provenance and computed features.
+    """What all trainings of a run use: loggers, provenance and computed features."""
 
-    Args:
-        loggers: Are told of every epoch.
-        provenance: What model files contain about their origin.
-        features: Computed by one training, and used by the others.
-    """
-
-    loggers: Loggers
-    provenance: dict[str, Any]
+    loggers: Loggers  # told of every epoch
+    provenance: dict[str, Any]  # what model files contain about their origin
+    # Computed by one training, and used by the others.
     features: SharedFeatures = field(default_factory=SharedFeatures)
 
 
@@ -135,8 +123,10 @@ def _train_layers(
         file = make_model_file(config, planned.dataset, classifier, facts, provenance)
         save_model(job.folder.epoch_file(row["epoch"]), file)
 
-    interpolation = Interpolation(job.folder.start_weights)
-    with CheckpointWriter(_make_mirror(config, job)) as writer:
+    start = job.folder.start_weights  # written if there is a fitted head
+    is_mirrored = config.checkpoints and job.world.is_main
+    mirror = Mirror(config.checkpoints, job.folder) if is_mirrored else None
+    with CheckpointWriter(mirror) as writer:
         checkpoints = Checkpoints(
             job.folder,
             writer,
@@ -160,23 +150,23 @@ def _train_layers(
             now = trainer.progress
             job.reporter.say(f"resumed: epoch {now.epoch + 1}, after {now.step} of its steps")
         if head and job.world.is_main:
-            interpolation.save_start(net)
+            save_weights(start, net)
         trainer.begin(head.row if head else None)
         if deadline.is_set:
             deadline.reserve("saving", _SAVES_AT_THE_END * _time_saving(trainer))
         seconds = len(FRACTIONS) * images * image_seconds
         is_affordable = seconds <= _MAX_INTERPOLATION_FRACTION * deadline.remaining()
-        if (head or interpolation.has_start) and is_affordable:
+        if (head or start.exists()) and is_affordable:
             deadline.reserve("interpolation", seconds)
         progress = trainer.run()
         _report_early_end(deadline, job.reporter)
         job.world.wait_for_first_rank("first weights")
         deadline.release("interpolation")
-        if interpolation.has_start and progress.epoch and progress.best_accuracy >= 0:
+        if start.exists() and progress.epoch and progress.best_accuracy >= 0:
             count = job.decisions.decide(
                 "interpolations", lambda: _count_interpolations(progress, is_affordable, deadline)
             )
-            _interpolate(trainer, interpolation, FRACTIONS[:count], images, job.reporter)
+            _interpolate(trainer, start, FRACTIONS[:count], images, job.reporter)
         trainer.finish()
     best = trainer.best_validation
     return trainer.classifier, progress, images if best is None else held_out_logits(best)
@@ -199,21 +189,20 @@ def _time_saving(trainer: Trainer) -> float:
 
 
 def _count_interpolations(progress: Progress, is_affordable: bool, deadline: Deadline) -> int:
-    """Return how many interpolated networks there is time to evaluate."""
     fitting = deadline.remaining() / max(progress.last_evaluation_seconds, 1e-9)
     return int(max(0, min(len(FRACTIONS), fitting))) if is_affordable else 0
 
 
 def _interpolate(
     trainer: Trainer,
-    interpolation: Interpolation,
+    start: Path,
     shares: Sequence[float],
     images: int,
     reporter: Reporter,
 ) -> None:
     """Keep weights between the first and the last if they validate better than both."""
     progress = trainer.progress
-    for share in interpolation.load_each(trainer.classifier.net, shares):
+    for share in load_interpolated(trainer.classifier.net, start, shares):
         if trainer.keep_if_better(trainer.evaluate("validation", images)):
             progress.best_blend = share
     if progress.best_blend < 1:
@@ -239,7 +228,7 @@ def _make_trainer(
         ids = dataset.ids(split)
         return Loader(data.images, ids, batch_size, device, world.rank, world.size, with_next)
 
-    listener = RunListener(
+    listener = Listener(
         job.reporter,
         job.folder.path if world.is_main else None,
         shared.loggers,
@@ -255,7 +244,7 @@ def _make_trainer(
         device,
         world,
         listener,
-        PlacementCheck(job.folder, job.reporter),
+        partial(checking_placement, job.folder, job.reporter),
     )
     evaluated = update.average.model if update.average else net
     classifier = Classifier(evaluated, data.normalization, config.precision, device)
@@ -302,12 +291,6 @@ def _trains_by_epochs(job: RunJob) -> bool:
     return not (job.deadline.is_set or job.decisions.named("segment"))
 
 
-def _make_mirror(config: Config, job: RunJob) -> Mirror | None:
-    if config.checkpoints and job.world.is_main:
-        return Mirror(config.checkpoints, job.folder)
-    return None
-
-
 def _announcing_weights(
     config: Config, size: tuple[int, int], reporter: Reporter
 ) -> Callable[[LoadedWeights], None]:
@@ -340,9 +323,10 @@ def _without_training(
     classifier = Classifier(net, data.normalization, planned.config.precision, data.device)
     progress = Progress(images=head.images, training_seconds=head.seconds)
     if job.world.is_main:
-        log = MetricsLog(job.folder.path, progress.rows, 0, shared.loggers)
         progress.add_row(head.row)
-        log.log_epoch(head.row)
+        write_metrics(job.folder.path, progress.rows)
+        shared.loggers.begin(0, 0)
+        shared.loggers.log_epoch(head.row)
     # The temperature is that of the head which has not learned from validation images.
     validation_ids = data.dataset.ids(VALIDATION)[: len(head.validation_logits)]
     held_out = HeldOutLogits(validation_ids, head.validation_logits, head.validation_labels)

@@ -6,6 +6,7 @@ D features, K classes, m training images, n validation images.
 import math
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -70,32 +71,20 @@ _OPERATIONS_PER_SECOND = 1e10  # of a slow processor
 
 @dataclass(frozen=True)
 class FittedHead:
-    """A head fitted on features.
+    """A head fitted on features."""
 
-    Attributes:
-        row: The head as epoch 0 of the history.
-        images: Images whose features were computed, counting each view.
-        seconds: Time for features and fitting.
-        validation_logits: The head's logits of the validation images, (n, K).
-        validation_labels: Their labels, (n,).
-        validation_features: Their features of the last layer, (n, D).
-        training_features: The same of the first 1,000 training images, (m, D).
-        refit_head: A head with the same settings fitted on the validation images too, to replace
-            the head that they evaluated. None if that one is final.
-        refit_images: Images that refit_head was fitted on.
-        learning_curve: Accuracy with fewer training images; empty if the network is fine-tuned or
-            time was short.
-    """
-
-    row: EpochRow
-    images: int
-    seconds: float
-    validation_logits: Tensor
+    row: EpochRow  # head as epoch 0 of the history
+    images: int  # images whose features were computed, counting each view
+    seconds: float  # time for features and fitting
+    validation_logits: Tensor  # head's logits of the validation images, (n, K)
     validation_labels: Tensor
-    validation_features: Tensor
-    training_features: Tensor
+    validation_features: Tensor  # their features of the last layer, (n, D)
+    training_features: Tensor  # those of the first 1,000 training images, (m, D)
+    # A head with the same settings fitted on the validation images too, to replace the head that
+    # they evaluated. None if that one is final.
     refit_head: LinearHead | HiddenHead | None = None
-    refit_images: int = 0
+    refit_images: int = 0  # images that refit_head was fitted on
+    # Accuracy with fewer training images; empty if the network is fine-tuned or time was short.
     learning_curve: tuple[LearningCurvePoint, ...] = ()
 
 
@@ -123,8 +112,6 @@ def fit_head(
     the job, or repeated from its record.
 
     Args:
-        config: The settings.
-        data: The images.
         net: The network, whose head is replaced.
         job: Its deadline limits the time.
         shared: Features that other trainings of the run have computed.
@@ -254,8 +241,6 @@ class _FeatureLoader:
         """Return the training and validation images together, to fit the final head on.
 
         Args:
-            train: The training images.
-            views: Their views.
             fit_seconds: Time of the fit on the training images; nan if there is no deadline.
 
         Returns:
@@ -292,11 +277,8 @@ class _FeatureLoader:
         classifier = self.classifier  # its backbone has the weights that the run starts from
         net = self.model, type(classifier.net), dataset.format
         kind = net, view, classifier.normalization, classifier.precision
-
-        def load_shared() -> Tensor:
-            return self.shared.get(kind, ids, lambda rest: self._compute(rest, view, deadline))
-
-        return self.store.get(key, load_shared, len(ids))
+        compute = partial(self._compute, view=view, deadline=deadline)
+        return self.store.get(key, lambda: self.shared.get(kind, ids, compute), len(ids))
 
     def _compute(self, ids: Tensor, view: str, deadline: float) -> Tensor:
         device = self.classifier.device
@@ -332,9 +314,6 @@ def try_hidden_layer(
     """Fit a head with a hidden layer, and return it if it is clearly better than the linear one.
 
     Args:
-        chosen: The settings of the linear head.
-        linear: The linear head, fitted on the training images.
-        train: The training images.
         validation: The images that both heads are compared on.
         class_weights: The weight of each class in the loss, (K,).
         seed: The seed of the hidden layer.

@@ -3,19 +3,19 @@
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from onsight.errors import DataError
-from onsight.evaluation.metrics import proportion_with_interval
+from onsight.evaluation.metrics import accuracy_with_interval
 from onsight.evaluation.predictions import PredictionTable, concatenate_tables
 from onsight.evaluation.results import FoldResult
 from onsight.ranks.world import World
 from onsight.report.console import PartReporter
-from onsight.tensorfile import read_tensors, write_tensors
+from onsight.tensorfile import put_under, read_tensors, take_under, write_tensors
 from onsight.text import duration, fixed_percent, plural
 from onsight.training.evaluate import Evaluation, evaluate
 from onsight.training.fit import Shared, Trained, fit
@@ -44,9 +44,7 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
     and the final model get an equal share of the time, unless the network is frozen.
 
     Args:
-        planned: The run.
         shared: Loggers, provenance and features of the run.
-        job: The job.
 
     Returns:
         The predictions for the images of all folds, on every rank.
@@ -61,10 +59,19 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
     for fold in range(1, folds + 1):
         name = f"fold {fold} of {folds}"
         held_out = _hold_out(planned, fold)
-        folder = job.folder.for_fold(fold)
+        folder = job.folder.of_part("folds", str(fold))
         part = _load_evaluation(held_out, folder, job.world)
         if part is None:
-            fold_job = _make_fold_job(job, fold, folder, name, _time_fraction(fold, planned))
+            if job.world.is_main:
+                folder.make_checkpoints()
+            fraction = _FROZEN_FRACTION if planned.config.freeze else 1 / (folds + 2 - fold)
+            fold_job = replace(
+                job,
+                folder=folder,
+                reporter=FoldReporter(job.reporter, name),
+                deadline=job.deadline.part(fraction),
+                decisions=job.decisions.of_part(folder.path),
+            )
             part = _evaluate_fold(fold, held_out, shared, fold_job)
         else:
             job.deadline.add_elapsed(part.folds[0]["seconds"])
@@ -73,25 +80,6 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
         job.reporter.say(f"{name}: {_format_row(part.folds[0])}")
         parts.append(part)
     return _pool(parts)
-
-
-def _time_fraction(fold: int, planned: PlannedRun) -> float:
-    """Return which part of the time left a fold may use."""
-    if planned.config.freeze:
-        return _FROZEN_FRACTION
-    return 1 / (planned.dataset.folds.value + 2 - fold)
-
-
-def _make_fold_job(job: RunJob, fold: int, folder: RunFolder, name: str, fraction: float) -> RunJob:
-    if job.world.is_main:
-        folder.make_checkpoints()
-    return replace(
-        job,
-        folder=folder,
-        reporter=FoldReporter(job.reporter, name),
-        deadline=job.deadline.part(fraction),
-        decisions=job.decisions.of_part(folder.path),
-    )
 
 
 def _hold_out(planned: PlannedRun, fold: int) -> PlannedRun:
@@ -128,11 +116,10 @@ def _evaluate_fold(fold: int, planned: PlannedRun, shared: Shared, job: RunJob) 
 def _make_row(
     fold: int, per_image: PredictionTable, trained: Trained, seconds: float
 ) -> FoldResult:
-    correct = int((per_image.labels == per_image.predicted).sum())
     row: dict[str, Any] = {
         "fold": fold,
         "images": len(per_image),
-        **proportion_with_interval("accuracy", correct, len(per_image)),
+        **accuracy_with_interval(per_image),
         "best_epoch": trained.progress.best_epoch,
         "epochs": trained.progress.epoch,
         "seconds": seconds,
@@ -150,9 +137,9 @@ def _format_row(row: FoldResult) -> str:
 
 def _save_evaluation(evaluation: Evaluation, folder: RunFolder, key: str) -> None:
     """Save the predictions of a fold, so that a resumed run does not repeat it."""
-    tensors = _table_to_tensors("one", evaluation.per_image)
+    tensors = put_under("one.", _as_tensors(evaluation.per_image))
     if evaluation.views:
-        tensors |= _table_to_tensors("views", evaluation.views)
+        tensors |= put_under("views.", _as_tensors(evaluation.views))
     facts = {"data_key": key, "split": evaluation.split, "row": evaluation.folds[0]}
     write_tensors(folder.evaluation, tensors, facts)
 
@@ -168,27 +155,24 @@ def _load_evaluation(planned: PlannedRun, folder: RunFolder, world: World) -> Ev
             f"the images changed since the run in {folder.out} began; "
             "start a new run, or restore the original images"
         )
-    views = _table_from_tensors("views", tensors) if "views.ids" in tensors else None
-    return Evaluation(_table_from_tensors("one", tensors), views, facts["split"], (facts["row"],))
+    views = take_under("views.", tensors)
+    return Evaluation(
+        _as_table(take_under("one.", tensors)),
+        _as_table(views) if views else None,
+        facts["split"],
+        (facts["row"],),
+    )
 
 
-def _table_to_tensors(name: str, table: PredictionTable) -> dict[str, Tensor]:
-    columns = asdict(table)
-    return {f"{name}.{column}": torch.from_numpy(values) for column, values in columns.items()}
+def _as_tensors(table: PredictionTable) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(column) for name, column in vars(table).items()}
 
 
-def _table_from_tensors(name: str, tensors: dict[str, Tensor]) -> PredictionTable:
-    prefix = f"{name}."
-    columns = {
-        key.removeprefix(prefix): value.numpy()
-        for key, value in tensors.items()
-        if key.startswith(prefix)
-    }
-    return PredictionTable(**columns)
+def _as_table(tensors: dict[str, Tensor]) -> PredictionTable:
+    return PredictionTable(**{name: column.numpy() for name, column in tensors.items()})
 
 
 def _pool(parts: Sequence[Evaluation]) -> Evaluation:
-    """Combine the predictions of all folds."""
     views = [part.views for part in parts if part.views]
     return Evaluation(
         concatenate_tables([part.per_image for part in parts]),

@@ -38,27 +38,17 @@ _MIN_CLOSING_SECONDS = 1.5
 
 @dataclass(frozen=True)
 class Job:
-    """Where work happens and how much time is left for it, but not what is computed.
-
-    Attributes:
-        reporter: The console.
-        device: Where the network is trained, with the reason.
-        threads: Of this rank, for decoding and for computing on a CPU, with the reason.
-        world: The ranks.
-        deadline: When the run must have ended.
-        decisions: The record of what depended on time or memory.
-        phases: Seconds by phase.
-        is_planned: Whether a run that is resumed has already decided how to train.
-    """
+    """Where work happens and how much time is left for it, but not what is computed."""
 
     reporter: Reporter
-    device: Choice[torch.device]
-    threads: Choice[int]
+    device: Choice[torch.device]  # where the network is trained, with the reason
+    threads: Choice[int]  # of this rank, for decoding and for computing on a CPU, with the reason
     world: World = field(default_factory=World)
-    deadline: Deadline = field(default_factory=Deadline)
+    deadline: Deadline = field(default_factory=Deadline)  # when the run must have ended
+    # Record of what depended on time or memory.
     decisions: Decisions = field(default_factory=Decisions)
-    phases: dict[str, float] = field(default_factory=dict)
-    is_planned: bool = False
+    phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
+    is_planned: bool = False  # whether a run that is resumed has already decided how to train
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -70,16 +60,11 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class RunJob(Job):
-    """The job of a run with a folder.
+    """The job of a run with a folder."""
 
-    Attributes:
-        folder: The run folder, claimed for this run.
-        resume: Whether the run goes on from its last checkpoint.
-        unrepeatable: Operations without a deterministic kernel, as far as they have run.
-    """
-
-    folder: RunFolder
-    resume: bool = False
+    folder: RunFolder  # run folder, claimed for this run
+    resume: bool = False  # whether the run goes on from its last checkpoint
+    # Operations without a deterministic kernel, as far as they have run.
     unrepeatable: list[str] = field(default_factory=list)
 
     def save_config(self, config: Config) -> None:

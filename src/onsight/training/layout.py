@@ -21,23 +21,17 @@ from onsight.tune.training_data import choose_streaming
 
 @dataclass(frozen=True)
 class Layout:
-    """What to decode, and for which networks.
+    """What to decode, and for which networks."""
 
-    Args:
-        source: The images to use.
-        config: The settings, with all that is decided by now.
-        image_size: The (height, width) in pixels of one network's input, or of the images that
-            several networks share.
-        choices: The reasons, by config field.
-        fine_tuning: The reasons of fine-tuning settings; empty if the model is not fine-tuned.
-        candidates: The networks to train, in this order; with several, the config's model is auto.
-    """
-
-    source: Source
-    config: Config
+    source: Source  # images to use
+    config: Config  # settings, with all that is decided by now
+    # (height, width) in pixels of one network's input, or of the images that several networks
+    # share.
     image_size: Size
-    choices: Mapping[str, Choice[Any]]
+    choices: Mapping[str, Choice[Any]]  # reasons, by config field
+    # Reasons of fine-tuning settings; empty if the model is not fine-tuned.
     fine_tuning: Mapping[str, Choice[Any]]
+    # Networks to train, in this order; with several, the config's model is auto.
     candidates: tuple[Candidate, ...]
 
 

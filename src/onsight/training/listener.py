@@ -1,6 +1,7 @@
 """Callbacks of training: the console, metrics.jsonl and loggers."""
 
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from onsight.evaluation.results import EpochRow
@@ -8,81 +9,31 @@ from onsight.report.console import Bar, Reporter
 from onsight.step.step import StepListener
 from onsight.training.decisions import Decisions
 from onsight.training.loggers.loggers import Loggers
-from onsight.training.progress import MetricsLog, Progress, format_epoch
+from onsight.training.progress import Progress, format_epoch, write_metrics
 
 
+@dataclass
 class Listener(StepListener):
-    """Callbacks of training; they do nothing by default."""
+    """Shows training on the console, and logs it to metrics.jsonl and the loggers."""
+
+    reporter: Reporter
+    folder: Path | None  # run folder, for metrics.jsonl; None on ranks that do not write it
+    loggers: Loggers  # of the run; none are open on those ranks
+    decisions: Decisions  # on record: the steps at which memory ran out
+    epochs: int  # number of epochs; 0 if unknown
+    line_steps: int  # between two loss lines; 0 for no lines
+    progress: Progress = field(default_factory=Progress, init=False)
+    _bar: Bar | None = field(default=None, init=False)
+    _open: ExitStack = field(default_factory=ExitStack, init=False)
 
     def training_started(self, progress: Progress) -> None:
-        """Training starts, or resumes from a checkpoint; it updates the progress in place."""
-
-    def segment_started(self, images: int) -> None:
-        """A segment starts, in an epoch with this number of images."""
-
-    def step_finished(self, images: int) -> None:
-        """A step with this number of images has finished."""
-
-    def should_log_loss(self, step: int) -> bool:
-        """Return whether to call log_loss after this step of an epoch.
-
-        The trainer then waits for the device, which costs time.
-        """
-        return False
-
-    def log_loss(self) -> None:
-        """The progress has the losses of all steps so far."""
-
-    def epoch_finished(self, row: EpochRow) -> None:
-        """The row of an epoch is complete; called again if metrics are added to it later."""
-
-    def nothing_trained(self) -> None:
-        """Training has ended before its first step."""
-
-    def closed(self) -> None:
-        """Training has ended or failed."""
-
-
-class RunListener(Listener):
-    """Shows training on the console, and logs it to metrics.jsonl and the loggers.
-
-    Args:
-        reporter: The console.
-        folder: The run folder, for metrics.jsonl; None on ranks that do not write it.
-        loggers: The run's loggers.
-        decisions: Records the steps at which memory ran out.
-        epochs: The number of epochs; 0 if unknown.
-        line_steps: Steps between two loss lines; 0 for no lines.
-    """
-
-    def __init__(
-        self,
-        reporter: Reporter,
-        folder: Path | None,
-        loggers: Loggers,
-        decisions: Decisions,
-        epochs: int,
-        line_steps: int,
-    ) -> None:
-        self.reporter = reporter
-        self.folder = folder
-        self.loggers = loggers
-        self.decisions = decisions
-        self.epochs = epochs
-        self.line_steps = line_steps
-        self.progress = Progress()
-        self._log: MetricsLog | None = None
-        self._bar: Bar | None = None
-        self._open = ExitStack()
-
-    def training_started(self, progress: Progress) -> None:
-        """Log the rows of earlier epochs."""
+        """Log the rows of earlier epochs; the trainer goes on to update the progress in place."""
         self.progress = progress
-        if self.folder:
-            self._log = MetricsLog(self.folder, progress.rows, progress.steps_done, self.loggers)
+        self._save_rows()
+        self.loggers.begin(len(progress.rows), progress.steps_done)
 
     def segment_started(self, images: int) -> None:
-        """Show a progress bar for the epoch."""
+        """Show a progress bar for the epoch, which has this number of images."""
         if self._bar is None:
             of = f"/{self.epochs}" if self.epochs else ""
             title = f"epoch {self.progress.epoch + 1}{of}"
@@ -95,24 +46,26 @@ class RunListener(Listener):
             self._bar.advance(images, self._bar_facts)
 
     def should_log_loss(self, step: int) -> bool:
-        """Return whether a loss line is due."""
+        """Return whether a loss line is due after this step of an epoch.
+
+        The trainer then waits for the device, so that the progress has the losses of all steps.
+        """
         return bool(self.line_steps) and step % self.line_steps == 0
 
     def log_loss(self) -> None:
         """Log the mean loss since the last loss line."""
         line = self.progress.close_line(self.line_steps)
-        if self._log:
-            self._log.log_line(line, self.progress.steps_done)
+        self.loggers.log_line(line, self.progress.steps_done)
         self.reporter.say(
             f"[{self.progress.epoch + 1}, {line['step']:5d}] loss: {line['loss']:.3f}, "
             f"{line['seconds']:.1f} s"
         )
 
     def epoch_finished(self, row: EpochRow) -> None:
-        """Log and show the row."""
+        """Log and show the row; called again if metrics are added to it later."""
         self.closed()
-        if self._log:
-            self._log.log_epoch(row)
+        self._save_rows()
+        self.loggers.log_epoch(row)
         if row["epoch"]:
             self.reporter.say(format_epoch(row, self.epochs))
 
@@ -142,8 +95,11 @@ class RunListener(Listener):
         self._open.close()
         self._bar = None
 
+    def _save_rows(self) -> None:
+        if self.folder:
+            write_metrics(self.folder, self.progress.rows)
+
     def _bar_facts(self) -> dict[str, float]:
-        """Return the figures beside the progress bar."""
         now = self.progress
         facts = {
             "loss": now.mean_loss,

@@ -137,7 +137,7 @@ def _evaluation_seconds(member: Member) -> float:
 
 
 def _make_member_job(candidate: Candidate, fraction: float, job: RunJob) -> RunJob:
-    folder = job.folder.for_member(candidate.name)
+    folder = job.folder.of_part("members", candidate.name)
     if job.world.is_main:
         folder.make_checkpoints()
     job.world.wait_for_first_rank("member")

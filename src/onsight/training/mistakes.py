@@ -1,11 +1,9 @@
 """Similar training images and heat maps of the worst mistakes, within a time limit."""
 
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from onsight.config import Config
@@ -48,11 +46,7 @@ def find_lookalikes(
     Stops after a second, or at the deadline if that is earlier.
 
     Args:
-        config: The run's config.
-        dataset: The run's images.
-        classifier: The trained classifier.
         per_image: Its predictions for the held-out images.
-        deadline: The run's deadline.
         image_seconds: Time to evaluate an image; 0 if unknown.
     """
     mistakes = torch.from_numpy(per_image.ids[worst_mistakes(per_image)])
@@ -110,7 +104,6 @@ def _compute_features(
     """Compute features (m, D) of the first images, as many as there is time for.
 
     Args:
-        dataset: The images.
         classifier: Computes the features.
         ids: Numbers of the images (n,).
         end: When to stop, on the monotonic clock.
@@ -145,53 +138,30 @@ def find_heat(
     Stops after three seconds, or at the deadline if that is earlier.
 
     Args:
-        dataset: The run's images.
-        classifier: The trained classifier.
         per_image: Its predictions for the held-out images.
-        deadline: The run's deadline.
         image_seconds: Time to evaluate an image; 0 if unknown.
     """
     heats = [np.zeros((0, *dataset.images.shape[:2]), np.float32)]
-    reason = ""
-    if len(worst_mistakes(per_image)) == 0:
+    rows = worst_mistakes(per_image)
+    if len(rows) == 0:
         return MistakesHeat(heats[0])
+    reason = ""
     end = time.monotonic() + min(_HEAT_SECONDS, deadline.remaining())
+    batch_seconds = _MAX_HEAT_COST * _HEAT_BATCH_SIZE * image_seconds
+    ids = torch.from_numpy(per_image.ids[rows])
+    predicted = torch.from_numpy(per_image.predicted[rows])
+    batches = Loader(dataset.images, ids, _HEAT_BATCH_SIZE, classifier.device).in_order()
     try:
-        for heat in _compute_heat(dataset, classifier, per_image, end, image_seconds):
-            heats.append(heat)
-    except (ConfigError, ModelError, _OutOfTime) as error:
+        require_captum()
+        for batch, classes in zip(batches, predicted.split(_HEAT_BATCH_SIZE), strict=True):
+            if time.monotonic() + batch_seconds > end:
+                reason = "there was no time to compute more"
+                break
+            heats.append(heat_maps(classifier, batch.images, classes))
+    except (ConfigError, ModelError) as error:
         reason = str(error)
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
         reason = "memory ran out"
     return MistakesHeat(np.concatenate(heats), reason)
-
-
-def _compute_heat(
-    dataset: Dataset,
-    classifier: ImageClassifier,
-    per_image: PredictionTable,
-    end: float,
-    image_seconds: float,
-) -> Iterator[NDArray[np.float32]]:
-    """Yield the heat maps (b, H, W) of the worst mistakes, batch by batch.
-
-    Raises:
-        ConfigError, ModelError, RuntimeError: As `heat_maps` does.
-        _OutOfTime: The next batch would not be finished by the end.
-    """
-    batch_seconds = _MAX_HEAT_COST * _HEAT_BATCH_SIZE * image_seconds
-    require_captum()
-    rows = worst_mistakes(per_image)
-    ids = torch.from_numpy(per_image.ids[rows])
-    predicted = torch.from_numpy(per_image.predicted[rows])
-    batches = Loader(dataset.images, ids, _HEAT_BATCH_SIZE, classifier.device).in_order()
-    for batch, classes in zip(batches, predicted.split(_HEAT_BATCH_SIZE), strict=True):
-        if time.monotonic() + batch_seconds > end:
-            raise _OutOfTime("there was no time to compute more")
-        yield heat_maps(classifier, batch.images, classes)
-
-
-class _OutOfTime(Exception):
-    """There is no time for more heat maps."""

@@ -24,6 +24,7 @@ def make_model_file(
     """Return a model file with the classifier's current weights."""
     scaling = classifier.normalization
     inputs = {"mean": scaling.mean, "std": scaling.std, "precision": classifier.precision}
+    starts_published = config.pretrained and not config.weights
     is_seen = (dataset.splits == TRAIN) | (dataset.splits == VALIDATION)
     return ModelFile(
         model=config.model,
@@ -37,11 +38,5 @@ def make_model_file(
         out_of_distribution=classifier.out_of_distribution,
         hidden_units=hidden_units(classifier.net),
         uses_all_layers=isinstance(classifier.net, IntermediateNet),
-        weights_license=_find_license(config),
+        weights_license=published_license(config.model) if starts_published else None,
     )
-
-
-def _find_license(config: Config) -> str | None:
-    """Return the license of the published weights that the network started from, if known."""
-    starts_published = config.pretrained and not config.weights
-    return published_license(config.model) if starts_published else None

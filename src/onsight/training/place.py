@@ -55,39 +55,24 @@ _RANKS_NOT_MEASURED = "not measured: all ranks would have to measure the same"
 
 @dataclass(frozen=True)
 class PlacedData:
-    """Images where batches are gathered from.
+    """Images where batches are gathered from."""
 
-    Args:
-        data: The images, their normalization, the device and the user's own network, if any.
-        config: The settings, with all that is decided by now.
-        choices: The reasons so far, by config field.
-        opened: What was decided before.
-    """
-
-    data: TrainingData
-    config: Config
-    choices: Mapping[str, Choice[Any]]
-    opened: OpenedData
+    data: TrainingData  # images, their normalization, the device and the user's own network, if any
+    config: Config  # settings, with all that is decided by now
+    choices: Mapping[str, Choice[Any]]  # reasons so far, by config field
+    opened: OpenedData  # what was decided before
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """What training starts from; nothing in the config is left open.
-
-    Args:
-        config: The settings.
-        plan: The reasons of all choices.
-        data: What to train on.
-        data_key: A digest of the images, their labels and their split.
-        found: What DATA was recognised as.
-        estimates: What a step and an evaluation take, if there is a budget.
-    """
+    """What training starts from; nothing in the config is left open."""
 
     config: Config
-    plan: Plan
-    data: TrainingData
-    data_key: str
-    found: str
+    plan: Plan  # reasons of all choices
+    data: TrainingData  # what to train on
+    data_key: str  # digest of the images, their labels and their split
+    found: str  # what DATA was recognised as
+    # What a step and an evaluation take, if there is a budget.
     estimates: Estimates = field(default_factory=Estimates)
 
     @property

@@ -25,57 +25,52 @@ _HARMLESS_KINDS = {ATTRIBUTE, BUILD}
 _DEVICE_ERROR_WORDS = ("device", "weight type")  # one is in each of torch's device mismatch errors
 
 
-class PlacementCheck:
-    """Checks the placement of tensors on every rank.
+@contextmanager
+def checking_placement(
+    folder: RunFolder,
+    reporter: Reporter,
+    step: Step,
+    average: MovingAverage | None,
+    batch: tuple[Tensor, Tensor],
+) -> Iterator[None]:
+    """Check where the tensors of the step in the block are, on all ranks; report and save it.
+
+    Errors about devices become a PlacementError that names the misplaced tensors.
 
     Args:
         folder: The run folder, for placement.json.
-        reporter: Shows the result.
+        average: The moving average of the weights, if there is one.
+        batch: The inputs and targets of the step.
+
+    Raises:
+        PlacementError: A tensor is misplaced on some rank; raised on every rank.
     """
+    try:
+        yield
+    except RuntimeError as error:
+        _raise_if_misplaced(error, _find_placement(step, average, batch))
+        raise
+    world = step.world
+    entry = {"rank": world.rank, **_find_placement(step, average, batch).facts()}
+    entries = [json.loads(line) for line in world.gather("placement", json.dumps(entry))]
+    if world.is_main:
+        with world.watchdog_paused():
+            write_json(folder.path / PLACEMENT, entries)
+    _report(entries, reporter)
 
-    def __init__(self, folder: RunFolder, reporter: Reporter) -> None:
-        self.folder = folder
-        self.reporter = reporter
 
-    @contextmanager
-    def explaining(
-        self, step: Step, average: MovingAverage | None, batch: tuple[Tensor, Tensor]
-    ) -> Iterator[None]:
-        """Turn errors about devices into a PlacementError that names the misplaced tensors."""
-        try:
-            yield
-        except RuntimeError as error:
-            _raise_if_misplaced(error, _find_placement(step, average, batch))
-            raise
-
-    def check(
-        self, step: Step, average: MovingAverage | None, batch: tuple[Tensor, Tensor]
-    ) -> None:
-        """Report and save the placement on all ranks.
-
-        Raises:
-            PlacementError: A tensor is misplaced on some rank; raised on every rank.
-        """
-        world = step.world
-        entry = {"rank": world.rank, **_find_placement(step, average, batch).facts()}
-        entries = [json.loads(line) for line in world.gather("placement", json.dumps(entry))]
-        if world.is_main:
-            with world.watchdog_paused():
-                write_json(self.folder.path / PLACEMENT, entries)
-        self._report(entries)
-
-    def _report(self, entries: list[dict[str, Any]]) -> None:
-        for entry in entries:
-            problems = [PlacementProblem(**problem) for problem in entry["problems"]]
-            harmful = [problem for problem in problems if problem.kind not in _HARMLESS_KINDS]
-            if harmful:
-                rank = f"rank {entry['rank']}: " if len(entries) > 1 else ""
-                raise PlacementError(rank + "\n".join(map(str, harmful)))
-        shown = next((entry for entry in entries if entry["problems"]), entries[0])
-        report = self.reporter.warn if shown["problems"] else self.reporter.say
-        others = [entry["device"] for entry in entries if entry is not shown]
-        suffix = f"; the other ranks on {', '.join(others)}" if others else ""
-        report(f"placement: {shown['verdict']}{suffix}")
+def _report(entries: list[dict[str, Any]], reporter: Reporter) -> None:
+    for entry in entries:
+        problems = [PlacementProblem(**problem) for problem in entry["problems"]]
+        harmful = [problem for problem in problems if problem.kind not in _HARMLESS_KINDS]
+        if harmful:
+            rank = f"rank {entry['rank']}: " if len(entries) > 1 else ""
+            raise PlacementError(rank + "\n".join(map(str, harmful)))
+    shown = next((entry for entry in entries if entry["problems"]), entries[0])
+    report = reporter.warn if shown["problems"] else reporter.say
+    others = [entry["device"] for entry in entries if entry is not shown]
+    suffix = f"; the other ranks on {', '.join(others)}" if others else ""
+    report(f"placement: {shown['verdict']}{suffix}")
 
 
 def _find_placement(

@@ -2,18 +2,17 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from onsight.errors import NonFiniteLoss
-from onsight.evaluation.metrics import proportion_with_interval
+from onsight.evaluation.metrics import accuracy_with_interval
 from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import EpochRow, LossLine
 from onsight.files import write_atomically
 from onsight.text import fixed_percent
-from onsight.training.loggers.loggers import Loggers
 
 
 @dataclass
@@ -153,10 +152,9 @@ def add_evaluations(row: EpochRow, tables: Mapping[str, PredictionTable]) -> Epo
 
 def compute_split_metrics(name: str, per_image: PredictionTable) -> dict[str, Any]:
     """Compute the loss and accuracy of a split, as fields of a row that start with its name."""
-    correct = int((per_image.labels == per_image.predicted).sum())
     return {
         f"{name}_loss": float(per_image.losses.mean()) if len(per_image) else None,
-        **proportion_with_interval(f"{name}_accuracy", correct, len(per_image)),
+        **accuracy_with_interval(per_image, f"{name}_accuracy"),
         f"{name}_images": len(per_image),
     }
 
@@ -165,7 +163,6 @@ def format_epoch(row: Mapping[str, Any], epochs: int) -> str:
     """Format a row for the console.
 
     Args:
-        row: The metrics of an epoch.
         epochs: The number of epochs of the run; 0 if it is limited by a budget instead.
     """
     of = f"/{epochs}" if epochs else ""
@@ -183,31 +180,7 @@ def format_epoch(row: Mapping[str, Any], epochs: int) -> str:
     )
 
 
-class MetricsLog:
-    """Writes metrics.jsonl, and passes metrics on to the loggers.
-
-    Args:
-        folder: The run folder.
-        rows: The rows of the run so far; the caller appends to this list.
-        steps: Steps of the run so far.
-        loggers: The run's loggers.
-    """
-
-    def __init__(self, folder: Path, rows: list[EpochRow], steps: int, loggers: Loggers) -> None:
-        self.path = folder / "metrics.jsonl"
-        self.rows = rows
-        self.loggers = loggers
-        self._save()
-        loggers.begin(len(rows), steps)
-
-    def log_epoch(self, row: EpochRow) -> None:
-        """Log a row, which the caller has already added to the rows."""
-        self._save()
-        self.loggers.log_epoch(row)
-
-    def log_line(self, line: LossLine, step: int) -> None:
-        """Log a loss line at a step of the run."""
-        self.loggers.log_line(line, step)
-
-    def _save(self) -> None:
-        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in self.rows).encode())
+def write_metrics(folder: Path, rows: Sequence[EpochRow]) -> None:
+    """Write metrics.jsonl, with all rows of a run so far."""
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    write_atomically(folder / "metrics.jsonl", text.encode())

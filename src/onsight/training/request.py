@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from onsight.files import user_path
 from onsight.hardware.devices import choose_devices, choose_rank_device
 from onsight.ranks.meeting import RankInfo, broadcast, meet, rank_from_env
 from onsight.report.console import Reporter
-from onsight.training.decisions import is_complete, read_decisions
+from onsight.report.run_files import read_decisions
+from onsight.training.decisions import is_complete
 from onsight.training.loggers.loggers import check_installed
 from onsight.training.run_folder import CONFIG, find_run_of_job, has_config
 from onsight.training.saving import check_unused, restore_checkpoints
@@ -36,38 +38,21 @@ Data = str | Path | InMemory
 
 @dataclass(frozen=True)
 class Request:
-    """What a run is asked to do.
+    """What a run is asked to do."""
 
-    Args:
-        data: DATA, as given.
-        config: The settings, some of which may be left open.
-        module: The user's own network, if it was given as an object.
-        out: The run folder, if it was named.
-        devices: One for each rank to launch, or that of this rank.
-        elapsed: Returns the seconds since the run began.
-        resume: Whether to go on with the run in `out`.
-        restarted: Whether the time while the run was down counts towards its budget.
-        rank_info: Which rank this process is, if a launcher started several.
-        store: Where the ranks meet.
-        repeated_run: The folder of a run whose decisions are repeated.
-        not_repeated: Why the decisions of the config's run are not repeated; empty if they are.
-        arguments: Those of `train`, for ranks in other processes.
-        reporter: The console.
-    """
-
-    data: Data
-    config: Config
-    module: nn.Module | None
-    out: Path | None
-    devices: Choice[list[torch.device]]
-    elapsed: Callable[[], float]
-    resume: bool
-    restarted: bool
-    rank_info: RankInfo | None
-    store: Store | None
-    repeated_run: Path | None
-    not_repeated: str
-    arguments: Mapping[str, Any]
+    data: Data  # DATA, as given
+    config: Config  # settings, some of which may be left open
+    module: nn.Module | None  # user's own network, if it was given as an object
+    out: Path | None  # run folder, if it was named
+    devices: Choice[list[torch.device]]  # one for each rank to launch, or that of this rank
+    elapsed: Callable[[], float]  # returns the seconds since the run began
+    resume: bool  # whether to go on with the run in `out`
+    restarted: bool  # whether the time while the run was down counts towards its budget
+    rank_info: RankInfo | None  # which rank this process is, if a launcher started several
+    store: Store | None  # where the ranks meet
+    repeated_run: Path | None  # folder of a run whose decisions are repeated
+    not_repeated: str  # why the decisions of the config's run are not repeated; empty if they are
+    arguments: Mapping[str, Any]  # those of `train`, for ranks in other processes
     reporter: Reporter
 
 
@@ -93,12 +78,19 @@ def read_request(
     rank_info = rank_from_env()
     store = meet(rank_info) if rank_info else None
     path = user_path(out) if out else None
-    begun = _find_begun(path, restarted, rank_info, store)
+
+    def agree(name: str, decide: Callable[[], object]) -> str:
+        """Return what the first rank decides, as text, on all ranks alike."""
+        if rank_info and store:
+            return broadcast(store, rank_info, name, lambda: str(decide()))
+        return str(decide())
+
+    begun = agree("begun", lambda: _find_begun(path, restarted) or "")
     if begun and not resume:
-        path, resume, recipe, config_file = begun, True, None, None
+        path, resume, recipe, config_file = Path(begun), True, None, None
         fields = fields_for_resume(fields)
     if resume and path:
-        _bring_back(path, fields.get("checkpoints"), rank_info, store)
+        agree("brought back", partial(_bring_back, path, fields.get("checkpoints")))
     config = _resolve_config(path if resume else None, recipe, config_file, fields)
     if config.checkpoints and not resume and (rank_info is None or rank_info.rank == 0):
         check_unused(config.checkpoints)
@@ -135,7 +127,6 @@ def _choose_devices(rank_info: RankInfo | None, config: Config) -> Choice[list[t
 
 
 def _refuse_impossible(config: Config, devices: list[torch.device], ranks: int) -> None:
-    """Raise ConfigError for settings that cannot be combined here."""
     if config.member and not config.weights:
         raise ConfigError("--member is a network of the blend that --weights names: add --weights")
     if config.compile == config.cuda_graph == "on" and ranks > 1:
@@ -169,32 +160,16 @@ def _find_repeated(
     return config_file.parent, ""
 
 
-def _find_begun(
-    path: Path | None, restarted: bool, rank_info: RankInfo | None, store: Store | None
-) -> Path | None:
-    """Return the folder of the run that this job has begun, if any, on all ranks alike."""
-
-    def find() -> str:
-        if restarted:
-            return str(path) if path and has_config(path) else ""
-        return str(find_run_of_job(path) or "")
-
-    found = broadcast(store, rank_info, "begun", find) if rank_info and store else find()
-    return Path(found) if found else None
+def _find_begun(path: Path | None, restarted: bool) -> Path | None:
+    """Return the folder of the run that this job has begun, if any."""
+    if restarted:
+        return path if path and has_config(path) else None
+    return find_run_of_job(path)
 
 
-def _bring_back(
-    path: Path, url: str | None, rank_info: RankInfo | None, store: Store | None
-) -> None:
-    """Fetch the checkpoints of a run whose folder is lost, once for all ranks."""
-
-    def bring() -> str:
-        return str(bool(url) and not has_config(path) and restore_checkpoints(str(url), path))
-
-    if rank_info and store:
-        broadcast(store, rank_info, "brought back", bring)
-    else:
-        bring()
+def _bring_back(path: Path, url: str | None) -> bool:
+    """Fetch the checkpoints of a run whose folder is lost; return whether there were any."""
+    return bool(url) and not has_config(path) and restore_checkpoints(str(url), path)
 
 
 def _resolve_config(

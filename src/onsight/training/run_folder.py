@@ -4,6 +4,7 @@ import os
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 from onsight.errors import ConfigError, OutputError
@@ -19,28 +20,17 @@ _CLAIM = {_LOCK, _CHECKPOINTS, JOB}  # what claiming a folder creates
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run folder, claimed by the rank that writes to it; the claim ends with the process.
-
-    Args:
-        path: The folder.
-        lock: The descriptor of the lock; None on ranks that have not claimed the folder.
-        resumed: Whether the folder holds a run that is resumed.
-        run: The run folder that contains this one, if this is the folder of a member or a fold.
-    """
+    """A run folder, claimed by the rank that writes to it; the claim ends with the process."""
 
     path: Path
-    lock: int | None
-    resumed: bool
+    lock: int | None  # descriptor of the lock; None on ranks that have not claimed the folder
+    resumed: bool  # whether the folder holds a run that is resumed
+    # Run folder that contains this one, if this is the folder of a member or a fold.
     run: Path | None = None
 
-    def for_fold(self, fold: int) -> "RunFolder":
-        """Return the folder of a fold; folds are counted from 1."""
-        path = self.path / "folds" / str(fold)
-        return RunFolder(path, None, resumed=True, run=self.out)
-
-    def for_member(self, name: str) -> "RunFolder":
-        """Return the folder of one of the models that a run trains."""
-        return RunFolder(self.path / "members" / name, None, resumed=True, run=self.out)
+    def of_part(self, kind: str, name: str) -> "RunFolder":
+        """Return the folder of one of the run's trainings, such as folds/1 or members/sprint."""
+        return RunFolder(self.path / kind / name, None, resumed=True, run=self.out)
 
     @property
     def checkpoints(self) -> Path:
@@ -170,12 +160,8 @@ def share_folder(path: Path) -> RunFolder:
 def choose_run_folder(data: str) -> Path:
     """Return the first unused path of runs/NAME, runs/NAME-2 and so on, named after the data."""
     name = Path(data).resolve().name.partition(".")[0] or "run"
-    number = 1
-    while True:
-        path = Path("runs") / (name if number == 1 else f"{name}-{number}")
-        if not path.exists():
-            return path
-        number += 1
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(path for path in map(Path("runs").joinpath, names) if not path.exists())
 
 
 def lock_folder(path: Path) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from onsight.choice import Choice
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
-from onsight.evaluation.learning_curve import TrainingSize, fit_learning_curve
+from onsight.evaluation.learning_curve import fit_learning_curve
 from onsight.evaluation.metrics import compute_metrics, tta_results
 from onsight.evaluation.out_of_distribution import detector_results, pool_folds
 from onsight.evaluation.predictions import PredictionTable
@@ -45,11 +45,7 @@ def save_run(
     Spare time before the deadline is used for similar images and heat maps of mistakes.
 
     Args:
-        final: The model.
-        evaluation: The predictions for the held-out images.
         opened: The images, and the settings of the run.
-        provenance: The origin of the model, for the model file.
-        job: The job.
 
     Returns:
         The results on the first rank, None on the others.
@@ -86,7 +82,6 @@ def save_best_so_far(
 def _make_file(
     final: FinalModel, results: Results, provenance: dict[str, Any]
 ) -> ModelFile | BlendFile:
-    """Return the model file of a single network, or of a blend."""
     files = {
         member.name: make_model_file(
             member.config, member.dataset, member.classifier, results, provenance
@@ -139,10 +134,7 @@ def _compute_results(final: FinalModel, evaluation: Evaluation, opened: OpenedDa
     trained = final.main.trained
     if trained.fitted:
         results["fitted"] = trained.fitted
-    curve = fit_learning_curve(
-        [TrainingSize(n, correct / images, images) for n, correct, images in trained.fewer]
-    )
-    if curve:
+    if curve := fit_learning_curve(trained.fewer):
         results["learning_curve"] = curve
     _add_counts(results, dataset)
     return results

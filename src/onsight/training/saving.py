@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -110,8 +111,6 @@ class CheckpointWriter:
         """Queue a file; wait first if two are queued already, to limit the snapshots in memory.
 
         Args:
-            path: The file to write.
-            snapshot: Its content.
             previous: Where to keep the file that is replaced; None deletes it.
 
         Raises:
@@ -134,48 +133,24 @@ class CheckpointWriter:
             self.mirror.try_to_copy(path, self.warnings.append)
 
 
+@dataclass
 class Checkpoints:
-    """Reads and writes a run's checkpoints and best weights; only the first rank writes.
+    """Reads and writes a run's checkpoints and best weights; only the first rank writes."""
 
-    Args:
-        folder: The run folder.
-        writer: Writes the files in the background.
-        world: The ranks.
-        warn: Shows a warning.
-        data_key: A digest of the images, to check that a resumed run has the same ones.
-        decisions: The run's decisions, stored in every checkpoint.
-        deadline: The run's deadline, whose elapsed time is stored in every checkpoint.
-        every_steps: Steps of an epoch between two checkpoints; 0 for no limit.
-        every_seconds: Seconds between two checkpoints within an epoch.
-        write_epoch: Writes the model file of an epoch; None if epochs are not kept.
-    """
-
-    def __init__(
-        self,
-        folder: RunFolder,
-        writer: CheckpointWriter,
-        world: World,
-        warn: Callable[[str], None],
-        data_key: str,
-        decisions: Decisions,
-        deadline: Deadline,
-        *,
-        every_steps: int = 0,
-        every_seconds: float = math.inf,
-        write_epoch: Callable[[Classifier, EpochRow], None] | None = None,
-    ) -> None:
-        self.folder = folder
-        self.writer = writer
-        self.world = world
-        self.warn = warn
-        self.data_key = data_key
-        self.decisions = decisions
-        self.deadline = deadline
-        self.every_steps = every_steps
-        self.every_seconds = every_seconds
-        self.write_epoch = write_epoch
-        self.saved_at = time.monotonic()
-        self.last_is_valid = False  # a damaged one must not replace the previous checkpoint
+    folder: RunFolder
+    writer: CheckpointWriter
+    world: World
+    warn: Callable[[str], None]
+    data_key: str  # digest of the images, to check that a resumed run has the same ones
+    decisions: Decisions  # stored in every checkpoint
+    deadline: Deadline  # whose elapsed time is stored in every checkpoint
+    every_steps: int = 0  # steps of an epoch between two checkpoints; 0 for no limit
+    every_seconds: float = math.inf  # between two checkpoints within an epoch
+    # Writes the model file of an epoch; None if epochs are not kept.
+    write_epoch: Callable[[Classifier, EpochRow], None] | None = None
+    saved_at: float = field(default_factory=time.monotonic, init=False)
+    # A damaged last checkpoint must not replace the previous one.
+    last_is_valid: bool = field(default=False, init=False)
 
     def read(self) -> Checkpoint | None:
         """Read the last checkpoint or, if that is damaged, the one before it.

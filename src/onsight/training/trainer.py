@@ -33,21 +33,13 @@ from onsight.training.saving import Checkpoints
 
 @dataclass(frozen=True)
 class TrainerData:
-    """What a network is trained on, and evaluated on meanwhile.
+    """What a network is trained on, and evaluated on meanwhile."""
 
-    Args:
-        loader: Of training batches.
-        watched: Of the splits that are evaluated, by name.
-        seed: Of the order of the training images.
-        name_images: Returns the names of a batch's images, for messages.
-        recalibrated_steps: During so many steps, batch norm statistics are recomputed before each
-            evaluation.
-    """
-
-    loader: Loader
-    watched: Mapping[str, Loader]
-    seed: int
-    name_images: Callable[[Batch], str]
+    loader: Loader  # of training batches
+    watched: Mapping[str, Loader]  # of the splits that are evaluated, by name
+    seed: int  # of the order of the training images
+    name_images: Callable[[Batch], str]  # returns the names of a batch's images, for messages
+    # During so many steps, batch norm statistics are recomputed before each evaluation.
     recalibrated_steps: float = 0
 
 

@@ -37,24 +37,15 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """The outcome of a verification.
+    """The outcome of a verification."""
 
-    Attributes:
-        equal: Whether the two runs are the same bit for bit.
-        steps: Steps of each run.
-        kills: The position from which the run was resumed after each kill.
-        compared: How many items of each kind were compared.
-        differences: Sentences about what differs.
-        seconds: Duration of the verification.
-        folder: Holds both runs if they differ; None if they are equal, as they are deleted then.
-    """
-
-    equal: bool
-    steps: int
-    kills: list[Position]
-    compared: dict[str, int]
-    differences: list[str]
-    seconds: float
+    equal: bool  # whether the two runs are the same bit for bit
+    steps: int  # steps of each run
+    kills: list[Position]  # position from which the run was resumed after each kill
+    compared: dict[str, int]  # how many items of each kind were compared
+    differences: list[str]  # sentences about what differs
+    seconds: float  # duration of the verification
+    # Holds both runs if they differ; None if they are equal, as they are deleted then.
     folder: str | None
 
     def facts(self) -> dict[str, Any]:
@@ -85,8 +76,6 @@ def verify_resume(
         data: The images, as for `onsight train`.
         kills: How many times to kill the second run.
         report: Called with a line of progress after the first run and after each kill.
-        recipe: The name of a recipe to train with.
-        config_file: A config file to train with.
         **fields: Config fields, as for `train`.
 
     Raises:

@@ -13,7 +13,6 @@ def usual_batch(config: Config, training: int) -> Choice[int]:
     """Return the configured batch size, or the default, made smaller to fine-tune on few images.
 
     Args:
-        config: The settings of the run.
         training: The number of training images.
     """
     if "batch_size" in config.model_fields_set:

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import torch
 
@@ -29,13 +28,9 @@ class ComputeOptions:
     accumulate: int
     cuda_graph: str = "off"
 
-    def facts(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
-
     def apply(self, config: Config) -> Config:
         """Return the config with these options."""
-        return config.model_copy(update=self.facts())
+        return config.model_copy(update=asdict(self))
 
     def __str__(self) -> str:
         """Describe the options; all but precision and threads only if they are not the default."""
@@ -70,13 +65,7 @@ def eager_options(config: Config, device: torch.device, threads: int) -> Compute
 
 
 def open_stages(config: Config, data: TrainingData, expected_seconds: float) -> list[Stage]:
-    """Return a stage for each choice that the config leaves open; its default comes first.
-
-    Args:
-        config: The settings of the run.
-        data: What it trains on.
-        expected_seconds: The time for training.
-    """
+    """Return a stage for each choice that the config leaves open; its default comes first."""
     stages = _precision_and_threads(config, data.device)
     # The memory format matters only to convolutions, whose weights have four dimensions.
     parameters = data.new_network(config).parameters()

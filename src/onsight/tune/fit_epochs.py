@@ -46,17 +46,11 @@ class Estimates:
 
 @dataclass(frozen=True)
 class RunTiming:
-    """How long a run's own network takes.
+    """How long a run's own network takes."""
 
-    Attributes:
-        build_seconds: To make the network and its step.
-        evaluate: Of an evaluation, by batch size.
-        train: Of a step, by batch size.
-    """
-
-    build_seconds: float
-    evaluate: Timing
-    train: Timing
+    build_seconds: float  # to make the network and its step
+    evaluate: Timing  # of an evaluation, by batch size
+    train: Timing  # of a step, by batch size
 
     def best(self, other: "RunTiming") -> "RunTiming":
         """Return the shorter of both times of everything."""
@@ -73,8 +67,6 @@ def time_run(config: Config, data: TrainingData, world: World, seconds: float) -
     """Time the run's own step and evaluation, without a plan; every rank gets the first's figures.
 
     Args:
-        config: The settings of the run.
-        data: What it trains on.
         world: The ranks. Each times its share of a batch while the others do.
         seconds: For each of the two.
     """
@@ -184,7 +176,6 @@ def fit_epochs(
 
 
 def _make_evaluation(trial: Trial) -> Callable[[int], float]:
-    """A function that evaluates so many images and returns the seconds it took."""
     net, scaling, device = trial.step.model, trial.data.normalization, trial.data.device
     classifier = Classifier(net, scaling, trial.config.precision, device)
 

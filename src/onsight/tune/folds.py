@@ -13,6 +13,7 @@ from onsight.config import Config
 from onsight.data.pack import Pack
 from onsight.data.split import USUAL_FOLDS
 from onsight.models.catalog import make_model
+from onsight.models.trial_forward import trial_forward
 from onsight.text import duration
 from onsight.tune.candidates import Candidate
 from onsight.tune.epochs import choose_epochs
@@ -33,12 +34,8 @@ def choose_max_folds(
     """Return how many folds there is time for, or 1 for none.
 
     Args:
-        pack: The images.
-        config: The settings of the run.
         candidates: The networks to train.
-        device: The device to train on.
         budget_seconds: The whole budget; infinity for none.
-        module: The user's own network, if any.
     """
     if not math.isinf(budget_seconds):
         return Choice(affordable_folds(budget_seconds), "as many as the budget has time for")
@@ -88,11 +85,9 @@ def expected_seconds(
     overhead.
 
     Args:
-        net: The network.
         shape: (C, H, W) of its inputs.
         images: Images in all epochs together.
         steps: Steps in all epochs together.
-        device: The device to train on.
     """
     rate = _FLOPS_PER_CORE * usable_cores() if device.type == "cpu" else _FLOPS_PER_ACCELERATOR
     return 3 * forward_flops(net, shape, device) * images / rate + steps * _STEP_SECONDS
@@ -100,11 +95,6 @@ def expected_seconds(
 
 def forward_flops(net: nn.Module, shape: tuple[int, int, int], device: torch.device) -> int:
     """Return the floating-point operations of one forward pass over an image (C, H, W)."""
-    modes = [(module, module.training) for module in net.modules()]
-    image = torch.zeros(1, *shape, device=device)
-    counter = FlopCounterMode(display=False)
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), counter:
-        net.eval()(image)
-    for module, training in modes:
-        module.training = training
+    with FlopCounterMode(display=False) as counter:
+        trial_forward(net, torch.zeros(1, *shape, device=device))
     return int(counter.get_total_flops())

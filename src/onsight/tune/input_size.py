@@ -30,9 +30,6 @@ def choose_input_size(
     """Choose the input size of the network that the user has named.
 
     Args:
-        source: The images.
-        config: The settings.
-        device: The device to train on.
         budget_seconds: The whole budget; infinity for none.
     """
     preferred = preferred_size(config.model, config.weights, config.member)
@@ -59,9 +56,6 @@ def choose_freezing(
     """Choose whether to keep a pretrained network as it is, because fine-tuning takes too long.
 
     Args:
-        source: The images.
-        config: The settings of the run, which starts from weights.
-        device: The device to train on.
         budget_seconds: The whole budget.
     """
     work = describe_work(source, config, device, budget_seconds)
@@ -120,7 +114,6 @@ def choose_scratch_size(work: Work, name: str, seconds: float) -> Size:
     Args:
         work: What has to be computed.
         name: sprint or compact.
-        seconds: The time for training.
     """
     if work.own_size:
         return work.own_size

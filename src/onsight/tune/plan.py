@@ -19,11 +19,7 @@ _CUDNN: Any = torch.backends.cudnn  # a module whose attributes are settings
 
 @dataclass(frozen=True)
 class ComputePlan:
-    """How each step is computed.
-
-    Attributes:
-        measured: Every set of options that was timed or refused.
-    """
+    """How each step is computed."""
 
     precision: Choice[str]
     memory_format: Choice[str]
@@ -31,7 +27,7 @@ class ComputePlan:
     compile: Choice[str]
     accumulate: Choice[int]
     cuda_graph: Choice[str]
-    measured: Choice[list[dict[str, Any]]]
+    measured: Choice[list[dict[str, Any]]]  # every set of options that was timed or refused
 
     def choices(self) -> dict[str, Choice[Any]]:
         """Return the choices by the names of their settings."""
@@ -74,15 +70,10 @@ _ORDER = (  # of plan.json and of the report
 
 @dataclass(frozen=True)
 class Plan:
-    """Every choice of a run with its reason.
+    """Every choice of a run with its reason."""
 
-    Attributes:
-        choices: By setting, or by another name for what was chosen.
-        measured: Every set of compute options that was timed or refused.
-    """
-
-    choices: Mapping[str, Choice[Any]]
-    measured: Choice[list[dict[str, Any]]]
+    choices: Mapping[str, Choice[Any]]  # by setting, or by another name for what was chosen
+    measured: Choice[list[dict[str, Any]]]  # every set of compute options that was timed or refused
 
     def facts(self) -> dict[str, Any]:
         """Return all choices as plain values."""

@@ -4,7 +4,7 @@ import math
 import os
 import platform
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,20 +52,16 @@ _MEASURED_OPTIONS = 4  # built and checked in the first round
 _MEASURED_STEPS = 4  # of each
 _COMPILE_SECONDS = 120.0  # compiling a large network may take this long
 
+_VERSION = 4  # of cached plans; increased when options are measured or chosen differently
+
 
 @dataclass(frozen=True)
 class MeasuringBudget:
-    """How much time measuring a plan may take.
+    """How much time measuring a plan may take."""
 
-    Attributes:
-        seconds: For all of it.
-        build_seconds: To make a network.
-        step: Seconds of a training step.
-    """
-
-    seconds: float
-    build_seconds: float
-    step: Timing
+    seconds: float  # for all of it
+    build_seconds: float  # to make a network
+    step: Timing  # seconds of a training step
 
     def choose_images(self, batch_size: int, max_seconds: float) -> int:
         """Return how many images of a batch to measure with, or 0 if not even 8 can be.
@@ -104,11 +100,7 @@ def choose_compute(
     This takes a few seconds at most, unless steps are slow.
 
     Args:
-        config: The settings of the run.
-        data: What it trains on.
-        reporter: The console.
         left_seconds: The time for training, if there is a budget.
-        budget: The time for measuring.
     """
     seconds = _training_seconds(config, data) if left_seconds is None else left_seconds
     default = default_options(config, data.device, choose_threads(config.threads).value)
@@ -126,7 +118,7 @@ def choose_compute(
         reason = f"it would take more than the {budget.seconds:.1f} s there are for it"
         return unmeasured_plan(config, default, f"not measured: {reason}")
     path = _cache_path(config, data, seconds)
-    cached = read_plan(path) if path and config.plan == "auto" else None
+    cached = read_cached_json(path, _parse_plan) if path and config.plan == "auto" else None
     if cached:
         reporter.say(f"plan: kept from an earlier run ({path}; --plan fresh measures again)")
         return _measured_plan(config, cached, "kept from an earlier run")
@@ -143,7 +135,6 @@ def choose_compute(
 
 
 def _training_seconds(config: Config, data: TrainingData) -> float:
-    """Estimate how many seconds training takes."""
     count = len(data.dataset.ids(TRAIN))
     return expected_seconds(
         data.new_network(config),
@@ -160,15 +151,25 @@ def _cache_path(config: Config, data: TrainingData, seconds: float) -> Path | No
     With a budget, what counts is which options are fastest now, beside the machine's other work.
     """
     folder = find_cache_folder(config.cache_folder)
-    may_cache = folder and data.module is None and not config.budget
-    return plan_path(folder, config, data, seconds) if folder and may_cache else None
+    if not folder or data.module is not None or config.budget:
+        return None
+    dataset = data.dataset
+    key = {
+        "machine": [describe_device(data.device), platform.machine(), usable_cores()],
+        "torch": torch.__version__,
+        "threads": thread_variables_set_by_user(os.environ),
+        "shape": [*dataset.input_shape, *dataset.images.shape, len(dataset.classes)],
+        "config": {name: getattr(config, name) for name in step_time_fields()},
+        "may_compile": may_compile(config, data.device, seconds),
+    }
+    return cached_json_path(folder, "plans", _VERSION, key)
 
 
 def unmeasured_plan(config: Config, options: ComputeOptions, reason: str) -> ComputePlan:
     """Return the plan for options that are used without measuring."""
     choices = {
         name: Choice(value, _configured(config, name) or reason)
-        for name, value in options.facts().items()
+        for name, value in asdict(options).items()
     }
     return ComputePlan(**choices, measured=Choice([], reason))
 
@@ -176,11 +177,11 @@ def unmeasured_plan(config: Config, options: ComputeOptions, reason: str) -> Com
 def _measured_plan(config: Config, measured: Measured, reason: str) -> ComputePlan:
     """Return the plan for options that were chosen by measuring, each with its figure."""
     rows: list[dict[str, Any]] = [
-        {**options.facts(), "images_per_second": round(config.batch_size / seconds, 1)}
+        {**asdict(options), "images_per_second": round(config.batch_size / seconds, 1)}
         for options, seconds in measured.seconds.items()
     ]
-    rows += [{**options.facts(), "refused": why} for options, why in measured.refused.items()]
-    choices = {name: _explain(config, name, measured) for name in measured.chosen.facts()}
+    rows += [{**asdict(options), "refused": why} for options, why in measured.refused.items()]
+    choices = {name: _explain(config, name, measured) for name in asdict(measured.chosen)}
     return ComputePlan(**choices, measured=Choice(rows, reason))
 
 
@@ -233,41 +234,12 @@ def _why_alone(name: str, value: Any, measured: Measured) -> str:
     return "the run is too short for compiling" if name == "compile" else "nothing else was tried"
 
 
-_VERSION = 4  # increased when options are measured or chosen differently
-
-
-def plan_path(folder: Path, config: Config, data: TrainingData, expected_seconds: float) -> Path:
-    """Return where the plan of such a run is cached.
-
-    Args:
-        folder: The cache folder.
-        config: The settings of the run.
-        data: What it trains on.
-        expected_seconds: The time for training.
-    """
-    dataset = data.dataset
-    key = {
-        "machine": [describe_device(data.device), platform.machine(), usable_cores()],
-        "torch": torch.__version__,
-        "threads": thread_variables_set_by_user(os.environ),
-        "shape": [*dataset.input_shape, *dataset.images.shape, len(dataset.classes)],
-        "config": {name: getattr(config, name) for name in step_time_fields()},
-        "may_compile": may_compile(config, data.device, expected_seconds),
-    }
-    return cached_json_path(folder, "plans", _VERSION, key)
-
-
-def read_plan(path: Path) -> Measured | None:
-    """Return a cached plan, or None if there is none or it cannot be read."""
-    return read_cached_json(path, _parse_plan)
-
-
 def write_plan(path: Path, plan: Measured) -> OSError | DiskError | None:
     """Cache a plan for later runs; return the error if the disk does not allow it."""
     facts = {
-        "chosen": plan.chosen.facts(),
-        "seconds": [(options.facts(), seconds) for options, seconds in plan.seconds.items()],
-        "refused": [(options.facts(), reason) for options, reason in plan.refused.items()],
+        "chosen": asdict(plan.chosen),
+        "seconds": [(asdict(options), seconds) for options, seconds in plan.seconds.items()],
+        "refused": [(asdict(options), reason) for options, reason in plan.refused.items()],
     }
     return write_cached_json(path, facts)
 

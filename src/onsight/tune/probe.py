@@ -25,16 +25,12 @@ _WINDOW_SECONDS = 0.03  # per measurement, but at least one step
 
 @dataclass
 class Measured:
-    """The result of measuring.
+    """The result of measuring."""
 
-    Attributes:
-        chosen: The options to use.
-        seconds: Seconds per step of all options that were timed.
-        refused: Why other options cannot be used.
-    """
-
-    chosen: ComputeOptions
+    chosen: ComputeOptions  # options to use
+    # Seconds per step of all options that were timed.
     seconds: dict[ComputeOptions, float] = field(default_factory=dict)
+    # Why other options cannot be used.
     refused: dict[ComputeOptions, str] = field(default_factory=dict)
 
 
@@ -42,8 +38,6 @@ class Probe:
     """Times a run's training step with several options.
 
     Args:
-        config: The settings of the run.
-        data: What it trains on.
         hard_seconds: The limit on measuring, whatever it finds.
         max_images: The images of a batch that are computed, if whole batches take too long.
     """
@@ -110,7 +104,6 @@ class Probe:
         return measure
 
     def _free(self, options: ComputeOptions) -> None:
-        """Free the network of options that lost, so that others can use its memory."""
         self.built.pop(options, None)
 
     def _build(self, options: ComputeOptions) -> tuple[Callable[[int], float], float, int]:
@@ -174,17 +167,11 @@ NEGLIGIBLE = 1.03  # times the fastest counts as equally fast
 
 @dataclass
 class TimedOptions(Generic[Options]):
-    """Options with their times so far.
+    """Options with their times so far."""
 
-    Attributes:
-        options: What is timed.
-        measure: Returns the seconds of a step with these options.
-        seconds: Of a step, in each round.
-    """
-
-    options: Options
-    measure: Callable[[], float]
-    seconds: list[float] = field(default_factory=list)
+    options: Options  # what is timed
+    measure: Callable[[], float]  # returns the seconds of a step with these options
+    seconds: list[float] = field(default_factory=list)  # of a step, in each round
 
     @property
     def median(self) -> float:

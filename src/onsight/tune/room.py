@@ -28,8 +28,6 @@ def move_if_room(
     """Move the images to the accelerator if they are not there only because a step may not fit.
 
     Args:
-        config: The settings of the run.
-        data: What it trains on.
         residency: Where the images are now; the figure is their size in bytes.
         threads: Threads to compute with.
 

@@ -29,21 +29,13 @@ from onsight_explain.devices import free_memory_bytes
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a run trains on.
+    """What a run trains on."""
 
-    Attributes:
-        dataset: The images and their split.
-        images: Where batches come from.
-        normalization: From pixels to the model's input.
-        device: The device to train on.
-        module: The user's own network, if any.
-    """
-
-    dataset: Dataset
-    images: BatchSource
-    normalization: Normalization
-    device: torch.device
-    module: nn.Module | None = None
+    dataset: Dataset  # images and their split
+    images: BatchSource  # where batches come from
+    normalization: Normalization  # from pixels to the model's input
+    device: torch.device  # device to train on
+    module: nn.Module | None = None  # user's own network, if any
 
     def new_network(self, config: Config) -> nn.Module:
         """Return a new network with the run's initial weights, for trials."""
@@ -114,10 +106,7 @@ def choose_streaming(
     """Choose whether to decode images for every batch, because a pack of them would not fit.
 
     Args:
-        config: The settings of the run.
-        source: The data.
         size: (height, width) of the model's input.
-        cache: The cache folder, if there is one.
     """
     if config.residency != "auto":
         return Choice(config.residency == "stream", "set by you")
@@ -127,7 +116,8 @@ def choose_streaming(
     pixels = job.target.height * job.target.width
     needed = len(source.index) * pixels * (job.target.channels or 3)
     disk = cache or Path(tempfile.gettempdir())
-    free = shutil.disk_usage(_nearest_folder(disk)).free
+    existing = next(folder for folder in (disk, *disk.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(existing).free
     fits = needed <= _MAX_DISK_SHARE * free
     reason = f"decoded, they take {data_size(needed)}, and {disk} has {data_size(free)} left"
     return Choice(not fits, reason, figure=needed)
@@ -140,8 +130,6 @@ def choose_residency(
 
     Args:
         images: The decoded images, or what decodes them for every batch.
-        device: The device to train on.
-        configured: The setting.
         ranks: The number of ranks; those on one machine share the memory map.
 
     Raises:
@@ -178,8 +166,3 @@ def place_images(images: BatchSource, residency: str, device: torch.device) -> B
 
 def _fits(size: int, device: torch.device) -> bool:
     return size < _MAX_MEMORY_SHARE * free_memory_bytes(device)
-
-
-def _nearest_folder(path: Path) -> Path:
-    """Return the folder itself, or its nearest parent that exists."""
-    return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())

@@ -23,7 +23,6 @@ class Trial:
 
     Args:
         config: The settings of the run, including threads, precision and memory format.
-        data: What to train on.
 
     Attributes:
         losses: Of the steps so far.
@@ -55,10 +54,8 @@ class Trial:
             for epoch, step, batch in islice(batches, steps):
                 self._train_step(epoch, step, batch)
 
-        def time_steps(steps: int) -> float:
-            return measure_seconds(lambda: train(steps), self.config.threads, self.data.device)
-
-        return time_steps
+        threads, device = self.config.threads, self.data.device
+        return lambda steps: measure_seconds(lambda: train(steps), threads, device)
 
     def flush(self) -> None:
         """Wait for the losses of all steps so far.

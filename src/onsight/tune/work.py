@@ -24,19 +24,12 @@ MIN_TUNED_EPOCHS = 8  # with fewer, a fitted head on a frozen network is better
 
 
 class Costs(NamedTuple):
-    """Nominal microseconds per image of 64x64 pixels.
+    """Nominal microseconds per image of 64x64 pixels."""
 
-    Attributes:
-        forward: A forward pass of the pretrained network.
-        fine_tuning: A training step of the pretrained network.
-        sprint: A training step of Sprint.
-        compact: A training step of Compact.
-    """
-
-    forward: float
-    fine_tuning: float
-    sprint: float
-    compact: float
+    forward: float  # forward pass of the pretrained network
+    fine_tuning: float  # training step of the pretrained network
+    sprint: float  # training step of Sprint
+    compact: float  # training step of Compact
 
 
 # Rough values for two cores and for a small GPU: a factor of two changes few choices.
@@ -50,27 +43,17 @@ _MIN_TRAINING_SECONDS = 3.0  # for each training of a cross-validation
 
 @dataclass(frozen=True)
 class Work:
-    """What has to be computed, as far as it is known before images are decoded.
+    """What has to be computed, as far as it is known before images are decoded."""
 
-    Attributes:
-        images: The number of images.
-        training: How many of them are trained on.
-        trainings: How many networks are trained: one for each fold, and the final one.
-        views: How many views of an image a head is fitted on.
-        own_size: The (height, width) of all sampled images if they are small and of one size.
-        side: Of a square with as many pixels as the median image.
-        seconds: For training; infinite without a budget.
-        costs: The nominal costs on this kind of device.
-    """
-
-    images: int
-    training: int
-    trainings: int
-    views: int
+    images: int  # number of images
+    training: int  # how many of them are trained on
+    trainings: int  # how many networks are trained: one for each fold, and the final one
+    views: int  # how many views of an image a head is fitted on
+    # (height, width) of all sampled images if they are small and of one size.
     own_size: tuple[int, int] | None
-    side: int
-    seconds: float
-    costs: Costs
+    side: int  # of a square with as many pixels as the median image
+    seconds: float  # for training; infinite without a budget
+    costs: Costs  # nominal costs on this kind of device
 
     def head_seconds(self, size: tuple[int, int], views: int = 1) -> float:
         """Return the time to compute the features of all images."""
@@ -95,8 +78,6 @@ def describe_work(
     """Describe what has to be computed for a source, with the splits that it will have.
 
     Args:
-        source: The images.
-        config: The settings.
         device: The device to train on, whose kind matters.
         budget_seconds: The whole budget; infinity for none.
     """
@@ -140,7 +121,6 @@ def expect_folds(source: Source, config: Config, test: int, budget_seconds: floa
 
     Args:
         source: The images, before copies among them are known.
-        config: The settings.
         test: How many images a test set would have.
         budget_seconds: The whole budget; infinity for none.
     """

@@ -1,6 +1,5 @@
 """The interface of loggers, such as TensorBoard, MLflow and Weights & Biases."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any, Protocol
 
 from onsight.evaluation.results import EpochRow, LossLine, Results
 from onsight.files import write_json
+from onsight.report.run_files import read_json
 
 # Fields of an epoch's row that are logged.
 _EPOCH_FIGURES = (
@@ -101,8 +101,5 @@ def write_run_id(folder: Path, logger: str, run_id: str) -> None:
 
 
 def _read_run_ids(folder: Path) -> dict[str, object]:
-    try:
-        ids = json.loads((folder / _ID_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
+    ids = read_json(folder / _ID_FILE)
     return ids if isinstance(ids, dict) else {}

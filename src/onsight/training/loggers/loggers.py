@@ -40,23 +40,18 @@ class Loggers:
                 self._warn(name, error)
 
     def begin(self, epochs: int, steps: int) -> None:
-        """Start logging; a resumed run has logged this many epochs and steps already."""
         self._call_each(lambda logger: logger.begin(epochs, steps))
 
     def log_epoch(self, row: EpochRow) -> None:
-        """Log the metrics of an epoch."""
         self._call_each(lambda logger: logger.log_epoch(row))
 
     def log_line(self, line: LossLine, step: int) -> None:
-        """Log the mean loss and the elapsed time at a step, counted from the start of the run."""
         self._call_each(lambda logger: logger.log_line(line, step))
 
     def log_results(self, results: Results) -> None:
-        """Log the final metrics and the path of the report."""
         self._call_each(lambda logger: logger.log_results(results))
 
     def close(self, finished: bool) -> None:
-        """Flush and close; `finished` is False if the run was stopped or failed."""
         self._call_each(lambda logger: logger.close(finished))
 
     def _call_each(self, call: Callable[[Logger], None]) -> None:

@@ -40,20 +40,16 @@ class MlflowLogger:
         self.client.update_run(self.run_id, status="RUNNING")
 
     def log_epoch(self, row: EpochRow) -> None:
-        """Log the metrics of an epoch."""
         self._log(select_epoch_figures(row), row["epoch"])
 
     def log_line(self, line: LossLine, step: int) -> None:
-        """Log the mean loss at a step, counted from the start of the run."""
         self._log({"step_loss": line["loss"]}, step)
 
     def log_results(self, results: Results) -> None:
-        """Log the final metrics and the path of the report."""
         self._log(select_final_figures(results), results["epochs"])
         self.client.set_tag(self.run_id, "report", get_report_path(results))
 
     def close(self, finished: bool) -> None:
-        """Mark the run as finished or stopped."""
         self.client.set_terminated(self.run_id, "FINISHED" if finished else "KILLED")
 
     def _create_run(self, run: LoggedRun, is_local: bool) -> str:

@@ -30,14 +30,12 @@ class TensorBoardLogger:
         self.epochs_writer = SummaryWriter(str(self.folder), purge_step=epochs + 1)
 
     def log_epoch(self, row: EpochRow) -> None:
-        """Log the metrics of an epoch."""
         assert self.epochs_writer
         for name, value in select_epoch_figures(row).items():
             self.epochs_writer.add_scalar(_TAGS.get(name, name), value, row["epoch"])
         self.epochs_writer.flush()
 
     def log_line(self, line: LossLine, step: int) -> None:
-        """Log the mean loss and the elapsed time at a step, counted from the start of the run."""
         if self.steps_writer is None:
             # In a separate folder, because purge_step applies to all tags of a folder.
             folder = self.folder / "steps"
@@ -51,7 +49,6 @@ class TensorBoardLogger:
         self.epochs_writer.add_text("results", f"{headline(results)}\n\n{get_report_path(results)}")
 
     def close(self, finished: bool) -> None:
-        """Flush and close the files."""
         for writer in (self.epochs_writer, self.steps_writer):
             if writer:
                 writer.close()

@@ -55,15 +55,12 @@ class WandbLogger:
         """Do nothing, as the constructor has opened or reopened the run."""
 
     def log_epoch(self, row: EpochRow) -> None:
-        """Log the metrics of an epoch."""
         self.run.log({"epoch": row["epoch"], **select_epoch_figures(row)})
 
     def log_line(self, line: LossLine, step: int) -> None:
-        """Log the mean loss at a step, counted from the start of the run."""
         self.run.log({"step": step, "step_loss": line["loss"]})
 
     def log_results(self, results: Results) -> None:
-        """Add the final metrics and the path of the report to the run's summary."""
         summary = {**select_final_figures(results), "report": get_report_path(results)}
         self.run.summary.update(summary)
 
