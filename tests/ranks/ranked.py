@@ -48,22 +48,23 @@ PLAIN = {
     "compiled": False,  # with two ranks
     "graph": None,  # of several ranks: what becomes of steps recorded as one
 }
+EPOCH = PLAIN | {"steps": 11}
 CASES = {
     "plain": PLAIN,
-    "mixed": PLAIN | {"augmentation": {"flip": True, "mixup": 0.4, "cutmix": 1.0}},
-    "weighted": PLAIN | {"weights": True},
-    "in parts": PLAIN | {"weights": True, "accumulate": 3},
-    "batch norm": PLAIN | {"model": "compact"},
-    "batch norm in parts": PLAIN | {"model": "compact", "steps": 8, "accumulate": 4},
+    "mixed": EPOCH | {"augmentation": {"flip": True, "mixup": 0.4, "cutmix": 1.0}},
+    "weighted": EPOCH | {"weights": True},
+    "in parts": EPOCH | {"weights": True, "accumulate": 3},
+    "batch norm": EPOCH | {"model": "compact"},
+    "batch norm in parts": EPOCH | {"model": "compact", "accumulate": 4},
     "fewer images than ranks": PLAIN | {"count": 32, "batch": 10, "steps": 8},
     "batch norm, fewer images than ranks": PLAIN
     | {"model": "compact", "count": 32, "batch": 10, "steps": 8},
-    "compiled": PLAIN | {"compiled": True, "steps": 12},
-    "compiled in parts": PLAIN | {"compiled": True, "accumulate": 2, "steps": 4},
+    "compiled": EPOCH | {"compiled": True},
+    "compiled in parts": EPOCH | {"compiled": True, "accumulate": 2},
     "replayed": PLAIN | {"graph": "replayed", "rate": 2**-4},
     "recording fails on one rank": PLAIN | {"graph": "fails", "rate": 2**-4, "steps": 18},
     "one rank cannot be recorded": PLAIN | {"graph": "draws", "rate": 2**-4, "steps": 14},
-    "idle parameters": PLAIN | {"model": "idle", "steps": 10},
+    "idle parameters": EPOCH | {"model": "idle"},
 }
 EVALUATED = (0, 1, 2, 3, 10, 11, 1001)
 
