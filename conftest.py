@@ -1,6 +1,7 @@
 """What the tests of all packages share; it imports none of them: the linter needs no torch."""
 
 import fcntl
+import gc
 import os
 import shutil
 from collections.abc import Callable
@@ -15,6 +16,12 @@ def pytest_xdist_auto_num_workers():
     from onsight_explain.threads import usable_cores
 
     return usable_cores() + 1
+
+
+def pytest_collection_finish():
+    """Let Python look for cycles seldom, and not among the modules: it took a tenth of the time."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)
