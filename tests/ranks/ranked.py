@@ -20,12 +20,13 @@ from torch import nn
 from onsight.data.augment import Augmentation
 from onsight.data.loader import Batch, Images, Loader
 from onsight.data.normalization import Normalization
+from onsight.errors import ConfigError
 from onsight.evaluation.predictions import evaluate_batches
 from onsight.models.catalog import make_model
 from onsight.ranks.ddp import Replica, gather_per_image
 from onsight.ranks.meeting import rank_from_env
 from onsight.ranks.world import Ranks, join
-from onsight.step import graphed
+from onsight.step import build, graphed
 from onsight.step.graphed import GraphedStep
 from onsight.step.losses import make_loss
 from onsight.step.optim import make_optimizer
@@ -237,9 +238,22 @@ def evaluate(count, world):
     return {name: column.tolist() for name, column in columns.items()}
 
 
+def compile_batch_norm(world):
+    """Why a network with batch norm cannot be compiled for several ranks; "" for one."""
+    if world.size == 1:
+        return ""
+    replica = Replica(make_model("compact", SHAPE[::-1], 4), SHAPE[::-1], CPU, world, False)
+    try:
+        build._compile_replica(replica, 30)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 def everything(world):
     torch.set_num_threads(1)
     return {
+        "refused": compile_batch_norm(world),
         "size": world.size,
         "trained": {case: train(case, world) for case in CASES},
         "evaluated": {str(count): evaluate(count, world) for count in EVALUATED},
