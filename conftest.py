@@ -1,6 +1,7 @@
 """What the tests of all packages share; it imports none of them: the linter needs no torch."""
 
 import fcntl
+import gc
 import os
 import shutil
 from collections.abc import Callable
@@ -15,6 +16,14 @@ def pytest_xdist_auto_num_workers():
     from onsight_explain.threads import usable_cores
 
     return usable_cores() + 1
+
+
+gc.set_threshold(20_000, 20, 20)  # to look for cycles after each 700 objects takes a tenth longer
+
+
+def pytest_collection_finish():
+    """Let Python never look for cycles among what was imported."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -79,16 +79,15 @@ def test_the_bits_are_the_same_under_autocast(before, after):
 def test_weights_are_triangles_in_1024ths_that_sum_to_one(before, after):
     weights, _ = filter_weights((before, 1), (after, 1))
     assert torch.equal(weights, weights.flip(0, 1))  # mirrored images shrink to mirrored images
-    scale = Fraction(before, after)
     for row, found in enumerate((weights.double() * 1024).tolist()):
         assert sum(found) == 1024
         assert all(weight >= 0 and weight.is_integer() for weight in found)
-        centre = scale * (row + Fraction(1, 2))
+        # Where, and how high, in units of which each pixel is 2 * after wide: whole numbers.
+        centre = before * (2 * row + 1)
         heights = [
-            max(Fraction(0), 1 - abs(pixel + Fraction(1, 2) - centre) / scale)
-            for pixel in range(before)
+            max(0, 2 * before - abs(after * (2 * pixel + 1) - centre)) for pixel in range(before)
         ]
-        exact = [1024 * end / sum(heights) for end in accumulate(heights)]
+        exact = [Fraction(1024 * end, sum(heights)) for end in accumulate(heights)]
         assert [round(end) for end in exact] == list(accumulate(found))
 
 

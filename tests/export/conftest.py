@@ -11,10 +11,12 @@ from onsight.models.file import load_model_file
 
 
 @pytest.fixture(scope="session")
-def onnx_file(trained, tmp_path_factory):
+def onnx_file(trained, build_once):
     """model.onnx of the trained run; nobody changes it."""
-    path = tmp_path_factory.mktemp("onnx") / "model.onnx"
-    file = load_model_file(trained.path)
-    program = as_program(build_classifier(file, torch.device("cpu")), file.format)
-    write_onnx(program, model_facts(file), path)
-    return path
+
+    def export(folder):
+        file = load_model_file(trained.path)
+        program = as_program(build_classifier(file, torch.device("cpu")), file.format)
+        write_onnx(program, model_facts(file), folder / "model.onnx")
+
+    return build_once("onnx", export) / "model.onnx"

@@ -181,7 +181,13 @@ def test_a_hidden_layer_learns_what_no_plane_separates():
     assert right > 0.85
 
 
-def test_a_hidden_layer_is_a_function_of_features_and_seed():
+@pytest.fixture
+def few_steps(monkeypatch):
+    """A hidden layer learns little, where it is only compared with another."""
+    monkeypatch.setattr(heads, "_MIN_STEPS", 50)
+
+
+def test_a_hidden_layer_is_a_function_of_features_and_seed(few_steps):
     features, labels = clouds(300)
     data = LabelledFeatures(torch.stack([features, features + 0.1]), labels)
     state = torch.get_rng_state()
@@ -192,7 +198,7 @@ def test_a_hidden_layer_is_a_function_of_features_and_seed():
     assert not torch.equal(heads[0].first.weight, heads[2].first.weight)
 
 
-def test_a_hidden_layer_takes_plain_features_of_any_scale():
+def test_a_hidden_layer_takes_plain_features_of_any_scale(few_steps):
     features, labels = rings(600)
     plain = HiddenSettings(0).fit(labelled(features, labels), 2)
     scaled = HiddenSettings(0).fit(labelled(features * 100 + 50, labels), 2)

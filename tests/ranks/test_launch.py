@@ -64,12 +64,12 @@ def two_ranks(shared_bars, build_once):
     """A run of two ranks with folds, the same run in one process, and what the first printed."""
 
     def train(folder):
-        words = [*PRECISE[2:], "--folds", 2, "--epochs", 3, "--ranks", 2, "--json"]
+        words = [*PRECISE[2:], "--folds", 2, "--epochs", 2, "--ranks", 2, "--json"]
         with users_module(folder):
             run = Launched(folder, shared_bars, *words, "--out", folder / "two")
             code, out, err = run.end()
             assert code == 0, err
-            fields = {"epochs": 3, "folds": 2} | ALONE | THEIRS
+            fields = {"epochs": 2, "folds": 2} | ALONE | THEIRS
             onsight.train(shared_bars, out=folder / "one", **fields)
         (folder / "stdout").write_text(out)
         (folder / "stderr").write_text(err)
@@ -88,7 +88,7 @@ def test_two_ranks_end_as_one_and_everything_is_written_once(two_ranks):
     for name in ("accuracy", "confusion", "images", "used", "best_epoch"):
         assert reported[name] == expected[name]
     assert err.count("; torch ") == 1
-    assert err.count("epoch 1/3") == 1  # that of the model that is kept
+    assert err.count("epoch 1/2") == 1  # that of the model that is kept
     assert err.count("of the 16 images of a batch") == 2
     assert files_of(path) == files_of(alone)
     assert len(list((path / "tensorboard").glob("*tfevents*"))) == 1
@@ -131,7 +131,7 @@ def test_a_stopped_run_listens_to_nobody_else_and_resumes_with_any_number_of_ran
 ):
     stopped = tmp_path / "run"
     with users_module(tmp_path):
-        run = Launched(tmp_path, bars, *PRECISE, "--epochs", 40, "--ranks", 2, "--out", stopped)
+        run = Launched(tmp_path, bars, *PRECISE, "--epochs", 20, "--ranks", 2, "--out", stopped)
         run.wait_for(stopped / "checkpoints" / "last.safetensors")
         assert listening_beyond_loopback([run.process.pid, *run.ranks().values()]) == []
         run.process.send_signal(signal.SIGTERM)
@@ -140,7 +140,7 @@ def test_a_stopped_run_listens_to_nobody_else_and_resumes_with_any_number_of_ran
         assert err.count("error: ") == 1
         assert "--resume" in err
         done = len((stopped / "metrics.jsonl").read_text().splitlines())
-        assert 0 < done < 40
+        assert 0 < done < 20
         if ranks == 1:
             resumed = {"resume": True, "ranks": 1, "reporter": SilentReporter(), **THEIRS}
             onsight.train(bars, out=stopped, **resumed)
@@ -149,11 +149,11 @@ def test_a_stopped_run_listens_to_nobody_else_and_resumes_with_any_number_of_ran
             words += ["--model", THEIRS["model"]]  # its code runs only if named again
             code, _, err = Launched(tmp_path, *words).end(PROMISED_SECONDS)
             assert code == 0, err
-        whole = onsight.train(bars, out=tmp_path / "whole", epochs=40, **ALONE | THEIRS)
+        whole = onsight.train(bars, out=tmp_path / "whole", epochs=20, **ALONE | THEIRS)
     found = weights_of(stopped)
     for name, tensor in weights_of(whole.path).items():
         assert torch.allclose(found[name], tensor, rtol=1e-10, atol=1e-10), name
-    assert len((stopped / "metrics.jsonl").read_text().splitlines()) == 40
+    assert len((stopped / "metrics.jsonl").read_text().splitlines()) == 20
     for column in ("path", "predicted"):
         mine, theirs = (rows_of(path / "predictions.csv") for path in (whole.path, stopped))
         assert [row[column] for row in mine] == [row[column] for row in theirs]
@@ -213,7 +213,8 @@ def test_impossible_ranks_are_refused_before_any_starts(bars, capsys, words, mes
     assert err.count("error: ") == 1
 
 
-def test_batch_norm_over_ranks_of_a_cpu_is_not_compiled(bars, tmp_path, capfd):
+@pytest.mark.soak  # tests/ranks/test_ranks.py has the ranks' own words
+def test_batch_norm_over_ranks_of_a_cpu_is_refused_once(bars, tmp_path, capfd):
     words = ["--ranks", "2", "--compile", "on", "--model", "compact", "--threads", "1"]
     with pytest.raises(SystemExit) as stop:
         main(["train", str(bars), *words, "--folds", "1", "--out", str(tmp_path / "run")])

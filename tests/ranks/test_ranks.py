@@ -86,6 +86,11 @@ def test_ranks_replay_the_same_steps_or_none(shared):
         assert trained[case]["replays"] == 0
 
 
+def test_batch_norm_over_ranks_of_a_cpu_is_not_compiled(shared):
+    wanted = f"--compile on cannot be combined with --ranks {shared['size']} on a CPU"
+    assert shared["refused"].startswith(wanted)
+
+
 def test_recordings_are_freed_before_the_ranks_part(shared):
     assert shared["is_free"]
 

@@ -36,7 +36,7 @@ def rows_of(run):
 
 @pytest.mark.parametrize(
     ("step_seconds", "budget"),
-    [(0.002, 20), (0.05, 20), (0.2, 60), (0.5, 60), (0.9, 100)],
+    [(0.005, 15), (0.05, 20), (0.2, 60), (0.5, 60), (0.9, 100)],
 )
 def test_a_run_ends_in_time_however_slow_its_steps(
     bars, tmp_path, monkeypatch, step_seconds, budget

@@ -34,6 +34,12 @@ def weights_of(run):
     return load_model_file(run.path).weights
 
 
+@pytest.fixture(autouse=True)
+def no_learning_curve(monkeypatch):
+    """How more images would change the accuracy is not measured, unless a test asks for it."""
+    monkeypatch.setattr(fit_head, "measure_learning_curve", lambda *_: [])
+
+
 def test_a_frozen_run_fits_a_head_and_trains_nothing_else(bars, tmp_path):
     run = onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
     (row,) = rows_of(run)
@@ -48,15 +54,13 @@ def test_a_frozen_run_fits_a_head_and_trains_nothing_else(bars, tmp_path):
     assert changed <= {"fc.weight", "fc.bias"}
 
 
-def test_the_model_file_predicts_what_the_run_said(bars, tmp_path):
-    run = onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
-    again = onsight.evaluate(run.path, bars)
-    assert again["confusion"] == run.results["confusion"]
-    assert again["loss"] == run.results["loss"]
-
-
-def test_kept_features_give_the_same_bits(bars, tmp_path, monkeypatch):
+def test_the_model_file_predicts_what_the_run_said_and_kept_features_give_the_same_bits(
+    bars, tmp_path, monkeypatch
+):
     first = onsight.train(bars, out=tmp_path / "first", freeze=True, **QUICK)
+    again = onsight.evaluate(first.path, bars)
+    assert again["confusion"] == first.results["confusion"]
+    assert again["loss"] == first.results["loss"]
     kept = sorted((find_cache_folder() / "features").iterdir())
     assert len(kept) == 4  # training and validation images, and the mirror images of both
     rows = {len(read_tensors(path)[0]["features"]) for path in kept}
@@ -152,7 +156,6 @@ def fits(monkeypatch):
         return noted[-1][1]
 
     monkeypatch.setattr(HeadSettings, "fit", fit)
-    monkeypatch.setattr(fit_head, "measure_learning_curve", lambda *_: [])
     return noted
 
 

@@ -175,7 +175,7 @@ def test_time_for_interpolations_is_kept_only_if_it_is_little(
     seconds, kept, given_back = [0.0], [], []
 
     def tick():
-        seconds[0] += 0.05
+        seconds[0] += 0.1
         return seconds[0]
 
     fit, reserve, release = running.fit, Deadline.reserve, Deadline.release

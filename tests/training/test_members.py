@@ -33,7 +33,8 @@ def two_candidates(monkeypatch):
 
 
 def train(data, out, reporter=None, **fields):
-    return onsight.train(data, out=out, reporter=reporter or SilentReporter(), **PLAIN, **fields)
+    fields = PLAIN | fields
+    return onsight.train(data, out=out, reporter=reporter or SilentReporter(), **fields)
 
 
 def tensors_of(path):
@@ -45,14 +46,23 @@ def assert_same_tensors(one, other):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def share_equally(log_probabilities, labels):
+    return {name: 1 / len(log_probabilities) for name in log_probabilities}
+
+
 @pytest.fixture
 def equal_weights(monkeypatch):
     """Both members are kept, whatever they are worth."""
+    monkeypatch.setattr(blend_members, "choose_weights", share_equally)
 
-    def share(log_probabilities, labels):
-        return {name: 1 / len(log_probabilities) for name in log_probabilities}
 
-    monkeypatch.setattr(blend_members, "choose_weights", share)
+@pytest.fixture(scope="module")
+def whole(shared_bars, train_once):
+    """A run of both members with equal weights; nobody changes it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "choose_candidates", lambda *_: CANDIDATES)
+        patch.setattr(blend_members, "choose_weights", share_equally)
+        return train_once("members", shared_bars, **PLAIN)
 
 
 class StopAfter:
@@ -68,26 +78,22 @@ class StopAfter:
         return self.looks <= 0
 
 
-def test_every_member_is_what_a_run_of_its_model_trains(bars, tmp_path, equal_weights):
-    run = train(bars, tmp_path / "run")
+def test_every_member_is_what_a_run_of_its_model_trains(bars, tmp_path, whole):
     for candidate in CANDIDATES:
         side = candidate.image_size[0]
-        alone = train(
-            bars, tmp_path / candidate.name, model=candidate.fields["model"], image_size=side
-        )
-        kept = load_model_file(run.model, candidate.name)
-        if side == 12:  # the packed size; others are resized with each batch
-            assert_same_tensors(kept.weights, load_model_file(alone.model).weights)
+        kept = load_model_file(whole.model, candidate.name)
         assert kept.preprocessing.input_shape == (1, side, side)
-    rows = run.results["members"]
+        if side == 12:  # the packed size; others are resized with each batch
+            alone = train(bars, tmp_path / "run", image_size=side, **candidate.fields)
+            assert_same_tensors(kept.weights, load_model_file(alone.model).weights)
+    rows = whole.results["members"]
     assert [row["name"] for row in rows] == ["small", "sprint"]
     assert [row["weight"] for row in rows] == [0.5, 0.5]
     assert all(row["images"] > 0 for row in rows)
 
 
-def test_a_blend_averages_the_probabilities_of_its_members(bars, tmp_path, equal_weights):
-    run = train(bars, tmp_path / "run")
-    classifier = build_classifier(load_model_file(run.model), torch.device("cpu"))
+def test_a_blend_averages_the_probabilities_of_its_members(whole):
+    classifier = build_classifier(load_model_file(whole.model), torch.device("cpu"))
     assert isinstance(classifier, Blend)
     images = torch.randint(0, 256, (20, 12, 12, 1), dtype=torch.uint8)
     members_logits = [
@@ -118,8 +124,9 @@ def test_weights_and_temperature_come_from_images_that_no_member_learned_from(ba
 
 
 @pytest.mark.parametrize("looks", [2, 9, 22])
-def test_a_stopped_run_goes_on_to_the_same_bits(bars, tmp_path, monkeypatch, looks, equal_weights):
-    whole = train(bars, tmp_path / "whole")
+def test_a_stopped_run_goes_on_to_the_same_bits(
+    bars, tmp_path, monkeypatch, looks, whole, equal_weights
+):
     out = tmp_path / "stopped"
     stop = StopAfter(looks)
     with monkeypatch.context() as patch:
@@ -155,7 +162,7 @@ def test_a_member_that_fails_is_left_out(bars, tmp_path, monkeypatch, capsys):
         return real(planned, *rest)
 
     monkeypatch.setattr(members, "fit", fail_first)
-    run = train(bars, tmp_path / "run", reporter=Reporter())
+    run = train(bars, tmp_path / "run", reporter=Reporter(), epochs=1)
     assert "small is left out: the loss is nan" in capsys.readouterr().err
     assert [row["name"] for row in run.results["members"]] == ["sprint"]
     monkeypatch.setattr(members, "fit", lambda *_: (_ for _ in ()).throw(NonFiniteLoss("nan")))
@@ -195,7 +202,7 @@ def test_folds_are_blended_with_weights_from_the_other_folds(bars, tmp_path):
 
 
 def test_one_member_can_be_asked_for(bars, tmp_path, equal_weights):
-    off = train(bars, tmp_path / "off", blend="off")
+    off = train(bars, tmp_path / "off", blend="off", epochs=1)
     rows = off.results["members"]
     best = min(rows, key=lambda row: row["loss"])
     assert [row["name"] for row in rows if row["weight"]] == [best["name"]]
@@ -211,7 +218,7 @@ def test_a_limit_of_milliseconds_leaves_out_slow_members(
     )
     kept = {}
     for limit in (5, 3, 0.5):
-        run = train(bars, tmp_path / str(limit), max_ms_per_image=limit)
+        run = train(bars, tmp_path / str(limit), max_ms_per_image=limit, epochs=1)
         kept[limit] = [row["name"] for row in run.results["members"] if row["weight"]]
     assert kept == {5: ["small", "sprint"], 3: ["small"], 0.5: ["small"]}
 
