@@ -124,16 +124,17 @@ def make_step(
         "replica": replica,
         "listener": listener,
     }
-    images = len(dataset.ids(TRAIN))
-    full_batch = min(config.batch_size, images)
     if config.compile == "on":
+        full_batch = _full_batch_size(config, dataset)
         if replica:
             parts["compiled"] = _compile_replica(replica, full_batch)
         else:
             replays = device.type == "cuda" and not graphed
             parts["compiled"] = Compiled(net, full_batch, replays)
     if graphed:
-        count = 1 if config.ema else choose_steps_per_replay(images // full_batch)
+        full_batch = _full_batch_size(config, dataset)
+        steps = len(dataset.ids(TRAIN)) // full_batch
+        count = 1 if config.ema else choose_steps_per_replay(steps)
         return GraphedStep(net, loss, optimizer, images=full_batch, steps_per_replay=count, **parts)
     return Step(net, loss, optimizer, **parts)
 
@@ -158,6 +159,10 @@ def _compile_replica(replica: Replica, full_batch: int) -> Compiled:
         )
     share = torch.arange(full_batch).tensor_split(world.size)[world.rank]
     return Compiled(replica.parallel, len(share), replays=False)
+
+
+def _full_batch_size(config: Config, dataset: Dataset) -> int:
+    return min(config.batch_size, len(dataset.ids(TRAIN)))
 
 
 def loss_weights(config: Config, dataset: Dataset) -> Tensor | None:
