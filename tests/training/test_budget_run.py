@@ -10,11 +10,17 @@ from onsight.data import packing
 from onsight.errors import BudgetTooSmall
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import members, open_data
+from onsight.training import members, open_data, pacers
 from onsight.training.run import train
 
 FIELDS = {"image_size": "32", "threads": 1, "residency": "map"}
 CLOSING = 1.5  # seconds reserved where starting and saving take none
+
+
+@pytest.fixture(autouse=True)
+def never_stagnant(monkeypatch):
+    """These images are soon learned, and seconds of epochs are not those of the fake clock."""
+    monkeypatch.setattr(pacers, "_STAGNANT_FRACTION", 1000.0)
 
 
 def run_slow(bars, folder, clock, net, budget, reporter=None, **fields):
