@@ -26,6 +26,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_unconfigure():
+    """Let libraries that look for leaks at the end find none."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_disks():
     """Files need not survive a power cut here."""
