@@ -121,6 +121,7 @@ def test_a_run_ends_with_its_budget_or_without_gain_and_with_a_low_learning_rate
     bars, tmp_path, monkeypatch, capsys, schedule, stagnant_fraction
 ):
     monkeypatch.setattr(pacers, "_STAGNANT_FRACTION", stagnant_fraction)
+    monkeypatch.setattr(pacers, "_MIN_STAGNANT_SECONDS", 0.0)
     clock = Clock(1.0, tick=0.01)
     path = tmp_path / "run"
     fields = {**LENET, "learning_rate": 0.01, "schedule": schedule}

@@ -18,6 +18,7 @@ _REPLAN_FRACTION = 1 / 8  # of the remaining steps, after which the estimate is 
 _MAX_VALIDATION_FRACTION = 0.1  # of the time since the last one, for validation after an epoch
 _STEP_MARGIN = 1.3  # a step may take this much longer than estimated
 _STAGNANT_FRACTION = 0.2  # of the whole budget
+_MIN_STAGNANT_SECONDS = 60.0  # in less, a few hundred validation images tell little (NOTEBOOK.md)
 # Of the learning rate schedule. Before, the rate is high, and a network that does not improve for a
 # while often does so once the rate falls.
 _STAGNANT_FROM = 0.5
@@ -75,8 +76,8 @@ class EpochPacer(Pacer):
 class DeadlinePacer(Pacer):
     """Trains until a deadline, with a learning rate schedule that ends there.
 
-    If validation has not improved for a fifth of the whole budget, in the second half of the
-    schedule, the rest of the schedule is shortened to some steps.
+    If validation has not improved for a fifth of the whole budget and a minute, in the second half
+    of the schedule, the rest of the schedule is shortened to some steps.
 
     The duration of every segment corrects the estimate of how many steps still fit, and the rest of
     the schedule is stretched over them.
@@ -152,7 +153,9 @@ class DeadlinePacer(Pacer):
         return self._deadline.remaining() <= next_steps + self._evaluation_seconds
 
     def _is_stagnant(self, progress: Progress) -> bool:
-        limit_seconds = _STAGNANT_FRACTION * self._deadline.budget_seconds
+        limit_seconds = max(
+            _MIN_STAGNANT_SECONDS, _STAGNANT_FRACTION * self._deadline.budget_seconds
+        )
         is_late_enough = progress.schedule_fraction >= _STAGNANT_FROM
         return is_late_enough and _seconds_without_gain(progress) >= limit_seconds
 
