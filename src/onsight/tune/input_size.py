@@ -19,6 +19,7 @@ Size = tuple[int, int]  # (height, width) in pixels
 _LARGEST_SIDE, _SMALLEST_SIDE, _SIDE_STEP = 224, 64, 32  # pixels, of a pretrained network's input
 _SMALLEST_UNKNOWN_SIDE = 96  # some networks of timm refuse less
 _SCRATCH_SIDES = (128, 64)  # pixels; 96 would take twice as long as 128 (models/compact.py)
+_SHARED_FRACTION = 0.9  # of the images, that lose no detail if the input does not ask for it
 _MIN_SCRATCH_EPOCHS = 15  # for the larger of them
 _NOTHING_NEW = "a larger one would be more than twice the side of the median image"
 _SCRATCH_NAMES = ("sprint", "compact")
@@ -129,8 +130,8 @@ def choose_scratch_size(work: Work, name: str, seconds: float) -> Size:
 def choose_shared_size(source: Source, config: Config, sizes: Sequence[Size]) -> Choice[Size]:
     """Choose the (height, width) of packed images that networks with these inputs share.
 
-    It is the largest input, but never larger than the images themselves: a network whose input is
-    larger enlarges them on the device.
+    It is the largest input, but never larger than nearly all images themselves: a network whose
+    input is larger enlarges them on the device.
     """
     if config.size:
         return Choice(config.size, "set by you")
@@ -138,6 +139,6 @@ def choose_shared_size(source: Source, config: Config, sizes: Sequence[Size]) ->
     if own:
         return Choice(own, SAME_SIZE)
     largest = max(max(size) for size in sizes)
-    side = max(MIN_SIDE, min(largest, measure_side(source)))
-    reason = "the largest input of a network" if side == largest else "the median image"
+    side = max(MIN_SIDE, min(largest, measure_side(source, _SHARED_FRACTION)))
+    reason = "the largest input of a network" if side == largest else "few images are larger"
     return Choice((side, side), reason)

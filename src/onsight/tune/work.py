@@ -6,7 +6,6 @@ costs, never on a clock: the same command makes the same choice on a busy machin
 
 import math
 from dataclasses import dataclass
-from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -133,10 +132,14 @@ def expect_folds(source: Source, config: Config, test: int, budget_seconds: floa
     return max(1, min(split.USUAL_FOLDS, fewest, affordable_folds(budget_seconds)))
 
 
-def measure_side(source: Source) -> int:
-    """Return the side of a square with as many pixels as the median image; 64 if unknown."""
+def measure_side(source: Source, fraction: float = 0.5) -> int:
+    """Return the side of a square with as many pixels as an image; 64 if unknown.
+
+    Args:
+        fraction: Of the images, those that are no larger; by default, it is the median image.
+    """
     sides = [math.sqrt(height * width) for height, width in source.sizes]
-    return round(median(sides)) if sides else UNIT_SIDE
+    return round(float(np.quantile(sides, fraction))) if sides else UNIT_SIDE
 
 
 def _seconds(images: int, cost: float, pixels: float) -> float:
