@@ -69,8 +69,8 @@ def summarise(chosen):
         (ICONS, CPU, 300, "head 128, compact 64"),  # at most twice the images' side
         (ICONS, CPU, NO_BUDGET, "head 128, compact 64"),  # pretrained ones as with ten minutes
         (ICONS, CUDA, 60, "head 128, compact 64, tuned 128"),
-        (FEW_PHOTOS, CPU, 30, "head 224, sprint 64"),
-        (FEW_PHOTOS, CPU, 60, "head 224, sprint 128"),
+        (FEW_PHOTOS, CPU, 30, "head 224"),
+        (FEW_PHOTOS, CPU, 60, "head 224"),
         (FEW_PHOTOS, CPU, 300, "head 224, compact 128"),
         (FEW_PHOTOS, CPU, NO_BUDGET, "head 224, compact 128"),
         (FEW_PHOTOS, CUDA, 30, "head 224, compact 128"),  # tuned at 64x64 would be worse

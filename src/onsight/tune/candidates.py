@@ -28,6 +28,7 @@ _MAX_HEAD_SHARE, _MIN_HEAD_SHARE = 0.4, 0.15
 # Of images with more pixels, a pretrained network knows so much more than one from scratch that
 # its features deserve most of a short time (NOTEBOOK.md).
 _LARGE_SIDE, _MAX_LARGE_HEAD_SHARE = 96, 0.7
+_MANY_IMAGES = 5_000  # with fewer large ones, Sprint had no weight in blends (NOTEBOOK.md)
 _TUNED_SHARE, _MIN_SCRATCH_SHARE = 0.4, 0.15
 _HEAD_FIT_SECONDS = 2.0  # for the final head, and for that of each fold
 _MIN_COMPACT_EPOCHS = 25  # with fewer, Sprint is better
@@ -85,6 +86,10 @@ def choose_candidates(
     sizes = _fit_pretrained_sizes(roles, config, limited)
     roles = [role for role in roles if role == SCRATCH or role in sizes]
     shares = _share_time(roles, sizes, limited)
+    if HEAD in sizes and SCRATCH in roles:
+        if _is_scratch_hopeless(config, work, shares[SCRATCH] * work.seconds):
+            roles.remove(SCRATCH)
+            shares = _share_time(roles, sizes, limited)
     candidates = []
     for role, share in shares.items():
         if role == SCRATCH:
@@ -162,6 +167,12 @@ def _share_time(roles: list[str], sizes: Mapping[str, Size], work: Work) -> dict
         parts[SCRATCH] = max(_MIN_SCRATCH_SHARE, 1.0 - others)
     whole = sum(parts.values())
     return {role: part / whole for role, part in parts.items()}
+
+
+def _is_scratch_hopeless(config: Config, work: Work, seconds: float) -> bool:
+    """Return whether a head is so much better that a network from scratch only takes its time."""
+    is_few_large = work.side > _LARGE_SIDE and work.training < _MANY_IMAGES
+    return is_few_large and _choose_from_scratch(config, work, seconds)[0] != "compact"
 
 
 def _limit_head_share(work: Work) -> float:
