@@ -86,10 +86,9 @@ def choose_candidates(
     sizes = _fit_pretrained_sizes(roles, config, limited)
     roles = [role for role in roles if role == SCRATCH or role in sizes]
     shares = _share_time(roles, sizes, limited)
-    if HEAD in sizes and SCRATCH in roles:
-        if _is_scratch_hopeless(config, work, shares[SCRATCH] * work.seconds):
-            roles.remove(SCRATCH)
-            shares = _share_time(roles, sizes, limited)
+    if {HEAD, SCRATCH} <= shares.keys() and _is_scratch_hopeless(config, work, shares[SCRATCH]):
+        roles.remove(SCRATCH)
+        shares = _share_time(roles, sizes, limited)
     candidates = []
     for role, share in shares.items():
         if role == SCRATCH:
@@ -169,10 +168,10 @@ def _share_time(roles: list[str], sizes: Mapping[str, Size], work: Work) -> dict
     return {role: part / whole for role, part in parts.items()}
 
 
-def _is_scratch_hopeless(config: Config, work: Work, seconds: float) -> bool:
+def _is_scratch_hopeless(config: Config, work: Work, share: float) -> bool:
     """Return whether a head is so much better that a network from scratch only takes its time."""
     is_few_large = work.side > _LARGE_SIDE and work.training < _MANY_IMAGES
-    return is_few_large and _choose_from_scratch(config, work, seconds)[0] != "compact"
+    return is_few_large and _choose_from_scratch(config, work, share * work.seconds)[0] != "compact"
 
 
 def _limit_head_share(work: Work) -> float:
