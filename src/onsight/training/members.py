@@ -191,8 +191,9 @@ def _train_member(
                 job.phases[phase] = job.phases.get(phase, 0.0) + phase_seconds
             seconds = time.perf_counter() - begun
             image_seconds = planned.estimates.image_seconds
-            if is_part and not image_seconds:
-                image_seconds = time_inference(trained.classifier, planned.data)
+            if is_part:  # twice, as the time for the evaluation follows from it
+                again = time_inference(trained.classifier, planned.data)
+                image_seconds = max(image_seconds, again)
             if is_part and job.world.is_main:
                 _save_trained(trained, seconds, image_seconds, planned, shared, job)
     release_evaluation(job.deadline)
