@@ -32,9 +32,9 @@ class Deadline:
         self._reserved: dict[str, float] = {}
 
     @property
-    def budget_seconds(self) -> float:
-        """The whole budget of the run."""
-        return self.seconds
+    def whole(self) -> "Deadline":
+        """The deadline of the run."""
+        return self
 
     @property
     def is_set(self) -> bool:
@@ -96,9 +96,9 @@ class DeadlinePart(Deadline):
         self._whole = whole
 
     @property
-    def budget_seconds(self) -> float:
-        """The whole budget of the run."""
-        return self._whole.budget_seconds
+    def whole(self) -> Deadline:
+        """The deadline of the run."""
+        return self._whole.whole
 
     def add_elapsed(self, seconds: float) -> None:
         """Count the seconds that the interrupted run had used for this training."""

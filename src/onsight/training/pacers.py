@@ -154,7 +154,7 @@ class DeadlinePacer(Pacer):
 
     def _is_stagnant(self, progress: Progress) -> bool:
         limit_seconds = max(
-            _MIN_STAGNANT_SECONDS, _STAGNANT_FRACTION * self._deadline.budget_seconds
+            _MIN_STAGNANT_SECONDS, _STAGNANT_FRACTION * self._deadline.whole.seconds
         )
         is_late_enough = progress.schedule_fraction >= _STAGNANT_FROM
         return is_late_enough and _seconds_without_gain(progress) >= limit_seconds

@@ -210,7 +210,10 @@ def _require_seconds(step_seconds: float, config: Config, job: Job) -> None:
     deadline = job.deadline
     if job.world.agree(deadline.remaining()) > step_seconds:
         return
-    spent_seconds, needed_seconds = deadline.elapsed(), deadline.reserved() + step_seconds
+    spent_seconds = deadline.whole.elapsed()
+    needed_seconds = step_seconds + deadline.reserved()
+    if deadline is not deadline.whole:
+        needed_seconds += deadline.whole.reserved()
     phases = {name: seconds for name, seconds in job.phases.items() if name != "start"}
     phases["starting and planning"] = spent_seconds - sum(phases.values())
     longest = max(phases, key=phases.__getitem__)
