@@ -1,6 +1,7 @@
 """DATA behind URLs: fsspec's memory filesystem, and a server with planted faults."""
 
 import json
+import math
 import os
 import sys
 
@@ -249,6 +250,12 @@ def test_too_little_space_for_copies_is_reported_before_training(memory, tmp_pat
     none = ReadOptions(shard_cache_gigabytes=0.5 * size / 1e9)
     with pytest.raises(DiskError, match="--shard-cache-gigabytes"):
         find_source("memory://set", none, tmp_path / "other")
+
+
+@pytest.mark.parametrize("gigabytes", [math.inf, math.nan])
+def test_the_space_for_copies_is_finite(gigabytes):
+    with pytest.raises(ConfigError, match="--shard-cache-gigabytes"):
+        make_config({"shard_cache_gigabytes": gigabytes})
 
 
 def test_urls_without_shards_are_explained(memory):
