@@ -17,7 +17,7 @@ def serving(files):
 
     faults: (method, name) to a list of what happens to the next requests, first come first served:
     a status, `cut` (the connection ends halfway), `gzip` (compressed without being asked),
-    `endless` (50 MB more), `drip` (a byte at a time), or None (nothing).
+    `endless` (50 MB more), `drip` (a byte at a time), `silent` (for a second), or None (nothing).
     """
     state = SimpleNamespace(files=files, requests=Counter(), faults={}, ranges=True)
 
@@ -35,6 +35,8 @@ def serving(files):
             state.requests[self.command, name] += 1
             planted = state.faults.get((self.command, name), [])
             fault = planted.pop(0) if planted else None
+            if fault == "silent":
+                time.sleep(1)
             content = state.files.get(name)
             if isinstance(fault, int) or content is None:
                 self.send_response(fault if isinstance(fault, int) else 404)

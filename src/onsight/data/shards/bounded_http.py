@@ -6,7 +6,8 @@ fsspec reads responses whole, decompresses them, and searches pages for links in
 import asyncio
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urljoin
 
@@ -19,14 +20,13 @@ from onsight.limits import SHARD_INDEX_BYTES
 from onsight.text import data_size
 
 _PIECE_BYTES, _PIECE_SECONDS = 256 << 10, 30  # a connection that is slower counts as lost
-_INFO_SECONDS = 120  # time limit for a request for a file's size and version
 _LINK = re.compile(r"""\bhref\s{0,9}=\s{0,9}["']([^"'<>\r\n]{1,2000})["']""", re.IGNORECASE)
 
 
 def bounded_client(configured: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of aiohttp's client, given those in fsspec's configuration."""
     headers = {**configured.get("headers", {}), "Accept-Encoding": "identity"}
-    timeout = ClientTimeout(total=_INFO_SECONDS, sock_read=_PIECE_SECONDS)
+    timeout = ClientTimeout(total=None, sock_read=_PIECE_SECONDS)
     return {**configured, "headers": headers, "timeout": timeout, "auto_decompress": False}
 
 
@@ -53,28 +53,41 @@ class BoundedHttp(HTTPFileSystem):  # type: ignore[misc]  # fsspec declares no t
 
     ls = sync_wrapper(_ls)
 
+    async def _info(self, url: str, **options: Any) -> dict[str, Any]:
+        """Return a file's size and version."""
+        async with _time_limit():
+            info: dict[str, Any] = await super()._info(url, **options)
+            return info
+
     async def _get(self, url: str, start: int, size: int, headers: dict[str, str]) -> bytes:
         """Return `size` bytes of a file from start on, fewer if it ends before."""
         headers = {**self.kwargs.get("headers", {}), **headers}
         options = {**self.kwargs, "headers": headers, "timeout": ClientTimeout(total=None)}
         session = await self.set_session()
-        try:
-            async with (
-                asyncio.timeout(_PIECE_SECONDS) as deadline,
-                session.get(self.encode_url(url), **options) as response,
-            ):
-                if response.status == 404:
-                    raise FileNotFoundError(url)
-                response.raise_for_status()
-                if response.headers.get("Content-Encoding", "identity") != "identity":
-                    raise DataError(
-                        f"{url} is sent compressed although that was not asked for; turn off "
-                        "Content-Encoding for it on the server"
-                    )
-                return await _read(response, 0 if response.status == 206 else start, size, deadline)
-        except TimeoutError as error:  # which says nothing
-            few = f"less than {data_size(_PIECE_BYTES)} came in {_PIECE_SECONDS} s"
-            raise ConnectionError(few) from error
+        async with (
+            _time_limit() as deadline,
+            session.get(self.encode_url(url), **options) as response,
+        ):
+            if response.status == 404:
+                raise FileNotFoundError(url)
+            response.raise_for_status()
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise DataError(
+                    f"{url} is sent compressed although that was not asked for; turn off "
+                    "Content-Encoding for it on the server"
+                )
+            return await _read(response, 0 if response.status == 206 else start, size, deadline)
+
+
+@asynccontextmanager
+async def _time_limit() -> AsyncIterator[asyncio.Timeout]:
+    """Raise ConnectionError when a deadline has passed."""
+    try:
+        async with asyncio.timeout(_PIECE_SECONDS) as deadline:
+            yield deadline
+    except TimeoutError as error:
+        few = f"nothing, or less than {data_size(_PIECE_BYTES)}, came in {_PIECE_SECONDS} s"
+        raise ConnectionError(few) from error
 
 
 async def _read(
