@@ -1,6 +1,6 @@
 """The index beside shards, in the form of webdataset's `wids`: what each shard should be.
 
-Source: https://github.com/webdataset/webdataset/blob/main/docs/wids.md.
+Source: https://github.com/webdataset/webdataset (wids/wids_index.py writes them).
 """
 
 import json
@@ -22,7 +22,7 @@ class ListedShard(NamedTuple):
 
     size: int | None = None  # bytes
     md5sum: str | None = None
-    samples: int | None = None  # number of images, with or without labels
+    samples: int | None = None  # number of images with what belongs to them
 
 
 def _tidy_name(name: str) -> str:
@@ -44,10 +44,7 @@ class _Index(BaseModel):
 
 
 def read_index(path: Path) -> dict[str, ListedShard]:
-    """Return what an index in a local folder lists, by name; empty without one.
-
-    Raises DataError.
-    """
+    """Return what a local index lists, by name; empty if there is none. Raises DataError."""
     if not path.is_file():
         return {}
     try:

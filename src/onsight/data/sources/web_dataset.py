@@ -7,6 +7,7 @@ first dot: 000.jpg, 000.cls).
 import json
 import os
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -92,10 +93,11 @@ def _read_rows(store: ShardStore, index: int) -> ShardRows:
             members, reader = open_tar(file)
     except (OSError, BrokenTar) as error:
         return ShardRows.broken(shard, error)
-    samples = {_split_name(path)[0] for path in members.paths}
-    samples |= {_split_name(problem.path)[0] for problem in members.problems}
-    if shard.listed.samples not in (None, len(samples)):
-        reason = f"it has {len(samples):,} samples, but {INDEX_NAME} lists {shard.listed.samples:,}"
+    keys = (_split_name(path)[0] for path in members.paths if "." in path)
+    samples, listed = sum(1 for _ in groupby(keys)), shard.listed.samples
+    # An index also counts members that are refused or hidden here.
+    if listed is not None and samples != listed and not (members.problems or members.hidden):
+        reason = f"it has {samples:,} samples, but {INDEX_NAME} lists {listed:,}"
         return ShardRows.broken(shard, reason)
     problems = [
         Problem(f"{shard.name}/{path}", stage, reason) for path, stage, reason in members.problems
