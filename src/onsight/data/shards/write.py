@@ -86,7 +86,7 @@ class Target:
         path = self.folder / shard["url"]
         with disk_errors(path), open(path, "rb") as file:
             digest = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False))
-        return digest.hexdigest() == shard["md5sum"]
+        return bool(digest.hexdigest() == shard["md5sum"])
 
     @property
     def remote_root(self) -> str:
