@@ -180,6 +180,7 @@ class Config(BaseModel):
     shard_cache_gigabytes: Annotated[float, _DATA] = Field(
         0.0,
         ge=0,
+        le=1_000_000,
         description="Maximum size of the local copies of remote shards; the least recently used "
         "are deleted first. 0: half of the free disk space.",
     )

@@ -24,6 +24,9 @@ MANIFEST_LINE_CHARACTERS = 1_000_000  # length of a JSON object
 ROW_GROUP_BYTES = 1_000_000_000  # size of a Parquet row group of images, which is read whole
 ANNOTATION_BYTES = 1_000_000_000  # size of a JSON or XML file; COCO's have up to 0.45 GB
 SHARD_LABEL_BYTES = 1_000_000
+SHARD_INDEX_BYTES = 32 * 2**20  # size of an index of shards, or of a page of links to them
+REMOTE_FILES = 1_000_000  # files and folders that a URL or an index may list
+BRACE_CHARACTERS = 100_000_000  # length of all addresses that braces in a URL stand for
 
 # Files of runs.
 TENSOR_HEADER_BYTES = 100_000_000
