@@ -320,6 +320,12 @@ def test_decompression_bomb_is_stopped(tmp_path, monkeypatch, module):
         read_archive(tmp_path / "bomb.tar.gz")
 
 
+def test_a_small_archive_is_not_unpacked_beyond_a_small_disk(tmp_path):
+    (tmp_path / "bomb.tar.gz").write_bytes(130 * gzip.compress(bytes(2**20)))
+    with pytest.raises(DataError, match=r"suspiciously compressed: stopped after 0\.1 GB"):
+        read_archive(tmp_path / "bomb.tar.gz", tmp_path)
+
+
 def test_compressed_tar_leaves_no_file_in_the_cache(tmp_path):
     cache = tmp_path / "cache"
     source = read_archive(make_tar(tmp_path / "a.tar.gz", PETS, "w:gz"), cache)
