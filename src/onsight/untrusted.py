@@ -1,7 +1,7 @@
 """Read files that anybody may have written: regular ones only, and within limits.
 
-Whatever reads JSON, XML, CSV or text from outside does it here, so that no file can make it wait,
-or use much more memory than the file has. The errors name the file and what is wrong in it.
+Whatever reads JSON, XML, CSV or text from outside does it here, so that no file makes it wait, and
+none takes more memory than its size explains. Errors name the file and what is wrong in it.
 """
 
 import codecs
@@ -170,7 +170,9 @@ def _list_children(key: object, value: object) -> Iterable[tuple[object, object]
     """Return what a JSON object or array contains, with keys: that of an array for its items."""
     if isinstance(value, dict):
         return value.items()
-    return zip(repeat(key), value, strict=False) if isinstance(value, list) else ()
+    if not isinstance(value, list) or set(map(type, value)) == {float}:  # such as a polygon
+        return ()
+    return zip(repeat(key), value, strict=False)
 
 
 def _is_huge(value: object) -> bool:

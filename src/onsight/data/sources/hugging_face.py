@@ -4,7 +4,6 @@ Source: https://huggingface.co/docs/datasets/image_dataset (images are structs o
 class names are in the schema's metadata).
 """
 
-import json
 import os
 import threading
 from collections import OrderedDict
@@ -31,6 +30,7 @@ from onsight.data.sources.tables import refuse_many_rows
 from onsight.errors import DataError, ImageError
 from onsight.limits import ROW_GROUP_BYTES
 from onsight.text import joined
+from onsight.untrusted import parse_json
 
 _LABEL_NAMES = ("label", "labels", "class", "fine_label")
 _ROWS_AT_ONCE = 64  # rows decompressed at once
@@ -141,7 +141,7 @@ def _find_image_column(schema: Any) -> str | None:
 def _read_class_names(schema: Any, label: str) -> tuple[str, ...]:
     """Return the names of a ClassLabel's classes by label; empty if there are none."""
     try:
-        facts = json.loads((schema.metadata or {})[b"huggingface"])
+        facts = parse_json((schema.metadata or {})[b"huggingface"])
         names = facts["info"]["features"][label]["names"]
         return tuple(str(name) for name in names)
     except (ValueError, LookupError, TypeError):
