@@ -589,18 +589,19 @@ def test_a_config_that_overwhelms_the_parser(capsys, tmp_path, bars, text):
         ["train", LONG, "--label-from", "x"],
         ["train", LONG, "--crop-boxes"],
         ["check", LONG],
-        ["predict", LONG, "x.png"],
+        ["predict", LONG, "."],
         ["eval", LONG, "demo"],
         ["report", LONG],
         ["card", LONG],
-        ["compare", LONG, LONG],
+        ["compare", LONG, "."],
         ["export", LONG, "--to", "onnx"],
         ["explain", LONG],
         ["sweep", "demo", "--try", "seed=1,2", "--out", LONG],
     ],
 )
-def test_a_name_that_is_too_long(capsys, words):
-    refused(capsys, *words)
+def test_a_name_that_is_too_long(capsys, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    assert "File name too long" in refused(capsys, *words)
 
 
 def test_a_home_that_does_not_exist(capsys, bars, monkeypatch):

@@ -97,12 +97,13 @@ def test_a_resumed_sweep_names_what_was_altered(shared_bars, tmp_path, asked):
     quiet_sweep(shared_bars, tries, out, epochs=1)
     results = json.loads((out / "1-seed=1" / "results.json").read_text())
     for name, text, message in (
-        ("1-seed=1/results.json", json.dumps(results | {"accuracy": "high"}), "accuracy: "),
-        ("1-seed=1/metrics.jsonl", '{"epoch": "first"}', "0.epoch: "),
+        ("1-seed=1/results.json", json.dumps(results | {"accuracy": "high"}), "damaged: accuracy"),
+        ("1-seed=1/metrics.jsonl", '{"epoch": "first"}', "metrics.jsonl is damaged: 0.epoch: "),
+        ("1-seed=1/results.json", '{"report": "x"}', "1-seed=1 has no results; remove it"),
     ):
         kept = (out / name).read_text()
         (out / name).write_text(text)
-        with pytest.raises(OutputError, match=f"{name} is damaged: {message}"):
+        with pytest.raises(OutputError, match=message):
             quiet_sweep(shared_bars, tries, out, epochs=1, resume=True)
         (out / name).write_text(kept)
     (out / "1-seed=1" / "results.json").write_text("[1]")

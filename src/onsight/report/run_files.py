@@ -129,13 +129,15 @@ def read_results(run: Path) -> LenientDict:
     return LenientDict(results)
 
 
-def check_types(path: Path, value: object, kind: object) -> None:
+def check_types(path: Path, value: object, kind: Any) -> None:
     """Raise OutputError, with the key, if JSON from a file is not of a kind such as Results.
 
     Keys of the outermost object may be missing, as in files of other versions.
     """
+    # Of the bytes of paths, which are lone surrogates, no type depends.
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
     try:
-        TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+        TypeAdapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         for wrong in error.errors(include_url=False):
             key = ".".join(map(str, wrong["loc"]))

@@ -162,6 +162,7 @@ def test_tar_links_devices_and_repetitions_are_problems(tmp_path):
         add(archive, "cat/device.jpg", type=tarfile.CHRTYPE, devmajor=1, devminor=5)
         add(archive, "cat/pipe.jpg", type=tarfile.FIFOTYPE)
         add(archive, "cat/sparse.jpg", type=tarfile.GNUTYPE_SPARSE)
+        add(archive, "cat/nul.jpg", b"nul", pax_headers={"path": "cat/a\0b.jpg"})
         add(archive, "./cat//1.jpg", b"second")
     source = read_archive(tmp_path / "a.tar")
     assert contents(source) == {"cat/1.jpg": b"first"}
@@ -171,6 +172,7 @@ def test_tar_links_devices_and_repetitions_are_problems(tmp_path):
         "cat/device.jpg": "not a regular file",
         "cat/pipe.jpg": "not a regular file",
         "cat/sparse.jpg": "stored as a sparse file",
+        "cat/a\\0b.jpg": "has a NUL in its name",
         "./cat//1.jpg": "appears twice in the archive",
     }
 
