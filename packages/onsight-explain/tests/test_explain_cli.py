@@ -104,7 +104,6 @@ def test_quick_takes_half_a_minute_at_most(capsys, script, explained):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--seconds", "0"], "--seconds must be more than 0"),
         (["--write", "fixed.py", "--simulate-gpu"], "--write needs changes to try out"),
         (["--write", "fixed.py", "--no-what-ifs"], "--write needs changes to try out"),
         (["--trace", "trace.json", "--simulate-gpu"], "remove --simulate-gpu"),

@@ -134,7 +134,7 @@ def test_a_card_of_somebodys_own_stays(run):
     [
         ({"seconds": "long"}, "seconds: input should be a valid number"),
         ({"classes": [{"name": "cat"}]}, "classes.0.accuracy: field required"),
-        ({"classes": 3}, "classes: input should be a valid list"),
+        ({"classes": 3}, "classes: input should be a valid array"),
         ({"confused_pairs": [{"classes": ["cat"]}]}, "confused_pairs.0.classes.1: field required"),
         ([1], "the whole: input should be an object"),
     ],
