@@ -589,7 +589,7 @@ def test_a_config_that_overwhelms_the_parser(capsys, tmp_path, bars, text):
         ["train", LONG, "--label-from", "x"],
         ["train", LONG, "--crop-boxes"],
         ["check", LONG],
-        ["predict", LONG, "."],
+        ["predict", LONG, "x.png"],
         ["eval", LONG, "demo"],
         ["report", LONG],
         ["card", LONG],
@@ -601,6 +601,7 @@ def test_a_config_that_overwhelms_the_parser(capsys, tmp_path, bars, text):
 )
 def test_a_name_that_is_too_long(capsys, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.png").touch()
     assert "File name too long" in refused(capsys, *words)
 
 

@@ -14,7 +14,6 @@ Files with these names that Onsight did not write are never changed.
 
 import hashlib
 import os
-import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -228,9 +227,6 @@ def _open_locked(path: Path) -> BinaryIO:
     """Open a file for this process alone, refusing links. Raises OutputError, OSError."""
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # Windows has no O_NOFOLLOW
     file = os.fdopen(os.open(path, flags, 0o666), "r+b")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # reading a FIFO would wait forever
-        file.close()
-        raise _make_foreign_file_error(path)
     try:
         import fcntl  # not on Windows, where the file stays unlocked
     except ImportError:
