@@ -323,7 +323,7 @@ def test_strict_names_the_first_problem(capsys, bars, tmp_path):
         (["--optimizer", "fusedadam"], "cannot be used here"),
         (["--loss", "hinge"], "hinge"),
         (["--precision", "fp16"], "needs a GPU"),
-        (["--config", "no-such.toml"], "cannot read config no-such.toml"),
+        (["--config", "no-such.toml"], "the config no-such.toml cannot be read"),
     ],
 )
 def test_wrong_words_are_explained(capsys, bars, tmp_path, words, expected):
@@ -545,6 +545,9 @@ def in_process(*words, stdout=subprocess.PIPE, **environment):
     )
 
 
+LONG = 300 * "x"
+
+
 def test_a_full_disk_behind_stdout_is_one_clear_message():
     with open("/dev/full", "w") as full:
         done = in_process("recipes", stdout=full)
@@ -567,14 +570,39 @@ def test_a_fifo_is_not_waited_for(capsys, tmp_path, bars, command):
         "config": ["train", bars, "--config", tmp_path / "pipe"],
         "model": ["predict", tmp_path / "pipe", bars],
     }
-    assert "no regular file" in refused(capsys, *words[command])
+    assert "not a regular file" in refused(capsys, *words[command])
 
 
-@pytest.mark.parametrize("text", ["a = " + 10_000 * "[", "a = " + 6000 * "9", "a = \xff"])
+@pytest.mark.parametrize(
+    "text", ["a = " + 10_000 * "[", "a = " + 6000 * "9", "a = \xff", 'cache_folder = "a\\u0000b"']
+)
 def test_a_config_that_overwhelms_the_parser(capsys, tmp_path, bars, text):
     (tmp_path / "config.toml").write_bytes(text.encode("latin-1"))
     said = refused(capsys, "train", bars, "--config", tmp_path / "config.toml")
-    assert "is not a TOML file" in said
+    assert "config.toml is not a TOML file" in said or "config.toml is not UTF-8 text" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", LONG],
+        ["train", LONG, "--label-from", "x"],
+        ["train", LONG, "--crop-boxes"],
+        ["check", LONG],
+        ["predict", LONG, "x.png"],
+        ["eval", LONG, "demo"],
+        ["report", LONG],
+        ["card", LONG],
+        ["compare", LONG, "."],
+        ["export", LONG, "--to", "onnx"],
+        ["explain", LONG],
+        ["sweep", "demo", "--try", "seed=1,2", "--out", LONG],
+    ],
+)
+def test_a_name_that_is_too_long(capsys, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.png").touch()
+    assert "File name too long" in refused(capsys, *words)
 
 
 def test_a_home_that_does_not_exist(capsys, bars, monkeypatch):

@@ -144,6 +144,8 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
         _drop_output()
         _drop_unread_errors()
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # of anything that the user has named
+            _fail(f"{error.filename}: {error.strerror}", 2)
         if error.errno != errno.ENOSPC:
             raise
         _drop_output()

@@ -8,8 +8,9 @@ from typing import Any
 import tomli_w
 
 from onsight.config import Config, drop_retired
-from onsight.errors import ConfigError, did_you_mean
+from onsight.errors import ConfigError, DataError, did_you_mean
 from onsight.files import write_atomically
+from onsight.untrusted import check_value, read_text
 
 
 def config_layers(
@@ -29,11 +30,11 @@ def config_layers(
 def read_config_file(path: Path) -> dict[str, Any]:
     """Read the fields of a TOML file, perhaps saved by an older version. Raises ConfigError."""
     try:
-        if path.exists() and not path.is_file():  # opening a FIFO would wait forever
-            raise ConfigError(f"cannot read config {path}: it is no regular file")
-        return drop_retired(tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ConfigError(f"cannot read config {path}: {error.strerror or error}") from error
+        fields = tomllib.loads(read_text(path))
+        check_value(fields)
+        return drop_retired(fields)
+    except DataError as error:
+        raise ConfigError(f"the config {error}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
 

@@ -216,6 +216,8 @@ def test_a_list_without_ids_cannot_be_ignored(faulty, tmp_path):
     (tmp_path / "list.csv").write_text("path\nx\n")
     with pytest.raises(DataError, match="no column id"):
         onsight.check(faulty, ignore=tmp_path / "list.csv", reporter=QUIET)
+    with pytest.raises(DataError, match="/dev/zero cannot be read: not a regular file"):
+        onsight.check(faulty, ignore="/dev/zero", reporter=QUIET)
 
 
 def test_the_clean_manifest_has_neither_copies_nor_contradictions(audit, tmp_path):

@@ -5,6 +5,7 @@ Oracle: a run that was never interrupted, and the stub's probabilities computed 
 
 import csv
 import json
+import os
 import random
 import subprocess
 import sys
@@ -284,6 +285,8 @@ def test_files_that_only_look_like_ours_are_left_alone(model, images, tmp_path, 
         (rows_path(out), "path,predicted\nmine"),
         (job_path(out), "mine"),
         (job_path(out), '["mine"]'),
+        (job_path(out), ""),
+        (job_path(out), "[" * 100_000),
     ):
         foreign.write_text(text)
         out.unlink(missing_ok=True)
@@ -292,6 +295,11 @@ def test_files_that_only_look_like_ours_are_left_alone(model, images, tmp_path, 
             with pytest.raises(OutputError, match=f"{foreign} was not written by Onsight"):
                 predict_files(model, [str(images)], options)
             assert foreign.read_text() == text
+        foreign.unlink()
+    for foreign, error in ((rows_path(out), DiskError), (job_path(out), OutputError)):
+        os.mkfifo(foreign)
+        with pytest.raises(error, match=str(foreign)):
+            predict_files(model, [str(images)], OutputOptions(csv=str(out), resume=True))
         foreign.unlink()
     rows_path(out).symlink_to(mine[0])
     with pytest.raises(DiskError, match="cannot write"):

@@ -229,7 +229,7 @@ def test_a_fifo_among_the_inputs_does_not_hang(run, bars, tmp_path):
 
     os.mkfifo(tmp_path / "pipe.png")
     (prediction,) = onsight.load(run.path).predictions([tmp_path / "pipe.png"])
-    assert prediction.problem == "not a regular file"
+    assert prediction.problem == "cannot be read: not a regular file"
 
 
 class OwnNet(nn.Module):

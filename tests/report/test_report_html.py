@@ -5,6 +5,7 @@ import csv
 import hashlib
 import json
 import math
+import os
 import re
 from html import unescape
 from html.parser import HTMLParser
@@ -423,6 +424,21 @@ def test_files_that_are_broken_cost_their_section_only(tmp_path: Path) -> None:
     for name in names:
         (run / name).write_bytes(b'{"half": \xff')
     (run / "gallery" / "wrong-00.png").write_bytes(b"not an image")
+    text = said(read(run)[1])
+    assert text.count("no readable") == 5
+    assert text.count("image not saved") == 1
+
+
+def test_files_that_are_bombs_cost_their_section_only(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run / "metrics.jsonl").write_text("[" * 100_000)
+    (run / "environment.json").write_text("[" * 500 + "]" * 500)
+    (run / "config.toml").write_text("a = " + "[" * 10_000)
+    for name in ("plan.json", "gallery/wrong-00.png"):
+        (run / name).unlink()
+        os.mkfifo(run / name)
+    (run / "placement.json").unlink()
+    (run / "placement.json").symlink_to("/dev/zero")
     text = said(read(run)[1])
     assert text.count("no readable") == 5
     assert text.count("image not saved") == 1

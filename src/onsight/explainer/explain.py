@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from typing import Any
 
 from onsight.config import Config, make_config, refuse_code_from_files
@@ -72,8 +73,8 @@ def explain(
             raise UserError(str(error)) from error
     if script_args or simulate_gpu or write:
         raise ConfigError(f"this needs a training script, and {name} is not a Python file")
-    if seconds <= 0:
-        raise ConfigError("--seconds must be more than 0")
+    if not 0 < seconds <= TIMEOUT_MAX:
+        raise ConfigError(f"--seconds is {seconds:g}; it must be a number of seconds above 0")
     if plot_file:
         from onsight.explainer.show_devices import check_plot_name
 

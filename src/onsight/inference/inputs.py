@@ -108,6 +108,8 @@ def read_path_list(file: BinaryIO) -> Iterator[str]:
 
 
 def _decode_path(path: bytes, separator: bytes) -> str:
+    if b"\0" in path:  # the whole list would have been separated by NUL
+        raise DataError(f"stdin is not a list of paths: there is a NUL after {path[:80]!r}")
     return os.fsdecode(path.removesuffix(b"\r") if separator == b"\n" else path)
 
 

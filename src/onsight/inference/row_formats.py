@@ -16,10 +16,12 @@ import numpy as np
 from onsight.files import csv_text
 from onsight.inference.predictor import Prediction
 from onsight.text import fixed_percent
+from onsight.untrusted import parse_json
 
 _RESUMED = ("path", "predicted", "probability", "problem")  # read again when a file is resumed
 _SCALARS = (*_RESUMED, "out_of_distribution", "score")
 _OUT_OF_DISTRIBUTION = "out of distribution"
+_LINE_BYTES = 2**27  # longest line that is read again; with 21,000 classes, 1 MB
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ class JsonLinesFormat(ResumableFormat):
         lines = _WholeLines(file)
         try:
             for line in lines:
-                row = json.loads(line)
+                row = parse_json(line, "surrogateescape")
                 path, predicted, probability, problem = (row[name] for name in _RESUMED)
                 yield Prediction(path, predicted, probability, problem, None), lines.end
         except (ValueError, TypeError, KeyError):  # a truncated row
@@ -243,7 +245,7 @@ class _WholeLines(Iterable[bytes]):
         self.end = file.tell()
 
     def __iter__(self) -> Iterator[bytes]:
-        for line in self._file:
+        while line := self._file.readline(_LINE_BYTES):
             if not line.endswith(b"\n"):
                 return
             self.end += len(line)

@@ -71,7 +71,7 @@ class PlannedRun:
     def is_finished(self) -> bool:
         """Whether all its files were written; the report is the last."""
         results = read_json(self.path / "results.json")
-        return bool(results and results["report"])
+        return isinstance(results, dict) and bool(results["report"])
 
     @property
     def is_started(self) -> bool:
@@ -166,7 +166,7 @@ def _check_field(name: str) -> None:
 
 def _check_same_plan(folder: Path, plan: dict[str, Any]) -> None:
     saved = read_json(folder / _PLAN)
-    if saved is None:
+    if not isinstance(saved, dict):
         raise OutputError(f"nothing to resume: {folder} is not the folder of a sweep")
     changed = sorted(name for name in plan if plan[name] != saved[name])
     if changed:

@@ -18,7 +18,7 @@ from onsight.ranks.ddp import gather_per_image
 from onsight.step.calibrate import recalibrate_norms
 from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.update import Update
-from onsight.training.checkpoint import Checkpoint
+from onsight.training.checkpoint import Checkpoint, OtherCheckpoint
 from onsight.training.finite_check import FiniteCheck
 from onsight.training.listener import Listener, name_accumulate_decision
 from onsight.training.pacers import Pacer, Segment
@@ -85,6 +85,11 @@ class Trainer:
         """Continue from a checkpoint. Raises OtherCheckpoint."""
         checkpoint.restore(self.update.step, self.update.average)
         self.progress = checkpoint.run.progress
+        if self.progress.step > self.data.loader.steps:
+            raise OtherCheckpoint(
+                f"{checkpoint.path} is no checkpoint of this run: it is after step "
+                f"{self.progress.step}, but an epoch has {self.data.loader.steps} steps"
+            )
         self.update.done = self.progress.steps_done
         self.update.step.accumulate = self.progress.accumulate or self.update.step.accumulate
 

@@ -56,7 +56,7 @@ def plant_run(folder, rows, *, seen=(), classes=("cat", "dog"), split="test", si
         model="compact",
         classes=tuple(classes),
         preprocessing=Preprocessing.of(FORMAT | {"height": size, "width": size}),
-        results={"split": split},
+        results={"split": split, "images": len(rows)},
         provenance={"data": data, "config": {"test_fraction": 0.1, "seed": 1, **config}},
         weights={"w": torch.zeros(1)},
         seen=np.array([key(digest) for digest in seen], np.int64),

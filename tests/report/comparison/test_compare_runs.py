@@ -183,6 +183,38 @@ def test_a_damaged_table_is_refused(tmp_path, text):
         onsight.compare(first, second)
 
 
+@pytest.mark.parametrize(
+    ("altered", "message"),
+    [
+        (lambda text: text[: text.rindex("cat/5.png")], "it has 5 rows, but 6 images were"),
+        (lambda text: text.replace("0.9", "7", 1), "a probability is not from 0 to 1"),
+        (lambda text: text.replace("0.9", "nan", 1), "a probability is not from 0 to 1"),
+        (lambda text: text.replace("0.9", "-0.1", 1), "a probability is not from 0 to 1"),
+    ],
+)
+def test_an_altered_table_is_refused(tmp_path, altered, message):
+    first, second = plant_counts(tmp_path, 3, 1, 1, 1)
+    path = second / "predictions.csv"
+    path.write_text(altered(path.read_text()))
+    with pytest.raises(OutputError, match=rf"predictions\.csv is damaged: {message}"):
+        onsight.compare(first, second)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1]", "the whole: input should be an object"),
+        ('{"seconds": "long"}', "seconds: input should be a valid number"),
+        ('{"epochs": [1]}', "epochs: input should be a valid integer"),
+    ],
+)
+def test_altered_results_are_refused(tmp_path, text, message):
+    first, second = plant_counts(tmp_path, 3, 1, 1, 1)
+    (second / "results.json").write_text(text)
+    with pytest.raises(OutputError, match=rf"results\.json is damaged: {message}"):
+        onsight.compare(first, second)
+
+
 def test_a_damaged_model_file_is_refused(tmp_path):
     first, second = plant_counts(tmp_path, 3, 1, 1, 1)
     (second / "model.safetensors").write_bytes(b"damaged")
