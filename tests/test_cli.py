@@ -532,10 +532,14 @@ def test_no_number_of_pixels_is_out_of_place():
 
 
 def test_a_name_in_brackets_is_printed_as_it_is(capsys, bars, tmp_path):
-    out = tmp_path / "o[bold]b[" / "x]"
+    out = tmp_path / "o[bold]b[" / ":smile:" / "x]"
     code, said, _ = run_command(capsys, "train", bars, "--out", out, "--model", "compact", *SLIGHT)
     assert code == 0
     assert f"run: {out}" in said
+
+
+def test_an_error_cannot_steer_the_terminal(capsys, tmp_path):
+    assert "no\\x1b[2Jsuch" in refused(capsys, "train", tmp_path / "no\x1b[2Jsuch")
 
 
 def in_process(*words, stdout=subprocess.PIPE, **environment):

@@ -145,6 +145,14 @@ def test_text_lines_mark_unsure_predictions(model, images, capsys):
     assert " images/s" in printed.err
 
 
+def test_a_name_stays_on_its_line_and_cannot_steer_the_terminal(model, tmp_path, capsys):
+    path = tmp_path / "a\x1b[2J\n.png"
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(path)
+    predict_files(model, [str(path)], OutputOptions())
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith("a\\x1b[2J\\n.png")
+
+
 def test_nothing_usable_ends_with_the_first_reason(model, tmp_path, capsys):
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(b"broken")

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.markup import escape
 
 from onsight.audit.audit import PAGE, TABLE, Audit, check_not_foreign
@@ -14,7 +13,7 @@ from onsight.audit.finding import GROUPS
 from onsight.data.index import SPLIT_NAMES, UNSPLIT
 from onsight.errors import ConfigError, OutputError, did_you_mean
 from onsight.files import check_output, refuse_inside_data, user_path, write_csv
-from onsight.report.console import Reporter
+from onsight.report.console import Reporter, TextConsole
 from onsight.text import joined
 
 
@@ -143,7 +142,7 @@ def _print_result(audit: Audit, page: Path, failed: list[str], as_json: bool) ->
     if as_json:
         print(json.dumps({**audit.facts(), "failed": failed, "page": str(page)}))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = TextConsole(soft_wrap=True)
     for line in audit.lines():
         console.print(escape(line))
     console.print(escape(f"table: {page.with_name(TABLE)}"))

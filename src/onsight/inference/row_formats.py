@@ -15,7 +15,7 @@ import numpy as np
 
 from onsight.files import csv_text
 from onsight.inference.predictor import Prediction
-from onsight.text import fixed_percent
+from onsight.text import fixed_percent, one_line
 
 _RESUMED = ("path", "predicted", "probability", "problem")  # read again when a file is resumed
 _SCALARS = (*_RESUMED, "out_of_distribution", "score")
@@ -232,7 +232,7 @@ class TextFormat(RowFormat):
         note = prediction.problem or "; ".join(filter(None, (classes, flag)))
         percent = fixed_percent(prediction.probability)
         line = f"{label:<{self._width}}  {percent:>7}  {prediction.path}"
-        return f"{line}  ({note})\n" if note else f"{line}\n"
+        return one_line(f"{line}  ({note})" if note else line) + "\n"
 
 
 class _WholeLines(Iterable[bytes]):
