@@ -21,9 +21,10 @@ from onsight.data.refusals import recognise_foreign, refuse_bombs, refuse_pixels
 from onsight.data.tiff_process import decode_tiff
 from onsight.errors import ImageError
 
-VERSION = 4  # part of the cache keys: increase it when any decoded pixel may change
+VERSION = 5  # part of the cache keys: increase it when any decoded pixel may change
 
 _APP1, _START_OF_SCAN = 0xE1, 0xDA  # JPEG markers
+_METADATA = (b"Exif\0", b"http://ns.adobe.com/xap/")  # how these segments begin
 _MIN_SCALE = 1.5  # JPEGs are decoded at no less than this multiple of min_size, unless tight
 # TIFF and BigTIFF headers, and two with the wrong byte order, which Pillow also decodes.
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0")
@@ -140,8 +141,8 @@ def _decode_plain_jpeg(
 
 
 def _orientation(data: bytes) -> int:
-    """Return the EXIF orientation of a JPEG, 1 if it has none."""
-    if not _has_exif(data):
+    """Return the orientation of a JPEG, from its EXIF or else its XMP data; 1 if it has none."""
+    if not _has_metadata(data):
         return 1
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
@@ -150,14 +151,14 @@ def _orientation(data: bytes) -> int:
         return 1
 
 
-def _has_exif(data: bytes) -> bool:
-    """Return whether a JPEG has an EXIF segment before its pixels."""
+def _has_metadata(data: bytes) -> bool:
+    """Return whether a JPEG has an EXIF or XMP segment before its pixels."""
     offset = 2
     while offset + 4 <= len(data) and data[offset] == 0xFF and data[offset + 1] != _START_OF_SCAN:
         if data[offset + 1] == 0xFF:  # a fill byte
             offset += 1
             continue
-        if data[offset + 1] == _APP1 and data[offset + 4 : offset + 9] == b"Exif\0":
+        if data[offset + 1] == _APP1 and data.startswith(_METADATA, offset + 4):
             return True
         offset += 2 + int.from_bytes(data[offset + 2 : offset + 4])
     return False

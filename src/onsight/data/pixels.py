@@ -31,6 +31,7 @@ ACCEPTED = (
     "several images as a list or an array with n in front"
 )
 
+_SIDEWAYS = (5, 6, 7, 8)  # orientations that exchange height and width
 _CHANNELS = (1, 3, 4)
 _GREY_MODES = {"1", "L", "LA", "La"}
 _DEEP_GREY_MODES = {"I", "I;16", "I;16B", "I;16L"}
@@ -109,7 +110,7 @@ def probe(data: bytes) -> tuple[int, int, int] | None:
         with _open(data) as image:
             height, width = image.size[1], image.size[0]
             # Pillow already reports the upright size of a TIFF.
-            if image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= 5:
+            if image.format != "TIFF" and image.getexif().get(ORIENTATION) in _SIDEWAYS:
                 height, width = width, height
             return height, width, 1 if _is_grey(image) else 3
     except Exception:  # any damage; decoding reports the reason later
