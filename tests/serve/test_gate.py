@@ -217,7 +217,9 @@ def test_a_host_that_no_request_can_name_is_refused_at_the_start(host):
         Access(hosts=("box.lan", host)).check()
 
 
-@pytest.mark.parametrize("origin", ["*", "https://*.example", "https://ok.example/", "https://Ok.example"])
+@pytest.mark.parametrize(
+    "origin", ["*", "https://*.example", "https://ok.example/", "https://Ok.example"]
+)
 def test_an_origin_that_no_page_has_is_refused_at_the_start(origin):
     with pytest.raises(ConfigError, match="--cors"):
         Access(origins=("https://ok.example:8443", origin)).check()
