@@ -17,7 +17,9 @@ from onsight.files import (
     check_output,
     digest_around,
     keep_previous,
+    read_cell,
     remove_unfinished,
+    safe_cell,
     write_atomically,
 )
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
@@ -124,6 +126,46 @@ def test_a_file_that_does_not_fit_into_memory_is_not_called_damaged(tmp_path, mo
     monkeypatch.setattr(tensorfile, "load", refuse)
     with pytest.raises(DamagedFile, match="cannot read .*: it does not fit into memory"):
         read_tensors(tmp_path / "x.safetensors")
+
+
+FORMULAS = [
+    "=1+1",
+    "+cmd|' /C calc'!A0",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "--1",
+    "=a\nb",
+    "-1;=2",
+]
+PLAIN = [
+    "",
+    "cat",
+    "-1",
+    "+1.5",
+    "-1e-05",
+    "=",
+    "-",
+    "@",
+    "a=b",
+    "'",
+    "'quoted'",
+    "'-1",
+    "./a",
+    "é",
+]
+
+
+@pytest.mark.parametrize("text", [*FORMULAS, *(f"'{text}" for text in FORMULAS), *PLAIN])
+def test_no_cell_is_a_formula_and_every_text_comes_back(text):
+    path = safe_cell("other_path", text)
+    assert os.path.normpath(path) == os.path.normpath(text)
+    assert not path.startswith(("=", "+", "-", "@", "\t", "\r"))
+    cell = safe_cell("label", text)
+    assert (cell == text) == (text in PLAIN)
+    assert text in PLAIN or cell.startswith("'")
+    assert [read_cell("path", path), read_cell("label", cell)] == [text, text]
 
 
 def test_checking_a_path_leaves_nothing_behind(tmp_path):

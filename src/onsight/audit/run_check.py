@@ -12,7 +12,13 @@ from onsight.audit.check import check
 from onsight.audit.finding import GROUPS
 from onsight.data.index import SPLIT_NAMES, UNSPLIT
 from onsight.errors import ConfigError, OutputError, did_you_mean
-from onsight.files import check_output, refuse_inside_data, user_path, write_csv
+from onsight.files import (
+    check_output,
+    csv_text,
+    refuse_inside_data,
+    user_path,
+    write_atomically,
+)
 from onsight.report.console import Reporter, TextConsole
 from onsight.text import joined
 
@@ -85,15 +91,17 @@ def write_clean_manifest(audit: Audit, path: Path) -> str:
     is_dropped = np.zeros(len(index), bool)
     for indices in dropped.values():
         is_dropped[list(indices)] = True
-    rows = (
+    rows = [
         (
             str(folder / index.locators[row]),
             index.classes[index.labels[row]],
             "" if index.splits[row] == UNSPLIT else SPLIT_NAMES[index.splits[row]],
         )
         for row in np.flatnonzero(~is_dropped).tolist()
-    )
-    write_csv(path, ("path", "label", "split"), rows)
+    ]
+    # Exact labels, also those that a spreadsheet would take for a formula: programs read this.
+    text = csv_text([("path", "label", "split"), *rows])
+    write_atomically(path, text.encode("utf-8", "surrogateescape"))
     excluded = [f"{len(audit.of('unusable')):,} unusable"]
     excluded += [f"{len(indices):,} {reason}" for reason, indices in dropped.items()]
     return f"{path}: {int((~is_dropped).sum()):,} images; excluded: {joined(excluded)}"

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from onsight.files import csv_text
+from onsight.files import csv_text, read_cell, safe_cell
 from onsight.inference.predictor import Prediction
 from onsight.text import fixed_percent, one_line
 
@@ -52,7 +52,8 @@ class RowColumns:
             cells.append("" if prediction.problem else str(prediction.unsure).lower())
         for named in self._top_classes(prediction) if self.top else ():
             cells += [named["class"], _decimals(named["probability"])]
-        return cells + [""] * (len(self.header) - len(cells))
+        cells += [""] * (len(self.header) - len(cells))
+        return list(map(safe_cell, self.header, cells))
 
     def record(self, prediction: Prediction) -> dict[str, Any]:
         """Return a row as plain values by column name, for JSON and Parquet."""
@@ -158,6 +159,9 @@ class CsvFormat(ResumableFormat):
         rows = csv.reader((line.decode("utf-8", "surrogateescape") for line in lines), strict=True)
         try:
             for path, predicted, probability, problem, *_ in rows:
+                path, predicted, problem = map(
+                    read_cell, ("path", "predicted", "problem"), (path, predicted, problem)
+                )
                 value = float(probability) if probability else None
                 row = Prediction(path, predicted or None, value, problem or None, None)
                 yield row, lines.end

@@ -16,7 +16,7 @@ from onsight.data.index import Problem
 from onsight.data.pack import Pack
 from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import EpochRow
-from onsight.files import write_csv
+from onsight.files import read_cell, write_csv
 
 DECISIONS = "decisions.jsonl"
 
@@ -154,7 +154,14 @@ def _parse_json_lines(text: str) -> Iterator[Any]:
 
 
 def _parse_csv(text: str) -> list[Row]:
-    return [LenientDict(row) for row in csv.DictReader(io.StringIO(text, newline=""))]
+    rows = csv.DictReader(io.StringIO(text, newline=""))
+    return [
+        LenientDict(
+            (name, read_cell(name, cell) if isinstance(cell, str) else cell)
+            for name, cell in row.items()
+        )
+        for row in rows
+    ]
 
 
 def _check_toml(text: str) -> str:
