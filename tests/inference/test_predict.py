@@ -18,6 +18,7 @@ from PIL import Image
 from stub_runner import StubRunner
 
 from onsight.cli import main
+from onsight.data.decoding_memory import MEMORY
 from onsight.errors import ConfigError, DiskError, OutputError
 from onsight.inference import predict
 from onsight.inference.predict import OutputOptions, predict_files
@@ -145,6 +146,17 @@ def test_text_lines_mark_unsure_predictions(model, images, capsys):
     assert unsure.startswith("unsure  ")
     assert "1 predicted, 1 unsure, 1 could not be used; 3 in " in printed.err
     assert " images/s" in printed.err
+
+
+def test_an_image_that_never_fits_in_memory_has_the_reason_in_its_row(
+    model, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(MEMORY, "_total_bytes", 10_000)
+    Image.fromarray(np.zeros((60, 60), np.uint8)).save(tmp_path / "large.png")
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", str(model), str(tmp_path / "large.png"), "--json"])
+    assert stop.value.code == 2
+    assert "set ONSIGHT_DECODE_GIGABYTES" in capsys.readouterr().err
 
 
 def test_a_name_stays_on_its_line_and_cannot_steer_the_terminal(model, tmp_path, capsys):

@@ -14,9 +14,10 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
+from onsight.data.decoding_memory import MEMORY
 from onsight.data.fit import ImageFormat, fit
 from onsight.data.index import DIGEST_BYTES
-from onsight.data.pixels import ORIENTATION, Colour, Pixels, decode_with_pillow
+from onsight.data.pixels import ORIENTATION, Colour, Pixels, decode_with_pillow, probe
 from onsight.data.refusals import recognise_foreign, refuse_bombs, refuse_pixels
 from onsight.data.tiff_process import decode_tiff
 from onsight.errors import ImageError
@@ -24,12 +25,16 @@ from onsight.errors import ImageError
 VERSION = 5  # part of the cache keys: increase it when any decoded pixel may change
 
 _APP1, _START_OF_SCAN = 0xE1, 0xDA  # JPEG markers
+_PROGRESSIVE = b"\xff\xc2"  # a JPEG whose coefficients are all in memory at the same time
+# Bytes per pixel at the peak of decoding and converting.
+_JPEG_BYTES, _COEFFICIENT_BYTES, _TIFF_BYTES = 8, 7, 36
 _METADATA = (b"Exif\0", b"http://ns.adobe.com/xap/")  # how these segments begin
 _MIN_SCALE = 1.5  # JPEGs are decoded at no less than this multiple of min_size, unless tight
 # TIFF and BigTIFF headers, and two with the wrong byte order, which Pillow also decodes.
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0")
 
 
+@MEMORY.held()
 def prepare_image(content: bytes | Pixels, target: ImageFormat) -> tuple[Pixels, Pixels]:
     """Decode an image and convert it to a format.
 
@@ -57,6 +62,7 @@ def prepare_image(content: bytes | Pixels, target: ImageFormat) -> tuple[Pixels,
     return pixels, fit(pixels, target)
 
 
+@MEMORY.held()
 def decode(
     data: bytes,
     background: Colour = (255, 255, 255),
@@ -92,8 +98,11 @@ def decode(
     if kind:
         raise ImageError(kind)
     if data.startswith(_TIFF):
+        height, width, _ = probe(data) or (0, 0, 0)
+        if height * width <= pixel_limit:  # others are refused
+            MEMORY.reserve(height * width * _TIFF_BYTES)
         return decode_tiff(data, background, pixel_limit)
-    return decode_with_pillow(data, background, pixel_limit)
+    return decode_with_pillow(data, background, pixel_limit, MEMORY.reserve)
 
 
 def pixel_digest(pixels: Pixels) -> bytes:
@@ -127,6 +136,10 @@ def _decode_plain_jpeg(
         return None
     scale = 1 if tight else _MIN_SCALE
     min_height, min_width = (math.ceil(side * scale) for side in min_size or (0, 0))
+    eighths = math.ceil(8 * max(min_height / height, min_width / width))  # of each side
+    decoded = (eighths / 8) ** 2 if 0 < eighths <= 4 else 1  # the share of the pixels
+    coefficients = _COEFFICIENT_BYTES if _PROGRESSIVE in data else 0
+    MEMORY.reserve(int(height * width * (coefficients + _JPEG_BYTES * decoded)))
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(
             data,

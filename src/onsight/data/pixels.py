@@ -6,7 +6,7 @@ H height, W width, C channels: 1 for grey, 3 for colour.
 import io
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from onsight.data.refusals import refuse_empty_expanse, refuse_pixels
-from onsight.errors import ImageError
+from onsight.errors import ConfigError, ImageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,13 +48,22 @@ _BAND_ROWS = 256  # rows per band; a band bounds memory, as full values need six
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
-def decode_with_pillow(data: bytes, background: Colour, pixel_limit: int) -> Pixels:
-    """Decode a file in one of FORMATS. Raises ImageError with the reason."""
+def decode_with_pillow(
+    data: bytes,
+    background: Colour,
+    pixel_limit: int,
+    reserve: Callable[[int], object] = lambda needed_bytes: None,
+) -> Pixels:
+    """Decode a file in one of FORMATS. Raises ImageError with the reason.
+
+    reserve: called with the bytes that decoding takes, before they are used.
+    """
     with _as_image_error(pixel_limit), _open(data) as image:
         refuse_empty_expanse(image.height, image.width, len(data))
+        refuse_pixels(image.height, image.width, pixel_limit)
+        reserve(image.height * image.width * _bytes_per_pixel(image))
         if not _is_deep_colour(image):
             return _to_pixels(image, background, pixel_limit)
-        refuse_pixels(image.height, image.width, pixel_limit)
         with _open(data) as again:
             rounded = _read_deep_colour(image, again)
         return _to_pixels(rounded, background, pixel_limit)
@@ -164,7 +173,7 @@ def _as_image_error(pixel_limit: int) -> Iterator[None]:
     """Turn whatever Pillow raises into an ImageError with one clear reason."""
     try:
         yield
-    except ImageError:
+    except (ImageError, ConfigError):
         raise
     except UnidentifiedImageError as error:
         raise ImageError(
@@ -255,6 +264,13 @@ def _flatten(image: Image.Image, background: Colour, grey: bool) -> Pixels:
 def _first_line(error: Exception) -> str:
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__
+
+
+def _bytes_per_pixel(image: Image.Image) -> int:
+    """Return the memory that decoding and converting a file takes at its peak, as measured."""
+    if _is_deep_colour(image):
+        return 30
+    return 8 if image.mode in ("1", "L") and not image.has_transparency_data else 24
 
 
 def _is_deep_colour(image: Image.Image) -> bool:
