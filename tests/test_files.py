@@ -17,6 +17,7 @@ from onsight.files import (
     check_output,
     digest_around,
     keep_previous,
+    new_folder,
     read_cell,
     remove_unfinished,
     safe_cell,
@@ -204,6 +205,23 @@ def test_file_is_synced_before_the_rename_and_its_folder_after(tmp_path, monkeyp
     monkeypatch.setattr(os, "replace", lambda a, b: (calls.append("rename"), real_replace(a, b))[1])
     write_atomically(tmp_path / "file", b"data")
     assert calls == ["fsync", "rename", "fsync"]
+
+
+def test_a_new_folder_is_there_as_a_whole_or_not_at_all(tmp_path):
+    def make(*names):
+        with new_folder(tmp_path / "in" / "folder") as folder:
+            for name in names:
+                (folder / name).touch()
+            assert not (tmp_path / "in" / "folder").exists()
+            if not names:
+                raise ValueError("nothing")
+
+    with pytest.raises(ValueError, match="nothing"):
+        make()
+    assert os.listdir(tmp_path / "in") == []
+    make("a", "b")
+    assert os.listdir(tmp_path / "in") == ["folder"]
+    assert sorted(os.listdir(tmp_path / "in" / "folder")) == ["a", "b"]
 
 
 WRITER = """

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -170,6 +171,21 @@ class NewFile:
             self.file.close()
         if not self._is_finished:
             self._private_path.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder under a private name; it gets its own name at the end. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    private_path = path.with_name(private_name())
+    private_path.mkdir()
+    try:
+        yield private_path
+        private_path.rename(path)
+        sync_folder(path.parent)
+    except BaseException:
+        shutil.rmtree(private_path, ignore_errors=True)
+        raise
 
 
 def private_name() -> str:
