@@ -8,6 +8,7 @@ H height, W width, C channels: 1 for grey, 3 for colour.
 import hashlib
 import io
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +26,7 @@ from onsight.errors import ImageError
 VERSION = 5  # part of the cache keys: increase it when any decoded pixel may change
 
 _APP1, _START_OF_SCAN = 0xE1, 0xDA  # JPEG markers
-_PROGRESSIVE = b"\xff\xc2"  # a JPEG whose coefficients are all in memory at the same time
+_SEQUENTIAL = (0xC0, 0xC1, 0xC9)  # markers of frames that are not progressive
 # Bytes per pixel at the peak of decoding and converting.
 _JPEG_BYTES, _COEFFICIENT_BYTES, _TIFF_BYTES = 8, 7, 36
 _METADATA = (b"Exif\0", b"http://ns.adobe.com/xap/")  # how these segments begin
@@ -138,7 +139,7 @@ def _decode_plain_jpeg(
     min_height, min_width = (math.ceil(side * scale) for side in min_size or (0, 0))
     eighths = math.ceil(8 * max(min_height / height, min_width / width))  # of each side
     decoded = (eighths / 8) ** 2 if 0 < eighths <= 4 else 1  # the share of the pixels
-    coefficients = _COEFFICIENT_BYTES if _PROGRESSIVE in data else 0
+    coefficients = _COEFFICIENT_BYTES if _keeps_coefficients(data) else 0
     MEMORY.reserve(int(height * width * (coefficients + _JPEG_BYTES * decoded)))
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(
@@ -166,12 +167,29 @@ def _orientation(data: bytes) -> int:
 
 def _has_metadata(data: bytes) -> bool:
     """Return whether a JPEG has an EXIF or XMP segment before its pixels."""
+    segments = _segments(data)
+    return any(marker == _APP1 and data.startswith(_METADATA, start) for marker, start in segments)
+
+
+def _keeps_coefficients(data: bytes) -> bool:
+    """Return whether a JPEG stores its pixels in several scans: all are kept until the last."""
+    components = b""
+    for marker, start in _segments(data):
+        if marker in _SEQUENTIAL:
+            components = data[start + 5 : start + 6]
+        elif marker == _START_OF_SCAN:  # of a progressive JPEG, or of some components only
+            return not components or data[start : start + 1] < components
+    return True
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the marker of each segment of a JPEG up to its first scan, and where its data start."""
     offset = 2
-    while offset + 4 <= len(data) and data[offset] == 0xFF and data[offset + 1] != _START_OF_SCAN:
+    while offset + 4 <= len(data) and data[offset] == 0xFF:
         if data[offset + 1] == 0xFF:  # a fill byte
             offset += 1
             continue
-        if data[offset + 1] == _APP1 and data.startswith(_METADATA, offset + 4):
-            return True
+        yield data[offset + 1], offset + 4
+        if data[offset + 1] == _START_OF_SCAN:
+            return
         offset += 2 + int.from_bytes(data[offset + 2 : offset + 4])
-    return False

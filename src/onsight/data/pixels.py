@@ -46,6 +46,7 @@ _BAND_ROWS = 256  # rows per band; a band bounds memory, as full values need six
 
 # The pixel limit below is lower than Pillow's and raises an error with a reason.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+warnings.filterwarnings("ignore", module=r"PIL\.TiffImagePlugin")  # about metadata
 
 
 def decode_with_pillow(
