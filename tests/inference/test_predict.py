@@ -233,7 +233,7 @@ def test_a_name_like_a_formula_is_marked_in_a_csv_and_continued(
 
 def test_a_class_like_a_formula_is_marked_in_a_csv_alone():
     columns = RowColumns(("=cmd()", "-1"), top=2)
-    rows = [Prediction("a.png", "=cmd()", 0.75, None, None, np.array([0.75, 0.25], np.float32))]
+    rows = [Prediction("a.png", "=cmd()", 0.75, None, np.array([0.75, 0.25], np.float32))]
     text = CsvFormat(columns).rows(rows).decode()
     assert text == "a.png,'=cmd(),0.750000,,,,'=cmd(),0.750000,-1,0.250000\n"
     ((row, _),) = CsvFormat(columns).read(io.BytesIO(text.encode()))
