@@ -17,6 +17,7 @@ from PIL import Image
 from onsight.cli import main
 from onsight.config import Config, make_config
 from onsight.config_files import (
+    config_layers,
     read_about,
     read_config_file,
     read_recipe,
@@ -24,6 +25,7 @@ from onsight.config_files import (
     save_config,
 )
 from onsight.errors import ConfigError
+from onsight.explainer import explain, explain_run
 from onsight_lint.cli import main as lint_main
 from onsight_lint.cli import make_parser
 
@@ -394,6 +396,28 @@ def test_no_code_runs_because_a_config_file_names_it(capsys, bars, tmp_path, mon
     assert (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("command", ["train", "sweep", "verify-resume", "explain"])
+@pytest.mark.parametrize(
+    ("name", "flag"), [("cache_folder", "--cache-folder"), ("checkpoints", "--checkpoints")]
+)
+def test_a_config_file_does_not_say_where_to_write(capsys, bars, tmp_path, command, name, flag):
+    place = tmp_path / "theirs"
+    (tmp_path / "my.toml").write_text(f'{name} = "{place}"\n')
+    words = [bars, "--config", tmp_path / "my.toml"]
+    words += ["--try", "epochs=1,2", "--out", tmp_path / "out"] if command == "sweep" else []
+    assert f"add {flag} {place}" in refused(capsys, command, *words)
+    assert not place.exists()
+    assert config_layers(None, tmp_path / "my.toml", {name: str(place)})[2] == {name: str(place)}
+
+
+def test_where_a_strangers_run_wrote_is_not_where_its_explanation_writes(tmp_path, monkeypatch):
+    (tmp_path / "config.toml").write_text('cache_folder = "theirs"\nepochs = 3\n')
+    (tmp_path / "plan.json").write_text("{}")
+    monkeypatch.setattr(explain_run, "data_of_run", lambda run: "demo")
+    _, config = explain._read_subject(str(tmp_path), {}, None, None)
+    assert (config.cache_folder, config.epochs) == ("", 3)
+
+
 def test_output_folder_in_use(capsys, bars, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("keep")
@@ -532,10 +556,14 @@ def test_no_number_of_pixels_is_out_of_place():
 
 
 def test_a_name_in_brackets_is_printed_as_it_is(capsys, bars, tmp_path):
-    out = tmp_path / "o[bold]b[" / "x]"
+    out = tmp_path / "o[bold]b[" / ":smile:" / "x]"
     code, said, _ = run_command(capsys, "train", bars, "--out", out, "--model", "compact", *SLIGHT)
     assert code == 0
     assert f"run: {out}" in said
+
+
+def test_an_error_cannot_steer_the_terminal(capsys, tmp_path):
+    assert "no\\x1b[2Jsuch" in refused(capsys, "train", tmp_path / "no\x1b[2Jsuch")
 
 
 def in_process(*words, stdout=subprocess.PIPE, **environment):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from onsight.errors import OnsightError
 from onsight.installation import onsight_version
+from onsight.text import printable
 from onsight_explain.errors import ExplainError
 
 if TYPE_CHECKING:
@@ -214,5 +215,5 @@ def _explain_usage(error: "CycloptsError") -> str:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {printable(message)}", file=sys.stderr)
     sys.exit(code)

@@ -28,6 +28,9 @@ OVERRIDABLE_ON_RESUME = {
     "checkpoint_steps", "checkpoint_seconds", "checkpoints",
 }  # fmt: skip
 
+# Settings that name a place to write to: a config file cannot set them, only the user.
+PLACES = ("cache_folder", "checkpoints")
+
 # Settings without effect if the head of a frozen network is fitted on features. Settings that
 # Onsight fills in itself, such as the learning rate, are missing, because they are always set.
 _UNUSED_BY_FITTED_HEAD = {

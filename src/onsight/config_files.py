@@ -7,7 +7,7 @@ from typing import Any
 
 import tomli_w
 
-from onsight.config import Config, drop_retired
+from onsight.config import PLACES, Config, drop_retired
 from onsight.errors import ConfigError, DataError, did_you_mean
 from onsight.files import write_atomically
 from onsight.untrusted import check_value, read_text
@@ -18,13 +18,17 @@ def config_layers(
 ) -> list[dict[str, Any]]:
     """Return the layers for make_config: recipe, file, then the given fields, which win.
 
-    Raises ConfigError.
+    Raises ConfigError, also for a file that says where to write: it may be somebody else's.
     """
-    return [
-        read_recipe(recipe) if recipe else {},
-        read_config_file(Path(config_file)) if config_file else {},
-        fields,
-    ]
+    read = read_config_file(Path(config_file)) if config_file else {}
+    for name in PLACES:
+        place = read.get(name, "")
+        if place not in ("", "none") and name not in fields:
+            raise ConfigError(
+                f"{config_file} names a place to write to, {name} = {place!r}, and a file does not "
+                f"decide that; if you want it, add --{name.replace('_', '-')} {place}"
+            )
+    return [read_recipe(recipe) if recipe else {}, read, fields]
 
 
 def read_config_file(path: Path) -> dict[str, Any]:

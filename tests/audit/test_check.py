@@ -283,6 +283,20 @@ def test_a_page_escapes_names(tmp_path):
     assert "&lt;script&gt;" in page
 
 
+def test_names_like_formulas_are_marked_in_the_table_alone(tmp_path):
+    data = images(tmp_path / "data", 12)
+    (data / "across").rename(data / "=across")
+    (data / "=across" / "@broken.png").write_bytes(b"")
+    found = onsight.check(data, quick=True, reporter=QUIET)
+    found.save(tmp_path / "out")
+    with open(tmp_path / "out" / "check.csv") as file:
+        (row,) = [row for row in csv.DictReader(file) if row["kind"] == "unusable"]
+    (exact,) = [finding for finding in found.facts()["findings"] if finding["kind"] == "unusable"]
+    assert (row["path"], exact["path"]) == ("./=across/@broken.png", "=across/@broken.png")
+    write_clean_manifest(found, tmp_path / "clean.csv")
+    assert set(find_source(str(tmp_path / "clean.csv")).index.classes) == {"=across", "down"}
+
+
 def test_arrays_can_be_checked():
     images = np.stack([np.asarray(image("across", number)) for number in range(24)])
     images[5] = images[4]

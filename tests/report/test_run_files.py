@@ -8,6 +8,7 @@ from onsight.report.run_files import read_csv, read_results, write_problems
 
 def test_a_carriage_return_in_a_path_divides_no_row(tmp_path):
     problems = [Problem("a\rb.png", "decode", "broken"), Problem("c\udcff.png", "read", "gone")]
+    problems += [Problem("=1+1.png", "decode", "=1+1")]
     write_problems(tmp_path / "problems.csv", problems)
     rows = read_csv(tmp_path / "problems.csv")
     assert [(row["path"], row["stage"], row["reason"]) for row in rows] == problems

@@ -345,7 +345,9 @@ def test_a_measured_run_can_be_repeated_to_the_bit(bars, tmp_path, monkeypatch, 
     saved = tomllib.loads((first.path / "config.toml").read_text())
     assert saved["plan"] == "default"
     assert saved["threads"] > 0
-    again = {"config_file": first.path / "config.toml"} if not kept else fields
+    again = fields
+    if not kept:
+        again = {"config_file": first.path / "config.toml", "cache_folder": fields["cache_folder"]}
     second = train(bars, out=tmp_path / "b", reporter=SilentReporter(), **again)
     one, other = (
         read_tensors(run.path / "checkpoints" / "best.safetensors")[0] for run in (first, second)

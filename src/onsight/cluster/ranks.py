@@ -203,11 +203,9 @@ def _forwarding_stop(state: Any) -> Iterator[None]:
 
 
 def _make_reporter(state: Any) -> Any:
-    from rich.console import Console
+    from onsight.report.console import Reporter, TextConsole
 
-    from onsight.report.console import Reporter
-
-    return Reporter(Console(file=_StateLines(state), highlight=False, soft_wrap=True))
+    return Reporter(TextConsole(file=_StateLines(state), soft_wrap=True))
 
 
 class _StateLines(io.StringIO):

@@ -5,7 +5,7 @@ from pathlib import Path
 from threading import TIMEOUT_MAX
 from typing import Any
 
-from onsight.config import Config, make_config, refuse_code_from_files
+from onsight.config import PLACES, Config, make_config, refuse_code_from_files
 from onsight.config_files import config_layers
 from onsight.errors import ConfigError, UserError
 from onsight.files import check_output
@@ -138,6 +138,8 @@ def _read_subject(
         return subject, refuse_code_from_files(config, fields)
     from onsight.explainer.explain_run import data_of_run, find_config
 
-    config = make_config(*config_layers(recipe, config_file or find_config(run), fields))
+    if config_file is None:  # where the run wrote says nothing about where to write now
+        config_file, fields = find_config(run), {**dict.fromkeys(PLACES, ""), **fields}
+    config = make_config(*config_layers(recipe, config_file, fields))
     refuse_code_from_files(config, fields)
     return data_of_run(run), config

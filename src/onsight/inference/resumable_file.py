@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from onsight.errors import DataError, OutputError
-from onsight.files import disk_errors, move_into_place, write_json
+from onsight.files import disk_errors, move_into_place, safe_cell, write_json
 from onsight.inference.images import Input, is_batch_full
 from onsight.inference.predictor import Prediction, list_model_files
 from onsight.inference.row_formats import ResumableFormat, RowCounts
@@ -149,7 +149,8 @@ class ResumableFile(Sink):
         usable = 0
         for row, row_end in self._format.read(self._file):
             image = next(inputs, None)
-            if image is None or image.name != row.path:
+            # A path may have been put after ./ in its row.
+            if image is None or safe_cell("path", image.name) != safe_cell("path", row.path):
                 raise self._make_input_error(counts.images + len(batch) + 1, row.path, image)
             batch.append((image, row))
             usable += row.problem is None

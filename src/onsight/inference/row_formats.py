@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from onsight.files import csv_text
+from onsight.files import csv_text, read_cell, safe_cell
 from onsight.inference.predictor import Prediction
-from onsight.text import fixed_percent
+from onsight.text import fixed_percent, one_line
 from onsight.untrusted import parse_json
 
 _RESUMED = ("path", "predicted", "probability", "problem")  # read again when a file is resumed
@@ -54,7 +54,8 @@ class RowColumns:
             cells.append("" if prediction.problem else str(prediction.unsure).lower())
         for named in self._top_classes(prediction) if self.top else ():
             cells += [named["class"], _decimals(named["probability"])]
-        return cells + [""] * (len(self.header) - len(cells))
+        cells += [""] * (len(self.header) - len(cells))
+        return list(map(safe_cell, self.header, cells))
 
     def record(self, prediction: Prediction) -> dict[str, Any]:
         """Return a row as plain values by column name, for JSON and Parquet."""
@@ -160,6 +161,9 @@ class CsvFormat(ResumableFormat):
         rows = csv.reader((line.decode("utf-8", "surrogateescape") for line in lines), strict=True)
         try:
             for path, predicted, probability, problem, *_ in rows:
+                path, predicted, problem = map(
+                    read_cell, ("path", "predicted", "problem"), (path, predicted, problem)
+                )
                 value = float(probability) if probability else None
                 row = Prediction(path, predicted or None, value, problem or None, None)
                 yield row, lines.end
@@ -234,7 +238,7 @@ class TextFormat(RowFormat):
         note = prediction.problem or "; ".join(filter(None, (classes, flag)))
         percent = fixed_percent(prediction.probability)
         line = f"{label:<{self._width}}  {percent:>7}  {prediction.path}"
-        return f"{line}  ({note})\n" if note else f"{line}\n"
+        return one_line(f"{line}  ({note})" if note else line) + "\n"
 
 
 class _WholeLines(Iterable[bytes]):

@@ -18,6 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from onsight.choice import Choice
 from onsight.evaluation.results import Results, sort_by_recall
@@ -28,7 +29,7 @@ from onsight.report.sentences import (
     out_of_distribution_sentence,
     pair_sentence,
 )
-from onsight.text import fixed_percent, plural
+from onsight.text import fixed_percent, plural, printable
 
 _REFRESH_SECONDS = 0.1
 _LINE_SECONDS = 15.0
@@ -100,11 +101,22 @@ class LastingStream:
         return getattr(self._stream, name)
 
 
-class WrappingConsole(Console):
+class TextConsole(Console):
+    """A console for text of any origin: names of emojis and control characters stay text."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(highlight=False, emoji=False, **settings)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Render a string, or a cell of a table."""
+        return super().render_str(printable(text), **options)
+
+
+class WrappingConsole(TextConsole):
     """A console that wraps at words on a terminal but not in a pipe."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(highlight=False, **settings)
+        super().__init__(**settings)
         self.soft_wrap = not self.is_terminal
 
 

@@ -17,7 +17,7 @@ from onsight.data.pack import Pack
 from onsight.errors import DataError, OutputError
 from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import EpochRow, Results
-from onsight.files import write_csv
+from onsight.files import read_cell, write_csv
 
 DECISIONS = "decisions.jsonl"
 
@@ -110,7 +110,10 @@ def read_csv(path: Path) -> list[Row] | None:
     rows = untrusted.read_csv(path, _PATHS)
     with suppress(DataError):
         _, header = next(rows, (0, []))
-        return [LenientDict(zip(header, cells, strict=False)) for _, cells in rows]
+        return [
+            LenientDict(zip(header, map(read_cell, header, cells), strict=False))
+            for _, cells in rows
+        ]
     return None
 
 

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from onsight.data.decoding_memory import MemoryBusy
 from onsight.data.pixels import Pixels, encode_png
 from onsight.errors import ImageError, OnsightError
 from onsight.installation import is_installed
@@ -102,7 +103,7 @@ class Api:
                     pass
                 uploads = await read_uploads(request, self._limits, reservation)
                 outcomes = await model.classify([upload.content for upload in uploads])
-            except QueueFull as error:
+            except (QueueFull, MemoryBusy) as error:
                 raise busy() from error
         rows = [
             _prediction(model, upload, outcome, top)
@@ -199,7 +200,7 @@ class Api:
                 if len(uploads) > 1:
                     raise HTTPException(400, "this URL accepts one image at a time")
                 yield await model.decode(uploads[0].content)
-        except QueueFull as error:
+        except (QueueFull, MemoryBusy) as error:
             raise busy() from error
         except ImageError as error:
             raise HTTPException(422, str(error)) from error
