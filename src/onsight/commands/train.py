@@ -1,6 +1,7 @@
 """The commands that train: `onsight train`, `sweep` and `verify-resume`."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from onsight.commands.options import (
     ConfigFile,
     Json,
     Recipe,
+    Verbose,
     given_fields,
     print_results,
 )
@@ -26,6 +28,7 @@ _DATA_OR_RECIPE = f"{DATA} Optional with --recipe, which supplies a dataset."
 
 Settings = Annotated[Config | None, Parameter(name="*")]
 RunJson = Annotated[Json, Parameter(group=RUN)]
+RunVerbose = Annotated[Verbose, Parameter(group=RUN)]
 
 
 def train(
@@ -44,6 +47,7 @@ def train(
     ] = False,
     cluster: Annotated[Cluster, Parameter(group=RUN)] = None,
     json_: RunJson = False,
+    verbose: RunVerbose = False,
     settings: Settings = None,
 ) -> None:
     """Train an image classifier and report its accuracy for every class."""
@@ -52,7 +56,7 @@ def train(
     from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads
-    options: dict[str, Any] = {"out": out, "resume": resume, "recipe": recipe}
+    options: dict[str, Any] = {"out": out, "resume": resume, "recipe": recipe, "verbose": verbose}
     options |= {"config_file": config, **given_fields(settings)}
     try:
         if cluster:
@@ -75,7 +79,17 @@ def train(
         ) from error
     if run.rank > 0:  # under torchrun or srun, the first rank prints for all
         return
-    print_results(run.results, json_, run=run.path, model=run.model, report=run.report)
+    if json_:
+        # The path of the model file replaces the name of the network.
+        paths = {"run": str(run.path), "model": str(run.model), "report": str(run.report)}
+        print(json.dumps({**run.results, "architecture": run.results["model"], **paths}))
+        return
+    print_results(run.results, is_brief=not verbose)
+    print(f"report: {run.report}")
+    path = shlex.quote(str(run.path))
+    print(f"next: onsight predict {path} IMAGES")
+    print(f"      onsight serve {path}")
+    print(f"      onsight export {path}")
 
 
 def sweep(
@@ -111,6 +125,7 @@ def sweep(
     recipe: Recipe = None,
     config: ConfigFile = None,
     json_: RunJson = False,
+    verbose: RunVerbose = False,
     settings: Settings = None,
 ) -> None:
     """Train every combination of some settings and compare the results.
@@ -136,6 +151,7 @@ def sweep(
         cluster=cluster,
         recipe=recipe,
         config_file=config,
+        verbose=verbose,
         **given_fields(settings),
     )
     if json_:

@@ -276,17 +276,16 @@ def open_dataset(
 
 
 def summarise_splits(dataset: Dataset) -> str:
-    """Describe the numbers of images in each split, and of used images."""
+    """Describe how images are split or cross-validated, and how many are used."""
     parts = [
         f"{int((dataset.splits == split).sum()):,} {SPLIT_NAMES[split]}"
         for split in (TRAIN, VALIDATION, TEST)
     ]
     if dataset.folds.value > 1:
-        parts[2] = f"{dataset.folds.value}-fold cross-validation"
+        parts = [f"{dataset.folds.value}-fold cross-validation"]
     if not dataset.problems:
         return f"{', '.join(parts)}; all {dataset.used:,} used"
-    problems = plural(len(dataset.problems), "problem")
-    return f"{', '.join(parts)}; {dataset.used:,} used, {problems}"
+    return f"{', '.join(parts)}; {dataset.used:,} used, {len(dataset.problems):,} not used"
 
 
 def count_reasons(problems: list[Problem], limit: int = 5) -> list[tuple[str, int]]:

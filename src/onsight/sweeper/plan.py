@@ -61,6 +61,7 @@ class PlannedRun:
     path: Path
     settings: Settings  # the combination it tries
     fields: Settings  # all config fields passed to it
+    is_verbose: bool = False  # whether it prints every choice and epoch
 
     @property
     def name(self) -> str:

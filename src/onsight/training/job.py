@@ -140,6 +140,8 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
                     unrepeatable=unrepeatable,
                 )
                 report_device(job)
+                # All settings of a resumed run would look as if the user had made them.
+                reporter.shows_choices = not request.resume
                 yield job, data
 
 
@@ -154,8 +156,8 @@ def reserve_closing(deadline: Deadline, world: World) -> None:
 
 def report_device(job: Job) -> None:
     """Report where the work happens."""
-    job.reporter.say(f"{describe_device(job.device.value)}; torch {torch.__version__}")
-    job.reporter.choice("device", job.device)
+    job.reporter.choice("device", job.device, is_detail=False)
+    job.reporter.detail(f"{describe_device(job.device.value)}; torch {torch.__version__}")
 
 
 def warn_not_repeated(reporter: Reporter, reason: str) -> None:

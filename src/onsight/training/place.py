@@ -263,5 +263,5 @@ def _describe_ranks(dataset: Dataset, config: Config, job: Job) -> Choice[int]:
     lines = world.gather("share", f"{share}, on {job.device.value}")
     shares = [f"rank {rank}: {line}" for rank, line in enumerate(lines)]
     for line in shares:
-        job.reporter.say(line)
+        job.reporter.detail(line)
     return Choice(world.size, "; ".join(shares))
