@@ -68,7 +68,7 @@ def test_help_needs_no_torch_and_no_other_heavy_library():
 
 
 def test_every_field_has_a_flag_and_every_flag_its_sentence(capsys):
-    _, out, _ = run_command(capsys, "train", "--help")
+    _, out, _ = run_command(capsys, "train", "--help-all")
     for name, field in Config.model_fields.items():
         assert f"--{name.replace('_', '-')}" in out
         assert field.description
@@ -82,6 +82,28 @@ def test_the_commands_and_flags_are_a_contract(capsys):
     _, out, _ = run_command(capsys, "train", "--help")
     for flag in ("out", "recipe", "model", "epochs", "device", "seed", "config", "resume", "json"):
         assert f"--{flag}" in out
+
+
+def flags_in(help_text):
+    return set(re.findall(r"^│ +(?:\*? *[A-Z]+ )?(--[a-z-]+)", help_text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("command", ["train", "sweep", "verify-resume", "explain"])
+def test_help_shows_the_usual_options_and_help_all_every_one(capsys, command):
+    usual, every = (run_command(capsys, command, word)[1] for word in ("--help", "--help-all"))
+    settings = {f"--{name.replace('_', '-')}" for name in Config.model_fields}
+    assert settings & flags_in(usual) == {"--model", "--epochs", "--budget", "--seed", "--device"}
+    assert settings < flags_in(every)
+    more = {flag for flag in flags_in(every) - flags_in(usual) if not flag.startswith("--no-")}
+    assert more - settings <= {"--cluster"}
+    assert f"onsight {command} --help-all" in usual
+    assert "DATA" in usual or "SUBJECT" in usual
+
+
+def test_the_help_of_train_fits_on_a_screen(capsys):
+    own = {"--out", "--recipe", "--config", "--resume", "--json", "--verbose", "--data"}
+    settings = {"--model", "--epochs", "--budget", "--seed", "--device"}
+    assert flags_in(run_command(capsys, "train", "--help")[1]) == own | settings
 
 
 def test_a_commands_own_help_is_its_whole_description(capsys):
@@ -312,6 +334,8 @@ def test_strict_names_the_first_problem(capsys, bars, tmp_path):
         (["--device", "gpu"], "available: cpu"),
         (["--optimizer", "sdg"], "Did you mean sgd"),
         (["--epoch", "3"], "Did you mean --epochs"),
+        (["--lr", "0.1"], "Did you mean --learning-rate"),
+        (["--budget", "1"], "--budget 1: write a positive number and a unit, such as 90s"),
         (["--epochs", "0"], "--epochs 0: write auto, or a number from 1 to 1,000,000"),
         (["--epochs", "many"], "--epochs many"),
         (["--image-size", "big"], "--image-size big"),

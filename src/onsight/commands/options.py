@@ -11,7 +11,7 @@ from onsight.config import Config
 if TYPE_CHECKING:
     from onsight.evaluation.results import Results
 
-RUN = Group("Run", sort_key=0)
+RUN = Group("Run", sort_key=0, default_parameter=Parameter(show=True))
 OUTPUT = Group("Output", sort_key=1)
 READING = Group("Reading DATA", sort_key=2)
 MODEL = Group("Model", sort_key=3)

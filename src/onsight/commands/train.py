@@ -20,7 +20,7 @@ from onsight.commands.options import (
     given_fields,
     print_results,
 )
-from onsight.config import Config
+from onsight.config import MACHINE, Config
 from onsight.config_files import read_about
 from onsight.errors import ConfigError, MissingDataset
 
@@ -32,7 +32,7 @@ RunVerbose = Annotated[Verbose, Parameter(group=RUN)]
 
 
 def train(
-    data: Annotated[str | None, Parameter(help=_DATA_OR_RECIPE)] = None,
+    data: Annotated[str | None, Parameter(help=_DATA_OR_RECIPE, show=True)] = None,
     *,
     out: Annotated[
         Path | None, Parameter(group=RUN, help="Run folder to create. Default: runs/NAME.")
@@ -45,7 +45,7 @@ def train(
             group=RUN, negative="", show_default=False, help="Continue the stopped run in --out."
         ),
     ] = False,
-    cluster: Annotated[Cluster, Parameter(group=RUN)] = None,
+    cluster: Annotated[Cluster, Parameter(group=MACHINE)] = None,
     json_: RunJson = False,
     verbose: RunVerbose = False,
     settings: Settings = None,
@@ -93,7 +93,7 @@ def train(
 
 
 def sweep(
-    data: Annotated[str, Parameter(help=DATA)],
+    data: Annotated[str, Parameter(help=DATA, show=True)],
     *,
     try_: Annotated[
         tuple[str, ...],
@@ -164,7 +164,7 @@ def sweep(
 
 
 def verify_resume(
-    data: Annotated[str, Parameter(help=DATA)],
+    data: Annotated[str, Parameter(help=DATA, show=True)],
     *,
     kills: Annotated[
         int,

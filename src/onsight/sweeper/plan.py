@@ -154,7 +154,7 @@ def _read_try(text: str) -> tuple[str, list[Any]]:
 def _check_field(name: str) -> None:
     if name not in Config.model_fields:
         raise ConfigError(
-            f"--try {name}: {explain_unknown(name)} `onsight train --help` lists the fields"
+            f"--try {name}: {explain_unknown(name)} `onsight train --help-all` lists the fields"
         )
     if name in _CHANGES_SPLIT:
         raise ConfigError(
