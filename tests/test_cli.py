@@ -199,7 +199,9 @@ def test_train_prints_one_json_object_on_stdout(capsys, bars, tmp_path):
     }
     assert Path(facts["report"]).exists()
     assert Path(facts["model"]).exists()
-    assert err.splitlines()[0].startswith("device: cpu (")
+    found, device = err.splitlines()[:2]
+    assert found == "data: class folders, 2 classes, 120 files"
+    assert device.startswith("device: cpu (")
 
 
 def test_train_eval_predict_report_one_after_the_other(capsys, bars, tmp_path):

@@ -191,8 +191,8 @@ class Config(BaseModel):
     model: Annotated[str, _MODEL, _USUAL, AFFECTS_STEP_TIME] = Field(
         "auto",
         description="A name from `onsight models` (including timm's), or "
-        "package.module:callable. auto: a head on a pretrained network, a small network from "
-        "scratch and fine-tuning, as the number and size of the images and the budget allow.",
+        "package.module:callable. auto: a blend of a pretrained network with a new last layer, the "
+        "same network fine-tuned, and a small one from scratch, as far as images and budget allow.",
     )
     pretrained: Annotated[bool, _MODEL, AFFECTS_STEP_TIME] = Field(
         False, description="Start from a timm model's published weights (may download them)."

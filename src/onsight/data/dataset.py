@@ -393,13 +393,23 @@ def _boxes_hint(problems: Sequence[Problem]) -> str:
     return f" If {annotations} has boxes: --crop-boxes makes an image of each."
 
 
-def _refuse_unlearnable(dataset: Dataset, source: Source) -> None:
-    if len(dataset.classes) < 2:
+def refuse_one_class(classes: Sequence[str], problems: Sequence[Problem], source: Source) -> None:
+    """Raise DataError if all usable images are of one class.
+
+    Args:
+        classes: The classes of the images.
+        problems: Files that are not among the images.
+        source: Where the images are.
+    """
+    if len(classes) == 1:
         raise DataError(
-            f"only one class ('{dataset.classes[0]}') has usable images in {source.root}; "
-            "a classifier needs at least two; use one folder per class."
-            f"{_boxes_hint(dataset.problems)}"
+            f"only one class ('{classes[0]}') has usable images in {source.root}; "
+            f"a classifier needs at least two; use one folder per class.{_boxes_hint(problems)}"
         )
+
+
+def _refuse_unlearnable(dataset: Dataset, source: Source) -> None:
+    refuse_one_class(dataset.classes, dataset.problems, source)
     learned = int((dataset.counts(TRAIN) > 0).sum())
     if learned < 2:
         raise DataError(

@@ -7,6 +7,7 @@ from typing import Any
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.cache import find_cache_folder
+from onsight.data.dataset import refuse_one_class
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.source import Source, take_drawn
 from onsight.step.fine_tuning import choose_fine_tuning, settle_fine_tuning
@@ -39,6 +40,7 @@ def find_data(data: str | Source, config: Config, job: Job) -> Source:
     """Open DATA and report what it is. Raises DataError."""
     cache_folder = find_cache_folder(config.cache_folder)
     source = find_source(data, ReadOptions.from_config(config.model_dump()), cache_folder)
+    refuse_one_class(source.index.classes, source.problems, source)
     job.reporter.say(f"data: {source.description}")
     return source
 

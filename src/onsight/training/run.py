@@ -30,7 +30,7 @@ from onsight.training.blend_members import (
 from onsight.training.decisions import CANDIDATES, MEMBERS
 from onsight.training.first_model import make_first_model
 from onsight.training.fit import Shared
-from onsight.training.job import RunJob, start_job
+from onsight.training.job import RunJob, report_device, start_job
 from onsight.training.layout import choose_layout, find_data
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import closing_loggers
@@ -135,6 +135,7 @@ def train(
     with start_job(request) as (job, resolved), _naming_what_is_kept(job):
         job.world.report_activity("preparing the images and the plan")
         source = find_data(resolved, request.config, job)
+        report_device(job)
         layout = choose_layout(source, request.config, job)
         job.save_config(layout.config)  # from here on the run can be resumed
         make_first_model(layout, job)
