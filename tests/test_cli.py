@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -206,8 +207,9 @@ def test_train_prints_one_json_object_on_stdout(capsys, bars, tmp_path):
 
 def test_train_eval_predict_report_one_after_the_other(capsys, bars, tmp_path):
     run = tmp_path / "run"
-    code, out, _ = run_command(capsys, "train", bars, "--out", run, *SLIGHT)
+    code, out, err = run_command(capsys, "train", bars, "--out", run, *SLIGHT)
     assert code == 0
+    assert len(err.splitlines()) + len(out.splitlines()) <= 15
     assert re.search(r"accuracy [\d.]+% \(95% CI [\d.]+% to [\d.]+%, n = \d+ test images\)", out)
     code, out, _ = run_command(capsys, "eval", run, bars, "--json")
     assert code == 0
@@ -297,7 +299,9 @@ def test_absent_data_of_a_recipe(capsys, tmp_path, monkeypatch, name, files):
 
 def test_missing_path(capsys, tmp_path):
     (tmp_path / "images").mkdir()
-    assert "does not exist" in refused(capsys, "train", tmp_path / "picturs")
+    code, _, err = run_command(capsys, "train", tmp_path / "picturs")
+    assert code == 2
+    assert err.startswith(f"error: {tmp_path / 'picturs'} does not exist")
 
 
 def test_empty_folder(capsys, tmp_path):
@@ -306,8 +310,21 @@ def test_empty_folder(capsys, tmp_path):
 
 def test_one_class_only(capsys, bars, tmp_path):
     shutil.rmtree(bars / "down")
-    message = refused(capsys, "train", bars, "--out", tmp_path / "run")
-    assert "only one class ('across')" in message
+    code, _, err = run_command(capsys, "train", bars, "--out", tmp_path / "run")
+    assert code == 2
+    assert err.startswith("error: only one class ('across')")  # before a model is chosen
+
+
+def test_a_folder_without_classes(capsys, bars):
+    assert "--label-from" in refused(capsys, "train", bars / "down")
+
+
+def test_classes_that_a_model_does_not_have(capsys, trained, bars, tmp_path):
+    for name in "abcdefghij":
+        (tmp_path / "data" / name).mkdir(parents=True)
+        shutil.copy(bars / "down" / "000.png", tmp_path / "data" / name)
+    message = refused(capsys, "eval", trained.path, tmp_path / "data")
+    assert "(a, b, c, d, e, f, g, h and 2 more) is one of the model's (across and down)" in message
 
 
 def test_all_images_broken(capsys, tmp_path):
@@ -458,7 +475,7 @@ def test_manifest_with_a_missing_file_and_a_double_row(capsys, bars, tmp_path):
 
 
 def test_model_files_that_are_none(capsys, bars, tmp_path):
-    assert "cannot read" in refused(capsys, "predict", tmp_path / "no", bars)
+    assert "cannot read" in refused(capsys, "predict", tmp_path / "no", tmp_path / "no.jpg")
     (tmp_path / "x.safetensors").write_bytes(b"nothing")
     assert "damaged" in refused(capsys, "predict", tmp_path / "x.safetensors", bars)
     assert "not a finished run" in refused(capsys, "eval", bars, bars)
@@ -559,6 +576,10 @@ def test_a_name_in_brackets_is_printed_as_it_is(capsys, bars, tmp_path):
     code, said, _ = run_command(capsys, "train", bars, "--out", out, "--model", "compact", *SLIGHT)
     assert code == 0
     assert f"report: {out}" in said
+    *_, predict, serve, export = said.splitlines()
+    assert shlex.split(predict) == ["next:", "onsight", "predict", str(out), "IMAGES"]
+    assert shlex.split(serve) == ["onsight", "serve", str(out)]
+    assert shlex.split(export) == ["onsight", "export", str(out)]
 
 
 def in_process(*words, stdout=subprocess.PIPE, **environment):
