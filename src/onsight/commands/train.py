@@ -86,10 +86,11 @@ def train(
         return
     print_results(run.results, is_brief=not verbose)
     print(f"report: {run.report}")
-    path = shlex.quote(str(run.path))
-    print(f"next: onsight predict {path} IMAGES")
-    print(f"      onsight serve {path}")
-    print(f"      onsight export {path}")
+    path, network = str(run.path), str(run.results["model"])
+    words = [path, "--module", network] if ":" in network else [path]
+    print("next: onsight predict", shlex.join(words), "IMAGES")
+    print("      onsight serve", shlex.join(words))
+    print("      onsight export", shlex.join(words))
 
 
 def sweep(
