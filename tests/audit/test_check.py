@@ -358,4 +358,6 @@ def test_a_class_of_nothing_but_copies_is_rare(tmp_path):
         shutil.copy(data / "across/03.png", data / f"same/{number}.png")
     found = onsight.check(data, quick=True, reporter=QUIET)
     (rare,) = found.of("classes")
-    assert rare.description == "rare: 1 different image, 24 times fewer than the largest class"
+    text = "rare: 1 different image, 24 times fewer than the largest class"
+    assert rare.description == text
+    assert f"    same: {text}" in found.lines()

@@ -391,6 +391,31 @@ def test_what_a_frozen_networks_head_learned_from_is_said(tmp_path: Path) -> Non
     assert "on all 60,045 training and validation images" in refitted
 
 
+def test_a_frozen_networks_report_has_no_empty_parts(tmp_path: Path) -> None:
+    run = make_run(tmp_path, best_epoch=0)
+    fold = {"fold": 1, "images": 9, "epochs": 0, "best_epoch": 0, "seconds": 1.5}
+    fold |= {"accuracy": 0.5, "accuracy_low": 0.3, "accuracy_high": 0.7}
+    nothing = {"epochs": 0, "images_per_second": 0.0, "data_wait_share": 0.0}
+    results = json.loads((run / "results.json").read_text())
+    (run / "results.json").write_text(json.dumps(results | nothing | {"fold_results": [fold]}))
+    (run / "metrics.jsonl").write_text(json.dumps(epoch_row(1) | {"epoch": 0}) + "\n")
+    (run / "placement.json").unlink()
+    plan = {"precision": {"value": "bf16", "reason": "x"}, "measured": {"value": [], "reason": "y"}}
+    (run / "plan.json").write_text(json.dumps(plan))
+    text = said(read(run)[1])
+    assert "Fold by fold" in text
+    assert "Peak memory" in text
+    for husk in (
+        "0 images per second",
+        "waited for data",
+        "All epochs in numbers",
+        "Best epoch",
+        "measured",
+        "placement",
+    ):
+        assert husk not in text
+
+
 def test_same_run_gives_the_same_bytes(rendered_figures, tmp_path: Path) -> None:
     names = [f"class {index}" for index in range(30)]
     run = make_run(tmp_path, names)

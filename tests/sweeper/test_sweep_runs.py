@@ -13,7 +13,7 @@ import onsight
 from onsight.cli import main
 from onsight.errors import ConfigError, Interrupted, OutputError, UserError
 from onsight.report.console import SilentReporter
-from onsight.sweeper import runs
+from onsight.sweeper import child, runs
 from onsight.sweeper.plan import PlannedRun, claim_sweep
 from onsight.sweeper.sweep import sweep
 
@@ -187,6 +187,18 @@ def test_the_command_without_out_to_resume(capsys):
         main(["sweep", "demo", "--try", "seed=1,2", "--resume"])
     assert stop.value.code == 2
     assert "--resume needs --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_run_of_a_sweep_prints_lines_only_if_asked(trained, capsys, monkeypatch, verbose):
+    def train(data, reporter, **request):
+        reporter.say("a line")
+        reporter.warn("a warning")
+        return trained
+
+    monkeypatch.setattr("onsight.training.run.train", train)
+    child._train({"data": "demo", "out": "s/1", "resume": False, "fields": {}, "verbose": verbose})
+    assert capsys.readouterr().err == "a line\n" * verbose + "note: a warning\n"
 
 
 def test_run_locally_says_which_run_it_is_at(tmp_path, asked):

@@ -198,7 +198,10 @@ def test_what_the_user_sets_is_not_measured(bars, tmp_path, timed, monkeypatch):
     plan = choose(bars, tmp_path, **asked)[1]
     assert counts == {}
     assert {plan.choices()[name].reason for name in asked} == {"set by you"}
+    plan = choose(bars, tmp_path, precision="bf16", accumulate=2)[1]
+    assert plan.accumulate.reason == "set by you"
     plan = choose(bars, tmp_path, precision="bf16")[1]
+    assert plan.accumulate.reason == "a whole batch fits in memory"
     assert {row["precision"] for row in plan.measured.value} == {"bf16"}
 
 

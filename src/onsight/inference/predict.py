@@ -160,8 +160,8 @@ def predict_files(
     """
     reporter = Reporter()
     options.check(model, paths)
-    inputs = _skip_outputs(_require_inputs(find_inputs(paths)), options)
     predictor = load(model, device=device, module=module, member=member)
+    inputs = _skip_outputs(_require_inputs(find_inputs(paths)), options)
     columns = RowColumns(predictor.classes, options.top or 0, options.min_confidence is not None)
     job = describe_job(model, member, predictor.runner)
     with _resume_hint(options, reporter), ExitStack() as stack:

@@ -89,11 +89,13 @@ def _position(path: Path, paths: Sequence[Path]) -> int:
 
 
 def _check_paths(paths: list[Path]) -> list[Path]:
-    if len(paths) < 2:
-        only = f" besides {paths[0]}" if paths else ""
+    if len(paths) == 1:
         raise OutputError(
-            f"give at least two run folders to compare{only}, as in "
-            "`onsight compare runs/pets runs/pets-2`"
+            f"give another run folder to compare {paths[0]} with: onsight compare {paths[0]} OTHER"
+        )
+    if not paths:
+        raise OutputError(
+            "give at least two run folders, as in `onsight compare runs/pets runs/pets-2`"
         )
     resolved = [path.resolve() for path in paths]
     repeated = [

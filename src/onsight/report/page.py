@@ -145,9 +145,8 @@ def plan_rows(
     decisions: those on record; some were made when memory ran out in training.
     """
     rows = {name: _choice_row(name, value) for name, value in (plan or {}).items()}
-    timed = _dicts(rows["measured"].value) if "measured" in rows else []
-    if timed:
-        del rows["measured"]
+    measured = rows.pop("measured", None)
+    timed = _dicts(measured.value) if measured else []
     memory = [
         PlanRow("accumulate", parts, f"memory ran out in training: {name.partition(' ')[2]}")
         for name, parts in (decisions or {}).items()

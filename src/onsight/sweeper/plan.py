@@ -61,6 +61,7 @@ class PlannedRun:
     path: Path
     settings: Settings  # the combination it tries
     fields: Settings  # all config fields passed to it
+    is_verbose: bool = False  # whether it prints every choice and epoch
 
     @property
     def name(self) -> str:
@@ -153,7 +154,7 @@ def _read_try(text: str) -> tuple[str, list[Any]]:
 def _check_field(name: str) -> None:
     if name not in Config.model_fields:
         raise ConfigError(
-            f"--try {name}: {explain_unknown(name)} `onsight train --help` lists the fields"
+            f"--try {name}: {explain_unknown(name)} `onsight train --help-all` lists the fields"
         )
     if name in _CHANGES_SPLIT:
         raise ConfigError(

@@ -25,11 +25,12 @@ from onsight.training.blend_members import (
     blend_members,
     evaluate_model,
     report_blend,
+    report_member,
 )
 from onsight.training.decisions import CANDIDATES, MEMBERS
 from onsight.training.first_model import make_first_model
 from onsight.training.fit import Shared
-from onsight.training.job import RunJob, start_job
+from onsight.training.job import RunJob, report_device, start_job
 from onsight.training.layout import choose_layout, find_data
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import closing_loggers
@@ -88,6 +89,7 @@ def train(
     recipe: str | None = None,
     config_file: str | Path | None = None,
     reporter: Reporter | None = None,
+    verbose: bool = False,
     spent: Callable[[], float] | None = None,
     restarted: bool = False,
     **fields: Any,
@@ -104,6 +106,7 @@ def train(
         config_file: Settings that a run has saved. Decisions of that run that depend on time or
             memory are repeated if its images and settings are the same.
         reporter: The console.
+        verbose: Print every choice and every epoch, if no reporter is given.
         spent: Returns the seconds of a budget used so far, by default since this call.
         restarted: Go on with the run in `out` if it has begun; the time in between counts towards
             its budget.
@@ -123,14 +126,16 @@ def train(
         recipe=recipe,
         config_file=config_file,
         reporter=reporter,
+        verbose=verbose,
         spent=spent,
         restarted=restarted,
     )
     if len(request.devices.value) > 1:
         return _launch(request)
-    with start_job(request) as (job, resolved), _naming_best_model(job):
+    with start_job(request) as (job, resolved), _naming_what_is_kept(job):
         job.world.report_activity("preparing the images and the plan")
         source = find_data(resolved, request.config, job)
+        report_device(job)
         layout = choose_layout(source, request.config, job)
         job.save_config(layout.config)  # from here on the run can be resumed
         make_first_model(layout, job)
@@ -150,13 +155,15 @@ def train(
 
 
 @contextmanager
-def _naming_best_model(job: RunJob) -> Iterator[None]:
-    """If the block is interrupted, say where the best model so far is."""
+def _naming_what_is_kept(job: RunJob) -> Iterator[None]:
+    """If the block is interrupted, say where the best model so far is, and how to go on."""
     try:
         yield
-    except (Interrupted, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt) as stop:
         if job.folder.model_file.exists():
             job.reporter.warn(f"the best model so far is in {job.folder.model_file}")
+        if isinstance(stop, KeyboardInterrupt) and job.folder.config.exists():
+            job.reporter.warn(f"continue with --out {job.folder.out} --resume")
         raise
 
 
@@ -167,6 +174,7 @@ def _train_model(
     members: list[Member] = []
     for member in train_members(opened, module, shared, job):
         members.append(member)
+        report_member(member, job.reporter)
         final = blend_members(members, opened, job)
         if len(opened.layout.candidates) > 1 and job.world.is_main:
             save_best_so_far(final, opened, shared.provenance, job)

@@ -69,9 +69,7 @@ def test_every_format_returns_the_stored_bytes(tmp_path, ending):
     assert source.index.classes == ("cat", "dog")
     assert source.problems == []
     kind = "zip" if ending == ".zip" else "tar"
-    assert source.description == (
-        f"{kind} archive of class folders, 2 classes, 3 files (override with --data-format)"
-    )
+    assert source.description == (f"{kind} archive of class folders, 2 classes, 3 files")
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])

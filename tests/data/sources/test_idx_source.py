@@ -53,9 +53,7 @@ def test_every_pixel_and_label_equals_torchvision(tmp_path):
             assert source.index.splits[row] == split
             row += 1
     assert row == len(source.index) == 55
-    assert source.description == (
-        "IDX files with train/test, 10 classes, 55 images (override with --data-format)"
-    )
+    assert source.description == ("IDX files with train/test, 10 classes, 55 images")
 
 
 def test_gzipped_files_and_odd_sizes(tmp_path):

@@ -66,7 +66,7 @@ def test_all_formats_agree(images, ending):
     assert source.problems == []
     assert source.description == (
         f"{ending[1:].upper()} manifest with train/validation/test, 2 classes, 3 lines, "
-        "columns path, label and split (override with --data-format)"
+        "columns path, label and split"
     )
 
 

@@ -158,7 +158,7 @@ def test_errors_say_what_to_do(tmp_path):
     nothing.mkdir()
     for runs, said_so in (
         ([], "at least two run folders"),
-        ([good], "at least two run folders"),
+        ([good], f"another run folder to compare {good} with"),
         ([good, good], "given twice"),
         ([good, tmp_path / "absent"], "does not exist"),
         ([good, good / "results.json"], "is a file; give the run's folder"),

@@ -25,7 +25,9 @@ Put each class in a folder of its own, below split folders if the data has a spl
 
     pets/cat/1.jpg    or    pets/train/cat/1.jpg
     pets/dog/2.jpg          pets/train/dog/2.jpg
-                            pets/test/cat/3.jpg"""
+                            pets/test/cat/3.jpg
+
+Or name the part of the paths that is the label: --label-from '([a-z]+)_[0-9]+' for cat_001.jpg"""
 
 
 def read_folder(root: Path) -> Source:
