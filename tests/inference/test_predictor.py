@@ -127,6 +127,38 @@ def test_one_image_returns_one_label_and_several_a_list(run, bars):
     assert predictor.predict([image] * 50) == labels[:1] * 50  # threads share the one image
 
 
+def test_a_call_returns_class_probability_and_the_top_classes_by_name(run, bars, tmp_path):
+    predictor = onsight.load(run.model)
+    path = sorted(bars.rglob("*.png"))[0]
+    probabilities = predictor.predict_proba(path)
+    named = sorted(zip(predictor.classes, probabilities.tolist(), strict=True), key=lambda p: -p[1])
+    found = predictor(path)
+    assert (found.predicted, found.probability) == named[0] == found.top[0]
+    assert found.top == tuple(named)
+    assert predictor(path, top=1).top == tuple(named[:1])
+    assert f"predicted='{found.predicted}'" in repr(found)
+    assert "array" not in repr(found)
+    (tmp_path / "a.txt").write_text("no image")
+    rows = predictor([path, tmp_path / "a.txt"])
+    assert [row.top for row in rows] == [found.top, ()]
+    assert rows[1].problem.startswith("not an image")
+    with pytest.raises(ConfigError, match="top = 0 must be at least 1"):
+        predictor(path, top=0)
+
+
+def test_a_folder_stands_for_its_files(run, bars, tmp_path):
+    predictor = onsight.load(run.model)
+    paths = sorted(bars.rglob("*.png"))
+    labels = predictor.predict(paths)
+    assert predictor.predict(bars) == predictor.predict(str(bars)) == labels
+    assert predictor.predict([bars, paths[0]]) == [*labels, labels[0]]
+    assert (predictor.predict_proba(bars) == predictor.predict_proba(paths)).all()
+    assert [row.path for row in predictor(bars)] == [str(path) for path in paths]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no input images found"):
+        predictor.predict(tmp_path / "empty")
+
+
 def test_runs_and_predictors_have_a_repr(run, bars):
     hostile = '<script>"&</script>'
     claim = f"{100 * run.accuracy:.2f}%"

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from onsight.data.pixels import Pixels, encode_png
 from onsight.errors import ImageError, OnsightError
+from onsight.inference.predictor import top_classes
 from onsight.installation import is_installed
 from onsight.serve.access import Access, HostCheck, Limits, TokenCheck, error_response
 from onsight.serve.batcher import InferenceFailed, QueueFull
@@ -246,11 +247,8 @@ def _prediction(
         return row | {"problem": "the model failed on this image"}
     if not isinstance(outcome, Classification):
         return row | {"problem": str(outcome)}
-    ranked = np.argsort(-outcome.probabilities, kind="stable")[:top]
-    likely = [
-        {"class": model.classes[index], "probability": float(outcome.probabilities[index])}
-        for index in ranked
-    ]
+    best = top_classes(model.classes, outcome.probabilities, top)
+    likely = [{"class": name, "probability": value} for name, value in best]
     return row | {
         "predicted": likely[0]["class"],
         "probability": likely[0]["probability"],
