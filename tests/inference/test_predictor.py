@@ -174,6 +174,21 @@ def test_runs_and_predictors_have_a_repr(run, bars):
         assert "://" not in page
 
 
+def test_a_run_shows_its_confusion_matrix_and_opens_its_report(
+    run, rendered_figures, monkeypatch, tmp_path
+):
+    page = run._repr_html_()
+    assert f'<a href="{run.report.as_uri()}" target="_blank">' in page
+    plot = page[page.index("<svg") : page.index("</svg>")]
+    assert 'aria-label="Confusion matrix of 2 classes"' in plot
+    assert ">across<" in plot
+    named = tmp_path / "a&b c"
+    monkeypatch.chdir(tmp_path)
+    assert '<a href="a%26b%20c/report.html" ' in replace(run, path=named)._repr_html_()
+    empty = {**run.results, "images": 0, "confusion": [[0, 0], [0, 0]]}
+    assert "<svg" not in replace(run, results=empty)._repr_html_()
+
+
 def test_every_input_has_its_row_and_a_broken_one_its_reason(run, bars, tmp_path, capsysbinary):
     mixed = tmp_path / "mixed"
     mixed.mkdir()
