@@ -22,7 +22,7 @@ _MAX_TOKEN_FILE_BYTES = 4096
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:@/\s]+)(?::\d{1,5})?", re.ASCII)
 _ORIGIN = re.compile(r"(https?)://(.+)")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
-_PUBLIC_PATHS = ("/", "/health", "/ready")  # the page asks for the token; monitors have none
+_PUBLIC_PATHS = ("/", "/docs", "/health", "/ready")  # pages ask for the token; monitors have none
 
 
 @dataclass(frozen=True)
