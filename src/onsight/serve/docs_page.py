@@ -1,6 +1,6 @@
 """The page /docs: the OpenAPI document for people, with a command to copy for every URL."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 from urllib.parse import urlencode
@@ -28,43 +28,46 @@ _PAGE = """<!doctype html>
 </body>
 </html>
 """
+_SECTION = """<section aria-labelledby="title-{number}">
+<h2 id="title-{number}">{title}</h2>
+<p>{summary}</p>
+<div class="sample">
+<pre tabindex="0" aria-labelledby="title-{number}"><code id="curl-{number}">{command}</code></pre>
+<button type="button" data-copies="curl-{number}" aria-describedby="title-{number}">Copy</button>
+</div>
+{parameters}
+<details><summary>Responses</summary>{responses}</details>
+</section>"""
 
 
 def docs_page(document: Mapping[str, Any], address: str, needs_token: bool) -> str:
-    """Return the page for an OpenAPI document.
-
-    Args:
-        document: The document.
-        address: The server's URL, with a slash at the end.
-        needs_token: Whether commands have to send a token.
-    """
+    """Return the page for an OpenAPI document. address: the server's URL, ending in a slash."""
     operations = [
-        (method.upper(), path, operation)
+        (path.removeprefix("/"), method, operation)
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     ]
-    parts = [
-        line
-        for number, (method, path, operation) in enumerate(operations)
-        for line in _section(
-            f"curl-{number}",
-            f"{method} {path}",
-            operation,
-            _command(address + path.removeprefix("/"), operation, needs_token),
+    sections = (
+        _SECTION.format(
+            number=number,
+            title=f"{method.upper()} /{path}",
+            summary=escape(operation["summary"]),
+            command=escape(_command(f"{address}{path}", operation, needs_token)),
+            parameters=_list({row["name"]: row for row in operation.get("parameters", [])}),
+            responses=_list(operation["responses"]),
         )
-    ]
+        for number, (path, method, operation) in enumerate(operations)
+    )
     description = escape(document["info"]["description"])
-    return _PAGE.format(address=escape(address), description=description, sections="\n".join(parts))
+    return _PAGE.format(
+        address=escape(address), description=description, sections="\n".join(sections)
+    )
 
 
 def _command(url: str, operation: Mapping[str, Any], needs_token: bool) -> str:
     """Return the curl command that sends an example of a request."""
-    parameters = operation.get("parameters", [])
-    defaults = {
-        parameter["name"]: parameter["schema"]["default"]
-        for parameter in parameters
-        if "default" in parameter["schema"]
-    }
+    schemas = {row["name"]: row["schema"] for row in operation.get("parameters", [])}
+    query = {name: schema["default"] for name, schema in schemas.items() if "default" in schema}
     words = ["curl"]
     if needs_token:
         words.append(f'-H "Authorization: Bearer ${TOKEN_VARIABLE}"')
@@ -72,35 +75,13 @@ def _command(url: str, operation: Mapping[str, Any], needs_token: bool) -> str:
         words.append("-F images=@image.jpg")
     if "image/png" in operation["responses"]["200"]["content"]:
         words.append("-o answer.png")
-    query = f"?{urlencode(defaults)}" if defaults else ""
-    return " ".join([*words, f'"{url}{query}"'])
+    return " ".join([*words, f'"{url}?{urlencode(query)}"' if query else f'"{url}"'])
 
 
-def _section(name: str, title: str, operation: Mapping[str, Any], command: str) -> Iterator[str]:
-    """Yield the HTML of an operation: what it does, its command, parameters and responses."""
-    yield f'<section aria-labelledby="{name}-title">'
-    yield f'<h2 id="{name}-title">{escape(title)}</h2>'
-    yield f"<p>{escape(operation['summary'])}</p>"
-    yield (
-        f'<div class="sample"><pre tabindex="0" aria-labelledby="{name}-title">'
-        f'<code id="{name}">{escape(command)}</code></pre>'
-        f'<button type="button" data-copies="{name}" aria-describedby="{name}-title">Copy</button>'
-        "</div>"
-    )
-    parameters = {
-        parameter["name"]: parameter["description"] for parameter in operation.get("parameters", [])
-    }
-    if parameters:
-        yield f"<p>Parameters:</p>{_list(parameters)}"
-    responses = {
-        status: response["description"] for status, response in operation["responses"].items()
-    }
-    yield f"<details><summary>Responses</summary>{_list(responses)}</details></section>"
-
-
-def _list(descriptions: Mapping[str, str]) -> str:
+def _list(parts: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a list of the descriptions of named parts."""
     rows = (
-        f"<li><code>{escape(name)}</code> {escape(text)}</li>"
-        for name, text in descriptions.items()
+        f"<li><code>{escape(name)}</code> {escape(part['description'])}</li>"
+        for name, part in parts.items()
     )
-    return f"<ul>{''.join(rows)}</ul>"
+    return f"<ul>{''.join(rows)}</ul>" if parts else ""
