@@ -7,9 +7,12 @@ import json
 import math
 import os
 import re
+import shlex
+import sys
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,7 @@ import pytest
 from PIL import Image
 
 from onsight.errors import OutputError
-from onsight.report.page import PlanRow, plan_rows, write_report
+from onsight.report.page import PlanRow, plan_rows, use_examples, write_report
 from onsight.report.run_files import drop_damaged, read_decisions
 from onsight.text import percent
 
@@ -573,6 +576,24 @@ def test_command_repeats_the_run(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     page = unescape(read(run)[0])
     assert f"onsight train '/data/my images' --config {run}/config.toml" in page
+
+
+def test_commands_and_a_program_use_the_model_in_its_real_place(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "my runs")
+    blocks = [unescape(text) for text in re.findall(r"<pre[^>]*>(.*?)</pre>", read(run)[0], re.S)]
+    for command in ("predict", "serve", "export"):
+        (words,) = [shlex.split(block) for block in blocks if f"onsight {command} " in block]
+        assert words[:3] == ["onsight", command, str(run)]
+    (program,) = [block for block in blocks if block.startswith("import onsight")]
+    loaded: list[str] = []
+    onsight = SimpleNamespace(load=lambda path: loaded.append(path) or str)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "onsight", onsight)
+        exec(program, {})
+    assert loaded == [str(run)]
+    own = dict(use_examples(run, "nets:make"))
+    assert own["Classify in a browser, or over HTTP"].endswith(" --module nets:make")
+    assert "module='nets:make')" in own["In Python"]
 
 
 def test_no_problem_is_said_plainly(tmp_path: Path) -> None:

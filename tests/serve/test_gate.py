@@ -10,8 +10,8 @@ TOKEN = "correct-horse-battery"
 PAGE = {"Host": "localhost", "Content-Type": "image/png"}
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "FOO")
 POSTS = ("/predict", "/explain", "/similar")
-GETS = ("/model", "/models", "/health", "/ready", "/metrics", "/openapi.json")
-FREE = ("/health", "/ready")
+GETS = ("/model", "/models", "/health", "/ready", "/metrics", "/openapi.json", "/docs")
+FREE = ("/docs", "/health", "/ready")
 
 
 def status(server, method, path, headers, body=None):

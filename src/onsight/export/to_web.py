@@ -5,11 +5,13 @@ The page needs no server: everything it loads is a script beside it, including o
 
 import base64
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from onsight.errors import ConfigError, OutputError
 from onsight.export.export import Exported, default_path, export
+from onsight.export.readme import write_readme
 from onsight.files import check_output, disk_errors, new_folder, write_atomically
 from onsight.inference.onnx_runner import load_onnx
 
@@ -70,9 +72,10 @@ def find_runtime(start: Path) -> Path:
     raise ConfigError(_INSTALL)
 
 
-def _fill(folder: Path, runtime: Path, facts: object, network: Path) -> None:
+def _fill(folder: Path, runtime: Path, facts: Mapping[str, Any], network: Path) -> None:
     for name in _PAGE_FILES:
         write_atomically(folder / name, (_PAGE / name).read_bytes())
+    write_readme(folder / "README.md", network.name, "web", facts)
     write_atomically(folder / "ort.js", (runtime / _SCRIPT).read_bytes())
     files = {"loader": _base64(runtime / _LOADER), "wasm": _base64(runtime / _WASM)}
     write_atomically(folder / "runtime.js", _assignment("onnxruntimeFiles", files))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onsight.errors import ConfigError, DataError, DiskError, OutputError
 from onsight.files import check_output, refuse_inside_data, refuse_replacing
-from onsight.inference.images import Input
-from onsight.inference.inputs import STDIN, find_inputs, no_inputs
+from onsight.inference.images import Input, no_inputs
+from onsight.inference.inputs import STDIN, find_inputs
 from onsight.inference.predictor import Batches, Prediction, Predictor, list_model_files, load
 from onsight.inference.resumable_file import (
     ResumableFile,

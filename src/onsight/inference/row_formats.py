@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from onsight.files import csv_text, read_cell, safe_cell
-from onsight.inference.predictor import Prediction
+from onsight.inference.predictor import Prediction, top_classes
 from onsight.text import fixed_percent, one_line
 from onsight.untrusted import parse_json
 
@@ -85,9 +83,8 @@ class RowColumns:
         """Return the most probable classes, best first; ties are in the order of the classes."""
         if prediction.probabilities is None:
             return []
-        best = np.argsort(-prediction.probabilities, kind="stable")[: self.top].tolist()
-        values = prediction.probabilities.tolist()
-        return [{"class": self.classes[k], "probability": values[k]} for k in best]
+        best = top_classes(self.classes, prediction.probabilities, self.top)
+        return [{"class": name, "probability": value} for name, value in best]
 
 
 @dataclass

@@ -32,7 +32,8 @@ class HeldOutPredictions:
     labels: NDArray[np.int64]  # (n,) into classes
     predicted: NDArray[np.int64]  # (n,) into classes
     probability: NDArray[np.float64]  # (n,), probability of the predicted class
-    seen: frozenset[str]  # digests of the images that trained or selected the model
+    seen: frozenset[str]  # digests of the images that were never held out
+    folds: int  # how many models predicted the images, each those of its fold
     format: ImageFormat
     data: str
     config: Mapping[str, Any]
@@ -78,17 +79,23 @@ def read_held_out(path: Path, name: str) -> HeldOutPredictions:
         raise _damaged(path / "predictions.csv") from error
     if not ((probability >= 0) & (probability <= 1)).all():
         raise _damaged(path / "predictions.csv", "a probability is not from 0 to 1")
+    digests = [row["digest"] or "" for row in rows]
+    seen = frozenset(_digest_texts(file.seen))
+    split = str(file.results.get("split", ""))
+    if split == "folds":  # the final model learned from all images, those that predicted did not
+        seen -= frozenset(digests)
     return HeldOutPredictions(
         name=name,
         path=path,
-        split=str(file.results.get("split", "")),
+        split=split,
         classes=classes,
         image_paths=[row["path"] for row in rows],
-        digests=[row["digest"] or "" for row in rows],
+        digests=digests,
         labels=labels,
         predicted=predicted,
         probability=probability,
-        seen=frozenset(_digest_texts(file.seen)),
+        seen=seen,
+        folds=len({row["fold"] for row in rows}) if split == "folds" else 1,
         format=file.format,
         data=str(file.provenance.get("data", "")),
         config=drop_retired(config if isinstance(config, dict) else {}),

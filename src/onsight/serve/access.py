@@ -25,7 +25,7 @@ _ORIGIN = re.compile(r"(https?)://(.+)")
 _HOST_NAME = re.compile(r"[^][*:/@\s]+")
 _PAGE_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^A-Z/*?#@\s]+")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
-_PUBLIC_PATHS = ("/", "/health", "/ready")  # the page asks for the token; monitors have none
+_PUBLIC_PATHS = ("/", "/docs", "/health", "/ready")  # pages ask for the token; monitors have none
 
 
 @dataclass(frozen=True)

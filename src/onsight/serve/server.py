@@ -95,6 +95,7 @@ def listen(access: Access) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(_BACKLOG)  # until one listens, several may be bound to the same port
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:

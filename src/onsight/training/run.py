@@ -1,12 +1,14 @@
 """Trains a classifier: `train` runs the stages, each of which hands on what it has found."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from torch import nn
 
@@ -56,9 +58,24 @@ class Run:
         return f"<Run {self.path}: {headline(self.results)}>"
 
     def _repr_html_(self) -> str:
+        from onsight.report.figures import confusion_image  # imports matplotlib
+
         names = [row["name"] for row in self.results["classes"]]
         facts = {"result": headline(self.results), "classes": joined(names)}
-        return notebook_table("Run", {"folder": self.path, **facts, "report": self.report})
+        confusion = self.results["confusion"]
+        plot = confusion_image(confusion, names) if confusion and self.results["images"] else ""
+        return (
+            notebook_table("Run", {"folder": self.path, **facts})
+            + f'<p><a href="{self._report_address()}" target="_blank">Open the report</a></p>'
+            + f'<div style="max-width: 32rem">{plot}</div>'
+        )
+
+    def _report_address(self) -> str:
+        """Return the report's address for a notebook, which opens only what is below its folder."""
+        report, folder = self.report.absolute(), Path.cwd()
+        if not report.is_relative_to(folder):
+            return report.as_uri()
+        return quote(os.fsencode(report.relative_to(folder)))
 
     @property
     def accuracy(self) -> float | None:

@@ -1,0 +1,78 @@
+"""Oracle: the probabilities that Onsight computes from the same files."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+from readme_program import run_readme
+
+import onsight
+from onsight.errors import OutputError
+from onsight.export.readme import readme_path, write_readme
+
+GREEN = (10, 200, 60)
+
+
+@pytest.fixture
+def odd_images(tmp_path):
+    """A transparent, a turned, a grey and a large image, none of the model's shape."""
+    draw = np.random.default_rng(0)
+    smooth = Image.fromarray(draw.integers(0, 256, (6, 9, 4), np.uint8)).resize((90, 60))
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    smooth.save(tmp_path / "clear.png")
+    smooth.convert("RGB").save(tmp_path / "turned.png", exif=turned)
+    smooth.convert("LA").save(tmp_path / "grey.png")
+    smooth.convert("P").resize((300, 40)).save(tmp_path / "wide.png")
+    return [tmp_path / f"{name}.png" for name in ("clear", "turned", "grey", "wide")]
+
+
+@pytest.mark.parametrize("fit", ["stretch", "crop", "pad"])
+def test_the_program_computes_what_onsight_does(onnx_file, odd_images, fit, tmp_path, monkeypatch):
+    predictor = onsight.load(onnx_file)
+    metadata = predictor.runner.metadata
+    image = metadata["image"] | {"fit": fit, "background": list(GREEN)}
+    predictor.format = replace(predictor.format, fit=fit, background=GREEN)
+    (tmp_path / "model.onnx").symlink_to(onnx_file)
+    write_readme(tmp_path / "README.md", "model.onnx", "onnx", {**metadata, "image": image})
+    expected = predictor.predict_proba(odd_images)
+    found = [run_readme(tmp_path / "README.md", path, monkeypatch) for path in odd_images]
+    assert np.abs(np.stack(found) - expected).max() <= 1e-4
+    assert np.ptp(expected[:, 0]) > 0.01  # so that wrong pixels would show
+
+
+def test_the_preprocessing_is_stated(onnx_file, tmp_path):
+    metadata = onsight.load(onnx_file).runner.metadata
+    colour = {
+        "channels": 3,
+        "height": 20,
+        "width": 30,
+        "mean": [0.1, 0.2, 0.3],
+        "std": [1.5, 2.5, 3.5],
+    }
+    image = metadata["image"] | colour | {"fit": "pad", "background": list(GREEN)}
+    image |= {"input_size": [10, 15]}
+    facts = {**metadata, "image": image, "out_of_distribution": {"threshold": 0.25}}
+    write_readme(tmp_path / "README.md", "m.onnx", "onnx", facts)
+    text = (tmp_path / "README.md").read_text(encoding="utf-8")
+    for fact in (
+        "(B, 20, 30, 3)",
+        "in the order red, green, blue",
+        "the colour 10, 200, 60",
+        "fit into 30 × 20 pixels",
+        "bilinear interpolation with antialiasing",
+        "resizes images to 15 × 10 pixels, divides by 255, subtracts 0.1, 0.2, 0.3, and divides by "
+        "1.5, 2.5, 3.5",
+        "`scores`, float32, (B,): an image with a score above 0.25 is unlike",
+    ):
+        assert fact in text
+
+
+def test_another_readme_is_left_alone(tmp_path):
+    assert readme_path(tmp_path / "m.onnx") == tmp_path / "README.md"
+    (tmp_path / "README.md").write_text("mine")
+    assert readme_path(tmp_path / "m.onnx") == tmp_path / "m.onnx.README.md"
+    (tmp_path / "m.onnx.README.md").write_text("mine too")
+    with pytest.raises(OutputError, match="not a README written by Onsight"):
+        readme_path(tmp_path / "m.onnx")
