@@ -71,6 +71,7 @@ def serving(files):
             self.wfile.write(content)
             if fault == "endless":
                 self.wfile.write(bytes(50_000_000))
+                state.requests["to the end", name] += 1
                 self.close_connection = True
 
         def log_message(self, *args):

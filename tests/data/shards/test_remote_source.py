@@ -181,6 +181,7 @@ def test_only_the_bytes_of_a_shard_are_read_from_an_endless_response(tmp_path):
         source = find_source(f"{server.url}/part-000.tar")
         assert [content for _, _, content in everything(source)] == [png(n) for n in range(4)]
         assert server.requests["GET", "part-000.tar"] == 1
+        assert server.requests["to the end", "part-000.tar"] == 0
 
 
 def test_a_compressed_response_is_refused(tmp_path):

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import tarfile
 
 import numpy as np
@@ -118,9 +117,7 @@ def test_a_damaged_remote_shard_is_written_again(is_deleted, pets, memory):
     assert memory.cat("/out/train-000001.tar") == content
 
 
-@pytest.mark.parametrize(
-    "classes", [["a", "a ", " ", "b\n"], ["é", os.fsdecode(b"\xff\xfe")], ["ä x", "猫"]]
-)
+@pytest.mark.parametrize("classes", [["a", "a ", " ", "b\n"], ["ä x", "猫"]])
 def test_labels_come_back_as_they_were(classes, tmp_path):
     for number, name in enumerate(classes):
         folder = tmp_path / "data" / name
@@ -181,10 +178,11 @@ def test_plain_pixels_become_png(tmp_path):
     from onsight.data.sources.memory import read_memory_data
 
     pixels = np.random.default_rng(0).integers(0, 256, (6, 5, 5), np.uint8)
-    source = read_memory_data((pixels, ["a", "b"] * 3))
+    source = read_memory_data((pixels, ["a", "\udcff"] * 3))  # a byte that is no UTF-8
     write_shards(source, Target.open(str(tmp_path / "out")), 100_000)
     back = find_source(str(tmp_path / "out"))
     from PIL import Image
 
     found = {np.asarray(Image.open(io.BytesIO(back.read(row)))).tobytes() for row in range(6)}
     assert found == {image.tobytes() for image in pixels}
+    assert back.index.classes == source.index.classes == ("a", "\udcff")

@@ -236,7 +236,10 @@ def _load(file: Path) -> ShardTable | None:
         tensors, facts = read_tensors(file)
         columns: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
         return ShardTable(
-            [Shard(*shard[:-1], listed=ListedShard(*shard[-1])) for shard in facts["shards"]],
+            [
+                Shard(name, size, version, ListedShard(*listed))
+                for name, size, version, listed in facts["shards"]
+            ],
             columns["starts"],
             TextColumn(columns["locators"], columns["locator_offsets"]),
             columns["labels"],
