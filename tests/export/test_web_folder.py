@@ -58,7 +58,7 @@ def test_a_failure_leaves_nothing(onnx_file, runtime, tmp_path, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(to_web, "_write", full)
+    monkeypatch.setattr(to_web, "write_atomically", full)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(Exception, match="no space left"):
         write_web_folder(onnx_file, tmp_path / "web", tmp_path)
