@@ -146,8 +146,8 @@ def test_each_network_is_a_line_with_its_accuracy(bars, tmp_path, capsys, equal_
     run = train(bars, tmp_path / "run", reporter=Reporter())
     lines = capsys.readouterr().err.splitlines()
     for row in run.results["members"]:
-        (line,) = (line for line in lines if line.startswith(f"{row['name']}: "))
-        assert f": {percent(row['accuracy'])} of {row['images']} validation images (" in line
+        start = f"{row['name']}: {percent(row['accuracy'])} of {row['images']} validation images ("
+        (line,) = (line for line in lines if line.startswith(start))
         assert "from scratch" in line
     assert "model: small and sprint (chosen by the number and size of the images and " in lines[2]
     assert sum(line.startswith("model: a blend of 50.0% small and ") for line in lines) == 1

@@ -83,7 +83,6 @@ def test_a_resumed_run_does_not_call_its_own_choices_the_users(bars, tmp_path, c
     first = capsys.readouterr().err
     assert "epochs: 1 (set by you)" in first
     assert "accumulate: 1 (set by you)" not in first
-    assert "image size: 16x16 (all sampled images have this size)" in first
     onsight.train(bars, out=tmp_path / "run", resume=True, verbose=True)
     assert "set by you" not in capsys.readouterr().err
 

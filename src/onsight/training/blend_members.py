@@ -302,7 +302,9 @@ def report_member(member: Member, reporter: Reporter) -> None:
     if config.freeze:
         how = f"only the last layer of {config.model} was trained"
     else:
-        how = f"{config.model}, {'fine-tuned' if config.starts_from_weights else 'from scratch'}"
+        how = "fine-tuned" if config.starts_from_weights else "from scratch"
+        if config.model != member.name:
+            how = f"{config.model}, {how}"
     accuracy = "accuracy unknown"
     if len(table):
         kind = "cross-validated" if member.folds else "validation"

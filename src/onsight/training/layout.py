@@ -40,7 +40,7 @@ def find_data(data: str | Source, config: Config, job: Job) -> Source:
     """Open DATA and report what it is. Raises DataError."""
     cache_folder = find_cache_folder(config.cache_folder)
     source = find_source(data, ReadOptions.from_config(config.model_dump()), cache_folder)
-    refuse_one_class(source.index.classes, source.problems, source)
+    refuse_one_class(source.index.classes, source.index.locators, source)
     job.reporter.say(f"data: {source.description}")
     return source
 
