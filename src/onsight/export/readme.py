@@ -42,9 +42,8 @@ def write_readme(path: Path, name: str, to: str, facts: Mapping[str, Any]) -> No
 
     Raises DiskError.
     """
-    image = Preprocessing.of(facts["image"]).format
-    results = cast(Results, facts["results"])
-    sides, colour = (image.width, image.height), background_colour(image)
+    image, results = Preprocessing.of(facts["image"]), cast(Results, facts["results"])
+    sides, colour = (image.width, image.height), background_colour(image.format)
     template = page_template("onsight.export", "readme.md.jinja", autoescape=False)
     text = template.render(
         mark=_mark(name),
@@ -55,8 +54,7 @@ def write_readme(path: Path, name: str, to: str, facts: Mapping[str, Any]) -> No
         members=facts.get("members", {}),
         classes=facts["classes"],
         headline=headline(results) if "images" in results else "",
-        image=facts["image"],
-        background=image.background,
+        image=image,
         resize=_RESIZE[image.fit].format(size=sides, colour=colour),
         out_of_distribution=facts.get("out_of_distribution"),
     )
