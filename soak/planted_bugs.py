@@ -44,7 +44,7 @@ _OUTPUTS = "tests/test_outputs.py"
 
 RELIABILITY = [
     Bug("onsight/files.py", "    os.fsync(file.fileno())", "    pass", _TRACE),
-    Bug("onsight/files.py", "sync_folder(path.parent)", "pass", _TRACE),
+    Bug("onsight/files.py", "path)\n    sync_folder(path.parent)", "path)", _TRACE),
     Bug(
         "onsight/files.py",
         "    os.replace(private_path, path)",
