@@ -174,7 +174,7 @@ def test_training_at_the_same_size_does_not_decode_again(faulty, tmp_path):
     onsight.check(faulty, image_size="32", cache_folder=cache, quick=True, reporter=QUIET)
     lines = []
     reporter = SilentReporter()
-    reporter.say = lines.append
+    reporter.say, reporter.verbose = lines.append, True
     onsight.train(
         faulty,
         out=tmp_path / "run",
