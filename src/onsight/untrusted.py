@@ -136,12 +136,14 @@ def check_value(value: object, errors: str = "strict") -> None:
 
     That is text with NUL or lone surrogates, whole numbers over 1e308, and very deep nesting.
     """
-    level: list[tuple[object, object]] = [("it", value)]
+    level: list[tuple[str, object]] = [("it", value)]
     for _ in range(JSON_DEPTH):
-        for key, item in level:
+        for key in {key for key, _ in level}:
             _check_text(key, key, errors)
-            _check_text(key, item, errors)
-            if _is_huge(item):
+        for key, item in level:
+            if isinstance(item, str):
+                _check_text(key, item, errors)
+            elif _is_huge(item):
                 raise ValueError(f"{key} has over 308 digits")
         level = [
             (name, child)
@@ -166,7 +168,7 @@ def read_xml(path: Path) -> Element:
         raise DataError(f"{path} is not valid XML: {error}") from error
 
 
-def _list_children(key: object, value: object) -> Iterable[tuple[object, object]]:
+def _list_children(key: str, value: object) -> Iterable[tuple[str, object]]:
     """Return what a JSON object or array contains, with keys: that of an array for its items."""
     if isinstance(value, dict):
         return value.items()
@@ -179,9 +181,7 @@ def _is_huge(value: object) -> bool:
     return isinstance(value, int) and abs(value) > _LARGEST_FLOAT
 
 
-def _check_text(key: object, text: object, errors: str) -> None:
-    if not isinstance(text, str):
-        return
+def _check_text(key: str, text: str, errors: str) -> None:
     try:
         text.encode("utf-8", errors)
     except UnicodeEncodeError as error:
