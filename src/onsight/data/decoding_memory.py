@@ -60,7 +60,8 @@ class DecodingMemory:
         try:
             yield
         finally:
-            self._release()
+            with self._changed:
+                self._release()
             del self._thread.reserved_bytes
 
     def reserve(self, needed_bytes: int) -> None:
@@ -74,10 +75,10 @@ class DecodingMemory:
                 f"decoding it takes {data_size(needed_bytes)} of memory, and there is "
                 f"{data_size(total)} for decoding: make the image smaller, or set {VARIABLE}"
             )
-        # Whoever waits holds nothing, so two threads cannot wait for each other.
-        self._release()
         with self._changed:
-            if not self._changed.wait_for(
+            # Whoever waits holds nothing, so two threads cannot wait for each other.
+            self._release()
+            if self._used_bytes + needed_bytes > total and not self._changed.wait_for(
                 lambda: self._used_bytes + needed_bytes <= total, self._thread.patience_seconds
             ):
                 raise MemoryBusy("too many images are being decoded at the same time")
@@ -85,7 +86,8 @@ class DecodingMemory:
             self._thread.reserved_bytes = needed_bytes
 
     def _release(self) -> None:
-        with self._changed:
+        """Free what this thread has reserved; call it with the lock."""
+        if self._thread.reserved_bytes:
             self._used_bytes -= self._thread.reserved_bytes
             self._thread.reserved_bytes = 0
             self._changed.notify_all()

@@ -42,6 +42,7 @@ _PNG_MODES = {"1", "L", "LA", "I;16", "P", "RGB", "RGBA"}
 _NATIVE = "L" if sys.byteorder == "little" else "B"
 _OPPOSITE = {"L": "B", "B": "L"}
 _DEEP_COLOUR_MODES = {f"{mode};16{order}" for mode in ("RGB", "RGBA") for order in "LBN"}
+_DEEP_BYTES = 30  # bytes per pixel at the peak of decoding them
 _BAND_ROWS = 256  # rows per band; a band bounds memory, as full values need six times the image's
 
 # The pixel limit below is lower than Pillow's and raises an error with a reason.
@@ -62,8 +63,10 @@ def decode_with_pillow(
     with _as_image_error(pixel_limit), _open(data) as image:
         refuse_empty_expanse(image.height, image.width, len(data))
         refuse_pixels(image.height, image.width, pixel_limit)
-        reserve(image.height * image.width * _bytes_per_pixel(image))
-        if not _is_deep_colour(image):
+        is_deep = _is_deep_colour(image)
+        bytes_per_pixel = _DEEP_BYTES if is_deep else _bytes_per_pixel(image)
+        reserve(image.height * image.width * bytes_per_pixel)
+        if not is_deep:
             return _to_pixels(image, background, pixel_limit)
         with _open(data) as again:
             rounded = _read_deep_colour(image, again)
@@ -268,9 +271,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _bytes_per_pixel(image: Image.Image) -> int:
-    """Return the memory that decoding and converting a file takes at its peak, as measured."""
-    if _is_deep_colour(image):
-        return 30
+    """Return the measured peak of memory while a file of 8 bits a channel is decoded."""
     return 8 if image.mode in ("1", "L") and not image.has_transparency_data else 24
 
 
