@@ -257,7 +257,7 @@ BUGS = [
         "if not self._link.poll(self._seconds):",
         "if process.is_running:",
     ),
-    Bug("onsight/data/pixels.py", "if not _is_deep_colour(image):", "if True:", _DECODE),
+    Bug("onsight/data/pixels.py", "if not is_deep:", "if True:", _DECODE),
     Bug(
         "onsight/data/pixels.py",
         "white > 65535 or (values.size",
