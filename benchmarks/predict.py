@@ -31,8 +31,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as for the command on a busy 
 import numpy as np
 from harness import circumstances, interleave, table, write_section
 
-from onsight.inference.images import read_image
-from onsight.inference.inputs import walk
+from onsight.inference.images import read_image, walk
 from onsight.inference.predictor import Predictor, load
 from onsight.inference.resumable_file import rows_path
 from onsight_explain.threads import usable_cores

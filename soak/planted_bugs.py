@@ -44,7 +44,7 @@ _OUTPUTS = "tests/test_outputs.py"
 
 RELIABILITY = [
     Bug("onsight/files.py", "    os.fsync(file.fileno())", "    pass", _TRACE),
-    Bug("onsight/files.py", "sync_folder(path.parent)", "pass", _TRACE),
+    Bug("onsight/files.py", "path)\n    sync_folder(path.parent)", "path)", _TRACE),
     Bug(
         "onsight/files.py",
         "    os.replace(private_path, path)",
@@ -257,7 +257,7 @@ BUGS = [
         "if not self._link.poll(self._seconds):",
         "if process.is_running:",
     ),
-    Bug("onsight/data/pixels.py", "if not _is_deep_colour(image):", "if True:", _DECODE),
+    Bug("onsight/data/pixels.py", "if not is_deep:", "if True:", _DECODE),
     Bug(
         "onsight/data/pixels.py",
         "white > 65535 or (values.size",
@@ -288,7 +288,6 @@ BUGS = [
         f"{_ARCHIVES} tests/data/sources/test_folder_source.py",
         "if size == 0:",
         "if size > IMAGE_FILE_BYTES:",
-        "if not stat.S_ISREG(facts.st_mode):",
     ),
     *_without("onsight/data/refusals.py", "tests/data/test_foreign.py", 'if data[4:8] == b"ftyp":'),
     *_without(
@@ -349,7 +348,6 @@ BUGS = [
     *_without(
         "onsight/data/sources/tables.py",
         _MANIFESTS,
-        "if len(text) == MANIFEST_LINE_CHARACTERS:",
         "if not isinstance(item, dict):",
     ),
     *_without(
@@ -398,9 +396,13 @@ BUGS = [
         "if top >= bottom or left >= right:",
     ),
     *_without(
-        "onsight/data/sources/annotation_files.py",
-        _BOXES,
-        'if b"<!DOCTYPE" in data or b"<!ENTITY" in data:',
+        "onsight/untrusted.py",
+        f"tests/test_untrusted.py {_BOXES}",
+        'if b"<!DOCTYPE" in ascii_text or b"<!ENTITY" in ascii_text:',
+        "if size > TEXT_FILE_BYTES:",
+        "if len(line) == LINE_CHARACTERS:",
+        "if characters > LINE_CHARACTERS:",
+        "check_value(value, errors)",
     ),
     *_without("onsight/models/build.py", "tests/models/test_model_file.py", "if made > limit:"),
     *_without(

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from PIL import Image
 from onsight.cli import main
 from onsight.config import Config, make_config
 from onsight.config_files import (
+    config_layers,
     read_about,
     read_config_file,
     read_recipe,
@@ -24,6 +26,7 @@ from onsight.config_files import (
     save_config,
 )
 from onsight.errors import ConfigError
+from onsight.explainer import explain, explain_run
 from onsight_lint.cli import main as lint_main
 from onsight_lint.cli import make_parser
 
@@ -68,7 +71,7 @@ def test_help_needs_no_torch_and_no_other_heavy_library():
 
 
 def test_every_field_has_a_flag_and_every_flag_its_sentence(capsys):
-    _, out, _ = run_command(capsys, "train", "--help")
+    _, out, _ = run_command(capsys, "train", "--help-all")
     for name, field in Config.model_fields.items():
         assert f"--{name.replace('_', '-')}" in out
         assert field.description
@@ -82,6 +85,28 @@ def test_the_commands_and_flags_are_a_contract(capsys):
     _, out, _ = run_command(capsys, "train", "--help")
     for flag in ("out", "recipe", "model", "epochs", "device", "seed", "config", "resume", "json"):
         assert f"--{flag}" in out
+
+
+def flags_in(help_text):
+    return set(re.findall(r"^│ +(?:\*? *[A-Z]+ )?(--[a-z-]+)", help_text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("command", ["train", "sweep", "verify-resume", "explain"])
+def test_help_shows_the_usual_options_and_help_all_every_one(capsys, command):
+    usual, every = (run_command(capsys, command, word)[1] for word in ("--help", "--help-all"))
+    settings = {f"--{name.replace('_', '-')}" for name in Config.model_fields}
+    assert settings & flags_in(usual) == {"--model", "--epochs", "--budget", "--seed", "--device"}
+    assert settings < flags_in(every)
+    more = {flag for flag in flags_in(every) - flags_in(usual) if not flag.startswith("--no-")}
+    assert more - settings <= {"--cluster"}
+    assert f"onsight {command} --help-all" in usual
+    assert "DATA" in usual or "SUBJECT" in usual
+
+
+def test_the_help_of_train_fits_on_a_screen(capsys):
+    own = {"--out", "--recipe", "--config", "--resume", "--json", "--verbose", "--data"}
+    settings = {"--model", "--epochs", "--budget", "--seed", "--device"}
+    assert flags_in(run_command(capsys, "train", "--help")[1]) == own | settings
 
 
 def test_a_commands_own_help_is_its_whole_description(capsys):
@@ -177,17 +202,17 @@ def test_train_prints_one_json_object_on_stdout(capsys, bars, tmp_path):
     }
     assert Path(facts["report"]).exists()
     assert Path(facts["model"]).exists()
-    first = err.splitlines()[0]
-    assert "cores" in first
-    assert "torch" in first
-    assert "--data-format" in err
+    found, device = err.splitlines()[:2]
+    assert found == "data: class folders, 2 classes, 120 files"
+    assert device.startswith("device: cpu (")
 
 
 def test_train_eval_predict_report_one_after_the_other(capsys, bars, tmp_path):
     run = tmp_path / "run"
-    code, out, _ = run_command(capsys, "train", bars, "--out", run, *SLIGHT)
+    code, out, err = run_command(capsys, "train", bars, "--out", run, *SLIGHT)
     assert code == 0
-    assert re.search(r"accuracy [\d.]+% \(95% CI [\d.]+% to [\d.]+%, n = \d+\)", out)
+    assert len(err.splitlines()) + len(out.splitlines()) <= 15
+    assert re.search(r"accuracy [\d.]+% \(95% CI [\d.]+% to [\d.]+%, n = \d+ test images\)", out)
     code, out, _ = run_command(capsys, "eval", run, bars, "--json")
     assert code == 0
     assert json.loads(out)["images"] > 0
@@ -276,7 +301,9 @@ def test_absent_data_of_a_recipe(capsys, tmp_path, monkeypatch, name, files):
 
 def test_missing_path(capsys, tmp_path):
     (tmp_path / "images").mkdir()
-    assert "does not exist" in refused(capsys, "train", tmp_path / "picturs")
+    code, _, err = run_command(capsys, "train", tmp_path / "picturs")
+    assert code == 2
+    assert err.startswith(f"error: {tmp_path / 'picturs'} does not exist")
 
 
 def test_empty_folder(capsys, tmp_path):
@@ -285,8 +312,21 @@ def test_empty_folder(capsys, tmp_path):
 
 def test_one_class_only(capsys, bars, tmp_path):
     shutil.rmtree(bars / "down")
-    message = refused(capsys, "train", bars, "--out", tmp_path / "run")
-    assert "only one class ('across')" in message
+    code, _, err = run_command(capsys, "train", bars, "--out", tmp_path / "run")
+    assert code == 2
+    assert err.startswith("error: only one class ('across')")  # before a model is chosen
+
+
+def test_a_folder_without_classes(capsys, bars):
+    assert "--label-from" in refused(capsys, "train", bars / "down")
+
+
+def test_classes_that_a_model_does_not_have(capsys, trained, bars, tmp_path):
+    for name in "abcdefghij":
+        (tmp_path / "data" / name).mkdir(parents=True)
+        shutil.copy(bars / "down" / "000.png", tmp_path / "data" / name)
+    message = refused(capsys, "eval", trained.path, tmp_path / "data")
+    assert "(a, b, c, d, e, f, g, h and 2 more) is one of the model's (across and down)" in message
 
 
 def test_all_images_broken(capsys, tmp_path):
@@ -315,6 +355,8 @@ def test_strict_names_the_first_problem(capsys, bars, tmp_path):
         (["--device", "gpu"], "available: cpu"),
         (["--optimizer", "sdg"], "Did you mean sgd"),
         (["--epoch", "3"], "Did you mean --epochs"),
+        (["--lr", "0.1"], "Did you mean --learning-rate"),
+        (["--budget", "1"], "--budget 1: write a positive number and a unit, such as 90s"),
         (["--epochs", "0"], "--epochs 0: write auto, or a number from 1 to 1,000,000"),
         (["--epochs", "many"], "--epochs many"),
         (["--image-size", "big"], "--image-size big"),
@@ -323,7 +365,7 @@ def test_strict_names_the_first_problem(capsys, bars, tmp_path):
         (["--optimizer", "fusedadam"], "cannot be used here"),
         (["--loss", "hinge"], "hinge"),
         (["--precision", "fp16"], "needs a GPU"),
-        (["--config", "no-such.toml"], "cannot read config no-such.toml"),
+        (["--config", "no-such.toml"], "the config no-such.toml cannot be read"),
     ],
 )
 def test_wrong_words_are_explained(capsys, bars, tmp_path, words, expected):
@@ -394,6 +436,28 @@ def test_no_code_runs_because_a_config_file_names_it(capsys, bars, tmp_path, mon
     assert (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("command", ["train", "sweep", "verify-resume", "explain"])
+@pytest.mark.parametrize(
+    ("name", "flag"), [("cache_folder", "--cache-folder"), ("checkpoints", "--checkpoints")]
+)
+def test_a_config_file_does_not_say_where_to_write(capsys, bars, tmp_path, command, name, flag):
+    place = tmp_path / "theirs"
+    (tmp_path / "my.toml").write_text(f'{name} = "{place}"\n')
+    words = [bars, "--config", tmp_path / "my.toml"]
+    words += ["--try", "epochs=1,2", "--out", tmp_path / "out"] if command == "sweep" else []
+    assert f"add {flag} {place}" in refused(capsys, command, *words)
+    assert not place.exists()
+    assert config_layers(None, tmp_path / "my.toml", {name: str(place)})[2] == {name: str(place)}
+
+
+def test_where_a_strangers_run_wrote_is_not_where_its_explanation_writes(tmp_path, monkeypatch):
+    (tmp_path / "config.toml").write_text('cache_folder = "theirs"\nepochs = 3\n')
+    (tmp_path / "plan.json").write_text("{}")
+    monkeypatch.setattr(explain_run, "data_of_run", lambda run: "demo")
+    _, config = explain._read_subject(str(tmp_path), {}, None, None)
+    assert (config.cache_folder, config.epochs) == ("", 3)
+
+
 def test_output_folder_in_use(capsys, bars, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("keep")
@@ -435,7 +499,7 @@ def test_manifest_with_a_missing_file_and_a_double_row(capsys, bars, tmp_path):
 
 
 def test_model_files_that_are_none(capsys, bars, tmp_path):
-    assert "cannot read" in refused(capsys, "predict", tmp_path / "no", bars)
+    assert "cannot read" in refused(capsys, "predict", tmp_path / "no", tmp_path / "no.jpg")
     (tmp_path / "x.safetensors").write_bytes(b"nothing")
     assert "damaged" in refused(capsys, "predict", tmp_path / "x.safetensors", bars)
     assert "not a finished run" in refused(capsys, "eval", bars, bars)
@@ -532,10 +596,18 @@ def test_no_number_of_pixels_is_out_of_place():
 
 
 def test_a_name_in_brackets_is_printed_as_it_is(capsys, bars, tmp_path):
-    out = tmp_path / "o[bold]b[" / "x]"
+    out = tmp_path / "o[bold]b[" / ":smile:" / "x]"
     code, said, _ = run_command(capsys, "train", bars, "--out", out, "--model", "compact", *SLIGHT)
     assert code == 0
-    assert f"run: {out}" in said
+    assert f"report: {out}" in said
+    *_, predict, serve, export = said.splitlines()
+    assert shlex.split(predict) == ["next:", "onsight", "predict", str(out), "IMAGES"]
+    assert shlex.split(serve) == ["onsight", "serve", str(out)]
+    assert shlex.split(export) == ["onsight", "export", str(out)]
+
+
+def test_an_error_cannot_steer_the_terminal(capsys, tmp_path):
+    assert "no\\x1b[2Jsuch" in refused(capsys, "train", tmp_path / "no\x1b[2Jsuch")
 
 
 def in_process(*words, stdout=subprocess.PIPE, **environment):
@@ -543,6 +615,9 @@ def in_process(*words, stdout=subprocess.PIPE, **environment):
     return subprocess.run(
         command, stdout=stdout, stderr=subprocess.PIPE, env={**os.environ, **environment}, text=True
     )
+
+
+LONG = 300 * "x"
 
 
 def test_a_full_disk_behind_stdout_is_one_clear_message():
@@ -567,14 +642,39 @@ def test_a_fifo_is_not_waited_for(capsys, tmp_path, bars, command):
         "config": ["train", bars, "--config", tmp_path / "pipe"],
         "model": ["predict", tmp_path / "pipe", bars],
     }
-    assert "no regular file" in refused(capsys, *words[command])
+    assert "not a regular file" in refused(capsys, *words[command])
 
 
-@pytest.mark.parametrize("text", ["a = " + 10_000 * "[", "a = " + 6000 * "9", "a = \xff"])
+@pytest.mark.parametrize(
+    "text", ["a = " + 10_000 * "[", "a = " + 6000 * "9", "a = \xff", 'cache_folder = "a\\u0000b"']
+)
 def test_a_config_that_overwhelms_the_parser(capsys, tmp_path, bars, text):
     (tmp_path / "config.toml").write_bytes(text.encode("latin-1"))
     said = refused(capsys, "train", bars, "--config", tmp_path / "config.toml")
-    assert "is not a TOML file" in said
+    assert "config.toml is not a TOML file" in said or "config.toml is not UTF-8 text" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", LONG],
+        ["train", LONG, "--label-from", "x"],
+        ["train", LONG, "--crop-boxes"],
+        ["check", LONG],
+        ["predict", LONG, "x.png"],
+        ["eval", LONG, "demo"],
+        ["report", LONG],
+        ["card", LONG],
+        ["compare", LONG, "."],
+        ["export", LONG, "--to", "onnx"],
+        ["explain", LONG],
+        ["sweep", "demo", "--try", "seed=1,2", "--out", LONG],
+    ],
+)
+def test_a_name_that_is_too_long(capsys, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.png").touch()
+    assert "File name too long" in refused(capsys, *words)
 
 
 def test_a_home_that_does_not_exist(capsys, bars, monkeypatch):

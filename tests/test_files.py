@@ -17,7 +17,10 @@ from onsight.files import (
     check_output,
     digest_around,
     keep_previous,
+    new_folder,
+    read_cell,
     remove_unfinished,
+    safe_cell,
     write_atomically,
 )
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
@@ -126,6 +129,46 @@ def test_a_file_that_does_not_fit_into_memory_is_not_called_damaged(tmp_path, mo
         read_tensors(tmp_path / "x.safetensors")
 
 
+FORMULAS = [
+    "=1+1",
+    "+cmd|' /C calc'!A0",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "--1",
+    "=a\nb",
+    "-1;=2",
+]
+PLAIN = [
+    "",
+    "cat",
+    "-1",
+    "+1.5",
+    "-1e-05",
+    "=",
+    "-",
+    "@",
+    "a=b",
+    "'",
+    "'quoted'",
+    "'-1",
+    "./a",
+    "é",
+]
+
+
+@pytest.mark.parametrize("text", [*FORMULAS, *(f"'{text}" for text in FORMULAS), *PLAIN])
+def test_no_cell_is_a_formula_and_every_text_comes_back(text):
+    path = safe_cell("other_path", text)
+    assert os.path.normpath(path) == os.path.normpath(text)
+    assert not path.startswith(("=", "+", "-", "@", "\t", "\r"))
+    cell = safe_cell("label", text)
+    assert (cell == text) == (text in PLAIN)
+    assert text in PLAIN or cell.startswith("'")
+    assert [read_cell("path", path), read_cell("label", cell)] == [text, text]
+
+
 def test_checking_a_path_leaves_nothing_behind(tmp_path):
     path = tmp_path / "new" / "file"
     check_output("--out", path)
@@ -162,6 +205,23 @@ def test_file_is_synced_before_the_rename_and_its_folder_after(tmp_path, monkeyp
     monkeypatch.setattr(os, "replace", lambda a, b: (calls.append("rename"), real_replace(a, b))[1])
     write_atomically(tmp_path / "file", b"data")
     assert calls == ["fsync", "rename", "fsync"]
+
+
+def test_a_new_folder_is_there_as_a_whole_or_not_at_all(tmp_path):
+    def make(*names):
+        with new_folder(tmp_path / "in" / "folder") as folder:
+            for name in names:
+                (folder / name).touch()
+            assert not (tmp_path / "in" / "folder").exists()
+            if not names:
+                raise ValueError("nothing")
+
+    with pytest.raises(ValueError, match="nothing"):
+        make()
+    assert os.listdir(tmp_path / "in") == []
+    make("a", "b")
+    assert os.listdir(tmp_path / "in") == ["folder"]
+    assert sorted(os.listdir(tmp_path / "in" / "folder")) == ["a", "b"]
 
 
 WRITER = """

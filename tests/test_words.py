@@ -10,8 +10,10 @@ from onsight.text import (
     fixed_percent,
     gib,
     joined,
+    one_line,
     percent,
     plural,
+    printable,
     shorten,
 )
 
@@ -61,6 +63,13 @@ def test_percent_never_rounds_to_all_or_none(share: float | None, text: str) -> 
 )
 def test_names_are_shortened_to_one_line(name: str, text: str) -> None:
     assert shorten(name, 3 if name == "coats" else 4) == text
+
+
+def test_no_character_steers_the_terminal() -> None:
+    assert printable("käse\t\x1b[2J\r\x9b1m\u202e.png\n") == "käse\t\\x1b[2J\\r\\x9b1m\\u202e.png\n"
+    assert one_line("a\nb") == "a\\nb"
+    for code in (*range(9), *range(11, 32), *range(127, 160)):
+        assert printable(chr(code)).isprintable()
 
 
 @pytest.mark.parametrize(("share", "text"), [(0.914, "91.40%"), (1.0, "100.00%"), (None, "-")])

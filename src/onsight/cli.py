@@ -13,10 +13,11 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import takewhile
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from onsight.errors import OnsightError
 from onsight.installation import onsight_version
+from onsight.text import printable
 from onsight_explain.errors import ExplainError
 
 if TYPE_CHECKING:
@@ -74,12 +75,26 @@ _MODULES = {  # modules in onsight.commands that are not named after the command
     "sweep": "train",
     "verify-resume": "train",
 }
+# Commands that take every setting of a run, most of which only --help-all shows.
+_WITH_SETTINGS = {"train", "sweep", "verify-resume", "explain"}
+_OTHER_NAMES = {  # of settings, in other tools
+    "--batch": "--batch-size",
+    "--imgsz": "--image-size",
+    "--lr": "--learning-rate",
+    "--wd": "--weight-decay",
+    "--workers": "--threads",
+}
 _PACKAGES = {"lint": "onsight_lint"}  # commands of other distributions, which parse their arguments
 
 
-def make_app(named: str = "") -> "App":
-    """Build the app. named: the command to run, whose help is its whole docstring."""
-    from cyclopts import App
+def make_app(named: str = "", shows_all: bool = False) -> "App":
+    """Build the app.
+
+    Args:
+        named: The command to run, whose help is its whole docstring.
+        shows_all: Whether help lists all settings of a run, not only the usual ones.
+    """
+    from cyclopts import App, Parameter
 
     app = App(
         name="onsight",
@@ -96,7 +111,13 @@ def make_app(named: str = "") -> "App":
             continue
         module, function = _find_command(name)
         text = _description(module, function) if name == named else summary
-        app.command(f"{module}:{function}", name=name, help=text, sort_key=place)
+        options: dict[str, Any] = {}
+        if name in _WITH_SETTINGS:
+            options["help_flags"] = ["--help", "-h", "--help-all"]
+            if not shows_all:
+                options["help_epilogue"] = f"All options: onsight {name} --help-all"
+                options["default_parameter"] = Parameter(show=False)  # unless set otherwise
+        app.command(f"{module}:{function}", name=name, help=text, sort_key=place, **options)
     return app
 
 
@@ -144,6 +165,8 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
         _drop_output()
         _drop_unread_errors()
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # of anything that the user has named
+            _fail(f"{error.filename}: {error.strerror}", 2)
         if error.errno != errno.ENOSPC:
             raise
         _drop_output()
@@ -173,11 +196,11 @@ def _run(command: str, args: Sequence[str]) -> None:
     """Run a built-in command. Exits with 2 if its arguments are wrong."""
     from cyclopts import CycloptsError
 
-    app = make_app(command)
+    app = make_app(command, "--help-all" in args)
     try:
         app(args, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        _fail(_explain_usage(error), 2)
+        _fail(_explain_usage(error, command), 2)
 
 
 def _drop_output() -> None:
@@ -193,7 +216,7 @@ def _drop_unread_errors() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def _explain_usage(error: "CycloptsError") -> str:
+def _explain_usage(error: "CycloptsError", command: str) -> str:
     from cyclopts import UnknownOptionError
     from pydantic import ValidationError
 
@@ -208,9 +231,11 @@ def _explain_usage(error: "CycloptsError") -> str:
         instead = field.instead if field else _RETIRED_FLAGS.get(flag)
         if instead:
             return f"{flag} was removed: {instead}."
+        if flag in _OTHER_NAMES and command in _WITH_SETTINGS:
+            return f"there is no option {flag}. Did you mean {_OTHER_NAMES[flag]}?"
     return f"{error}\nSee `onsight --help`, or `onsight COMMAND --help`."
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {printable(message)}", file=sys.stderr)
     sys.exit(code)

@@ -15,7 +15,9 @@ _DATA = Parameter(group=Group("Data", sort_key=1))
 _MODEL = Parameter(group=Group("Model", sort_key=2))
 _TRAINING = Parameter(group=Group("Training", sort_key=3))
 _AUGMENTATION = Parameter(group=Group("Augmentation (training images only)", sort_key=4))
-_MACHINE = Parameter(group=Group("Machine", sort_key=5))
+MACHINE = Group("Machine", sort_key=5)
+_MACHINE = Parameter(group=MACHINE)
+_USUAL = Parameter(show=True)  # also in --help, not only in --help-all
 _TUTORIALS = Parameter(group=Group("Only to reproduce tutorials", sort_key=6))
 
 # Marks a field that affects how long a training step takes. Cached plans depend on these fields.
@@ -27,6 +29,9 @@ OVERRIDABLE_ON_RESUME = {
     "device", "ranks", "restarts", "threads", "cache_folder", "residency", "log",
     "checkpoint_steps", "checkpoint_seconds", "checkpoints",
 }  # fmt: skip
+
+# Settings that name a place to write to: a config file cannot set them, only the user.
+PLACES = ("cache_folder", "checkpoints")
 
 # Settings without effect if the head of a frozen network is fitted on features. Settings that
 # Onsight fills in itself, such as the learning rate, are missing, because they are always set.
@@ -180,17 +185,18 @@ class Config(BaseModel):
     shard_cache_gigabytes: Annotated[float, _DATA] = Field(
         0.0,
         ge=0,
+        le=1_000_000,
         description="Maximum size of the local copies of remote shards; the least recently used "
         "are deleted first. 0: half of the free disk space.",
     )
 
     # --- Model ---
 
-    model: Annotated[str, _MODEL, AFFECTS_STEP_TIME] = Field(
+    model: Annotated[str, _MODEL, _USUAL, AFFECTS_STEP_TIME] = Field(
         "auto",
         description="A name from `onsight models` (including timm's), or "
-        "package.module:callable. auto: a head on a pretrained network, a small network from "
-        "scratch and fine-tuning, as the number and size of the images and the budget allow.",
+        "package.module:callable. auto: a blend of a pretrained network with a new last layer, the "
+        "same network fine-tuned, and a small one from scratch, as far as images and budget allow.",
     )
     pretrained: Annotated[bool, _MODEL, AFFECTS_STEP_TIME] = Field(
         False, description="Start from a timm model's published weights (may download them)."
@@ -228,14 +234,14 @@ class Config(BaseModel):
 
     # --- Training ---
 
-    epochs: Annotated[Annotated[int, Field(ge=1, le=1_000_000)] | Literal["auto"], _TRAINING] = (
-        Field(
-            "auto",
-            description="Passes over the training images: auto, or a number. auto: fewer the more "
-            "images there are, and fewer when fine-tuning.",
-        )
+    epochs: Annotated[
+        Annotated[int, Field(ge=1, le=1_000_000)] | Literal["auto"], _TRAINING, _USUAL
+    ] = Field(
+        "auto",
+        description="Passes over the training images: auto, or a number. auto: fewer the more "
+        "images there are, and fewer when fine-tuning.",
     )
-    budget: Annotated[str, _TRAINING] = Field(
+    budget: Annotated[str, _TRAINING, _USUAL] = Field(
         "",
         pattern=r"^$|^([0-9]*[1-9][0-9]*(\.[0-9]+)?|0+\.0*[1-9][0-9]*)[smh]$",
         description="Time for the whole run instead of a number of epochs: 90s, 5m, 2h. Includes "
@@ -365,7 +371,7 @@ class Config(BaseModel):
         "of each image. flip: the image and its mirror image; flip-shift: both, and shifted by 1 "
         "pixel.",
     )
-    seed: Annotated[int, _TRAINING] = Field(
+    seed: Annotated[int, _TRAINING, _USUAL] = Field(
         0, ge=0, lt=2**63, description="Seed for all randomness."
     )
 
@@ -415,7 +421,7 @@ class Config(BaseModel):
 
     # --- Machine ---
 
-    device: Annotated[str, _MACHINE] = Field(
+    device: Annotated[str, _MACHINE, _USUAL] = Field(
         "auto",
         description="auto, cpu, cuda, cuda:1, xpu or mps; several as all or cuda:0,cuda:2.",
     )

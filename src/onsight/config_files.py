@@ -7,9 +7,10 @@ from typing import Any
 
 import tomli_w
 
-from onsight.config import Config, drop_retired
-from onsight.errors import ConfigError, did_you_mean
+from onsight.config import PLACES, Config, drop_retired
+from onsight.errors import ConfigError, DataError, did_you_mean
 from onsight.files import write_atomically
+from onsight.untrusted import check_value, read_text
 
 
 def config_layers(
@@ -17,23 +18,27 @@ def config_layers(
 ) -> list[dict[str, Any]]:
     """Return the layers for make_config: recipe, file, then the given fields, which win.
 
-    Raises ConfigError.
+    Raises ConfigError, also for a file that says where to write: it may be somebody else's.
     """
-    return [
-        read_recipe(recipe) if recipe else {},
-        read_config_file(Path(config_file)) if config_file else {},
-        fields,
-    ]
+    read = read_config_file(Path(config_file)) if config_file else {}
+    for name in PLACES:
+        place = read.get(name, "")
+        if place not in ("", "none") and name not in fields:
+            raise ConfigError(
+                f"{config_file} names a place to write to, {name} = {place!r}, and a file does not "
+                f"decide that; if you want it, add --{name.replace('_', '-')} {place}"
+            )
+    return [read_recipe(recipe) if recipe else {}, read, fields]
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
     """Read the fields of a TOML file, perhaps saved by an older version. Raises ConfigError."""
     try:
-        if path.exists() and not path.is_file():  # opening a FIFO would wait forever
-            raise ConfigError(f"cannot read config {path}: it is no regular file")
-        return drop_retired(tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ConfigError(f"cannot read config {path}: {error.strerror or error}") from error
+        fields = tomllib.loads(read_text(path))
+        check_value(fields)
+        return drop_retired(fields)
+    except DataError as error:
+        raise ConfigError(f"the config {error}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not a TOML file: {error}") from error
 

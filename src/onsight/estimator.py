@@ -25,6 +25,7 @@ from onsight.errors import (
     UserError,
     did_you_mean,
 )
+from onsight.files import write_atomically
 from onsight.inference.predictor import Predictor, load
 from onsight.models.catalog import is_user_spec
 from onsight.models.file import FILE_NAME
@@ -205,7 +206,7 @@ class _StoredModel:
         if self._predictor is None:
             with tempfile.TemporaryDirectory(prefix="onsight-") as folder:
                 path = Path(folder) / FILE_NAME
-                path.write_bytes(self._content)
+                write_atomically(path, self._content)
                 self._predictor = load(path, device=self._device, module=self._module)
         return self._predictor
 

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +25,10 @@ from onsight.errors import DiskError, OutputError
 from onsight.text import data_size
 
 BLANK_DIGEST = "0" * 64  # stands for the file's SHA-256 while it is computed
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+# Text that a spreadsheet takes for a formula, but no single character and no number; apostrophes
+# before it are counted too, so that the one that is added can be told from those that were there.
+_FORMULA = re.compile(r"(?!'*[-+]?[\d.,]+(e[-+]?\d+)?\Z)'*[=+\-@\t\r].", re.DOTALL | re.IGNORECASE)
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _PRIVATE_NAME = re.compile(r"\.onsight-[0-9a-f]{16}\.tmp")
 
@@ -105,9 +110,34 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table atomically; paths that are not UTF-8 keep their bytes."""
-    text = csv_text(chain([header], rows))
+    """Write a table for people atomically; paths that are not UTF-8 keep their bytes."""
+    safe_rows = (
+        [
+            safe_cell(column, cell) if isinstance(cell, str) else cell
+            for column, cell in zip(header, row, strict=True)
+        ]
+        for row in rows
+    )
+    text = csv_text(chain([header], safe_rows))
     write_atomically(path, text.encode("utf-8", "surrogateescape"))
+
+
+def safe_cell(column: str, text: str) -> str:
+    """Return text as a cell that no spreadsheet takes for a formula; `read_cell` restores it.
+
+    A path is put after ./, so that it is the same path for every program; other text after an
+    apostrophe.
+    """
+    if column.endswith("path"):
+        return f"./{text}" if text.startswith(_FORMULA_STARTS) else text
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def read_cell(column: str, cell: str) -> str:
+    """Return the text that `safe_cell` wrote."""
+    if column.endswith("path"):
+        return cell[2:] if cell.startswith("./") and cell[2:].startswith(_FORMULA_STARTS) else cell
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
@@ -141,6 +171,21 @@ class NewFile:
             self.file.close()
         if not self._is_finished:
             self._private_path.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a folder under a private name; it gets its own name at the end. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    private_path = path.with_name(private_name())
+    private_path.mkdir()
+    try:
+        yield private_path
+        private_path.rename(path)
+        sync_folder(path.parent)
+    except BaseException:
+        shutil.rmtree(private_path, ignore_errors=True)
+        raise
 
 
 def private_name() -> str:

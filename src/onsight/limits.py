@@ -20,10 +20,18 @@ IDX_IMAGE_PIXELS = 64_000_000
 PICKLED_ARRAYS = 32  # arrays and their parts; a CIFAR batch has one of each
 PICKLED_CONTAINERS = 1000  # nested deeply, they would exhaust the stack
 PICKLED_KEYS = 1000  # keys of a dictionary; crafted keys can make hashes collide
-MANIFEST_LINE_CHARACTERS = 1_000_000  # length of a JSON object
+PARQUET_ROWS, ROWS_A_BYTE = 100_000, 10  # more rows in fewer bytes: all alike, or a bomb
 ROW_GROUP_BYTES = 1_000_000_000  # size of a Parquet row group of images, which is read whole
-ANNOTATION_BYTES = 1_000_000_000  # size of a JSON or XML file; COCO's have up to 0.45 GB
 SHARD_LABEL_BYTES = 1_000_000
+SHARD_INDEX_BYTES = 32 * 2**20  # size of an index of shards, or of a page of links to them
+REMOTE_FILES = 1_000_000  # files and folders that a URL or an index may list
+BRACE_CHARACTERS = 100_000_000  # length of all addresses that braces in a URL stand for
+
+# Text: annotations, manifests, files of runs.
+TEXT_FILE_BYTES = 1_000_000_000  # size of a file read at once; COCO's have up to 0.45 GB
+LINE_CHARACTERS = 1_000_000  # length of a line, or of a row of a CSV file
+JSON_DEPTH = 64  # arrays and objects within each other; annotations have about ten
+PATTERN_SECONDS = 60.0  # to find a regular expression in all paths; five million take about ten
 
 # Files of runs.
 TENSOR_HEADER_BYTES = 100_000_000

@@ -16,6 +16,7 @@ from torch import Tensor
 from onsight.errors import OnsightError
 from onsight.files import BLANK_DIGEST, digest_around, write_atomically
 from onsight.limits import TENSOR_HEADER_BYTES
+from onsight.untrusted import open_regular
 
 
 class DamagedFile(OnsightError):
@@ -70,9 +71,7 @@ def take_under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _read_verified(path: Path) -> tuple[bytes, dict[str, Any]]:
     """Return a file's bytes and facts if its digest matches. Raises ValueError and others."""
-    if path.exists() and not path.is_file():  # opening a FIFO would wait forever
-        raise ValueError("it is no regular file")
-    with open(path, "rb", buffering=0) as file:
+    with open(open_regular(path), "rb", buffering=0) as file:
         _read_metadata(file)  # rejects a large file of another kind before reading it whole
         file.seek(0)
         data = file.read()

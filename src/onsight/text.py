@@ -1,11 +1,15 @@
 """Format counts, lists, percentages, times, sizes and plain values, the same way everywhere."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 NO_VALUE = "–"
+
+# Control characters except tab and line break, and characters that reverse the order of a line.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def plural(count: int, singular: str, plural_form: str | None = None) -> str:
@@ -24,6 +28,16 @@ def shorten(name: str, length: int) -> str:
     """Return a name on one line, cut to at most length characters."""
     plain = " ".join(name.split())
     return plain if len(plain) <= length else plain[: length - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """Return text that cannot steer a terminal, as the name of somebody else's file might."""
+    return _UNPRINTABLE.sub(lambda match: repr(match[0])[1:-1], text)
+
+
+def one_line(text: str) -> str:
+    """Return text for a line of its own: printable, with line breaks escaped."""
+    return printable(text).replace("\n", "\\n")
 
 
 def path_ending(path: str, length: int = 44) -> str:

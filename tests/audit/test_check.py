@@ -174,7 +174,7 @@ def test_training_at_the_same_size_does_not_decode_again(faulty, tmp_path):
     onsight.check(faulty, image_size="32", cache_folder=cache, quick=True, reporter=QUIET)
     lines = []
     reporter = SilentReporter()
-    reporter.say = lines.append
+    reporter.say, reporter.verbose = lines.append, True
     onsight.train(
         faulty,
         out=tmp_path / "run",
@@ -216,6 +216,8 @@ def test_a_list_without_ids_cannot_be_ignored(faulty, tmp_path):
     (tmp_path / "list.csv").write_text("path\nx\n")
     with pytest.raises(DataError, match="no column id"):
         onsight.check(faulty, ignore=tmp_path / "list.csv", reporter=QUIET)
+    with pytest.raises(DataError, match="/dev/zero cannot be read: not a regular file"):
+        onsight.check(faulty, ignore="/dev/zero", reporter=QUIET)
 
 
 def test_the_clean_manifest_has_neither_copies_nor_contradictions(audit, tmp_path):
@@ -281,6 +283,20 @@ def test_a_page_escapes_names(tmp_path):
     assert "&lt;script&gt;" in page
 
 
+def test_names_like_formulas_are_marked_in_the_table_alone(tmp_path):
+    data = images(tmp_path / "data", 12)
+    (data / "across").rename(data / "=across")
+    (data / "=across" / "@broken.png").write_bytes(b"")
+    found = onsight.check(data, quick=True, reporter=QUIET)
+    found.save(tmp_path / "out")
+    with open(tmp_path / "out" / "check.csv") as file:
+        (row,) = [row for row in csv.DictReader(file) if row["kind"] == "unusable"]
+    (exact,) = [finding for finding in found.facts()["findings"] if finding["kind"] == "unusable"]
+    assert (row["path"], exact["path"]) == ("./=across/@broken.png", "=across/@broken.png")
+    write_clean_manifest(found, tmp_path / "clean.csv")
+    assert set(find_source(str(tmp_path / "clean.csv")).index.classes) == {"=across", "down"}
+
+
 def test_arrays_can_be_checked():
     images = np.stack([np.asarray(image("across", number)) for number in range(24)])
     images[5] = images[4]
@@ -342,4 +358,6 @@ def test_a_class_of_nothing_but_copies_is_rare(tmp_path):
         shutil.copy(data / "across/03.png", data / f"same/{number}.png")
     found = onsight.check(data, quick=True, reporter=QUIET)
     (rare,) = found.of("classes")
-    assert rare.description == "rare: 1 different image, 24 times fewer than the largest class"
+    text = "rare: 1 different image, 24 times fewer than the largest class"
+    assert rare.description == text
+    assert f"    same: {text}" in found.lines()

@@ -52,7 +52,8 @@ def card(stub: Stub, name: str) -> dict[str, Any]:
         "name": name,
         "model": "sprint",
         "classes": CLASSES,
-        "input": {"height": 28, "width": 28, "channels": 1, "fit": stub.fit},
+        "input": {"height": 28, "width": 28, "channels": 1, "fit": stub.fit}
+        | {"background": [255, 255, 255]},
         "accuracy": 0.802,
         "accuracy_low": 0.776,
         "accuracy_high": 0.826,

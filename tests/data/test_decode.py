@@ -7,6 +7,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from onsight.data.decode import decode, prepare_image
 from onsight.data.fit import ImageFormat, fit
@@ -78,6 +79,25 @@ def test_exif_orientation_is_applied(form, orientation):
     assert decoded.shape == expected.shape
     assert np.abs(decoded.astype(int) - expected).max() <= (6 if form == "JPEG" else 0)
     assert probe(data) == (*expected.shape[:2], 3)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("orientation", [6, 9])
+@pytest.mark.parametrize("kind", ["exif", "xmp"])
+def test_orientation_may_be_in_xmp_alone_and_an_invalid_one_turns_nothing(form, orientation, kind):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    xmp = f'<rdf:Description tiff:Orientation="{orientation}"/>'.encode()
+    metadata = {"exif": exif} if kind == "exif" else {"xmp": xmp}
+    if (form, kind) == ("PNG", "xmp"):
+        info = PngInfo()
+        info.add_itxt("XML:com.adobe.xmp", xmp.decode())
+        metadata = {"pnginfo": info}
+    data = encoded(Image.fromarray(smooth()), form, **metadata)
+    height, width, _ = smooth().shape
+    expected = (width, height) if orientation == 6 else (height, width)
+    assert decode(data).shape[:2] == expected
+    assert probe(data) == (*expected, 3)
 
 
 def test_orientation_is_found_behind_other_segments_and_fill_bytes():

@@ -95,7 +95,11 @@ def test_more_images_of_a_group_do_not_move_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"), [("(", "not a regular expression"), ("zebra", "matches nothing")]
+    ("pattern", "said"),
+    [
+        ("(", "--group-by .* is not a regular expression"),
+        ("zebra", "matches nothing"),
+    ],
 )
 def test_a_pattern_that_cannot_be_used(tmp_path, pattern, said):
     with pytest.raises(ConfigError, match=said):

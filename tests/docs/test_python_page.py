@@ -12,7 +12,7 @@ def test_the_blocks_print_what_they_say(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
     blocks = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert [language for language, _ in blocks] == ["python", "text"] * 3
+    assert [language for language, _ in blocks] == ["python", "text"] * 4
     names, printed = {}, ""
     for language, text in blocks:
         if language == "text":

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from readme_program import run_readme
 
 import onsight
 from onsight.cli import main
@@ -23,6 +24,7 @@ from onsight.export import int8, proof
 from onsight.export.export import export
 from onsight.export.proof import ExportProof, check_difference, compare_outputs
 from onsight.models.file import load_model_file, save_model
+from onsight.report.page import write_report
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +59,7 @@ def test_the_command_proves_the_file_on_the_runs_own_test_images(copied, trained
     assert {path.name for path in (copied / "export").iterdir()} == {
         "model.onnx",
         "model.onnx.proof.json",
+        "README.md",
     }
     with pytest.raises(SystemExit):
         main(["report", str(copied)])
@@ -64,7 +67,7 @@ def test_the_command_proves_the_file_on_the_runs_own_test_images(copied, trained
 
 
 @pytest.mark.parametrize("to", ["torch-export"])
-def test_other_formats_say_the_same(trained, tmp_path, to, capsys):
+def test_other_formats_say_the_same(trained, bars, tmp_path, to, capsys, monkeypatch):
     suffix = formats.find_format(to).suffix
     with pytest.raises(SystemExit) as stop:
         main(["export", str(trained.path), "--to", to, "--out", str(tmp_path / f"m{suffix}")])
@@ -72,7 +75,9 @@ def test_other_formats_say_the_same(trained, tmp_path, to, capsys):
     said = capsys.readouterr().out
     n = trained.results["images"]
     assert f"{n} of {n} held-out images have the same label as in torch (100%)" in said
-    assert (tmp_path / f"m{suffix}").exists()
+    probabilities = run_readme(tmp_path / "README.md", next(bars.rglob("*.png")), monkeypatch)
+    expected = onsight.load(trained.path).predict_proba(next(bars.rglob("*.png")))
+    assert np.abs(probabilities - expected).max() <= 1e-4
 
 
 def test_a_file_that_does_something_else_is_refused(trained, tmp_path, monkeypatch, capsys):
@@ -124,7 +129,8 @@ def test_both_ways_are_compared_image_by_image():
     assert proof.largest_difference == pytest.approx(0.5)
     assert proof.right == PairedCounts(2, 1, 1, 1)
     assert proof.facts()["accuracy"] == proof.facts()["accuracy_in_torch"] == 3 / 5
-    assert proof.loss == (0, *difference_interval(PairedCounts(2, 1, 1, 1)))
+    interval = tuple(proof.facts()[f"accuracy_lost{end}"] for end in ("", "_low", "_high"))
+    assert interval == (0, *difference_interval(PairedCounts(2, 1, 1, 1)))
 
 
 def test_speed_is_the_median_of_rounds_in_turns(monkeypatch):
@@ -168,7 +174,28 @@ def test_int8_is_measured_on_training_images_alone(trained, tmp_path, monkeypatc
     assert not (tmp_path / "no.onnx").exists()
 
 
-def test_without_held_out_images_it_asks_for_some(trained, shared_bars, tmp_path):
+def test_a_cross_validated_run_is_proved_on_its_training_images(
+    shared_bars, train_once, tmp_path, capsys
+):
+    settings = {"model": "lenet", "image_size": "16", "batch_size": 16, "threads": 1, "epochs": 1}
+    run = train_once("cross-validated", shared_bars, folds=2, **settings)
+    copied = Path(shutil.copytree(run.path, tmp_path / "run"))
+    with pytest.raises(SystemExit) as stop:
+        main(["export", str(copied)])
+    assert stop.value.code == 0
+    said = capsys.readouterr().out
+    assert "labels: 120 of 120 training images have the same label as in torch (100%)" in said
+    assert "accuracy: not compared, as the model was trained on all of these images" in said
+    facts = json.loads((copied / "export" / "model.onnx.proof.json").read_text())
+    assert facts["images"] == facts["agree"] == 120
+    assert facts["accuracy"] is facts["accuracy_lost"] is facts["right"] is None
+    page = write_report(copied).read_text(encoding="utf-8")
+    assert '<td class="n">120 of 120</td>' in page
+    with pytest.raises(DataError, match=r"all 120 labelled .*--on DATA, or train with --folds 1"):
+        export(copied, int8=True)
+
+
+def test_accuracies_are_compared_on_held_out_images_only(trained, shared_bars, tmp_path):
     rows = (trained.path / "predictions.csv").read_text().splitlines()
     judged = {row.split(",")[0] for row in rows}
     for path in shared_bars.rglob("*.png"):
@@ -176,9 +203,10 @@ def test_without_held_out_images_it_asks_for_some(trained, shared_bars, tmp_path
         if str(name) not in judged:
             (tmp_path / "seen" / name.parent).mkdir(parents=True, exist_ok=True)
             shutil.copy(path, tmp_path / "seen" / name)
-    for on in (tmp_path / "seen", tmp_path / "nothing"):
-        with pytest.raises(DataError, match=r"(?s)no held-out images to prove.*--on DATA"):
-            export(trained.path, on=str(on), out=tmp_path / "m.onnx")
+    found = export(trained.path, on=str(tmp_path / "seen"), out=tmp_path / "m.onnx")
+    assert (found.proof.images, found.proof.right) == (120 - len(judged) + 1, None)  # and a header
+    with pytest.raises(DataError, match=r"(?s)no images to prove.*--on DATA"):
+        export(trained.path, on=str(tmp_path / "nothing"), out=tmp_path / "m.onnx")
     origin = {**load_model_file(trained.path).provenance, "data": str(tmp_path / "moved")}
     model = changed_file(trained, tmp_path / "m.safetensors", provenance=origin)
     with pytest.raises(DataError, match=r"(?s)moved.*--on DATA"):

@@ -27,7 +27,8 @@ def test_the_page_finds_everything_beside_it(onnx_file, runtime, tmp_path):
     write_web_folder(onnx_file, folder, tmp_path)
     page = (folder / "index.html").read_text()
     loaded = re.findall(r'(?:src|href)="([^"]+)"', page)
-    assert set(loaded) | {"index.html"} == {path.name for path in folder.iterdir()}
+    assert {*loaded, "index.html", "README.md"} == {path.name for path in folder.iterdir()}
+    assert "Open `index.html` in a browser" in (folder / "README.md").read_text()
     assert not [path for path in folder.iterdir() if re.search(r"https?://", path.read_text())]
     model = json.loads((folder / "model.js").read_text().partition(" = ")[2].rstrip(";\n"))
     assert base64.b64decode(model["network"]) == onnx_file.read_bytes()
@@ -57,7 +58,7 @@ def test_a_failure_leaves_nothing(onnx_file, runtime, tmp_path, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(to_web, "_write", full)
+    monkeypatch.setattr(to_web, "write_atomically", full)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(Exception, match="no space left"):
         write_web_folder(onnx_file, tmp_path / "web", tmp_path)

@@ -18,7 +18,7 @@ from onsight.tune.compute import ComputeOptions
 from onsight.tune.plan import choose_precision, with_tf32_named
 from onsight.tune.planning import unmeasured_plan
 from onsight_explain import devices as explain_devices
-from onsight_explain import threads
+from onsight_explain import host_memory, threads
 from onsight_explain.python_process import seconds_since_start
 
 
@@ -219,12 +219,15 @@ def test_free_memory_respects_the_cgroups_limit(
     monkeypatch, tmp_path, names, limit, used, expected
 ):
     cpu = torch.device("cpu")
-    monkeypatch.setattr(explain_devices, "_CGROUP", tmp_path)
+    monkeypatch.setattr(host_memory, "_CGROUP", tmp_path)
     assert explain_devices.free_memory_bytes(cpu) > 10_000_000  # no limit: all of the machine's
     (tmp_path / "memory").mkdir()
     for name, text in zip(names, (limit, used), strict=True):
         (tmp_path / name).write_text(text)
     assert explain_devices.free_memory_bytes(cpu) == expected
+    figures = (tmp_path / names[1]).with_name("memory.stat")
+    figures.write_text("active_file 7\ninactive_file 50000\n")
+    assert explain_devices.free_memory_bytes(cpu) == max(0, int(limit) - int(used) + 50_000)
     (tmp_path / names[0]).write_text("max")
     assert explain_devices.free_memory_bytes(cpu) > 10_000_000
 

@@ -139,6 +139,8 @@ def test_a_list_of_paths_is_separated_by_nul_or_lines(listed, expected):
 def test_anything_but_a_list_of_paths_is_refused():
     with pytest.raises(DataError, match="not a list of paths"):
         list(read_path_list(io.BytesIO(b"x" * 200_000)))
+    with pytest.raises(DataError, match=r"there is a NUL after b'a\.png"):
+        list(read_path_list(io.BytesIO(b"a.png\n" * 5000 + b"a.png\0b.png\n")))
 
 
 def test_inputs_that_cannot_be_opened_are_refused_at_once(tree):
@@ -175,3 +177,5 @@ def test_a_file_that_cannot_be_read_has_its_reason(tree):
         image.read()
     with pytest.raises(ImageError, match="No such file"):
         read_regular_file("missing.png")
+    with pytest.raises(ImageError, match="no file can have this name"):
+        read_regular_file("a\0b.png")

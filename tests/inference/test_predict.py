@@ -4,7 +4,9 @@ Oracle: a run that was never interrupted, and the stub's probabilities computed 
 """
 
 import csv
+import io
 import json
+import os
 import random
 import subprocess
 import sys
@@ -17,11 +19,13 @@ from PIL import Image
 from stub_runner import StubRunner
 
 from onsight.cli import main
+from onsight.data.decoding_memory import MEMORY
 from onsight.errors import ConfigError, DiskError, OutputError
 from onsight.inference import predict
 from onsight.inference.predict import OutputOptions, predict_files
-from onsight.inference.predictor import Predictor
+from onsight.inference.predictor import Prediction, Predictor
 from onsight.inference.resumable_file import job_path, rows_path
+from onsight.inference.row_formats import CsvFormat, RowColumns
 
 STUB = Path(__file__).with_name("stub_runner.py")
 
@@ -145,6 +149,25 @@ def test_text_lines_mark_unsure_predictions(model, images, capsys):
     assert " images/s" in printed.err
 
 
+def test_an_image_that_never_fits_in_memory_has_the_reason_in_its_row(
+    model, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(MEMORY, "_total_bytes", 10_000)
+    Image.fromarray(np.zeros((60, 60), np.uint8)).save(tmp_path / "large.png")
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", str(model), str(tmp_path / "large.png"), "--json"])
+    assert stop.value.code == 2
+    assert "set ONSIGHT_DECODE_GIGABYTES" in capsys.readouterr().err
+
+
+def test_a_name_stays_on_its_line_and_cannot_steer_the_terminal(model, tmp_path, capsys):
+    path = tmp_path / "a\x1b[2J\n.png"
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(path)
+    predict_files(model, [str(path)], OutputOptions())
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith("a\\x1b[2J\\n.png")
+
+
 def test_nothing_usable_ends_with_the_first_reason(model, tmp_path, capsys):
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(b"broken")
@@ -186,6 +209,37 @@ def test_a_file_cut_anywhere_is_continued_to_the_same_bytes(
         skipped.add(len(stub.sizes))
         out.unlink()
     assert skipped == set(range(1, 9))  # batches computed again
+
+
+def test_a_name_like_a_formula_is_marked_in_a_csv_and_continued(
+    model, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    names = [f"=1+{number}.png" for number in range(12)]
+    for name in names:
+        Image.fromarray(np.zeros((4, 4), np.uint8)).save(name)
+    predict_files(model, names, OutputOptions(csv="whole.csv"))
+    with open("whole.csv", newline="") as file:
+        assert [row["path"] for row in csv.DictReader(file)] == [f"./{name}" for name in names]
+    interrupted(monkeypatch, 1)
+    with pytest.raises(KeyboardInterrupt):
+        predict_files(model, names, OutputOptions(csv="out.csv"))
+    stub = whole(monkeypatch)
+    predict_files(model, names, OutputOptions(csv="out.csv", resume=True))
+    assert len(stub.sizes) == 2
+    assert Path("out.csv").read_bytes() == Path("whole.csv").read_bytes()
+    predict_files(model, ["whole.csv"], OutputOptions(as_json=True))  # the table as a manifest
+    assert json.loads(capsys.readouterr().out)["used"] == 12
+
+
+def test_a_class_like_a_formula_is_marked_in_a_csv_alone():
+    columns = RowColumns(("=cmd()", "-1"), top=2)
+    rows = [Prediction("a.png", "=cmd()", 0.75, None, np.array([0.75, 0.25], np.float32))]
+    text = CsvFormat(columns).rows(rows).decode()
+    assert text == "a.png,'=cmd(),0.750000,,,,'=cmd(),0.750000,-1,0.250000\n"
+    ((row, _),) = CsvFormat(columns).read(io.BytesIO(text.encode()))
+    assert row.predicted == "=cmd()"
+    assert columns.record(rows[0])["predicted"] == "=cmd()"
 
 
 def test_images_that_have_a_row_are_not_decoded_again(model, images, tmp_path, monkeypatch):
@@ -284,6 +338,8 @@ def test_files_that_only_look_like_ours_are_left_alone(model, images, tmp_path, 
         (rows_path(out), "path,predicted\nmine"),
         (job_path(out), "mine"),
         (job_path(out), '["mine"]'),
+        (job_path(out), ""),
+        (job_path(out), "[" * 100_000),
     ):
         foreign.write_text(text)
         out.unlink(missing_ok=True)
@@ -292,6 +348,11 @@ def test_files_that_only_look_like_ours_are_left_alone(model, images, tmp_path, 
             with pytest.raises(OutputError, match=f"{foreign} was not written by Onsight"):
                 predict_files(model, [str(images)], options)
             assert foreign.read_text() == text
+        foreign.unlink()
+    for foreign, error in ((rows_path(out), DiskError), (job_path(out), OutputError)):
+        os.mkfifo(foreign)
+        with pytest.raises(error, match=str(foreign)):
+            predict_files(model, [str(images)], OutputOptions(csv=str(out), resume=True))
         foreign.unlink()
     rows_path(out).symlink_to(mine[0])
     with pytest.raises(DiskError, match="cannot write"):

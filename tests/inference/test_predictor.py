@@ -127,6 +127,38 @@ def test_one_image_returns_one_label_and_several_a_list(run, bars):
     assert predictor.predict([image] * 50) == labels[:1] * 50  # threads share the one image
 
 
+def test_a_call_returns_class_probability_and_the_top_classes_by_name(run, bars, tmp_path):
+    predictor = onsight.load(run.model)
+    path = sorted(bars.rglob("*.png"))[0]
+    probabilities = predictor.predict_proba(path)
+    named = sorted(zip(predictor.classes, probabilities.tolist(), strict=True), key=lambda p: -p[1])
+    found = predictor(path)
+    assert (found.predicted, found.probability) == named[0] == found.top[0]
+    assert found.top == tuple(named)
+    assert predictor(path, top=1).top == tuple(named[:1])
+    assert f"predicted='{found.predicted}'" in repr(found)
+    assert "array" not in repr(found)
+    (tmp_path / "a.txt").write_text("no image")
+    rows = predictor([path, tmp_path / "a.txt"])
+    assert [row.top for row in rows] == [found.top, ()]
+    assert rows[1].problem.startswith("not an image")
+    with pytest.raises(ConfigError, match="top = 0 must be at least 1"):
+        predictor(path, top=0)
+
+
+def test_a_folder_stands_for_its_files(run, bars, tmp_path):
+    predictor = onsight.load(run.model)
+    paths = sorted(bars.rglob("*.png"))
+    labels = predictor.predict(paths)
+    assert predictor.predict(bars) == predictor.predict(str(bars)) == labels
+    assert predictor.predict([bars, paths[0]]) == [*labels, labels[0]]
+    assert (predictor.predict_proba(bars) == predictor.predict_proba(paths)).all()
+    assert [row.path for row in predictor(bars)] == [str(path) for path in paths]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="no input images found"):
+        predictor.predict(tmp_path / "empty")
+
+
 def test_runs_and_predictors_have_a_repr(run, bars):
     hostile = '<script>"&</script>'
     claim = f"{100 * run.accuracy:.2f}%"
@@ -140,6 +172,21 @@ def test_runs_and_predictors_have_a_repr(run, bars):
         assert "<script>" not in page
         assert html.escape(hostile) in page
         assert "://" not in page
+
+
+def test_a_run_shows_its_confusion_matrix_and_opens_its_report(
+    run, rendered_figures, monkeypatch, tmp_path
+):
+    page = run._repr_html_()
+    assert f'<a href="{run.report.as_uri()}" target="_blank">' in page
+    plot = page[page.index("<svg") : page.index("</svg>")]
+    assert 'aria-label="Confusion matrix of 2 classes"' in plot
+    assert ">across<" in plot
+    named = tmp_path / "a&b c"
+    monkeypatch.chdir(tmp_path)
+    assert '<a href="a%26b%20c/report.html" ' in replace(run, path=named)._repr_html_()
+    empty = {**run.results, "images": 0, "confusion": [[0, 0], [0, 0]]}
+    assert "<svg" not in replace(run, results=empty)._repr_html_()
 
 
 def test_every_input_has_its_row_and_a_broken_one_its_reason(run, bars, tmp_path, capsysbinary):
@@ -229,7 +276,7 @@ def test_a_fifo_among_the_inputs_does_not_hang(run, bars, tmp_path):
 
     os.mkfifo(tmp_path / "pipe.png")
     (prediction,) = onsight.load(run.path).predictions([tmp_path / "pipe.png"])
-    assert prediction.problem == "not a regular file"
+    assert prediction.problem == "cannot be read: not a regular file"
 
 
 class OwnNet(nn.Module):

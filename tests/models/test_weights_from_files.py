@@ -155,7 +155,7 @@ def test_a_config_beside_the_weights_says_what_they_expect(net, tmp_path):
     )
     config.write_text("{}")
     assert expected_input("compact", str(tmp_path)) is None
-    for damage in ("{", '{"pretrained_cfg": {"mean": [0.3]}}', "[]"):
+    for damage in ("{", '{"pretrained_cfg": {"mean": [0.3]}}', "[]", "[" * 100_000):
         config.write_text(damage)
         with pytest.raises(ModelError, match=r"pretrained_cfg in .*config.json cannot be used"):
             read_weights(tmp_path)

@@ -66,7 +66,7 @@ def two_ranks(shared_bars, build_once):
     def train(folder):
         words = [*PRECISE[2:], "--folds", 2, "--epochs", 2, "--ranks", 2, "--json"]
         with users_module(folder):
-            run = Launched(folder, shared_bars, *words, "--out", folder / "two")
+            run = Launched(folder, shared_bars, *words, "--out", folder / "two", "--verbose")
             code, out, err = run.end()
             assert code == 0, err
             fields = {"epochs": 2, "folds": 2} | ALONE | THEIRS

@@ -5,10 +5,14 @@ import csv
 import hashlib
 import json
 import math
+import os
 import re
+import shlex
+import sys
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +20,7 @@ import pytest
 from PIL import Image
 
 from onsight.errors import OutputError
-from onsight.report.page import PlanRow, plan_rows, write_report
+from onsight.report.page import PlanRow, plan_rows, use_examples, write_report
 from onsight.report.run_files import drop_damaged, read_decisions
 from onsight.text import percent
 
@@ -390,6 +394,31 @@ def test_what_a_frozen_networks_head_learned_from_is_said(tmp_path: Path) -> Non
     assert "on all 60,045 training and validation images" in refitted
 
 
+def test_a_frozen_networks_report_has_no_empty_parts(tmp_path: Path) -> None:
+    run = make_run(tmp_path, best_epoch=0)
+    fold = {"fold": 1, "images": 9, "epochs": 0, "best_epoch": 0, "seconds": 1.5}
+    fold |= {"accuracy": 0.5, "accuracy_low": 0.3, "accuracy_high": 0.7}
+    nothing = {"epochs": 0, "images_per_second": 0.0, "data_wait_share": 0.0}
+    results = json.loads((run / "results.json").read_text())
+    (run / "results.json").write_text(json.dumps(results | nothing | {"fold_results": [fold]}))
+    (run / "metrics.jsonl").write_text(json.dumps(epoch_row(1) | {"epoch": 0}) + "\n")
+    (run / "placement.json").unlink()
+    plan = {"precision": {"value": "bf16", "reason": "x"}, "measured": {"value": [], "reason": "y"}}
+    (run / "plan.json").write_text(json.dumps(plan))
+    text = said(read(run)[1])
+    assert "Each fold was evaluated by a model" in text
+    assert "Peak memory" in text
+    for husk in (
+        "0 images per second",
+        "waited for data",
+        "All epochs in numbers",
+        "Best epoch",
+        "measured",
+        "placement",
+    ):
+        assert husk not in text
+
+
 def test_same_run_gives_the_same_bytes(rendered_figures, tmp_path: Path) -> None:
     names = [f"class {index}" for index in range(30)]
     run = make_run(tmp_path, names)
@@ -423,6 +452,21 @@ def test_files_that_are_broken_cost_their_section_only(tmp_path: Path) -> None:
     for name in names:
         (run / name).write_bytes(b'{"half": \xff')
     (run / "gallery" / "wrong-00.png").write_bytes(b"not an image")
+    text = said(read(run)[1])
+    assert text.count("no readable") == 5
+    assert text.count("image not saved") == 1
+
+
+def test_files_that_are_bombs_cost_their_section_only(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run / "metrics.jsonl").write_text("[" * 100_000)
+    (run / "environment.json").write_text("[" * 500 + "]" * 500)
+    (run / "config.toml").write_text("a = " + "[" * 10_000)
+    for name in ("plan.json", "gallery/wrong-00.png"):
+        (run / name).unlink()
+        os.mkfifo(run / name)
+    (run / "placement.json").unlink()
+    (run / "placement.json").symlink_to("/dev/zero")
     text = said(read(run)[1])
     assert text.count("no readable") == 5
     assert text.count("image not saved") == 1
@@ -534,6 +578,24 @@ def test_command_repeats_the_run(tmp_path: Path) -> None:
     assert f"onsight train '/data/my images' --config {run}/config.toml" in page
 
 
+def test_commands_and_a_program_use_the_model_in_its_real_place(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "my runs")
+    blocks = [unescape(text) for text in re.findall(r"<pre[^>]*>(.*?)</pre>", read(run)[0], re.S)]
+    for command in ("predict", "serve", "export"):
+        (words,) = [shlex.split(block) for block in blocks if f"onsight {command} " in block]
+        assert words[:3] == ["onsight", command, str(run)]
+    (program,) = [block for block in blocks if block.startswith("import onsight")]
+    loaded: list[str] = []
+    onsight = SimpleNamespace(load=lambda path: loaded.append(path) or str)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "onsight", onsight)
+        exec(program, {})
+    assert loaded == [str(run)]
+    own = dict(use_examples(run, "nets:make"))
+    assert own["Classify in a browser, or over HTTP"].endswith(" --module nets:make")
+    assert "module='nets:make')" in own["In Python"]
+
+
 def test_no_problem_is_said_plainly(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run / "problems.csv").write_text("path,stage,reason\n")
@@ -578,7 +640,7 @@ def test_measured_ways_are_rows_of_their_own():
         PlanRow("measured", "precision fp16, threads 2, compiled", "rejected: the loss differs"),
     ]
     unmeasured = {"measured": {"value": [], "reason": "so short a run"}}
-    assert plan_rows(unmeasured) == [PlanRow("measured", [], "so short a run")]
+    assert plan_rows(unmeasured) == []  # each choice has this reason
 
 
 def test_memory_that_ran_out_in_training_is_a_row_of_the_plan(tmp_path):

@@ -96,6 +96,11 @@ def test_the_calibration_error_comes_with_what_temperature_scaling_changed() -> 
     assert calibration_sentence(none) == (
         "Expected calibration error 2.7% (no temperature scaling: too few images)."
     )
+    folds = calibration_sentence(scaled | {"split": "folds"})  # each has a temperature of its own
+    assert folds == (
+        "Expected calibration error 2.1% (4.2% before temperature scaling in each fold)."
+    )
+    assert calibration_sentence(none | {"split": "folds"}) == "Expected calibration error 2.7%."
     old: Any = {"expected_calibration_error": 0.027}
     assert calibration_sentence(old) == "Expected calibration error 2.7%."
 

@@ -10,8 +10,8 @@ TOKEN = "correct-horse-battery"
 PAGE = {"Host": "localhost", "Content-Type": "image/png"}
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "FOO")
 POSTS = ("/predict", "/explain", "/similar")
-GETS = ("/model", "/models", "/health", "/ready", "/metrics", "/openapi.json")
-FREE = ("/health", "/ready")
+GETS = ("/model", "/models", "/health", "/ready", "/metrics", "/openapi.json", "/docs")
+FREE = ("/docs", "/health", "/ready")
 
 
 def status(server, method, path, headers, body=None):
@@ -209,6 +209,25 @@ def test_the_network_is_let_in_only_with_a_token_or_openly():
     assert wide.accepts_host("192.168.1.5")
     assert wide.accepts_host("box.lan")
     assert not wide.accepts_host("evil.example")
+
+
+@pytest.mark.parametrize("host", ["*", "*.example.org", "box.lan:8000", "https://box.lan", ""])
+def test_a_host_that_no_request_can_name_is_refused_at_the_start(host):
+    with pytest.raises(ConfigError, match="--allow-host"):
+        Access(hosts=("box.lan", host)).check()
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "https://*.example", "https://ok.example/", "https://Ok.example"]
+)
+def test_an_origin_that_no_page_has_is_refused_at_the_start(origin):
+    with pytest.raises(ConfigError, match="--cors"):
+        Access(origins=("https://ok.example:8443", origin)).check()
+
+
+def test_hosts_and_origins_that_can_be_are_accepted():
+    Access(hosts=("Box.lan", "10.0.0.1", "fd00::1")).check()
+    Access(origins=("http://localhost:3000", "chrome-extension://abc", "http://[::1]:80")).check()
 
 
 def test_the_token_is_read_from_a_file_or_the_environment(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ def class_row(images):
 
 def served_limitations(rows):
     results = {"accuracy": 0.9, "images": 100, "classes": rows}
-    size = SimpleNamespace(model_size=(8, 8), channels=3, fit="pad", pixel_limit=100)
+    size = ImageFormat(8, 8, 3)
     runner = SimpleNamespace(metadata={"results": results})
     predictor = SimpleNamespace(runner=runner, format=size)
     model = SimpleNamespace(name="m", classes=("a", "b"), path=Path("nowhere"), predictor=predictor)
@@ -46,10 +46,11 @@ def test_few_images_of_a_class_are_as_many_in_both_cards(images, is_few):
 
 
 def test_without_held_out_images_the_accuracy_is_unknown():
-    size = SimpleNamespace(model_size=(8, 8), channels=1, fit="pad", pixel_limit=100)
+    size = ImageFormat(8, 8, 1, background=(1, 2, 3))
     predictor = SimpleNamespace(runner=SimpleNamespace(), format=size)
     model = SimpleNamespace(name="m", classes=("a",), path=Path("nowhere"), predictor=predictor)
     card = model_card(model, {"explain": False, "similar": False})
     assert card["accuracy"] is None
     assert card["date"] is None
+    assert card["input"]["background"] == [1, 2, 3]
     assert "accuracy is unknown" in " ".join(card["limitations"])

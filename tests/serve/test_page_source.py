@@ -1,5 +1,6 @@
 """The page's files hold nothing from outside and nothing inline, and all they refer to exists."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -62,6 +63,29 @@ def test_every_script_parses(name) -> None:
     assert found.returncode == 0, found.stderr
 
 
+SHRINKING = """
+const calls = [];
+const context = {
+  fillRect(...box) { calls.push([this.fillStyle, ...box]); },
+  drawImage() { calls.push("image"); },
+};
+const canvas = { getContext: () => context, toBlob: (done) => done("") };
+globalThis.document = { createElement: () => canvas };
+globalThis.IntersectionObserver = class {};
+globalThis.createImageBitmap = async () => ({ width: 1280, height: 640, close() {} });
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_transparent_parts_are_shown_on_the_background_that_the_model_sees() -> None:
+    script = SHRINKING + SCRIPTS["preview.js"]
+    script += "\nawait preview({}, [10, 20, 30]);\nconsole.log(JSON.stringify(calls));"
+    command = ["node", "--input-type=module"]
+    found = subprocess.run(command, input=script, capture_output=True, text=True, check=True)
+    assert json.loads(found.stdout) == [["rgb(10 20 30)", 0, 0, 640, 320], "image"]
+    assert "preview(this.file, this.model.input.background)" in SCRIPTS["result.js"]
+
+
 def test_nothing_is_inline() -> None:
     assert OUTLINE.inline == ""
     for _, attributes in OUTLINE.elements:
@@ -74,7 +98,8 @@ def test_nothing_is_inline() -> None:
 
 
 def test_what_the_page_loads_is_among_its_files() -> None:
-    loaded = {value.removeprefix("static/") for value in values("src", "href")} - {"data:,"}
+    loaded = {value.removeprefix("static/") for value in values("src", "href")}
+    loaded = loaded - {"data:,", "docs"} | {"docs.js"}  # docs is the page of the API
     for text in SCRIPTS.values():
         loaded |= set(re.findall(r'from "\./(.+?)"', text))
     assert loaded == set(SOURCES) - {"index.html"}

@@ -7,6 +7,9 @@ import time
 import pytest
 from serve_stub import FORM, form, image, load_stub, running, until
 
+from onsight.data.decoding_memory import MEMORY
+from onsight.serve import registry
+
 LIMIT = 100_000
 POST = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -227,3 +230,18 @@ def test_bodies_together_have_a_bound(model):
         waiting.close()
         time.sleep(0.3)
         assert server.ask("POST", "/predict", b"x" * 49_000, content_type="image/png")[0] == 422
+
+
+def test_an_image_without_memory_to_decode_it_gets_503_and_one_that_never_fits_a_problem(
+    server, monkeypatch
+):
+    monkeypatch.setattr(MEMORY, "_total_bytes", 10_000)
+    monkeypatch.setattr(registry, "_MEMORY_SECONDS", 0.01)
+    with MEMORY.held():
+        MEMORY.reserve(9_900)
+        status, headers, _ = server.ask("POST", "/predict", image(7), content_type="image/png")
+        assert (status, headers["retry-after"]) == (503, "1")
+    status, rows = server.predict(image(7), image(7, side=60))
+    assert status == 200
+    assert rows[0]["problem"] is None
+    assert "ONSIGHT_DECODE_GIGABYTES" in rows[1]["problem"]

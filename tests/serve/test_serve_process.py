@@ -14,6 +14,8 @@ import pytest
 from serve_stub import image
 
 from onsight.cli import main
+from onsight.serve.access import Access
+from onsight.serve.server import listen
 
 STUB = Path(__file__).with_name("serve_stub.py")
 BLOCKED = """
@@ -122,5 +124,8 @@ def test_what_is_wrong_at_the_start_is_said(capsys, tmp_path, monkeypatch):
         assert re.search(
             rf"port {port} .* is in use.*--port 0", refused(capsys, tmp_path, "--port", port)
         )
+    with listen(Access(port=0)) as first:  # and still loads its models
+        port = first.getsockname()[1]
+        assert f"port {port} of 127.0.0.1 is in use" in refused(capsys, tmp_path, "--port", port)
     assert "cannot listen" in refused(capsys, tmp_path, "--host", "host.invalid", "--open")
     assert "cannot listen" in refused(capsys, tmp_path, "--port", "70000")

@@ -13,7 +13,7 @@ import onsight
 from onsight.cli import main
 from onsight.errors import ConfigError, Interrupted, OutputError, UserError
 from onsight.report.console import SilentReporter
-from onsight.sweeper import runs
+from onsight.sweeper import child, runs
 from onsight.sweeper.plan import PlannedRun, claim_sweep
 from onsight.sweeper.sweep import sweep
 
@@ -92,6 +92,28 @@ def test_a_resumed_sweep_keeps_what_finished_and_its_settings(shared_bars, tmp_p
         quiet_sweep(shared_bars, tries, shared_bars / "s")
 
 
+def test_a_resumed_sweep_names_what_was_altered(shared_bars, tmp_path, asked):
+    tries, out = ["seed=1,2"], tmp_path / "s"
+    quiet_sweep(shared_bars, tries, out, epochs=1)
+    results = json.loads((out / "1-seed=1" / "results.json").read_text())
+    for name, text, message in (
+        ("1-seed=1/results.json", json.dumps(results | {"accuracy": "high"}), "damaged: accuracy"),
+        ("1-seed=1/metrics.jsonl", '{"epoch": "first"}', "metrics.jsonl is damaged: 0.epoch: "),
+        ("1-seed=1/results.json", '{"report": "x"}', "1-seed=1 has no results; remove it"),
+    ):
+        kept = (out / name).read_text()
+        (out / name).write_text(text)
+        with pytest.raises(OutputError, match=message):
+            quiet_sweep(shared_bars, tries, out, epochs=1, resume=True)
+        (out / name).write_text(kept)
+    (out / "1-seed=1" / "results.json").write_text("[1]")
+    assert not PlannedRun(out / "1-seed=1", {}, {}).is_finished
+    for text in ("[1]", "[" * 100_000):
+        (out / "sweep.json").write_text(text)
+        with pytest.raises(OutputError, match="is not the folder of a sweep"):
+            quiet_sweep(shared_bars, tries, out, epochs=1, resume=True)
+
+
 def test_a_run_that_had_begun_resumes_with_its_own_config(tmp_path, asked):
     run = PlannedRun(tmp_path / "1-x", {}, {"model": "mine:Net", "epochs": 3})
     run.path.mkdir()
@@ -165,6 +187,18 @@ def test_the_command_without_out_to_resume(capsys):
         main(["sweep", "demo", "--try", "seed=1,2", "--resume"])
     assert stop.value.code == 2
     assert "--resume needs --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_run_of_a_sweep_prints_lines_only_if_asked(trained, capsys, monkeypatch, verbose):
+    def train(data, reporter, **request):
+        reporter.say("a line")
+        reporter.warn("a warning")
+        return trained
+
+    monkeypatch.setattr("onsight.training.run.train", train)
+    child._train({"data": "demo", "out": "s/1", "resume": False, "fields": {}, "verbose": verbose})
+    assert capsys.readouterr().err == "a line\n" * verbose + "note: a warning\n"
 
 
 def test_run_locally_says_which_run_it_is_at(tmp_path, asked):

@@ -61,7 +61,7 @@ def test_plan_and_trials_take_a_tenth_of_the_budget(bars, tmp_path, monkeypatch)
     clock, net = make_slow(monkeypatch, 0.2, 0.05)
     told = []
     monkeypatch.setattr(Reporter, "say", lambda self, text: told.append((clock.now, text)))
-    run_slow(bars, tmp_path, clock, net, 60, Reporter())
+    run_slow(bars, tmp_path, clock, net, 60, Reporter(verbose=True))
     begun = next(now for now, text in told if text.startswith("budget: 60 s"))
     assert 0 < begun <= 6
     plan = json.loads((tmp_path / "run" / "plan.json").read_text())

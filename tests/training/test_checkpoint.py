@@ -1,5 +1,6 @@
 """A checkpoint that cannot be gone on from."""
 
+import math
 import shutil
 
 import pytest
@@ -32,6 +33,11 @@ def change(facts, tensors):
     return {
         "no progress": (tensors, {**facts, "progress": None}),
         "progress of words": (tensors, {**facts, "progress": progress | {"epoch": "two"}}),
+        "epoch before the first": (tensors, {**facts, "progress": progress | {"epoch": -5}}),
+        "epoch after the last": (tensors, {**facts, "progress": progress | {"epoch": 10**9}}),
+        "step after the last": (tensors, {**facts, "progress": progress | {"step": 10**9}}),
+        "no number": (tensors, {**facts, "progress": progress | {"epoch_loss": math.nan}}),
+        "too large a number": (tensors, {**facts, "progress": progress | {"images": 10**400}}),
         "progress unknown": (tensors, {**facts, "progress": progress | {"mood": 1}}),
         "no optimizer": (tensors, {key: facts[key] for key in facts if key != "optimizer"}),
         "no groups": (tensors, {**facts, "optimizer": optimizer | {"groups": []}}),

@@ -49,7 +49,9 @@ def test_copies_are_counted_and_the_command_is_named(data):
     shutil.copy(data / "a/0.png", data / "a/same.png")
     image(1, 30).save(data / "b/near.png")
     said = hint(data)
-    assert said.startswith("1 identical copy and 1 near-duplicate: `onsight check pets` shows them")
+    assert said.startswith(
+        "1 identical copy and 1 near-duplicate pair: `onsight check pets` shows them"
+    )
     assert "keeps near-duplicates on one side" in said
 
 

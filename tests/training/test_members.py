@@ -16,6 +16,7 @@ from onsight.models.file import load_model_file
 from onsight.ranks import world
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
+from onsight.text import percent
 from onsight.training import blend_members, layout, members
 from onsight.training.decisions import is_complete, read_decisions
 from onsight.tune.candidates import Candidate
@@ -139,6 +140,17 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     assert_same_tensors(tensors_of(whole.path), tensors_of(resumed.path))
     is_first_finished = looks > 20
     assert len(fitted) == (1 if is_first_finished else 2)
+
+
+def test_each_network_is_a_line_with_its_accuracy(bars, tmp_path, capsys, equal_weights):
+    run = train(bars, tmp_path / "run", reporter=Reporter())
+    lines = capsys.readouterr().err.splitlines()
+    for row in run.results["members"]:
+        start = f"{row['name']}: {percent(row['accuracy'])} of {row['images']} validation images ("
+        (line,) = (line for line in lines if line.startswith(start))
+        assert "from scratch" in line
+    assert "model: small and sprint (chosen by the number and size of the images and " in lines[2]
+    assert sum(line.startswith("model: a blend of 50.0% small and ") for line in lines) == 1
 
 
 def test_a_stopped_run_leaves_the_best_model_so_far(bars, tmp_path, monkeypatch, capsys):

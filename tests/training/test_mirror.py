@@ -70,6 +70,18 @@ def test_there_may_be_nothing(url, tmp_path):
     assert not (tmp_path / "again").exists()
 
 
+def test_a_server_cannot_name_a_file_outside_the_run_folder(run, tmp_path, monkeypatch):
+    url, filesystem = "memory://kept/run", fsspec.filesystem("memory")
+    Mirror(url, run).copy(run.last_checkpoint)
+    filesystem.pipe_file("/kept/evil", b"theirs")
+    names = ["/kept/run/config.toml", "/kept/run/../evil"]
+    monkeypatch.setattr(filesystem, "find", lambda root: names)
+    with pytest.raises(OutputError, match=r"\.\./evil, which would be written outside"):
+        restore_checkpoints(url, tmp_path / "again")
+    assert not (tmp_path / "evil").exists()
+    filesystem.store.clear()
+
+
 def test_a_copy_that_breaks_off_leaves_the_former_one(url, run, tmp_path, monkeypatch):
     mirror = Mirror(url, run)
     mirror.copy(run.last_checkpoint)

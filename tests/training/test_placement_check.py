@@ -25,7 +25,8 @@ ALL_KINDS = ["parameter", "loss weight", "optimizer state", "copy of the model",
 
 @pytest.fixture
 def reporter():
-    return Reporter(Console(record=True, file=sys.stderr, soft_wrap=True, width=400))
+    console = Console(record=True, file=sys.stderr, soft_wrap=True, width=400)
+    return Reporter(console, verbose=True)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from onsight.errors import (
     OutputError,
 )
 from onsight.ranks import world
-from onsight.report.console import Reporter, SilentReporter
+from onsight.report.console import Bar, Reporter, SilentReporter
 from onsight.step.step import Step
 from onsight.tensorfile import read_tensors
 from onsight.training.run_folder import claim_folder
@@ -63,6 +63,28 @@ def test_results_and_advice_name_the_data_as_the_user_did(bars, monkeypatch, cap
     run = onsight.train(bars.name, out="run", **FAST | {"epochs": 1, "reporter": Reporter()})
     assert run.results["data"] == bars.name
     assert f"`onsight check {bars.name}`" in capsys.readouterr().err
+
+
+def test_the_share_of_waiting_is_one_from_the_first_step_on(bars, tmp_path, monkeypatch):
+    shares = []
+
+    def collect(bar, count, facts=dict):
+        shares.append(facts().get("waiting for data", 0.0))
+
+    monkeypatch.setattr(Bar, "advance", collect)
+    onsight.train(bars, out=tmp_path / "run", **FAST | {"epochs": 1})
+    assert any(shares)
+    assert all(0 <= share <= 1 for share in shares)
+
+
+def test_a_resumed_run_does_not_call_its_own_choices_the_users(bars, tmp_path, capsys):
+    fields = {"epochs": 1, "batch_size": 16, "threads": 1, "verbose": True}
+    onsight.train(bars, out=tmp_path / "run", **fields)
+    first = capsys.readouterr().err
+    assert "epochs: 1 (set by you)" in first
+    assert "accumulate: 1 (set by you)" not in first
+    onsight.train(bars, out=tmp_path / "run", resume=True, verbose=True)
+    assert "set by you" not in capsys.readouterr().err
 
 
 def test_a_run_leaves_all_its_files(trained):

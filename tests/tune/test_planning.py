@@ -198,7 +198,10 @@ def test_what_the_user_sets_is_not_measured(bars, tmp_path, timed, monkeypatch):
     plan = choose(bars, tmp_path, **asked)[1]
     assert counts == {}
     assert {plan.choices()[name].reason for name in asked} == {"set by you"}
+    plan = choose(bars, tmp_path, precision="bf16", accumulate=2)[1]
+    assert plan.accumulate.reason == "set by you"
     plan = choose(bars, tmp_path, precision="bf16")[1]
+    assert plan.accumulate.reason == "a whole batch fits in memory"
     assert {row["precision"] for row in plan.measured.value} == {"bf16"}
 
 
@@ -345,7 +348,9 @@ def test_a_measured_run_can_be_repeated_to_the_bit(bars, tmp_path, monkeypatch, 
     saved = tomllib.loads((first.path / "config.toml").read_text())
     assert saved["plan"] == "default"
     assert saved["threads"] > 0
-    again = {"config_file": first.path / "config.toml"} if not kept else fields
+    again = fields
+    if not kept:
+        again = {"config_file": first.path / "config.toml", "cache_folder": fields["cache_folder"]}
     second = train(bars, out=tmp_path / "b", reporter=SilentReporter(), **again)
     one, other = (
         read_tensors(run.path / "checkpoints" / "best.safetensors")[0] for run in (first, second)

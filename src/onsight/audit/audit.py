@@ -135,7 +135,7 @@ def _count_descriptions(findings: list[AuditFinding]) -> str:
 
 
 def _format_finding(finding: AuditFinding) -> str:
-    if finding.kind == "classes":
+    if finding.kind == "classes" and len(finding.items) > 1:  # the description names both
         return finding.description
     paths = " = ".join(item.path for item in finding.items)
     return f"{paths}: {finding.description}"

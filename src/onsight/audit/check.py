@@ -1,6 +1,5 @@
 """`onsight.check`: find what is wrong with a dataset before training."""
 
-import csv
 import time
 from pathlib import Path
 
@@ -37,6 +36,7 @@ from onsight.installation import explain_missing, is_installed
 from onsight.models.timm_nets import OFFLINE_MODEL
 from onsight.report.console import Reporter
 from onsight.text import percent
+from onsight.untrusted import read_csv
 
 _MIN_IMAGES = 20  # with fewer images, labels are not checked
 
@@ -112,16 +112,12 @@ def check(
 
 def read_ignored_ids(path: Path) -> set[str]:
     """Read the ids in a CSV file, such as rows copied from check.csv. Raises DataError."""
-    try:
-        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            rows = csv.DictReader(file)
-            if "id" not in (rows.fieldnames or ()):
-                raise DataError(f"{path} has no column id: copy rows of check.csv into it")
-            return {row["id"] for row in rows if row["id"]}
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except csv.Error as error:
-        raise DataError(f"{path} is not a CSV file: {error}") from error
+    rows = read_csv(path, "surrogateescape")
+    _, header = next(rows, (0, []))
+    if "id" not in header:
+        raise DataError(f"{path} has no column id: copy rows of check.csv into it")
+    column = header.index("id")
+    return {cells[column] for _, cells in rows if len(cells) > column} - {""}
 
 
 def _collect(

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.markup import escape
 
 from onsight.audit.audit import PAGE, TABLE, Audit, check_not_foreign
@@ -13,8 +12,14 @@ from onsight.audit.check import check
 from onsight.audit.finding import GROUPS
 from onsight.data.index import SPLIT_NAMES, UNSPLIT
 from onsight.errors import ConfigError, OutputError, did_you_mean
-from onsight.files import check_output, refuse_inside_data, user_path, write_csv
-from onsight.report.console import Reporter
+from onsight.files import (
+    check_output,
+    csv_text,
+    refuse_inside_data,
+    user_path,
+    write_atomically,
+)
+from onsight.report.console import Reporter, TextConsole
 from onsight.text import joined
 
 
@@ -86,15 +91,17 @@ def write_clean_manifest(audit: Audit, path: Path) -> str:
     is_dropped = np.zeros(len(index), bool)
     for indices in dropped.values():
         is_dropped[list(indices)] = True
-    rows = (
+    rows = [
         (
             str(folder / index.locators[row]),
             index.classes[index.labels[row]],
             "" if index.splits[row] == UNSPLIT else SPLIT_NAMES[index.splits[row]],
         )
         for row in np.flatnonzero(~is_dropped).tolist()
-    )
-    write_csv(path, ("path", "label", "split"), rows)
+    ]
+    # Exact labels, also those that a spreadsheet would take for a formula: programs read this.
+    text = csv_text([("path", "label", "split"), *rows])
+    write_atomically(path, text.encode("utf-8", "surrogateescape"))
     excluded = [f"{len(audit.of('unusable')):,} unusable"]
     excluded += [f"{len(indices):,} {reason}" for reason, indices in dropped.items()]
     return f"{path}: {int((~is_dropped).sum()):,} images; excluded: {joined(excluded)}"
@@ -143,7 +150,7 @@ def _print_result(audit: Audit, page: Path, failed: list[str], as_json: bool) ->
     if as_json:
         print(json.dumps({**audit.facts(), "failed": failed, "page": str(page)}))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = TextConsole(soft_wrap=True)
     for line in audit.lines():
         console.print(escape(line))
     console.print(escape(f"table: {page.with_name(TABLE)}"))

@@ -24,6 +24,7 @@ class TrainingJob:
     resume: bool
     spent_seconds: float  # seconds of the time budget used before the job was sent
     fields: dict[str, Any] = field(default_factory=dict)
+    is_verbose: bool = False
 
     def check_visible(self, machine: str) -> None:
         """Raise DataError or OutputError if a path does not exist on this machine."""

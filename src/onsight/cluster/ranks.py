@@ -112,7 +112,7 @@ def _train(job: TrainingJob, state: Any, cpus: int) -> None:
             job.data,
             out=job.out,
             resume=shared["resume"],
-            reporter=_make_reporter(state),
+            reporter=_make_reporter(state, job.is_verbose),
             spent=lambda: job.spent_seconds + time.monotonic() - started,
             **fields,
         )
@@ -202,12 +202,11 @@ def _forwarding_stop(state: Any) -> Iterator[None]:
         thread.join()
 
 
-def _make_reporter(state: Any) -> Any:
-    from rich.console import Console
+def _make_reporter(state: Any, is_verbose: bool) -> Any:
+    from onsight.report.console import Reporter, TextConsole
 
-    from onsight.report.console import Reporter
-
-    return Reporter(Console(file=_StateLines(state), highlight=False, soft_wrap=True))
+    console = TextConsole(file=_StateLines(state), soft_wrap=True)
+    return Reporter(console, verbose=is_verbose)
 
 
 class _StateLines(io.StringIO):

@@ -36,6 +36,7 @@ def train_on_cluster(
     resume: bool = False,
     recipe: str | None = None,
     config_file: Path | None = None,
+    verbose: bool = False,
     spent_seconds: float = 0.0,
     **fields: Any,
 ) -> Run:
@@ -48,6 +49,7 @@ def train_on_cluster(
         resume: Whether to continue the run in `out`.
         recipe: The name of a recipe to train with.
         config_file: A config file to train with.
+        verbose: Whether to print every choice and epoch.
         spent_seconds: The part of the budget that is already used.
         **fields: Config fields.
 
@@ -59,7 +61,7 @@ def train_on_cluster(
     config = make_config(*config_layers(recipe, config_file, fields))
     path = _make_absolute(out or choose_run_folder(data))
     arguments = _make_arguments_absolute(recipe, config_file, fields)
-    job = TrainingJob(*_locate(data), str(path), resume, 0.0, arguments)
+    job = TrainingJob(*_locate(data), str(path), resume, 0.0, arguments, verbose)
     refuse_inside_data(path, data, "../runs/first")
     with ray_cluster(cluster, "ray.train") as ray:
         nodes = list_live_nodes(ray)

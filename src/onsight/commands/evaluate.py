@@ -1,5 +1,6 @@
 """The command `onsight eval`."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -65,4 +66,7 @@ def evaluate(
     if results["seen"]:
         images = plural(results["seen"], "image")
         reporter.say(f"{images} excluded: the model was trained or selected with them")
-    print_results(results, json_)
+    if json_:
+        print(json.dumps(results))
+    else:
+        print_results(results)

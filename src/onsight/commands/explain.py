@@ -9,11 +9,11 @@ from cyclopts import Group, Parameter
 from onsight.commands.options import RUN, ConfigFile, Json, Recipe, given_fields
 from onsight.config import Config
 
-_COMPARE = Group("Comparing devices", sort_key=1)
+_COMPARE = Group("Comparing devices", sort_key=1, default_parameter=Parameter(show=True))
 
 
 def explain(
-    subject: str,
+    subject: Annotated[str, Parameter(show=True)],
     /,
     *,
     compare: Annotated[

@@ -32,8 +32,8 @@ def export(
         str | None,
         Parameter(
             help="Labelled images to verify the export on, in any form that `onsight train` "
-            "accepts; those that the model was trained on are excluded. Default: those that the "
-            "run held out."
+            "accepts; those that the model was trained on are excluded, unless there are no "
+            "others. Default: the images of the run."
         ),
     ] = None,
     int8: Annotated[
@@ -62,8 +62,9 @@ def export(
 
     The exported model takes images as bytes, uint8 (B, H, W, C), in the size that it was trained
     on, and returns probabilities: resizing, normalization and temperature are included. It is
-    written only if its probabilities are within 0.001 of torch's on every held-out image. The
-    agreement, accuracy, speed and sizes are printed, and stored next to it as FILE.proof.json.
+    written only if its probabilities are within 0.001 of torch's on every held-out image, or on
+    the training images where none were held out. The agreement, accuracy, speed and sizes are
+    printed, and stored next to it as FILE.proof.json; README.md shows how to use it.
 
     Parameters
     ----------

@@ -1,6 +1,5 @@
 """Options and output that several commands share."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ from onsight.config import Config
 if TYPE_CHECKING:
     from onsight.evaluation.results import Results
 
-RUN = Group("Run", sort_key=0)
+RUN = Group("Run", sort_key=0, default_parameter=Parameter(show=True))
 OUTPUT = Group("Output", sort_key=1)
 READING = Group("Reading DATA", sort_key=2)
 MODEL = Group("Model", sort_key=3)
@@ -123,19 +122,18 @@ def given_fields(config: Config | None) -> dict[str, Any]:
     return config.model_dump(include=config.model_fields_set) if config else {}
 
 
-def print_results(results: "Results", as_json: bool, **files: Path) -> None:
-    """Print results, and the files that were written, for people or as one JSON object."""
-    from rich.markup import escape
+Verbose = Annotated[
+    bool,
+    Parameter(
+        negative="",
+        show_default=False,
+        help="Print every choice, every epoch and the result of every class.",
+    ),
+]
 
+
+def print_results(results: "Results", *, is_brief: bool = False) -> None:
+    """Print results for people."""
     from onsight.report import console
 
-    if as_json:
-        paths = {name: str(path) for name, path in files.items()}
-        if "model" in paths:  # the path of the file replaces the name of the network
-            paths = {"architecture": results["model"], **paths}
-        print(json.dumps({**results, **paths}))
-        return
-    stdout = console.ResultConsole()
-    console.print_results(results, stdout)
-    for name, path in files.items():
-        stdout.print(escape(f"{name}: {path}"))
+    console.print_results(results, console.ResultConsole(), is_brief=is_brief)

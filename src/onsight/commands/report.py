@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from onsight.commands.options import Json
+from onsight.text import printable
 
 
 def report(run: Path, /) -> None:
@@ -46,7 +47,7 @@ def compare(
     if json_:
         print(json.dumps({**comparison.facts(), "page": str(page)}))
     else:
-        print(f"{comparison}\npage: {page}")
+        print(printable(f"{comparison}\npage: {page}"))
 
 
 def card(

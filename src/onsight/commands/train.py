@@ -1,6 +1,7 @@
 """The commands that train: `onsight train`, `sweep` and `verify-resume`."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,10 +16,11 @@ from onsight.commands.options import (
     ConfigFile,
     Json,
     Recipe,
+    Verbose,
     given_fields,
     print_results,
 )
-from onsight.config import Config
+from onsight.config import MACHINE, Config
 from onsight.config_files import read_about
 from onsight.errors import ConfigError, MissingDataset
 
@@ -26,10 +28,11 @@ _DATA_OR_RECIPE = f"{DATA} Optional with --recipe, which supplies a dataset."
 
 Settings = Annotated[Config | None, Parameter(name="*")]
 RunJson = Annotated[Json, Parameter(group=RUN)]
+RunVerbose = Annotated[Verbose, Parameter(group=RUN)]
 
 
 def train(
-    data: Annotated[str | None, Parameter(help=_DATA_OR_RECIPE)] = None,
+    data: Annotated[str | None, Parameter(help=_DATA_OR_RECIPE, show=True)] = None,
     *,
     out: Annotated[
         Path | None, Parameter(group=RUN, help="Run folder to create. Default: runs/NAME.")
@@ -42,8 +45,9 @@ def train(
             group=RUN, negative="", show_default=False, help="Continue the stopped run in --out."
         ),
     ] = False,
-    cluster: Annotated[Cluster, Parameter(group=RUN)] = None,
+    cluster: Annotated[Cluster, Parameter(group=MACHINE)] = None,
     json_: RunJson = False,
+    verbose: RunVerbose = False,
     settings: Settings = None,
 ) -> None:
     """Train an image classifier and report its accuracy for every class."""
@@ -52,7 +56,7 @@ def train(
     from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads
-    options: dict[str, Any] = {"out": out, "resume": resume, "recipe": recipe}
+    options: dict[str, Any] = {"out": out, "resume": resume, "recipe": recipe, "verbose": verbose}
     options |= {"config_file": config, **given_fields(settings)}
     try:
         if cluster:
@@ -75,11 +79,22 @@ def train(
         ) from error
     if run.rank > 0:  # under torchrun or srun, the first rank prints for all
         return
-    print_results(run.results, json_, run=run.path, model=run.model, report=run.report)
+    if json_:
+        # The path of the model file replaces the name of the network.
+        paths = {"run": str(run.path), "model": str(run.model), "report": str(run.report)}
+        print(json.dumps({**run.results, "architecture": run.results["model"], **paths}))
+        return
+    print_results(run.results, is_brief=not verbose)
+    print(f"report: {run.report}")
+    path, network = str(run.path), str(run.results["model"])
+    words = [path, "--module", network] if ":" in network else [path]
+    print("next: onsight predict", shlex.join(words), "IMAGES")
+    print("      onsight serve", shlex.join(words))
+    print("      onsight export", shlex.join(words))
 
 
 def sweep(
-    data: Annotated[str, Parameter(help=DATA)],
+    data: Annotated[str, Parameter(help=DATA, show=True)],
     *,
     try_: Annotated[
         tuple[str, ...],
@@ -111,6 +126,7 @@ def sweep(
     recipe: Recipe = None,
     config: ConfigFile = None,
     json_: RunJson = False,
+    verbose: RunVerbose = False,
     settings: Settings = None,
 ) -> None:
     """Train every combination of some settings and compare the results.
@@ -136,6 +152,7 @@ def sweep(
         cluster=cluster,
         recipe=recipe,
         config_file=config,
+        verbose=verbose,
         **given_fields(settings),
     )
     if json_:
@@ -148,7 +165,7 @@ def sweep(
 
 
 def verify_resume(
-    data: Annotated[str, Parameter(help=DATA)],
+    data: Annotated[str, Parameter(help=DATA, show=True)],
     *,
     kills: Annotated[
         int,

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from onsight.errors import ConfigError, DiskError, OutputError
+from onsight.errors import ConfigError, DataError, DiskError, OutputError
 from onsight.files import disk_errors, user_path, write_json
+from onsight.untrusted import read_json
 
 NO_CACHE = "none"
 
@@ -48,8 +49,8 @@ def read_cached_json(path: Path, parse: Callable[[Any], T | None]) -> T | None:
     the written one.
     """
     try:
-        return parse(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, LookupError, TypeError, OverflowError):
+        return parse(read_json(path, "surrogateescape"))
+    except (DataError, ValueError, LookupError, TypeError, OverflowError):
         return None
 
 

@@ -5,7 +5,7 @@ n images, K classes, H height, W width, C channels.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -276,17 +276,16 @@ def open_dataset(
 
 
 def summarise_splits(dataset: Dataset) -> str:
-    """Describe the numbers of images in each split, and of used images."""
+    """Describe how images are split or cross-validated, and how many are used."""
     parts = [
         f"{int((dataset.splits == split).sum()):,} {SPLIT_NAMES[split]}"
         for split in (TRAIN, VALIDATION, TEST)
     ]
     if dataset.folds.value > 1:
-        parts[2] = f"{dataset.folds.value}-fold cross-validation"
+        parts = [f"{dataset.folds.value}-fold cross-validation"]
     if not dataset.problems:
         return f"{', '.join(parts)}; all {dataset.used:,} used"
-    problems = plural(len(dataset.problems), "problem")
-    return f"{', '.join(parts)}; {dataset.used:,} used, {problems}"
+    return f"{', '.join(parts)}; {dataset.used:,} used, {len(dataset.problems):,} not used"
 
 
 def count_reasons(problems: list[Problem], limit: int = 5) -> list[tuple[str, int]]:
@@ -385,22 +384,31 @@ def _count_conflicts(pack: Pack) -> int:
     return int(conflicts.sum())
 
 
-def _boxes_hint(problems: Sequence[Problem]) -> str:
+def _boxes_hint(paths: Iterable[str]) -> str:
     """Return advice if there are annotation files among the images, or an empty string."""
-    paths = (problem.path for problem in problems)
     annotations = next((path for path in paths if path.lower().endswith((".json", ".xml"))), None)
     if annotations is None:
         return ""
     return f" If {annotations} has boxes: --crop-boxes makes an image of each."
 
 
-def _refuse_unlearnable(dataset: Dataset, source: Source) -> None:
-    if len(dataset.classes) < 2:
+def refuse_one_class(classes: Sequence[str], paths: Iterable[str], source: Source) -> None:
+    """Raise DataError if all usable images are of one class.
+
+    Args:
+        classes: The classes of the images.
+        paths: The files that may not be images.
+        source: Where the images are.
+    """
+    if len(classes) == 1:
         raise DataError(
-            f"only one class ('{dataset.classes[0]}') has usable images in {source.root}; "
-            "a classifier needs at least two; use one folder per class."
-            f"{_boxes_hint(dataset.problems)}"
+            f"only one class ('{classes[0]}') has usable images in {source.root}; "
+            f"a classifier needs at least two; use one folder per class.{_boxes_hint(paths)}"
         )
+
+
+def _refuse_unlearnable(dataset: Dataset, source: Source) -> None:
+    refuse_one_class(dataset.classes, (problem.path for problem in dataset.problems), source)
     learned = int((dataset.counts(TRAIN) > 0).sum())
     if learned < 2:
         raise DataError(

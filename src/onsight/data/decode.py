@@ -8,27 +8,34 @@ H height, W width, C channels: 1 for grey, 3 for colour.
 import hashlib
 import io
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import simplejpeg
 from PIL import Image
 
+from onsight.data.decoding_memory import MEMORY
 from onsight.data.fit import ImageFormat, fit
 from onsight.data.index import DIGEST_BYTES
-from onsight.data.pixels import ORIENTATION, Colour, Pixels, decode_with_pillow
+from onsight.data.pixels import ORIENTATION, Colour, Pixels, decode_with_pillow, probe
 from onsight.data.refusals import recognise_foreign, refuse_bombs, refuse_pixels
 from onsight.data.tiff_process import decode_tiff
 from onsight.errors import ImageError
 
-VERSION = 4  # part of the cache keys: increase it when any decoded pixel may change
+VERSION = 5  # part of the cache keys: increase it when any decoded pixel may change
 
 _APP1, _START_OF_SCAN = 0xE1, 0xDA  # JPEG markers
+_SEQUENTIAL = (0xC0, 0xC1, 0xC9)  # markers of frames that are not progressive
+# Bytes per pixel at the peak of decoding and converting.
+_JPEG_BYTES, _COEFFICIENT_BYTES, _TIFF_BYTES = 8, 7, 36
+_METADATA = (b"Exif\0", b"http://ns.adobe.com/xap/")  # how these segments begin
 _MIN_SCALE = 1.5  # JPEGs are decoded at no less than this multiple of min_size, unless tight
 # TIFF and BigTIFF headers, and two with the wrong byte order, which Pillow also decodes.
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0")
 
 
+@MEMORY.held()
 def prepare_image(content: bytes | Pixels, target: ImageFormat) -> tuple[Pixels, Pixels]:
     """Decode an image and convert it to a format.
 
@@ -56,6 +63,7 @@ def prepare_image(content: bytes | Pixels, target: ImageFormat) -> tuple[Pixels,
     return pixels, fit(pixels, target)
 
 
+@MEMORY.held()
 def decode(
     data: bytes,
     background: Colour = (255, 255, 255),
@@ -91,8 +99,11 @@ def decode(
     if kind:
         raise ImageError(kind)
     if data.startswith(_TIFF):
+        height, width, _ = probe(data) or (0, 0, 0)
+        if height * width <= pixel_limit:  # others are refused
+            MEMORY.reserve(height * width * _TIFF_BYTES)
         return decode_tiff(data, background, pixel_limit)
-    return decode_with_pillow(data, background, pixel_limit)
+    return decode_with_pillow(data, background, pixel_limit, MEMORY.reserve)
 
 
 def pixel_digest(pixels: Pixels) -> bytes:
@@ -126,6 +137,10 @@ def _decode_plain_jpeg(
         return None
     scale = 1 if tight else _MIN_SCALE
     min_height, min_width = (math.ceil(side * scale) for side in min_size or (0, 0))
+    eighths = math.ceil(8 * max(min_height / height, min_width / width))  # of each side
+    decoded = (eighths / 8) ** 2 if 0 < eighths <= 4 else 1  # the share of the pixels
+    coefficients = _COEFFICIENT_BYTES if _keeps_coefficients(data) else 0
+    MEMORY.reserve(int(height * width * (coefficients + _JPEG_BYTES * decoded)))
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(
             data,
@@ -140,8 +155,8 @@ def _decode_plain_jpeg(
 
 
 def _orientation(data: bytes) -> int:
-    """Return the EXIF orientation of a JPEG, 1 if it has none."""
-    if not _has_exif(data):
+    """Return the orientation of a JPEG, from its EXIF or else its XMP data; 1 if it has none."""
+    if not _has_metadata(data):
         return 1
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
@@ -150,14 +165,31 @@ def _orientation(data: bytes) -> int:
         return 1
 
 
-def _has_exif(data: bytes) -> bool:
-    """Return whether a JPEG has an EXIF segment before its pixels."""
+def _has_metadata(data: bytes) -> bool:
+    """Return whether a JPEG has an EXIF or XMP segment before its pixels."""
+    segments = _segments(data)
+    return any(marker == _APP1 and data.startswith(_METADATA, start) for marker, start in segments)
+
+
+def _keeps_coefficients(data: bytes) -> bool:
+    """Return whether a JPEG stores its pixels in several scans: all are kept until the last."""
+    components = b""
+    for marker, start in _segments(data):
+        if marker in _SEQUENTIAL:
+            components = data[start + 5 : start + 6]
+        elif marker == _START_OF_SCAN:  # of a progressive JPEG, or of some components only
+            return not components or data[start : start + 1] < components
+    return True
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the marker of each segment of a JPEG up to its first scan, and where its data start."""
     offset = 2
-    while offset + 4 <= len(data) and data[offset] == 0xFF and data[offset + 1] != _START_OF_SCAN:
+    while offset + 4 <= len(data) and data[offset] == 0xFF:
         if data[offset + 1] == 0xFF:  # a fill byte
             offset += 1
             continue
-        if data[offset + 1] == _APP1 and data[offset + 4 : offset + 9] == b"Exif\0":
-            return True
+        yield data[offset + 1], offset + 4
+        if data[offset + 1] == _START_OF_SCAN:
+            return
         offset += 2 + int.from_bytes(data[offset + 2 : offset + 4])
-    return False

@@ -37,6 +37,7 @@ from onsight.data.sources.source import Source
 from onsight.errors import DataError
 from onsight.files import disk_errors, sync_folder, write_json
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
+from onsight.untrusted import read_json
 
 VERSION = 3
 
@@ -112,9 +113,9 @@ def is_packed(job: PackJob, cache_folder: Path | None) -> bool:
     if cache_folder is None:
         return False
     try:
-        facts = (_pack_folder(job, cache_folder) / "pack.json").read_text(encoding="utf-8")
-        return bool(json.loads(facts)["key"] == pack_key(job.source, job.target))
-    except (OSError, ValueError, LookupError, TypeError):
+        facts = read_json(_pack_folder(job, cache_folder) / "pack.json")
+        return bool(facts["key"] == pack_key(job.source, job.target))
+    except (DataError, LookupError, TypeError):
         return False
 
 
@@ -250,7 +251,7 @@ def _write_table(folder: Path, key: str, table: _Table, checksums: NDArray[np.in
 def _read(folder: Path, key: str, job: PackJob) -> Pack | None:
     """Read a pack; return None if it is missing or damaged or has another key."""
     try:
-        facts = json.loads((folder / "pack.json").read_text(encoding="utf-8"))
+        facts = read_json(folder / "pack.json")
         if facts["key"] != key:
             return None
         packed = replace(job.target, channels=facts["format"]["channels"])
@@ -260,7 +261,7 @@ def _read(folder: Path, key: str, job: PackJob) -> Pack | None:
             pixels = _map_pixels(file, len(columns["rows"]), packed)
         if not is_intact(pixels.reshape(-1), columns["pixel_checksums"], job.threads):
             return None
-    except (OSError, ValueError, LookupError, TypeError, DamagedFile):
+    except (DataError, OSError, ValueError, LookupError, TypeError, DamagedFile):
         return None
     return Pack(
         pixels=pixels,

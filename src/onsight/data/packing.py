@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.decode import pixel_digest, prepare_image
+from onsight.data.decoding_memory import MEMORY, NeedsMemory
 from onsight.data.fit import ImageFormat
 from onsight.data.index import Problem
 from onsight.data.pixels import Pixels
@@ -176,12 +177,15 @@ def _decode_rows(job: PackJob, rows: list[int]) -> list[tuple[int, PackedImage |
     return [(row, _decode_row(job, row)) for row in rows]
 
 
+@MEMORY.held()
 def _decode_row(job: PackJob, row: int) -> PackedImage | Problem:
     limit = job.time_limit
     if limit and limit.is_optional[row] and time.monotonic() > limit.deadline:
         return _skip(job, row)
     try:
         decoded, fitted = prepare_image(job.source.read(row), job.target)
+    except NeedsMemory as error:  # which images are used must not depend on the machine
+        raise DataError(f"{job.source.index.locators[row]}: {error}") from error
     except ImageError as error:
         return Problem(job.source.index.locators[row], "decode", str(error))
     return PackedImage(row, fitted, pixel_digest(decoded))

@@ -6,7 +6,7 @@ H height, W width, C channels: 1 for grey, 3 for colour.
 import io
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from onsight.data.refusals import refuse_empty_expanse, refuse_pixels
-from onsight.errors import ImageError
+from onsight.errors import ConfigError, ImageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +31,7 @@ ACCEPTED = (
     "several images as a list or an array with n in front"
 )
 
+_SIDEWAYS = (5, 6, 7, 8)  # orientations that exchange height and width
 _CHANNELS = (1, 3, 4)
 _GREY_MODES = {"1", "L", "LA", "La"}
 _DEEP_GREY_MODES = {"I", "I;16", "I;16B", "I;16L"}
@@ -41,19 +42,32 @@ _PNG_MODES = {"1", "L", "LA", "I;16", "P", "RGB", "RGBA"}
 _NATIVE = "L" if sys.byteorder == "little" else "B"
 _OPPOSITE = {"L": "B", "B": "L"}
 _DEEP_COLOUR_MODES = {f"{mode};16{order}" for mode in ("RGB", "RGBA") for order in "LBN"}
+_DEEP_BYTES = 30  # bytes per pixel at the peak of decoding them
 _BAND_ROWS = 256  # rows per band; a band bounds memory, as full values need six times the image's
 
 # The pixel limit below is lower than Pillow's and raises an error with a reason.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+warnings.filterwarnings("ignore", module=r"PIL\.TiffImagePlugin")  # about metadata
 
 
-def decode_with_pillow(data: bytes, background: Colour, pixel_limit: int) -> Pixels:
-    """Decode a file in one of FORMATS. Raises ImageError with the reason."""
+def decode_with_pillow(
+    data: bytes,
+    background: Colour,
+    pixel_limit: int,
+    reserve: Callable[[int], object] = lambda needed_bytes: None,
+) -> Pixels:
+    """Decode a file in one of FORMATS. Raises ImageError with the reason.
+
+    reserve: called with the bytes that decoding takes, before they are used.
+    """
     with _as_image_error(pixel_limit), _open(data) as image:
         refuse_empty_expanse(image.height, image.width, len(data))
-        if not _is_deep_colour(image):
-            return _to_pixels(image, background, pixel_limit)
         refuse_pixels(image.height, image.width, pixel_limit)
+        is_deep = _is_deep_colour(image)
+        bytes_per_pixel = _DEEP_BYTES if is_deep else _bytes_per_pixel(image)
+        reserve(image.height * image.width * bytes_per_pixel)
+        if not is_deep:
+            return _to_pixels(image, background, pixel_limit)
         with _open(data) as again:
             rounded = _read_deep_colour(image, again)
         return _to_pixels(rounded, background, pixel_limit)
@@ -109,7 +123,7 @@ def probe(data: bytes) -> tuple[int, int, int] | None:
         with _open(data) as image:
             height, width = image.size[1], image.size[0]
             # Pillow already reports the upright size of a TIFF.
-            if image.format != "TIFF" and image.getexif().get(ORIENTATION, 1) >= 5:
+            if image.format != "TIFF" and image.getexif().get(ORIENTATION) in _SIDEWAYS:
                 height, width = width, height
             return height, width, 1 if _is_grey(image) else 3
     except Exception:  # any damage; decoding reports the reason later
@@ -163,7 +177,7 @@ def _as_image_error(pixel_limit: int) -> Iterator[None]:
     """Turn whatever Pillow raises into an ImageError with one clear reason."""
     try:
         yield
-    except ImageError:
+    except (ImageError, ConfigError):
         raise
     except UnidentifiedImageError as error:
         raise ImageError(
@@ -254,6 +268,11 @@ def _flatten(image: Image.Image, background: Colour, grey: bool) -> Pixels:
 def _first_line(error: Exception) -> str:
     text = str(error).strip().splitlines()
     return text[0] if text else type(error).__name__
+
+
+def _bytes_per_pixel(image: Image.Image) -> int:
+    """Return the measured peak of memory while a file of 8 bits a channel is decoded."""
+    return 8 if image.mode in ("1", "L") and not image.has_transparency_data else 24
 
 
 def _is_deep_colour(image: Image.Image) -> bool:

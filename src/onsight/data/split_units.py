@@ -4,7 +4,6 @@ n images.
 """
 
 import hashlib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from onsight.data.duplicates.near import (
 )
 from onsight.data.index import DIGEST_BYTES, SPLIT_NAMES, UNSPLIT
 from onsight.data.pack import Pack
+from onsight.data.path_pattern import search_paths
 from onsight.data.sources.source import Source
 from onsight.data.split import assign_splits, assign_splits_by_time
 from onsight.errors import ConfigError, DataError
@@ -111,8 +111,7 @@ def _find_near_duplicates(
 def _find_groups(source: Source, pack: Pack, config: Config) -> list[str] | None:
     """Return the group of each image, empty for none, or None if there are no groups."""
     if config.group_by:
-        pattern = _compile(config.group_by)
-        groups = [_match(pattern, locator) for locator in pack.index.locators]
+        groups = search_paths("--group-by", config.group_by, pack.index.locators)
         if not any(groups):
             raise ConfigError(
                 f"--group-by {config.group_by} matches nothing in any path, such as "
@@ -122,19 +121,6 @@ def _find_groups(source: Source, pack: Pack, config: Config) -> list[str] | None
     if source.groups is None:
         return None
     return [source.groups[row] for row in pack.sources.tolist()]
-
-
-def _compile(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise ConfigError(f"--group-by {text} is not a regular expression: {error}") from error
-
-
-def _match(pattern: re.Pattern[str], path: str) -> str:
-    """Return the name of a path's group: the first group of the pattern, or the whole match."""
-    match = pattern.search(path)
-    return (match[1] if pattern.groups else match[0]) or "" if match else ""
 
 
 def _refuse_divided(groups: Iterable[str], pack: Pack) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from onsight.data.augmentation_ops import AREA, CROP_X, CROP_Y, RATIO, crop_windows
 from onsight.data.decode import decode, prepare_image
+from onsight.data.decoding_memory import MEMORY
 from onsight.data.fit import ImageFormat, background_colour, resize, to_channels
 from onsight.data.loader import Batch
 from onsight.data.pixels import Pixels
@@ -183,6 +184,7 @@ class _StartedBatch(NamedTuple):
         return self.batch
 
 
+@MEMORY.held()
 def crop_image(content: bytes | Pixels, window: CropWindow, target: ImageFormat) -> Pixels:
     """Return a window of an image at the target's size and channels. Raises ImageError.
 

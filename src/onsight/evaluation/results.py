@@ -5,7 +5,9 @@ are None if n is 0.
 """
 
 from collections.abc import Iterable
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict  # that of Python 3.11 is unknown to pydantic
 
 from onsight.data.index import Problem
 

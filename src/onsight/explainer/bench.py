@@ -1,6 +1,5 @@
 """Time a run's training step with other flags, or in another environment."""
 
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable
@@ -15,6 +14,7 @@ from onsight.config import Config
 from onsight.data.index import TRAIN
 from onsight.errors import ConfigError, NonFiniteLoss
 from onsight.explainer.step_record import StepRecord, record_step
+from onsight.files import write_json
 from onsight.text import joined
 from onsight.tune.training_data import TrainingData
 from onsight.tune.trial import Trial
@@ -250,7 +250,7 @@ class FreshRun:
         """Start the process and wait until it has opened the run. Raises Closed, TimeoutError."""
         request = Path(self._folder.name) / "request.json"
         fields = self.config.model_dump(mode="json", exclude_unset=True)
-        request.write_text(json.dumps({"data": self.data, "config": fields}), encoding="utf-8")
+        write_json(request, {"data": self.data, "config": fields})
         self._channel, child_end = Channel.pair()
         unset = self.without.names
         self._child = SupervisedChild(

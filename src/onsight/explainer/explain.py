@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from typing import Any
 
-from onsight.config import Config, make_config, refuse_code_from_files
+from onsight.config import PLACES, Config, make_config, refuse_code_from_files
 from onsight.config_files import config_layers
 from onsight.errors import ConfigError, UserError
 from onsight.files import check_output
@@ -72,8 +73,8 @@ def explain(
             raise UserError(str(error)) from error
     if script_args or simulate_gpu or write:
         raise ConfigError(f"this needs a training script, and {name} is not a Python file")
-    if seconds <= 0:
-        raise ConfigError("--seconds must be more than 0")
+    if not 0 < seconds <= TIMEOUT_MAX:
+        raise ConfigError(f"--seconds is {seconds:g}; it must be a number of seconds above 0")
     if plot_file:
         from onsight.explainer.show_devices import check_plot_name
 
@@ -137,6 +138,8 @@ def _read_subject(
         return subject, refuse_code_from_files(config, fields)
     from onsight.explainer.explain_run import data_of_run, find_config
 
-    config = make_config(*config_layers(recipe, config_file or find_config(run), fields))
+    if config_file is None:  # where the run wrote says nothing about where to write now
+        config_file, fields = find_config(run), {**dict.fromkeys(PLACES, ""), **fields}
+    config = make_config(*config_layers(recipe, config_file, fields))
     refuse_code_from_files(config, fields)
     return data_of_run(run), config

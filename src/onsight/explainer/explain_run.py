@@ -148,8 +148,9 @@ def open_run(data: str, config: Config, reporter: Reporter) -> Iterator[OpenRun]
 
 def plan_without_training(data: str, config: Config, job: Job) -> PlannedRun:
     """Go through the stages of a run up to its plan."""
+    source = find_data(data, config, job)
     report_device(job)
-    layout = choose_layout(find_data(data, config, job), config, job)
+    layout = choose_layout(source, config, job)
     return plan_run(place(open_data(layout, None, job), None, job), job)
 
 

@@ -16,7 +16,7 @@ import torch
 from onsight.data.cache import find_cache_folder
 from onsight.data.loader import Images, Loader
 from onsight.data.pixels import Pixels
-from onsight.errors import ConfigError, OutputError
+from onsight.errors import ConfigError, DataError, OutputError
 from onsight.export.format import Classify, find_format
 from onsight.export.proof import (
     ExportProof,
@@ -27,6 +27,7 @@ from onsight.export.proof import (
     open_proof_images,
     read_calibration_images,
 )
+from onsight.export.readme import readme_path, write_readme
 from onsight.export.whole import as_program
 from onsight.files import check_output, disk_errors, move_into_place, write_json
 from onsight.hardware.devices import package_versions
@@ -59,6 +60,7 @@ class Exported:
         size, model_size = self.facts["bytes"], self.facts["model_bytes"]
         yield f"size: {data_size(size)}, the model file {data_size(model_size)}"
         yield f"proof: {proof_path(self.path)}"
+        yield f"how to use it: {readme_path(self.path)}"
         yield f"exported: {self.path}"
 
 
@@ -78,7 +80,7 @@ def export(
 ) -> Exported:
     """Export a run folder or model file; no file gets its final name unless the proof holds.
 
-    on: images for the proof instead of those that the run held out; max_loss: percentage points
+    on: images for the proof instead of the run's; max_loss: percentage points
     of accuracy that int8 may cost, at the upper end of the paired 95% CI; member: the name of a
     network of a blend, to export it alone. Raises ExportMismatch
     if the file's outputs differ from the model's; UserError, DiskError.
@@ -99,6 +101,12 @@ def export(
     predictor = Predictor(TorchRunner(file, cpu, module))
     cache = find_cache_folder(cache_folder)
     held_out = open_proof_images(predictor, on, data_format, cache, reporter)
+    if int8 and len(held_out.ids) == 0:
+        raise DataError(
+            f"the model was trained on all {len(held_out.seen):,} labelled images of "
+            f"{on or file.provenance['data']}, so none are left to measure what --int8 costs. Give "
+            "others with --on DATA, or train with --folds 1, which holds some out"
+        )
     with _hidden_folder_beside(target) as folder:
         path = folder / target.name
         # The out-of-distribution scores would change in 8 bits.
@@ -134,6 +142,8 @@ def export(
             **proof.facts(),
         }
         write_json(path.with_name(proof_path(target).name), facts)
+        readme = path.with_name(readme_path(target).name)
+        write_readme(readme, target.name, to, model_facts(file, with_scores))
         _move_into_place(folder, target)
     return Exported(target, proof, facts)
 
@@ -180,7 +190,7 @@ def _check_targets(target: Path, model: Path, on: str | None, is_named: bool) ->
     replaced only if an export wrote it.
     """
     proof_file = proof_path(target)
-    for path in (target, proof_file):
+    for path in (target, proof_file, readme_path(target)):
         check_output("--out", path, model=list_model_files(model), proof_on=on)
     proof = read_json(proof_file)
     if isinstance(proof, dict) and proof.get("file") == target.name:
@@ -224,15 +234,15 @@ def _prove(
         return predictor.runner.run(images).probabilities
 
     images, cpu = Images.of(held_out.pack), torch.device("cpu")
-    batch = min(predictor.runner.batch_size, len(held_out.ids))
-    loader = Loader(images, held_out.ids, batch, cpu)
-    with reporter.bar("prove", len(held_out.ids)) as bar:
+    ids = held_out.ids if len(held_out.ids) else held_out.seen
+    batch = min(predictor.runner.batch_size, len(ids))
+    loader = Loader(images, ids, batch, cpu)
+    with reporter.bar("prove", len(ids)) as bar:
         proof = compare_outputs(in_torch, exported, loader.in_order(), bar.advance)
-    timed = images.gather(held_out.ids[:batch]).images.numpy()
-    sizes = sorted({1, batch})
-    return replace(
-        proof, speeds=tuple(compare_speed(in_torch, exported, timed[:size]) for size in sizes)
-    )
+    timed = images.gather(ids[:batch]).images.numpy()
+    speeds = (compare_speed(in_torch, exported, timed[:size]) for size in sorted({1, batch}))
+    right = proof.right if len(held_out.ids) else None
+    return replace(proof, right=right, speeds=tuple(speeds))
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""The proof of an export: the model and the exported file on the same held-out images.
+"""The proof of an export: the model and the exported file on the same images.
+
+They are held-out images, so that the accuracies can be compared too, or training images where the
+model was trained on all.
 
 B images, C channels, H height, W width.
 """
@@ -53,47 +56,45 @@ class ExportProof:
     images: int
     agree: int  # images with the same label
     largest_difference: float  # the largest difference of any probability
-    right: PairedCounts  # images that both, only torch, only the file, and neither got right
+    # Images that both, only torch, only the file, and neither got right; None if not held out.
+    right: PairedCounts | None
     speeds: tuple[Speed, ...] = ()
 
-    @property
-    def loss(self) -> tuple[float, float, float]:
-        """The accuracy lost by the export, and the ends of its paired 95% interval."""
-        return (self.right.difference, *difference_interval(self.right))
-
     def facts(self) -> dict[str, Any]:
-        """Return plain values for the proof file."""
+        """Return plain values for the proof file; None for accuracies that are unknown."""
         counts = self.right
-        loss, low, high = self.loss
+        loss, low, high = _loss(counts) if counts else (None, None, None)
         return {
             "images": self.images,
             "agree": self.agree,
             "largest_difference": self.largest_difference,
-            "accuracy": (counts.both_right + counts.only_second) / counts.n,
-            "accuracy_in_torch": (counts.both_right + counts.only_first) / counts.n,
+            "accuracy": counts and (counts.both_right + counts.only_second) / counts.n,
+            "accuracy_in_torch": counts and (counts.both_right + counts.only_first) / counts.n,
             "accuracy_lost": loss,
             "accuracy_lost_low": low,
             "accuracy_lost_high": high,
-            "right": counts._asdict(),
+            "right": counts and counts._asdict(),
             "speeds": [speed._asdict() for speed in self.speeds],
         }
 
     def lines(self, threads: int) -> Iterator[str]:
         """Yield the lines that summarise the proof for the user."""
-        n = self.images
+        n, counts, facts = self.images, self.right, self.facts()
         yield (
-            f"labels: {self.agree:,} of {n:,} held-out images have the same label as in torch "
-            f"({percent(self.agree / n)}); probabilities differ by {self.largest_difference:.1e} "
-            "at most"
+            f"labels: {self.agree:,} of {n:,} {'held-out' if counts else 'training'} images have "
+            f"the same label as in torch ({percent(self.agree / n)}); probabilities differ by "
+            f"{self.largest_difference:.1e} at most"
         )
-        counts, facts = self.right, self.facts()
-        loss, low, high = (100 * value for value in self.loss)
-        yield (
-            f"accuracy: {percent(facts['accuracy'])}, in torch "
-            f"{percent(facts['accuracy_in_torch'])}: {loss:.2f} points lost (95% CI "
-            f"{low:.2f} to {high:.2f}, n = {n:,}; {counts.only_first:,} correct only in torch, "
-            f"{counts.only_second:,} only in the exported file)"
-        )
+        if counts:
+            loss, low, high = (100 * value for value in _loss(counts))
+            yield (
+                f"accuracy: {percent(facts['accuracy'])}, in torch "
+                f"{percent(facts['accuracy_in_torch'])}: {loss:.2f} points lost (95% CI "
+                f"{low:.2f} to {high:.2f}, n = {n:,}; {counts.only_first:,} correct only in torch, "
+                f"{counts.only_second:,} only in the exported file)"
+            )
+        else:
+            yield "accuracy: not compared, as the model was trained on all of these images"
         for speed in self.speeds:
             batch = "1 image" if speed.batch == 1 else f"{speed.batch:,} images"
             yield (
@@ -110,9 +111,10 @@ def open_proof_images(
     cache: Path | None,
     reporter: Reporter,
 ) -> HeldOutImages:
-    """Open images that the model was not trained on, from `on` or else the run's DATA.
+    """Open images from `on` or else the run's DATA.
 
-    Raises DataError if there are none.
+    There are no `ids` if the model was trained on all labelled ones. Raises DataError if there are
+    no images.
     """
     try:
         if on is None:
@@ -120,15 +122,10 @@ def open_proof_images(
         else:
             source = find_source(on, ReadOptions(data_format), cache)
         held_out = open_held_out(predictor, source, cache, reporter)
-        if len(held_out.ids) == 0:
-            raise DataError(
-                f"the model was trained on all {len(held_out.seen):,} labelled images of "
-                f"{source.root}"
-            )
     except DataError as error:
         raise DataError(
-            f"there are no held-out images to prove the export on: {error}\n"
-            "Give labelled images that the model was not trained on: --on DATA"
+            f"there are no images to prove the export on: {error}\n"
+            "Give labelled images, if possible some that the model was not trained on: --on DATA"
         ) from error
     if on is None and len(held_out.seen) == 0:
         raise DataError(
@@ -192,7 +189,8 @@ def check_difference(proof: ExportProof, to: str) -> None:
 
 def check_loss(proof: ExportProof, max_loss: float) -> None:
     """Raise ExportMismatch unless the interval shows that at most max_loss points are lost."""
-    loss, low, high = (100 * value for value in proof.loss)
+    assert proof.right  # `export` requires held-out images
+    loss, low, high = (100 * value for value in _loss(proof.right))
     if not high <= max_loss:
         raise ExportMismatch(
             f"the export in int8 was rejected, and nothing was written: it costs {loss:.2f} points "
@@ -226,6 +224,11 @@ def compare_speed(first: Classify, second: Classify, images: Pixels) -> Speed:
         low=ratios[quarter],
         high=ratios[-1 - quarter],
     )
+
+
+def _loss(counts: PairedCounts) -> tuple[float, float, float]:
+    """Return the accuracy lost by the export, and the ends of its paired 95% interval."""
+    return (counts.difference, *difference_interval(counts))
 
 
 def _seconds(classify: Classify, images: Pixels) -> float:

@@ -5,15 +5,14 @@ The page needs no server: everything it loads is a script beside it, including o
 
 import base64
 import json
-import os
-import shutil
-import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from onsight.errors import ConfigError, OutputError
 from onsight.export.export import Exported, default_path, export
-from onsight.files import check_output, disk_errors, sync_folder
+from onsight.export.readme import write_readme
+from onsight.files import check_output, disk_errors, new_folder, write_atomically
 from onsight.inference.onnx_runner import load_onnx
 
 _PAGE = Path(__file__).parent / "web"
@@ -59,17 +58,8 @@ def write_web_folder(network: Path, folder: Path, start: Path | None = None) -> 
     """
     runtime = find_runtime(start or Path.cwd())
     facts = load_onnx(network).metadata
-    with disk_errors(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        try:
-            _fill(temporary, runtime, facts, network)
-            temporary.chmod(0o755)
-            temporary.rename(folder)
-            sync_folder(folder.parent)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+    with disk_errors(folder), new_folder(folder) as temporary:
+        _fill(temporary, runtime, facts, network)
 
 
 def find_runtime(start: Path) -> Path:
@@ -82,14 +72,15 @@ def find_runtime(start: Path) -> Path:
     raise ConfigError(_INSTALL)
 
 
-def _fill(folder: Path, runtime: Path, facts: object, network: Path) -> None:
+def _fill(folder: Path, runtime: Path, facts: Mapping[str, Any], network: Path) -> None:
     for name in _PAGE_FILES:
-        _write(folder / name, (_PAGE / name).read_bytes())
-    _write(folder / "ort.js", (runtime / _SCRIPT).read_bytes())
+        write_atomically(folder / name, (_PAGE / name).read_bytes())
+    write_readme(folder / "README.md", network.name, "web", facts)
+    write_atomically(folder / "ort.js", (runtime / _SCRIPT).read_bytes())
     files = {"loader": _base64(runtime / _LOADER), "wasm": _base64(runtime / _WASM)}
-    _write(folder / "runtime.js", _assignment("onnxruntimeFiles", files))
+    write_atomically(folder / "runtime.js", _assignment("onnxruntimeFiles", files))
     model = {"facts": facts, "network": _base64(network)}
-    _write(folder / "model.js", _assignment("onsightModel", model))
+    write_atomically(folder / "model.js", _assignment("onsightModel", model))
 
 
 def _base64(path: Path) -> str:
@@ -99,10 +90,3 @@ def _base64(path: Path) -> str:
 def _assignment(name: str, value: object) -> bytes:
     """Return a script that sets a global variable: unlike data files, scripts load from a disk."""
     return f"window.{name} = {json.dumps(value)};\n".encode()
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

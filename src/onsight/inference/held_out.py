@@ -17,6 +17,7 @@ from onsight.errors import DataError
 from onsight.inference.predictor import Predictor
 from onsight.models.file import image_keys
 from onsight.report.console import Reporter
+from onsight.text import joined
 from onsight_explain.threads import usable_cores
 
 
@@ -93,8 +94,8 @@ def _with_model_classes(predictor: Predictor, pack: Pack) -> tuple[Pack, list[Pr
     ]
     if len(problems) == len(labels):
         raise DataError(
-            f"none of the classes ({', '.join(index.classes[:8])}) is one of the model's "
-            f"({', '.join(predictor.classes[:8])})"
+            f"none of the classes ({joined(index.classes)}) is one of the model's "
+            f"({joined(predictor.classes)})"
         )
     mapped = Index(index.locators, labels, index.splits, predictor.classes)
     return replace(pack, index=mapped), problems

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Union, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from onsight.data.decode import prepare_image
 from onsight.data.fit import ImageFormat
 from onsight.data.pixels import ACCEPTED, Pixels, decode_image, is_tensor, read_array
 from onsight.data.sources.read_file import read_regular_file
-from onsight.errors import ImageError
+from onsight.errors import DataError, ImageError
 from onsight_explain.threads import usable_cores
 
 if TYPE_CHECKING:
@@ -56,8 +56,33 @@ def file_input(path: str) -> Input:
     return Input(path, partial(read_regular_file, path))
 
 
+def walk(folder: str) -> Iterator[str]:
+    """Yield every file below a folder, sorted by name; hidden ones are skipped.
+
+    Links are followed, but each folder is visited once.
+    """
+    visited: set[str] = set()
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        real_path = os.path.realpath(parent)
+        if real_path in visited:  # a link that leads back
+            folders.clear()
+            continue
+        visited.add(real_path)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if not name.startswith("."):
+                yield os.path.join(parent, name)
+
+
+def no_inputs() -> DataError:
+    """Return the error for an empty list of inputs."""
+    return DataError("no input images found: name files, or folders that contain some")
+
+
 def is_single_image(images: ImageLike | Iterable[ImageLike]) -> bool:
-    """Return True for one image, False for a collection of images."""
+    """Return True for one image, False for a collection of images or a folder."""
+    if _is_folder(images):
+        return False
     if is_tensor(images):
         return images.ndim < 4
     if isinstance(images, np.ndarray):
@@ -65,9 +90,21 @@ def is_single_image(images: ImageLike | Iterable[ImageLike]) -> bool:
     return isinstance(images, (str, bytes, Input)) or not isinstance(images, Iterable)
 
 
-def as_images(images: ImageLike | Iterable[ImageLike]) -> Iterable[ImageLike]:
-    """Wrap a single image in a list; return a collection unchanged."""
-    return cast(Iterable[ImageLike], [images] if is_single_image(images) else images)
+def as_images(images: ImageLike | Iterable[ImageLike]) -> Iterator[ImageLike]:
+    """Yield a single image or those of a collection, and the files in place of a folder.
+
+    Raises DataError for a folder without files.
+    """
+    is_one = is_single_image(images) or _is_folder(images)
+    for image in cast(Iterable[ImageLike], [images] if is_one else images):
+        if not _is_folder(image):
+            yield image
+            continue
+        path = None
+        for path in walk(os.fspath(image)):
+            yield path
+        if path is None:
+            raise no_inputs()
 
 
 def image_name(image: ImageLike) -> str:
@@ -140,6 +177,10 @@ def _prepare_in_order(
             yield from pending.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _is_folder(image: object) -> TypeGuard[str | Path]:
+    return isinstance(image, (str, Path)) and os.path.isdir(image)
 
 
 def _prepare_chunk(

@@ -16,7 +16,7 @@ from onsight.data.cache import find_cache_folder
 from onsight.data.sources.archive import detect_archive, open_archive
 from onsight.data.sources.manifest import is_manifest, read_paths
 from onsight.errors import DataError, ImageError, did_you_mean
-from onsight.inference.images import Input, file_input
+from onsight.inference.images import Input, file_input, no_inputs, walk
 
 STDIN = "-"
 
@@ -53,29 +53,6 @@ def list_files(paths: Iterable[str]) -> list[str]:
     return files
 
 
-def walk(folder: str) -> Iterator[str]:
-    """Yield every file below a folder, sorted by name; hidden ones are skipped.
-
-    Links are followed, but each folder is visited once.
-    """
-    visited: set[str] = set()
-    for parent, folders, files in os.walk(folder, followlinks=True):
-        real_path = os.path.realpath(parent)
-        if real_path in visited:  # a link that leads back
-            folders.clear()
-            continue
-        visited.add(real_path)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            if not name.startswith("."):
-                yield os.path.join(parent, name)
-
-
-def no_inputs() -> DataError:
-    """Return the error for an empty list of inputs."""
-    return DataError("no input images found: name files, or folders that contain some")
-
-
 def matching_files(pattern: str) -> Iterator[str]:
     """Yield the files that match a pattern, folder by folder, sorted; hidden ones are skipped.
 
@@ -108,6 +85,8 @@ def read_path_list(file: BinaryIO) -> Iterator[str]:
 
 
 def _decode_path(path: bytes, separator: bytes) -> str:
+    if b"\0" in path:  # the whole list would have been separated by NUL
+        raise DataError(f"stdin is not a list of paths: there is a NUL after {path[:80]!r}")
     return os.fsdecode(path.removesuffix(b"\r") if separator == b"\n" else path)
 
 

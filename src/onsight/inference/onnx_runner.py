@@ -3,7 +3,6 @@
 Its metadata has the facts about the model as JSON, with a SHA-256 of all other bytes of the file.
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from onsight.inference.runner import Outputs, model_facts
 from onsight.installation import require
 from onsight.models.preprocessing import Preprocessing
 from onsight.models.unsuitable import exported_error
+from onsight.untrusted import parse_json
 from onsight_explain.threads import usable_cores
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ def _checked_bytes(path: Path) -> bytes:
 
 def _read_metadata(session: "InferenceSession") -> dict[str, Any]:
     """Read the facts of an Onsight export and compare them with its inputs and outputs."""
-    facts: dict[str, Any] = json.loads(session.get_modelmeta().custom_metadata_map[METADATA_KEY])
+    text = session.get_modelmeta().custom_metadata_map[METADATA_KEY]
+    facts: dict[str, Any] = parse_json(text, "surrogateescape")
     if facts["format"] != FORMAT:
         raise ValueError(f"its format is {facts['format']!r}, not {FORMAT!r}")
     if facts["version"] != VERSION:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onsight.errors import ConfigError, DataError, DiskError, OutputError
 from onsight.files import check_output, refuse_inside_data, refuse_replacing
-from onsight.inference.images import Input
-from onsight.inference.inputs import STDIN, find_inputs, no_inputs
+from onsight.inference.images import Input, no_inputs
+from onsight.inference.inputs import STDIN, find_inputs
 from onsight.inference.predictor import Batches, Prediction, Predictor, list_model_files, load
 from onsight.inference.resumable_file import (
     ResumableFile,
@@ -160,8 +160,8 @@ def predict_files(
     """
     reporter = Reporter()
     options.check(model, paths)
-    inputs = _skip_outputs(_require_inputs(find_inputs(paths)), options)
     predictor = load(model, device=device, module=module, member=member)
+    inputs = _skip_outputs(_require_inputs(find_inputs(paths)), options)
     columns = RowColumns(predictor.classes, options.top or 0, options.min_confidence is not None)
     job = describe_job(model, member, predictor.runner)
     with _resume_hint(options, reporter), ExitStack() as stack:

@@ -1,7 +1,7 @@
 """A trained model that predicts images, decoded and preprocessed exactly as in training."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.pixels import Pixels
-from onsight.errors import ImageError
+from onsight.errors import ConfigError, ImageError
 from onsight.inference.images import (
     ImageLike,
     Input,
@@ -53,10 +53,13 @@ class Prediction:
     predicted: str | None  # None if the image cannot be used, or its class was withheld
     probability: float | None  # probability of the most probable class
     problem: str | None  # why the image cannot be used
-    probabilities: NDArray[np.float32] | None  # (K,), in the order of the classes
+    # (K,), in the order of the classes
+    probabilities: NDArray[np.float32] | None = field(repr=False)
     out_of_distribution: bool | None = None  # None if the model has no detector
     score: float | None = None  # out-of-distribution score, to compare with the model's threshold
-    features: NDArray[np.float32] | None = None  # (D,), the input of the last layer, on request
+    # (D,), the input of the last layer, on request
+    features: NDArray[np.float32] | None = field(default=None, repr=False)
+    top: tuple[tuple[str, float], ...] = ()  # on request, the best classes and their probabilities
 
     @property
     def unsure(self) -> bool:
@@ -93,6 +96,31 @@ class Predictor:
         return self._torch_runner().classifier
 
     @overload
+    def __call__(self, images: ImageLike, top: int = 5) -> Prediction: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def __call__(self, images: Iterable[ImageLike], top: int = 5) -> list[Prediction]: ...
+
+    def __call__(
+        self, images: ImageLike | Iterable[ImageLike], top: int = 5
+    ) -> Prediction | list[Prediction]:
+        """Return the prediction for an image, or a list with one for each of several images.
+
+        Takes the same images as `predict`. A prediction has the class (`predicted`), its
+        `probability`, and the `top` classes with theirs; or, for an image that cannot be used,
+        the `problem`.
+        """
+        if top < 1:
+            raise ConfigError(f"top = {top} must be at least 1")
+        rows = [
+            row
+            if row.probabilities is None
+            else replace(row, top=tuple(top_classes(self.classes, row.probabilities, top)))
+            for row in self.predictions(images)
+        ]
+        return rows[0] if is_single_image(images) else rows
+
+    @overload
     def predict(self, images: ImageLike) -> str: ...  # type: ignore[overload-overlap]
 
     @overload
@@ -103,9 +131,10 @@ class Predictor:
 
         An image is a path, the bytes of a file, a Pillow image, or an array or tensor of shape
         (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels, uint8 or floats from 0 to 1.
-        Several images are any iterable of these, or an array (n, H, W, C).
+        Several images are a folder, any iterable of these, or an array (n, H, W, C).
 
-        Raises ImageError for an image that cannot be used; `predictions` reports it instead.
+        Raises ImageError for an image that cannot be used; calling the predictor reports it
+        instead. Raises DataError for a folder without files.
         """
         winners = self.predict_proba(images).argmax(axis=-1)
         if winners.ndim == 0:
@@ -243,6 +272,18 @@ def load(
 
     file = load_model_file(model, member)
     return Predictor(TorchRunner(file, choose_device(device).value, module))
+
+
+def top_classes(
+    classes: Sequence[str], probabilities: NDArray[np.float32], count: int
+) -> list[tuple[str, float]]:
+    """Return the most probable classes with their probabilities (K,), best first.
+
+    Ties are in the order of the classes.
+    """
+    best = np.argsort(-probabilities, kind="stable")[:count].tolist()
+    values = probabilities.tolist()
+    return [(classes[number], values[number]) for number in best]
 
 
 def list_model_files(model: Path) -> list[Path]:

@@ -13,7 +13,6 @@ Files with these names that Onsight did not write are never changed.
 """
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +22,8 @@ from os.path import exists  # unlike Path.exists, it accepts any name
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from onsight.errors import OutputError
-from onsight.files import disk_errors, move_into_place, write_json
+from onsight.errors import DataError, OutputError
+from onsight.files import disk_errors, move_into_place, safe_cell, write_json
 from onsight.inference.images import Input, is_batch_full
 from onsight.inference.predictor import Prediction, list_model_files
 from onsight.inference.row_formats import ResumableFormat, RowCounts
@@ -32,6 +31,7 @@ from onsight.inference.runner import Runner
 from onsight.inference.sinks import Sink
 from onsight.installation import onsight_version
 from onsight.text import plural
+from onsight.untrusted import read_json
 
 _BATCH_SIZE_KEY = "batch size"
 
@@ -149,7 +149,8 @@ class ResumableFile(Sink):
         usable = 0
         for row, row_end in self._format.read(self._file):
             image = next(inputs, None)
-            if image is None or image.name != row.path:
+            # A path may have been put after ./ in its row.
+            if image is None or safe_cell("path", image.name) != safe_cell("path", row.path):
                 raise self._make_input_error(counts.images + len(batch) + 1, row.path, image)
             batch.append((image, row))
             usable += row.problem is None
@@ -211,8 +212,8 @@ def _check_same_job(path: Path, job: Mapping[str, Any]) -> None:
 def _read_job(path: Path) -> dict[str, Any]:
     """Read the job that the rows of a file belong to. Raises OutputError for any other file."""
     try:
-        job = json.loads(job_path(path).read_text(encoding="utf-8"))
-    except ValueError:
+        job = read_json(job_path(path))
+    except DataError:
         job = None
     if not isinstance(job, dict) or _BATCH_SIZE_KEY not in job:
         raise _make_foreign_file_error(job_path(path))

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, BinaryIO
 
-import numpy as np
-
-from onsight.files import csv_text
-from onsight.inference.predictor import Prediction
-from onsight.text import fixed_percent
+from onsight.files import csv_text, read_cell, safe_cell
+from onsight.inference.predictor import Prediction, top_classes
+from onsight.text import fixed_percent, one_line
+from onsight.untrusted import parse_json
 
 _RESUMED = ("path", "predicted", "probability", "problem")  # read again when a file is resumed
 _SCALARS = (*_RESUMED, "out_of_distribution", "score")
 _OUT_OF_DISTRIBUTION = "out of distribution"
+_LINE_BYTES = 2**27  # longest line that is read again; with 21,000 classes, 1 MB
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ class RowColumns:
             cells.append("" if prediction.problem else str(prediction.unsure).lower())
         for named in self._top_classes(prediction) if self.top else ():
             cells += [named["class"], _decimals(named["probability"])]
-        return cells + [""] * (len(self.header) - len(cells))
+        cells += [""] * (len(self.header) - len(cells))
+        return list(map(safe_cell, self.header, cells))
 
     def record(self, prediction: Prediction) -> dict[str, Any]:
         """Return a row as plain values by column name, for JSON and Parquet."""
@@ -82,9 +83,8 @@ class RowColumns:
         """Return the most probable classes, best first; ties are in the order of the classes."""
         if prediction.probabilities is None:
             return []
-        best = np.argsort(-prediction.probabilities, kind="stable")[: self.top].tolist()
-        values = prediction.probabilities.tolist()
-        return [{"class": self.classes[k], "probability": values[k]} for k in best]
+        best = top_classes(self.classes, prediction.probabilities, self.top)
+        return [{"class": name, "probability": value} for name, value in best]
 
 
 @dataclass
@@ -158,6 +158,9 @@ class CsvFormat(ResumableFormat):
         rows = csv.reader((line.decode("utf-8", "surrogateescape") for line in lines), strict=True)
         try:
             for path, predicted, probability, problem, *_ in rows:
+                path, predicted, problem = map(
+                    read_cell, ("path", "predicted", "problem"), (path, predicted, problem)
+                )
                 value = float(probability) if probability else None
                 row = Prediction(path, predicted or None, value, problem or None, None)
                 yield row, lines.end
@@ -180,7 +183,7 @@ class JsonLinesFormat(ResumableFormat):
         lines = _WholeLines(file)
         try:
             for line in lines:
-                row = json.loads(line)
+                row = parse_json(line, "surrogateescape")
                 path, predicted, probability, problem = (row[name] for name in _RESUMED)
                 yield Prediction(path, predicted, probability, problem, None), lines.end
         except (ValueError, TypeError, KeyError):  # a truncated row
@@ -232,7 +235,7 @@ class TextFormat(RowFormat):
         note = prediction.problem or "; ".join(filter(None, (classes, flag)))
         percent = fixed_percent(prediction.probability)
         line = f"{label:<{self._width}}  {percent:>7}  {prediction.path}"
-        return f"{line}  ({note})\n" if note else f"{line}\n"
+        return one_line(f"{line}  ({note})" if note else line) + "\n"
 
 
 class _WholeLines(Iterable[bytes]):
@@ -243,7 +246,7 @@ class _WholeLines(Iterable[bytes]):
         self.end = file.tell()
 
     def __iter__(self) -> Iterator[bytes]:
-        for line in self._file:
+        while line := self._file.readline(_LINE_BYTES):
             if not line.endswith(b"\n"):
                 return
             self.end += len(line)

@@ -39,7 +39,7 @@ from onsight.inference.sinks import write_to_stdout
 from onsight.models.file import image_keys
 from onsight.models.head import require_head
 from onsight.report.console import Reporter
-from onsight.text import plural
+from onsight.text import one_line, plural
 
 _MAX_WARNINGS = 3  # images that cannot be searched
 
@@ -255,11 +255,12 @@ def _as_lines(answers: Sequence[Answer]) -> Iterator[str]:
     labels = [neighbour.label or "-" for _, neighbours in answers for neighbour in neighbours]
     width = max(map(len, labels), default=1)
     for query, neighbours in answers:
-        yield f"{query.path}  ({query.problem or f'predicted {query.predicted}'})"
+        note = query.problem or f"predicted {query.predicted}"
+        yield one_line(f"{query.path}  ({note})")
         for neighbour in neighbours:
             label = f"{neighbour.label or '-':<{width}}"
             note = "  identical" if neighbour.identical else ""
-            yield f"  {neighbour.similarity:6.3f}  {label}  {neighbour.path}{note}"
+            yield one_line(f"  {neighbour.similarity:6.3f}  {label}  {neighbour.path}{note}")
 
 
 def _as_json(query: Prediction, neighbours: Sequence[Neighbour]) -> dict[str, object]:

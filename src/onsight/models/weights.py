@@ -5,7 +5,6 @@ newly initialized.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,12 +16,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from onsight.errors import ModelError
+from onsight.errors import DataError, ModelError
 from onsight.models.head import find_heads, start_head_at_zero
 from onsight.models.members import check_member, member_prefix
 from onsight.models.preprocessing import ExpectedInput, Preprocessing
 from onsight.tensorfile import DamagedFile, read_tensors, take_under
 from onsight.text import joined, plural
+from onsight.untrusted import read_json
 
 _IN_FOLDER = "model.safetensors"  # name in a run folder, and in a Hugging Face repository
 _PICKLED = {".pth", ".pt", ".bin"}
@@ -209,9 +209,9 @@ def _read_expected_input(path: Path) -> ExpectedInput | None:
     if not config.is_file():
         return None
     try:
-        facts = json.loads(config.read_text(encoding="utf-8")).get("pretrained_cfg")
+        facts = read_json(config).get("pretrained_cfg")
         return None if facts is None else ExpectedInput.of_timm(facts)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (DataError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ModelError(f"the pretrained_cfg in {config} cannot be used: {error!r}") from error
 
 

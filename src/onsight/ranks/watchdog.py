@@ -6,7 +6,6 @@ doing. A process that is gone or stopped sends no heartbeats. One that hangs sti
 the others waiting and reports no progress; one that is merely slow reports some.
 """
 
-import json
 import os
 import signal
 import socket
@@ -18,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch.distributed import Store
+
+from onsight.files import write_json
 
 STORE_ENV = "ONSIGHT_STORE"  # environment variable: host:port of the launcher's store
 
@@ -296,6 +297,5 @@ def report_to_launcher(
         return False
     facts: dict[str, object] = {"timestamp": str(int(time.time())), "exit_code": exit_code}
     facts |= {"lost": lost, "bug": bug}
-    content = {"message": {"message": message, "extraInfo": facts}}
-    Path(path).write_text(json.dumps(content), encoding="utf-8")
+    write_json(Path(path), {"message": {"message": message, "extraInfo": facts}})
     return True

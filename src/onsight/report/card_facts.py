@@ -10,7 +10,7 @@ from onsight.evaluation.results import ClassResult, Results
 from onsight.limits import FEW_IMAGES
 from onsight.models.catalog import builtin_names, is_user_spec
 from onsight.models.file import FILE_NAME, BlendFile, ModelFile, load_model_file
-from onsight.report.run_files import LenientDict, read_json
+from onsight.report.run_files import LenientDict, check_types, read_json, read_results
 from onsight.report.sentences import is_imbalanced, pair_sentence
 from onsight.text import duration, gib, joined, percent, plural
 
@@ -38,24 +38,26 @@ class CardSubject:
     @property
     def config(self) -> LenientDict:
         """The settings of the run."""
-        return LenientDict(self.file.provenance.get("config") or {})
+        config = self.file.provenance.get("config")
+        return LenientDict(config if isinstance(config, dict) else {})
 
 
 def read_card_subject(model: Path) -> CardSubject:
-    """Read a run folder, or a model file alone. Raises ModelError."""
+    """Read a run folder, or a model file alone. Raises ModelError, OutputError."""
     file = load_model_file(model)
     results: dict[str, Any] = dict(file.results)
+    check_types(model, results, Results)
     plan = environment = None
     if model.is_dir():
-        results |= read_json(model / "results.json") or {}
+        results |= read_results(model)
         plan, environment = read_json(model / "plan.json"), read_json(model / "environment.json")
     return CardSubject(
         name=model.resolve().name if model.is_dir() else _name_of_file(model),
         path=model,
         file=file,
         results=cast(Results, LenientDict(results)),
-        plan=plan or LenientDict(),
-        environment=environment or LenientDict(),
+        plan=_as_object(plan),
+        environment=_as_object(environment),
     )
 
 
@@ -76,6 +78,11 @@ def training_facts(subject: CardSubject) -> list[str]:
         *_machine_facts(subject),
         *_energy_facts(subject),
     ]
+
+
+def _as_object(value: object) -> LenientDict:
+    """Return a JSON object, or an empty one for anything else."""
+    return value if isinstance(value, LenientDict) else LenientDict()
 
 
 def _name_of_file(model: Path) -> str:
@@ -106,8 +113,8 @@ def _limits_of_the_test(subject: CardSubject) -> Iterator[str]:
         "the training images. With another camera, place, season or way of choosing images, "
         "expect different and usually lower figures."
     )
-    split = subject.plan["split"] or {}
-    if split.get("reason"):
+    split = _as_object(subject.plan["split"])
+    if split["reason"]:
         yield f"How images were held out: {split['value']} ({split['reason']})."
     yield from (f"{note[:1].upper()}{note[1:]}." for note in subject.results["notes"] or [])
     if unused := subject.results["problems"]:
@@ -225,8 +232,8 @@ def _machine_facts(subject: CardSubject) -> Iterator[str]:
         yield f"Machine: {processes}{environment['device_name']} ({environment['device']})."
     if memory := subject.results["peak_memory_bytes"]:
         yield f"Peak memory: {gib(memory)}."
-    versions = subject.file.provenance.get("versions") or {}
-    if versions:
+    versions = subject.file.provenance.get("versions")
+    if versions and isinstance(versions, dict):
         names = ", ".join(f"{name} {version}" for name, version in versions.items())
         yield f"Made with {names}."
 

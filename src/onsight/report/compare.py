@@ -8,7 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.errors import OutputError
-from onsight.evaluation.statistics import PairedCounts, difference_interval, holm, mcnemar, wilson
+from onsight.evaluation.statistics import (
+    Z_95,
+    PairedCounts,
+    difference_interval,
+    fold_interval_ratio,
+    holm,
+    mcnemar,
+    wilson,
+)
 from onsight.files import user_path
 from onsight.report.compare_pairs import (
     HeldOutPredictions,
@@ -90,11 +98,8 @@ def _position(path: Path, paths: Sequence[Path]) -> int:
 
 def _check_paths(paths: list[Path]) -> list[Path]:
     if len(paths) < 2:
-        only = f" besides {paths[0]}" if paths else ""
-        raise OutputError(
-            f"give at least two run folders to compare{only}, as in "
-            "`onsight compare runs/pets runs/pets-2`"
-        )
+        needed = f"another run folder to compare {paths[0]} with" if paths else "two run folders"
+        raise OutputError(f"give {needed}, as in `onsight compare runs/pets runs/pets-2`")
     resolved = [path.resolve() for path in paths]
     repeated = [
         str(path) for index, path in enumerate(paths) if resolved[index] in resolved[:index]
@@ -146,7 +151,8 @@ def _explain_nothing_common(runs: Sequence[HeldOutPredictions], left_out: Sequen
 def _run_result(
     run: HeldOutPredictions, left_out: LeftOut, correct: NDArray[np.bool_]
 ) -> RunResult:
-    low, high = wilson(int(correct.sum()), len(correct))
+    z = Z_95 * (fold_interval_ratio(run.folds) if run.folds > 1 else 1.0)
+    low, high = wilson(int(correct.sum()), len(correct), z)
     return RunResult(
         name=run.name,
         path=run.path,
@@ -259,6 +265,12 @@ def _notes(
         yield (
             f"the images of {joined(selected)} also chose which epoch to keep, so its "
             "accuracy is optimistic"
+        )
+    crossed = [run.name for run in runs if run.folds > 1]
+    if crossed:
+        yield (
+            f"the predictions of {joined(crossed)} are cross-validated, by models trained on fewer "
+            "images than the final one"
         )
     if not all(any(run.digests) for run in runs):
         yield "an older run has no digests, so images were paired by their paths"

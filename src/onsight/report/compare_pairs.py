@@ -13,7 +13,7 @@ from onsight.config import drop_retired
 from onsight.data.fit import ImageFormat
 from onsight.errors import OutputError
 from onsight.models.file import FILE_NAME, load_model_file
-from onsight.report.run_files import LenientDict, Row, read_csv, read_json
+from onsight.report.run_files import Row, read_csv, read_results
 
 _COLUMNS = ("path", "label", "predicted", "probability")
 _UNMATCHED = -1
@@ -32,7 +32,8 @@ class HeldOutPredictions:
     labels: NDArray[np.int64]  # (n,) into classes
     predicted: NDArray[np.int64]  # (n,) into classes
     probability: NDArray[np.float64]  # (n,), probability of the predicted class
-    seen: frozenset[str]  # digests of the images that trained or selected the model
+    seen: frozenset[str]  # digests of the images that were never held out
+    folds: int  # how many models predicted the images, each those of its fold
     format: ImageFormat
     data: str
     config: Mapping[str, Any]
@@ -66,8 +67,9 @@ def read_held_out(path: Path, name: str) -> HeldOutPredictions:
     """Read a finished run's predictions. Raises OutputError, ModelError."""
     _check_finished(path)
     file = load_model_file(path)
+    config = file.provenance.get("config")
     classes = tuple(sorted(file.classes))
-    rows = _read_predictions(path / "predictions.csv")
+    rows = _read_predictions(path / "predictions.csv", file.results)
     indices = {class_name: index for index, class_name in enumerate(classes)}
     try:
         labels = np.array([indices[row["label"]] for row in rows], np.int64)
@@ -75,21 +77,29 @@ def read_held_out(path: Path, name: str) -> HeldOutPredictions:
         probability = np.array([row["probability"] for row in rows], np.float64)
     except (KeyError, ValueError) as error:
         raise _damaged(path / "predictions.csv") from error
+    if not ((probability >= 0) & (probability <= 1)).all():
+        raise _damaged(path / "predictions.csv", "a probability is not from 0 to 1")
+    digests = [row["digest"] or "" for row in rows]
+    seen = frozenset(_digest_texts(file.seen))
+    split = str(file.results.get("split", ""))
+    if split == "folds":  # the final model learned from all images, those that predicted did not
+        seen -= frozenset(digests)
     return HeldOutPredictions(
         name=name,
         path=path,
-        split=str(file.results.get("split", "")),
+        split=split,
         classes=classes,
         image_paths=[row["path"] for row in rows],
-        digests=[row["digest"] or "" for row in rows],
+        digests=digests,
         labels=labels,
         predicted=predicted,
         probability=probability,
-        seen=frozenset(_digest_texts(file.seen)),
+        seen=seen,
+        folds=len({row["fold"] for row in rows}) if split == "folds" else 1,
         format=file.format,
         data=str(file.provenance.get("data", "")),
-        config=drop_retired(file.provenance.get("config") or {}),
-        results=read_json(path / "results.json") or LenientDict(),
+        config=drop_retired(config if isinstance(config, dict) else {}),
+        results=read_results(path),
     )
 
 
@@ -120,18 +130,20 @@ def _check_finished(path: Path) -> None:
     raise OutputError(f"{path} is not a run folder: it has no {FILE_NAME} or predictions.csv")
 
 
-def _read_predictions(path: Path) -> list[Row]:
+def _read_predictions(path: Path, results: Mapping[str, Any]) -> list[Row]:
     rows = read_csv(path)
     if rows is None or any(row[name] is None for row in rows for name in _COLUMNS):
         raise _damaged(path)
+    evaluated = results.get("images", len(rows))
+    if len(rows) != evaluated:
+        raise _damaged(path, f"it has {len(rows)} rows, but {evaluated} images were evaluated")
     return rows
 
 
-def _damaged(path: Path) -> OutputError:
-    return OutputError(
-        f"{path} is damaged: it is not the table of predictions that the run wrote. "
-        "Restore it, or train again"
-    )
+def _damaged(
+    path: Path, reason: str = "it is not the table of predictions that the run wrote"
+) -> OutputError:
+    return OutputError(f"{path} is damaged: {reason}. Restore it, or train again")
 
 
 def _digest_texts(keys: NDArray[np.int64]) -> list[str]:

@@ -1,5 +1,6 @@
 """Terminal output: the progress of a run on stderr, and results on stdout."""
 
+import math
 import sys
 import textwrap
 import time
@@ -18,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from onsight.choice import Choice
 from onsight.evaluation.results import Results, sort_by_recall
@@ -28,11 +30,12 @@ from onsight.report.sentences import (
     out_of_distribution_sentence,
     pair_sentence,
 )
-from onsight.text import fixed_percent, plural
+from onsight.text import fixed_percent, joined, percent, plural, printable, shorten
 
 _REFRESH_SECONDS = 0.1
 _LINE_SECONDS = 15.0
 _PAIRS_SHOWN = 5
+_WEAKEST, _NAME_LENGTH = 3, 40  # classes of a brief result; characters of their names
 _MAX_CLASS_ROWS, _WORST_ROWS = 40, 20  # with more classes, only the worst are shown
 _RECIPE_TITLES = {
     "data": "data",
@@ -100,11 +103,22 @@ class LastingStream:
         return getattr(self._stream, name)
 
 
-class WrappingConsole(Console):
+class TextConsole(Console):
+    """A console for text of any origin: names of emojis and control characters stay text."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(highlight=False, emoji=False, **settings)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Render a string, or a cell of a table."""
+        return super().render_str(printable(text), **options)
+
+
+class WrappingConsole(TextConsole):
     """A console that wraps at words on a terminal but not in a pipe."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(highlight=False, **settings)
+        super().__init__(**settings)
         self.soft_wrap = not self.is_terminal
 
 
@@ -117,25 +131,49 @@ class ResultConsole(WrappingConsole):
 
 
 class Reporter:
-    """Reports a run as plain text that does not rely on colours."""
+    """Reports a run as plain text that does not rely on colours.
 
-    def __init__(self, console: Console | None = None) -> None:
+    Args:
+        console: Where to print. Default: stderr.
+        verbose: Whether to print details, too.
+    """
+
+    def __init__(self, console: Console | None = None, *, verbose: bool = False) -> None:
         self.console = console or WrappingConsole(file=cast(IO[str], LastingStream(sys.stderr)))
+        self.verbose = verbose
+        self.shows_choices = True
+        self._last_progress = -math.inf
 
     def say(self, text: str) -> None:
         """Print one line."""
         self.console.print(escape(text))
 
+    def detail(self, text: str) -> None:
+        """Print one line if the reporter is verbose."""
+        if self.verbose:
+            self.say(text)
+
+    def progress(self, text: str) -> None:
+        """Print one of many similar lines: all if verbose, otherwise now and then in a pipe."""
+        now = time.monotonic()
+        is_due = now - self._last_progress >= _LINE_SECONDS
+        if self.verbose or (is_due and not self.console.is_terminal):
+            self._last_progress = now
+            self.say(text)
+
     def warn(self, text: str) -> None:
         """Print one line that deserves attention."""
         self.console.print(f"[yellow]note:[/] {escape(text)}")
 
-    def choice(self, name: str, choice: Choice[Any]) -> None:
+    def choice(self, name: str, choice: Choice[Any], *, is_detail: bool = True) -> None:
         """Print a choice with its reason."""
+        if not self.shows_choices:
+            return
         value = choice.value
         if isinstance(value, tuple):  # a (height, width)
             value = "x".join(str(side) for side in value)
-        self.say(f"{name.replace('_', ' ')}: {value} ({choice.reason})")
+        report = self.detail if is_detail else self.say
+        report(f"{name.replace('_', ' ')}: {value} ({choice.reason})")
 
     @contextmanager
     def bar(self, title: str, total: int | None, unit: str = "images") -> Iterator[Bar]:
@@ -161,9 +199,14 @@ class PartReporter(Reporter):
     """Reports one of several trainings, with its name before every line."""
 
     def __init__(self, reporter: Reporter, name: str) -> None:
-        super().__init__(reporter.console)
+        super().__init__(reporter.console, verbose=reporter.verbose)
+        self.shows_choices = reporter.shows_choices
         self.reporter = reporter
         self.name = name
+
+    def progress(self, text: str) -> None:
+        """Print one of many similar lines, of all trainings together."""
+        self.reporter.progress(f"{self.name}: {text}")
 
     def say(self, text: str) -> None:
         """Print one line."""
@@ -174,14 +217,21 @@ class PartReporter(Reporter):
         """Print one line that deserves attention."""
         self.reporter.warn(f"{self.name}: {text}")
 
-    def choice(self, name: str, choice: Choice[Any]) -> None:
-        """Print nothing, as the choices of every training would hide the rest."""
-
     @contextmanager
     def bar(self, title: str, total: int | None, unit: str = "images") -> Iterator[Bar]:
         """Show a progress bar."""
         with self.reporter.bar(f"{self.name}, {title}", total, unit) as bar:
             yield bar
+
+
+class BarReporter(Reporter):
+    """Shows progress bars and warnings only."""
+
+    def say(self, text: str) -> None:
+        """Print nothing."""
+
+    def progress(self, text: str) -> None:
+        """Print nothing."""
 
 
 class SilentReporter(Reporter):
@@ -191,10 +241,25 @@ class SilentReporter(Reporter):
         super().__init__(Console(quiet=True))
 
 
-def print_results(results: Results, console: Console) -> None:
-    """Print the result of an evaluation: the accuracy, its qualifications, and a row per class."""
-    for line in (headline(results), *_details(results)):
+def print_results(results: Results, console: Console, *, is_brief: bool = False) -> None:
+    """Print the result of an evaluation.
+
+    Args:
+        results: The result.
+        console: Where to print.
+        is_brief: Print the weakest classes instead of calibration, confusions and every class.
+    """
+    lines = [headline(results), *_qualifications(results)]
+    lines += _weakest_classes(results) if is_brief else _details(results)
+    if "learning_curve" in results:
+        lines.append(learning_curve_sentence(results["learning_curve"]))
+    for line in lines:
         console.print(escape(line))
+    if not is_brief:
+        _print_classes(results, console)
+
+
+def _print_classes(results: Results, console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("class")
     for name in ("n", "recall", "95% CI", "precision", "95% CI"):
@@ -221,7 +286,8 @@ def headline(results: Results) -> str:
     """Return the accuracy in one line, with its interval, n and what it was measured on."""
     if not results["images"]:
         return "no held-out images, so the accuracy is unknown"
-    text = _accuracy_text(results, "accuracy", f"n = {results['images']:,}")
+    images = " test images" if results.get("split") == "test" else ""
+    text = _accuracy_text(results, "accuracy", f"n = {results['images']:,}{images}")
     if results.get("split") == "folds":
         return f"{text}, {results['folds']}-fold cross-validation"
     if results.get("split") == "validation":
@@ -238,17 +304,33 @@ def print_recipe(name: str, about: Mapping[str, str], console: Console) -> None:
     console.print()
 
 
-def _details(results: Results) -> Iterator[str]:
-    """Yield lines that qualify the accuracy: views, balance, calibration, confusions, outlook."""
+def _qualifications(results: Results) -> Iterator[str]:
+    """Yield lines that qualify the accuracy: averaged views, and imbalance."""
     if results.get("tta_accuracy") is not None:
         accuracy = _accuracy_text(results, "tta_accuracy", f"n = {results['tta_images']:,}")
         yield f"averaged over several views of each image ({results['tta']}): {accuracy}"
-    if results.get("split") == "folds":
-        yield "the final model was trained on all images; the accuracy above is cross-validated"
     if is_imbalanced(results["classes"]):
         classes = sum(row["images"] > 0 for row in results["classes"])
         n = f"mean over {plural(classes, 'class', 'classes')}, n = {results['images']:,}"
         yield _accuracy_text(results, "balanced_accuracy", n, "balanced accuracy")
+
+
+def _weakest_classes(results: Results) -> Iterator[str]:
+    """Yield a line with the classes of the lowest recall, unless no class has mistakes."""
+    rows = [row for row in sort_by_recall(results["classes"]) if row["recall"] is not None]
+    weakest = [row for row in rows[: min(_WEAKEST, len(rows) - 1)] if row["recall"] != 1]
+    if weakest:
+        parts = [
+            f"{shorten(row['name'], _NAME_LENGTH)} {percent(row['recall'])} of {row['images']:,}"
+            for row in weakest
+        ]
+        yield f"lowest recall: {joined(parts)}"
+
+
+def _details(results: Results) -> Iterator[str]:
+    """Yield lines on what was evaluated, calibration, out-of-distribution images and confusions."""
+    if results.get("split") == "folds":
+        yield "the final model was trained on all images; the accuracy above is cross-validated"
     if results["expected_calibration_error"] is not None:
         yield calibration_sentence(results)
     if out_of_distribution := out_of_distribution_sentence(results):
@@ -257,8 +339,6 @@ def _details(results: Results) -> Iterator[str]:
     yield from map(pair_sentence, pairs[:_PAIRS_SHOWN])
     if len(pairs) > _PAIRS_SHOWN:
         yield f"(and {plural(len(pairs) - _PAIRS_SHOWN, 'more such pair')}; the report has all)"
-    if "learning_curve" in results:
-        yield learning_curve_sentence(results["learning_curve"])
 
 
 def _accuracy_text(results: Results, key: str, n: str, name: str = "accuracy") -> str:

@@ -7,6 +7,7 @@ page whenever it is written.
 import io
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NotRequired, TypedDict
@@ -17,11 +18,13 @@ from PIL import Image
 
 from onsight.data.pack import Pack
 from onsight.data.pixels import to_pillow
+from onsight.errors import DataError
 from onsight.evaluation.predictions import PredictionTable
 from onsight.files import write_atomically, write_json
 from onsight.heatmaps.overlay import enlarge, overlay
 from onsight.report.html_page import InlineImage, data_uri
 from onsight.report.run_files import LenientDict, Row
+from onsight.untrusted import read_bytes
 
 GALLERY_FILE = "gallery/gallery.json"
 _MAX_SHOWN = 40  # images of each kind
@@ -201,10 +204,9 @@ def _embed_item(folder: Path, item: Row) -> Row:
 
 def _embed_png(path: Path) -> InlineImage:
     """Embed a PNG file; its uri is empty if the file is missing or broken."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        data = b""
+    data = b""
+    with suppress(DataError):
+        data = read_bytes(path)
     if len(data) < 24 or not data.startswith(_PNG_SIGNATURE):
         return InlineImage("", tiny=False)
     width, height = struct.unpack(">II", data[16:24])

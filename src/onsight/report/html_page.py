@@ -24,6 +24,7 @@ from onsight.text import (
     plural,
     whole_number,
 )
+from onsight.untrusted import open_regular
 
 _MARK_WITHIN = 1_000  # bytes from the start of a page
 
@@ -80,7 +81,7 @@ def write_page(path: Path, page: str) -> None:
 def has_mark(path: Path, mark: bytes) -> bool:
     """Return whether a file begins with a mark, so that Onsight wrote it."""
     try:
-        with open(path, "rb") as file:
+        with open(open_regular(path), "rb") as file:
             return mark in file.read(_MARK_WITHIN)
     except OSError:
         return False

@@ -72,8 +72,9 @@ def _hints(pattern: str, count: int, with_cost: bool) -> list[str]:
     hints = []
     if not pattern:
         hints.append(
-            "Without --model, onsight train compares sprint with the installed "
-            "tf_efficientnet_lite models on some of your images, and picks the most promising"
+            "Without --model, onsight train trains up to three networks and blends them: a new "
+            "last layer on a pretrained network, a small network from scratch, and the pretrained "
+            "network fine-tuned"
         )
         hints.append("All timm models: onsight models '*'; some: onsight models mobilenet")
     if not with_cost:

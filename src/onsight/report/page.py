@@ -16,6 +16,7 @@ import jinja2
 from onsight.data.sources.source import is_memory_name
 from onsight.errors import OnsightError, OutputError
 from onsight.evaluation.results import Results
+from onsight.models.catalog import is_user_spec
 from onsight.models.file import FILE_NAME
 from onsight.report import measured
 from onsight.report.compare import compare
@@ -121,6 +122,7 @@ def _page_variables(run: Path, contents: Mapping[str, Any]) -> dict[str, object]
         "exports": _exports(contents["export"]),
         "problems": _problems(contents["problems.csv"]),
         "config": contents["config.toml"],
+        "use": use_examples(run, str(results["model"])) if saved is not None else [],
         "command": repeat_command(run, results["data"]),
     }
 
@@ -145,9 +147,8 @@ def plan_rows(
     decisions: those on record; some were made when memory ran out in training.
     """
     rows = {name: _choice_row(name, value) for name, value in (plan or {}).items()}
-    timed = _dicts(rows["measured"].value) if "measured" in rows else []
-    if timed:
-        del rows["measured"]
+    measured = rows.pop("measured", None)
+    timed = _dicts(measured.value) if measured else []
     memory = [
         PlanRow("accumulate", parts, f"memory ran out in training: {name.partition(' ')[2]}")
         for name, parts in (decisions or {}).items()
@@ -224,6 +225,28 @@ def repeat_command(run: Path, data: str | None) -> str | None:
     if data is None or is_memory_name(data):
         return None
     return shlex.join(["onsight", "train", str(data), "--config", str(run / "config.toml")])
+
+
+def use_examples(run: Path, model: str) -> list[tuple[str, str]]:
+    """Return commands and a Python program that use a run's model, each with its purpose.
+
+    model: the name of the network, which tells where the code of your own network is.
+    """
+    own = ["--module", model] if is_user_spec(model) else []
+    predict, serve, export = (
+        shlex.join(["onsight", verb, str(run), *own]) for verb in ("predict", "serve", "export")
+    )
+    module = f", module={model!r}" if own else ""
+    program = (
+        f"import onsight\n\nmodel = onsight.load({str(run)!r}{module})\n"
+        'print(model("image.jpg"))  # a folder works too; .top has the five likeliest classes'
+    )
+    return [
+        ("Classify images, files or folders", f"{predict} IMAGES"),
+        ("Classify in a browser, or over HTTP", serve),
+        ("Export to ONNX, for other programs and devices", export),
+        ("In Python", program),
+    ]
 
 
 # --- The previous run ---

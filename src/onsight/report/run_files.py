@@ -1,7 +1,5 @@
 """The tables of a run folder, and lenient reading of its files: None for missing or broken ones."""
 
-import csv
-import io
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,18 +9,23 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
+from onsight import untrusted
 from onsight.data.index import Problem
 from onsight.data.pack import Pack
+from onsight.errors import DataError, OutputError
 from onsight.evaluation.predictions import PredictionTable
-from onsight.evaluation.results import EpochRow
-from onsight.files import write_csv
+from onsight.evaluation.results import EpochRow, Results
+from onsight.files import read_cell, write_csv
 
 DECISIONS = "decisions.jsonl"
 
 Row = dict[str, Any]
 Parsed = TypeVar("Parsed")
 Render = Callable[[Mapping[str, Any]], object]
+
+_PATHS = "surrogateescape"  # how text holds the bytes of paths that are not UTF-8
 
 
 # --- Writing ---
@@ -104,12 +107,48 @@ def read_decisions(run: Path) -> dict[str, Any]:
 
 def read_csv(path: Path) -> list[Row] | None:
     """Read a CSV file as dicts keyed by its header."""
-    return _read(path, _parse_csv, newline="")
+    rows = untrusted.read_csv(path, _PATHS)
+    with suppress(DataError):
+        _, header = next(rows, (0, []))
+        return [
+            LenientDict(zip(header, map(read_cell, header, cells), strict=False))
+            for _, cells in rows
+        ]
+    return None
 
 
 def read_toml_text(path: Path) -> str | None:
     """Read the text of a TOML file, unchanged, if it is valid."""
     return _read(path, _check_toml)
+
+
+def read_results(run: Path) -> LenientDict:
+    """Read results.json. Raises OutputError for a value of a wrong type."""
+    path = run / "results.json"
+    results = read_json(path)
+    if results is None:
+        return LenientDict()
+    check_types(path, results, Results)
+    return LenientDict(results)
+
+
+def check_types(path: Path, value: object, kind: Any) -> None:
+    """Raise OutputError, with the key, if JSON from a file is not of a kind such as Results.
+
+    Keys of the outermost object may be missing, as in files of other versions.
+    """
+    # Of the bytes of paths, which are lone surrogates, no type depends.
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    try:
+        TypeAdapter(kind).validate_json(text, strict=True)
+    except ValidationError as error:
+        for wrong in error.errors(include_url=False):
+            key = ".".join(map(str, wrong["loc"]))
+            if wrong["type"] != "missing" or "." in key:
+                raise OutputError(
+                    f"{path} is damaged: {key or 'the whole'}: {wrong['msg'].lower()}. "
+                    "Restore it, or train again"
+                ) from error
 
 
 def drop_damaged(contents: Mapping[str, Any], render: Render) -> tuple[dict[str, Any], list[str]]:
@@ -134,27 +173,21 @@ def drop_damaged(contents: Mapping[str, Any], render: Render) -> tuple[dict[str,
     return sound, damaged
 
 
-def _read(path: Path, parse: Callable[[str], Parsed], newline: str | None = None) -> Parsed | None:
+def _read(path: Path, parse: Callable[[str], Parsed]) -> Parsed | None:
     try:
-        # Without newline="", a lone carriage return in a path would become a newline.
-        with path.open(encoding="utf-8", errors="surrogateescape", newline=newline) as file:
-            return parse(file.read())
-    except (OSError, ValueError, csv.Error):
+        return parse(untrusted.read_text(path, _PATHS))
+    except (DataError, ValueError, RecursionError):
         return None
 
 
 def _parse_json(text: str) -> Any:
-    return json.loads(text, object_hook=LenientDict)
+    return untrusted.parse_json(text, _PATHS, LenientDict)
 
 
 def _parse_json_lines(text: str) -> Iterator[Any]:
     for line in text.splitlines():
         with suppress(ValueError):
             yield _parse_json(line)
-
-
-def _parse_csv(text: str) -> list[Row]:
-    return [LenientDict(row) for row in csv.DictReader(io.StringIO(text, newline=""))]
 
 
 def _check_toml(text: str) -> str:

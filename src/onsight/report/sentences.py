@@ -103,7 +103,10 @@ def calibration_sentence(results: Results) -> str:
     error = percent(results["expected_calibration_error"])
     before = results.get(_ERROR_BEFORE)
     reason = results.get("temperature_reason")
-    if before is not None:
+    if results.get("split") == "folds":  # the temperature on record is that of the final model
+        scaled = f" ({percent(before)} before temperature scaling in each fold)"
+        note = scaled if before is not None else ""
+    elif before is not None:
         same_images = ", the same ones" if results.get("split") == "validation" else ""
         details = f"T = {results['temperature']:g}" + (f", {reason}{same_images}" if reason else "")
         note = f" ({percent(before)} before temperature scaling; {details})"

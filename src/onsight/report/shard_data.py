@@ -13,7 +13,7 @@ from onsight.report.console import Reporter
 from onsight.report.run_files import write_problems
 from onsight.text import data_size, plural
 
-_MIN_MEGABYTES = 0.1
+_MIN_MEGABYTES, _MAX_MEGABYTES = 0.1, 2000.0  # a shard is put together in memory
 _PROBLEMS_SHOWN = 3
 
 
@@ -26,8 +26,10 @@ def shard_data(
     as_json: bool,
 ) -> None:
     """Write DATA as shards to a folder or a URL. Raises UserError, DiskError, RemoteFailed."""
-    if shard_megabytes < _MIN_MEGABYTES:
-        raise ConfigError(f"--shard-megabytes must be at least {_MIN_MEGABYTES}")
+    if not _MIN_MEGABYTES <= shard_megabytes <= _MAX_MEGABYTES:  # NaN is not either
+        raise ConfigError(
+            f"--shard-megabytes must be from {_MIN_MEGABYTES} to {_MAX_MEGABYTES:,.0f}"
+        )
     target = Target.open(out)
     if target.remote is None:
         refuse_inside_data(target.folder, data, "../shards")

@@ -21,8 +21,11 @@ _MAX_TOKEN_FILE_BYTES = 4096
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:@/\s]+)(?::\d{1,5})?", re.ASCII)
 _ORIGIN = re.compile(r"(https?)://(.+)")
+# Values of --allow-host and --cors.
+_HOST_NAME = re.compile(r"[^][*:/@\s]+")
+_PAGE_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^A-Z/*?#@\s]+")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
-_PUBLIC_PATHS = ("/", "/health", "/ready")  # the page asks for the token; monitors have none
+_PUBLIC_PATHS = ("/", "/docs", "/health", "/ready")  # pages ask for the token; monitors have none
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,22 @@ class Access:
     open: bool = False  # accept requests from the network without a token
 
     def check(self) -> None:
-        """Raise ConfigError if the network could reach a server that requires no token."""
+        """Raise ConfigError for a server that the network could reach without a token.
+
+        Also for host names and origins that no request can have, because all would be rejected.
+        """
+        for name in self.hosts:
+            if not (_HOST_NAME.fullmatch(name) or _is_address(name)):
+                raise ConfigError(
+                    f"--allow-host {name}: write one host name without a port, such as "
+                    "birds.example.org; there are no patterns"
+                )
+        for origin in self.origins:
+            if not _PAGE_ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"--cors {origin}: write one origin as a browser sends it, such as "
+                    "https://example.org; there are no patterns"
+                )
         if not (self.is_local or self.token or self.open):
             raise ConfigError(
                 f"--host {self.host} lets the network in: require a token with --token-file FILE "

@@ -14,17 +14,20 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from onsight.data.decoding_memory import MemoryBusy
 from onsight.data.pixels import Pixels, encode_png
 from onsight.errors import ImageError, OnsightError
+from onsight.inference.predictor import top_classes
 from onsight.installation import is_installed
 from onsight.serve.access import Access, HostCheck, Limits, TokenCheck, error_response
 from onsight.serve.batcher import InferenceFailed, QueueFull
 from onsight.serve.body import MemoryBudget, Upload, busy, read_uploads
 from onsight.serve.descriptions import model_card, openapi_document
+from onsight.serve.docs_page import docs_page
 from onsight.serve.monitoring import METRICS_TYPE, RequestMonitor, ServerMetrics
 from onsight.serve.registry import Classification, ModelRegistry, Outcome, ServedModel
 from onsight.serve.similar import SimilarImages
@@ -56,7 +59,7 @@ def make_app(
 ) -> ASGIApp:
     """Return the application that answers every request."""
     is_private = access.is_local or bool(access.token)
-    api = Api(registry, limits, metrics, is_private)
+    api = Api(registry, limits, metrics, is_private, bool(access.token))
     posts = {"/predict": api.predict, "/explain": api.explain, "/similar": api.similar}
     gets = {
         "/model": api.model,
@@ -65,6 +68,7 @@ def make_app(
         "/ready": api.ready,
         "/metrics": api.metrics,
         "/openapi.json": api.openapi,
+        "/docs": api.docs,
         **_page_routes(),
     }
     routes = [Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()]
@@ -83,13 +87,19 @@ class Api:
     """The endpoints. They raise HTTPException for requests they reject."""
 
     def __init__(
-        self, registry: ModelRegistry, limits: Limits, metrics: ServerMetrics, is_private: bool
+        self,
+        registry: ModelRegistry,
+        limits: Limits,
+        metrics: ServerMetrics,
+        is_private: bool,
+        needs_token: bool,
     ) -> None:
         self._registry = registry
         self._limits = limits
         self._metrics = metrics
         self._memory = MemoryBudget(limits.held_bytes)
         self._similar_images = SimilarImages(registry, is_private)
+        self._needs_token = needs_token
 
     async def predict(self, request: Request) -> JSONResponse:
         """POST /predict: a prediction, or the reason there is none, for each image in order."""
@@ -102,7 +112,7 @@ class Api:
                     pass
                 uploads = await read_uploads(request, self._limits, reservation)
                 outcomes = await model.classify([upload.content for upload in uploads])
-            except QueueFull as error:
+            except (QueueFull, MemoryBusy) as error:
                 raise busy() from error
         rows = [
             _prediction(model, upload, outcome, top)
@@ -183,6 +193,11 @@ class Api:
         """GET /openapi.json: the description of this API."""
         return JSONResponse(openapi_document(self._limits))
 
+    async def docs(self, request: Request) -> HTMLResponse:
+        """GET /docs: the same description as a page."""
+        document = openapi_document(self._limits)
+        return HTMLResponse(docs_page(document, str(request.base_url), self._needs_token))
+
     def _select_model(self, params: dict[str, str]) -> ServedModel:
         """Return the model named by the parameter `model`, or the first one."""
         model = self._registry.get(params.get("model"))
@@ -199,7 +214,7 @@ class Api:
                 if len(uploads) > 1:
                     raise HTTPException(400, "this URL accepts one image at a time")
                 yield await model.decode(uploads[0].content)
-        except QueueFull as error:
+        except (QueueFull, MemoryBusy) as error:
             raise busy() from error
         except ImageError as error:
             raise HTTPException(422, str(error)) from error
@@ -246,11 +261,8 @@ def _prediction(
         return row | {"problem": "the model failed on this image"}
     if not isinstance(outcome, Classification):
         return row | {"problem": str(outcome)}
-    ranked = np.argsort(-outcome.probabilities, kind="stable")[:top]
-    likely = [
-        {"class": model.classes[index], "probability": float(outcome.probabilities[index])}
-        for index in ranked
-    ]
+    best = top_classes(model.classes, outcome.probabilities, top)
+    likely = [{"class": name, "probability": value} for name, value in best]
     return row | {
         "predicted": likely[0]["class"],
         "probability": likely[0]["probability"],

@@ -29,6 +29,7 @@ def model_card(model: ServedModel, capabilities: Mapping[str, bool]) -> dict[str
             "width": size.model_size[1],
             "channels": size.channels,
             "fit": size.fit,
+            "background": list(size.background),
             "pixel_limit": size.pixel_limit,
         },
         "accuracy": results.get("accuracy"),
@@ -181,6 +182,7 @@ _INPUT = _object(
         "width": {"type": "integer", "minimum": 1},
         "channels": {"enum": [1, 3]},
         "fit": {"enum": ["stretch", "crop", "pad"]},
+        "background": _list({"type": "integer", "minimum": 0, "maximum": 255}),
         "pixel_limit": {"type": "integer", "minimum": 1},
     }
 )

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from onsight.data.decoding_memory import MEMORY, MemoryBusy
 from onsight.data.pixels import Pixels
 from onsight.errors import ImageError, ModelError, OnsightError
 from onsight.inference.images import read_image
@@ -20,6 +21,7 @@ from onsight.serve.monitoring import ServerMetrics, log
 _MODEL_FILE = "model.safetensors"
 _SUFFIXES = (".onnx", ".safetensors")
 _POLL_SECONDS = 1.0
+_MEMORY_SECONDS = 5.0  # time that an image waits for memory to be decoded in
 
 Load = Callable[[Path], Predictor]
 FileVersion = tuple[int, int, int]  # modification time in ns, bytes, inode
@@ -64,7 +66,10 @@ class ServedModel:
         metrics.watch_queue(name, lambda: self.batcher.length)
 
     async def classify(self, contents: Sequence[bytes]) -> list[Outcome]:
-        """Classify encoded images; the outcome of one that fails is its error. Raises QueueFull."""
+        """Classify encoded images; the outcome of one that fails is its error.
+
+        Raises QueueFull; MemoryBusy if there was no memory for one of them in time.
+        """
         loop = asyncio.get_running_loop()
         with self.batcher.admit(len(contents)):
             futures: list[asyncio.Future[Any]] = []
@@ -72,6 +77,9 @@ class ServedModel:
                 futures.append(loop.create_future())
                 self._decoders.submit(self._decode_and_queue, content, futures[-1])
             outcomes = [await future for future in futures]
+        for outcome in outcomes:
+            if isinstance(outcome, MemoryBusy):
+                raise outcome
         failed = sum(isinstance(outcome, Exception) for outcome in outcomes)
         self._metrics.images.labels(self.name, "predicted").inc(len(outcomes) - failed)
         self._metrics.images.labels(self.name, "failed").inc(failed)
@@ -80,13 +88,15 @@ class ServedModel:
     async def decode(self, content: bytes) -> Pixels:
         """Decode an image to the input format, in a decoder thread. Raises ImageError."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._decoders, read_image, content, self.predictor.format
-        )
+        return await loop.run_in_executor(self._decoders, self._decode, content)
+
+    def _decode(self, content: bytes) -> Pixels:
+        with MEMORY.held(_MEMORY_SECONDS):
+            return read_image(content, self.predictor.format)
 
     def _decode_and_queue(self, content: bytes, future: "asyncio.Future[Any]") -> None:
         try:
-            self.batcher.put(read_image(content, self.predictor.format), future)
+            self.batcher.put(self._decode(content), future)
         except ImageError as error:
             resolve(future, error)
         except Exception:

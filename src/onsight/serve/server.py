@@ -18,6 +18,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from onsight.data.decoding_memory import MEMORY
 from onsight.errors import ConfigError
 from onsight.inference.predictor import load
 from onsight.serve.access import Access, Limits
@@ -74,7 +75,8 @@ def run(
     registry.load_all()
     server = make_server(registry, access, limits, metrics)
     address = url_of(listener)
-    log("serving", url=address, models=registry.devices(), limits=vars(limits))
+    known_limits = {**vars(limits), "decoding_bytes": MEMORY.total_bytes}
+    log("serving", url=address, models=registry.devices(), limits=known_limits)
     server.greeting = f"serving {', '.join(registry.names)} on {address} (Ctrl-C stops)"
     server.run([listener])
 
@@ -93,6 +95,7 @@ def listen(access: Access) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(_BACKLOG)  # until one listens, several may be bound to the same port
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:

@@ -16,7 +16,7 @@ from onsight.errors import OnsightError
 
 
 def main() -> None:
-    """Train the run that a line of JSON on stdin describes: data, out, resume and fields."""
+    """Train the run that a line of JSON on stdin describes: data, out, fields, ..."""
     request: dict[str, Any] = json.loads(sys.stdin.readline())
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     answer_file = os.fdopen(os.dup(1), "w")
@@ -38,10 +38,12 @@ def _train(request: dict[str, Any]) -> dict[str, Any]:
     from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads
+    from onsight.report.console import BarReporter, Reporter
     from onsight.training.run import train
 
     fields = request.pop("fields")
-    run = train(**request, **fields, spent=seconds_since_start)
+    reporter = Reporter(verbose=True) if request.pop("verbose") else BarReporter()
+    run = train(**request, **fields, reporter=reporter, spent=seconds_since_start)
     return {"run": str(Path(run.path).absolute())}
 
 

@@ -61,6 +61,7 @@ class PlannedRun:
     path: Path
     settings: Settings  # the combination it tries
     fields: Settings  # all config fields passed to it
+    is_verbose: bool = False  # whether it prints every choice and epoch
 
     @property
     def name(self) -> str:
@@ -71,7 +72,7 @@ class PlannedRun:
     def is_finished(self) -> bool:
         """Whether all its files were written; the report is the last."""
         results = read_json(self.path / "results.json")
-        return bool(results and results["report"])
+        return isinstance(results, dict) and bool(results["report"])
 
     @property
     def is_started(self) -> bool:
@@ -153,7 +154,7 @@ def _read_try(text: str) -> tuple[str, list[Any]]:
 def _check_field(name: str) -> None:
     if name not in Config.model_fields:
         raise ConfigError(
-            f"--try {name}: {explain_unknown(name)} `onsight train --help` lists the fields"
+            f"--try {name}: {explain_unknown(name)} `onsight train --help-all` lists the fields"
         )
     if name in _CHANGES_SPLIT:
         raise ConfigError(
@@ -166,7 +167,7 @@ def _check_field(name: str) -> None:
 
 def _check_same_plan(folder: Path, plan: dict[str, Any]) -> None:
     saved = read_json(folder / _PLAN)
-    if saved is None:
+    if not isinstance(saved, dict):
         raise OutputError(f"nothing to resume: {folder} is not the folder of a sweep")
     changed = sorted(name for name in plan if plan[name] != saved[name])
     if changed:

@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from onsight.errors import OutputError
 from onsight.evaluation.results import EpochRow
 from onsight.report.compare_result import RunComparison, gap_sentence
-from onsight.report.run_files import read_epochs, read_json
+from onsight.report.run_files import check_types, read_epochs, read_results
 from onsight.sweeper.plan import PlannedRun, Settings, Space
 from onsight.text import duration, fixed_percent, notebook_table, percent, plural
 
@@ -40,9 +41,13 @@ class FailedRun:
 
 
 def read_run(run: PlannedRun) -> SweptRun:
-    """Read the results of a finished run."""
-    results = read_json(run.path / "results.json")
-    epoch = _find_best_epoch(read_epochs(run.path / "metrics.jsonl") or [])
+    """Read the results of a finished run. Raises OutputError."""
+    results, metrics = read_results(run.path), run.path / "metrics.jsonl"
+    if results["accuracy"] is None or results["seconds"] is None:
+        raise OutputError(f"{run.path} has no results; remove it, and the sweep trains it again")
+    epochs = read_epochs(metrics) or []
+    check_types(metrics, epochs, list[EpochRow])
+    epoch = _find_best_epoch(epochs)
     return SweptRun(
         name=run.name,
         path=str(run.path),

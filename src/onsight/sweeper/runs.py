@@ -100,7 +100,8 @@ def _make_request(run: PlannedRun, data: str) -> dict[str, Any]:
     resume = run.is_started
     # A resumed run reads its settings from its folder, except for the user's code.
     fields = _select_user_code(run.fields) if resume else run.fields
-    return {"data": data, "out": str(run.path), "resume": resume, "fields": fields}
+    request = {"data": data, "out": str(run.path), "resume": resume}
+    return {**request, "fields": fields, "verbose": run.is_verbose}
 
 
 def _select_user_code(fields: Settings) -> Settings:

@@ -1,6 +1,7 @@
 """Train every combination of some settings, choose a winner, and compare it with the others."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ def sweep(
     recipe: str | None = None,
     config_file: str | Path | None = None,
     reporter: Reporter | None = None,
+    verbose: bool = False,
     **fields: Any,
 ) -> Sweep:
     """Train every combination of the values in `tries`, and compare the results.
@@ -53,6 +55,7 @@ def sweep(
         recipe: The name of a recipe with config fields for all runs.
         config_file: A file with config fields for all runs.
         reporter: Where progress is printed.
+        verbose: Print every choice and epoch of every run.
         **fields: Config fields for all runs.
 
     Raises:
@@ -67,6 +70,7 @@ def sweep(
     refuse_inside_data(folder, str(data), "../sweeps/first")
     folder = folder.absolute()
     runs = plan_runs(folder, list(make_combinations(space)), common)
+    runs = [replace(run, is_verbose=verbose) for run in runs]
     for run in runs:
         make_config(run.fields)
     train_runs: Callable[[Sequence[PlannedRun], str, Reporter], Errors] = run_locally

@@ -32,7 +32,7 @@ from onsight.models.blend import Blend, blend_logits
 from onsight.models.classifier import ImageClassifier
 from onsight.models.out_of_distribution import OutOfDistributionDetector
 from onsight.report.console import Reporter
-from onsight.text import fixed_percent, joined, percent
+from onsight.text import duration, joined, percent
 from onsight.training.evaluate import Evaluation, evaluate
 from onsight.training.job import RunJob
 from onsight.training.members import Member
@@ -295,13 +295,26 @@ def _describe_member(member: Member, final: FinalModel) -> MemberResult:
     return cast(MemberResult, facts)
 
 
+def report_member(member: Member, reporter: Reporter) -> None:
+    """Say how accurate a trained network is on images that it has not learned from."""
+    config, table = member.config, member.held_out.tabulate()
+    height, width = member.dataset.format.model_size
+    if config.freeze:
+        how = f"only the last layer of {config.model} was trained"
+    else:
+        how = "fine-tuned" if config.starts_from_weights else "from scratch"
+        if config.model != member.name:
+            how = f"{config.model}, {how}"
+    accuracy = "accuracy unknown"
+    if len(table):
+        kind = "cross-validated" if member.folds else "validation"
+        share = percent(accuracy_with_interval(table)["accuracy"])
+        accuracy = f"{share} of {len(table):,} {kind} images"
+    reporter.say(f"{member.name}: {accuracy} ({how}, {height}x{width}, {duration(member.seconds)})")
+
+
 def report_blend(final: FinalModel, reporter: Reporter) -> None:
     """Say what the model consists of and what it costs."""
-    for row in describe_members(final):
-        reporter.say(
-            f"{row['name']}: {fixed_percent(row['accuracy'])} of {row['images']:,} held-out images "
-            f"({row['model']}, {row['seconds']:.0f} s of training)"
-        )
     best = final.main
     if len(final.kept) == 1:
         reporter.say(f"model: {best.name} alone, {_cost(best.image_seconds)}")

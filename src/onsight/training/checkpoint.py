@@ -72,7 +72,7 @@ class Checkpoint:
         Raises:
             OtherCheckpoint: The state does not fit; part of it may have been restored.
         """
-        with _other_checkpoint(self.path):
+        with other_checkpoint(self.path):
             step.model.load_state_dict(take_under("model.", self.tensors))
             if average:
                 average.model.load_state_dict(take_under("average.", self.tensors))
@@ -109,7 +109,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     tensors, facts = read_tensors(path)
     if not isinstance(facts, dict) or facts.get("version") != VERSION:
         raise OtherCheckpoint(f"{path} was written by another version of Onsight")
-    with _other_checkpoint(path):
+    with other_checkpoint(path):
         progress, decisions = facts["progress"], dict(facts["decisions"])
         check_progress(progress)
         elapsed = float(facts["elapsed_seconds"])
@@ -118,7 +118,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 @contextmanager
-def _other_checkpoint(path: Path) -> Iterator[None]:
+def other_checkpoint(path: Path) -> Iterator[None]:
     """Raise OtherCheckpoint if the content of an intact file is missing or unsuitable."""
     try:
         yield

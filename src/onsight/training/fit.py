@@ -206,7 +206,7 @@ def _interpolate(
         if trainer.keep_if_better(trainer.evaluate("validation", images)):
             progress.best_blend = share
     if progress.best_blend < 1:
-        reporter.say(
+        reporter.detail(
             f"blend: {percent(progress.best_blend)} of the way from the head's network to the last "
             f"epoch's validates best, {fixed_percent(progress.best_accuracy)}"
         )
@@ -297,11 +297,11 @@ def _announcing_weights(
     """Return a function that reports loaded weights, for images of this (height, width)."""
 
     def announce(loaded: LoadedWeights) -> None:
-        reporter.say(loaded.sentence)
+        reporter.detail(loaded.sentence)
         expected = expected_input(config.model, config.weights, config.member)
         differences = expected.describe_differences(size, config.fit) if expected else ""
         if differences:
-            reporter.say(differences)
+            reporter.detail(differences)
 
     return announce
 

@@ -145,7 +145,7 @@ def fit_head(
     if refit_data:
         refit_head = chosen.settings.fit(refit_data, classes, class_weights)
         summary += f"; then refit on all {len(refit_data):,} training and validation images"
-    job.reporter.say(summary)
+    job.reporter.detail(summary)
     learning_curve: list[LearningCurvePoint] = []
     if config.freeze and loader.has_time_for("learning curve", _CURVE_TIME * fit_seconds):
         rounds = split_rounds(train, validation)

@@ -14,7 +14,7 @@ from onsight.evaluation.metrics import accuracy_with_interval
 from onsight.evaluation.predictions import PredictionTable, concatenate_tables
 from onsight.evaluation.results import FoldResult
 from onsight.ranks.world import World
-from onsight.report.console import PartReporter
+from onsight.report.console import BarReporter, PartReporter
 from onsight.tensorfile import put_under, read_tensors, take_under, write_tensors
 from onsight.text import duration, fixed_percent, plural
 from onsight.training.evaluate import Evaluation, evaluate
@@ -30,11 +30,8 @@ from onsight.tune.training_data import data_key, make_normalization
 _FROZEN_FRACTION = 0.6
 
 
-class FoldReporter(PartReporter):
-    """Drops all lines but warnings, as there would be a line for every epoch of every fold."""
-
-    def say(self, text: str) -> None:
-        """Print nothing."""
+class FoldReporter(BarReporter, PartReporter):
+    """Shows a fold's progress bars and warnings; there would be a line for each of its epochs."""
 
 
 def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluation:
@@ -77,7 +74,7 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
             job.deadline.add_elapsed(part.folds[0]["seconds"])
         if job.world.is_main:
             folder.remove_checkpoints()
-        job.reporter.say(f"{name}: {_format_row(part.folds[0])}")
+        job.reporter.progress(f"{name}: {_format_row(part.folds[0])}")
         parts.append(part)
     return _pool(parts)
 

@@ -113,6 +113,8 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
                 reporting_nondeterministic(reporter.warn) as unrepeatable,
                 _claimed(path, request.resume, world) as folder,
             ):
+                # All settings of a resumed run would look as if the user had made them.
+                reporter.shows_choices = not request.resume
                 if request.not_repeated:
                     warn_not_repeated(reporter, request.not_repeated)
                 deadline = Deadline(
@@ -139,7 +141,6 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
                     is_planned=world.broadcast("planned", lambda: str(is_planned)) == "True",
                     unrepeatable=unrepeatable,
                 )
-                report_device(job)
                 yield job, data
 
 
@@ -154,8 +155,8 @@ def reserve_closing(deadline: Deadline, world: World) -> None:
 
 def report_device(job: Job) -> None:
     """Report where the work happens."""
-    job.reporter.say(f"{describe_device(job.device.value)}; torch {torch.__version__}")
-    job.reporter.choice("device", job.device)
+    job.reporter.say(f"device: {job.device.value} ({job.device.reason})")
+    job.reporter.detail(f"{describe_device(job.device.value)}; torch {torch.__version__}")
 
 
 def warn_not_repeated(reporter: Reporter, reason: str) -> None:

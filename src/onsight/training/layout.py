@@ -1,17 +1,18 @@
 """Chooses the networks to train, and which images to decode at which size."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.cache import find_cache_folder
+from onsight.data.dataset import refuse_one_class
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.source import Source, take_drawn
 from onsight.step.fine_tuning import choose_fine_tuning, settle_fine_tuning
 from onsight.step.optim import choose_learning_rate
-from onsight.text import joined, percent
+from onsight.text import joined
 from onsight.training.decisions import CANDIDATES
 from onsight.training.job import Job
 from onsight.tune.candidates import AUTO, Candidate, choose_candidates
@@ -39,6 +40,7 @@ def find_data(data: str | Source, config: Config, job: Job) -> Source:
     """Open DATA and report what it is. Raises DataError."""
     cache_folder = find_cache_folder(config.cache_folder)
     source = find_source(data, ReadOptions.from_config(config.model_dump()), cache_folder)
+    refuse_one_class(source.index.classes, source.index.locators, source)
     job.reporter.say(f"data: {source.description}")
     return source
 
@@ -49,7 +51,9 @@ def choose_layout(source: Source, config: Config, job: Job) -> Layout:
         source = take_drawn(source, config.train_images, config.seed)
         if config.model == AUTO:
             return _lay_out_candidates(source, config, job)
-        return _lay_out_network(source, config, Choice(config.model, "set by you"), job)
+        model = Choice(config.model, "set by you")
+        job.reporter.choice("model", model, is_detail=False)
+        return _lay_out_network(source, config, model, job)
 
 
 def settle_network(
@@ -91,24 +95,17 @@ def _lay_out_candidates(source: Source, config: Config, job: Job) -> Layout:
     job.decisions.decide(
         CANDIDATES, lambda: {"candidates": records, "height": height, "width": width}
     )
-    model = _describe_candidates(candidates, job.deadline.is_set)
-    job.reporter.choice("model", model)
+    basis = ["the number and size of the images", "the kind of device"]
+    basis += ["the budget"] if job.deadline.is_set else []
+    names = [candidate.name for candidate in candidates]
+    model = Choice(joined(names), f"chosen by {joined(basis)}")
+    job.reporter.choice("model", model, is_detail=False)
     if len(candidates) == 1:
         config = candidates[0].apply(config)
         return _lay_out_network(source, config, model, job, candidates[0])
     job.reporter.choice("image_size", size)
     choices: dict[str, Choice[Any]] = {"model": model, "image_size": size}
     return Layout(source, config, size.value, choices, {}, candidates)
-
-
-def _describe_candidates(candidates: Sequence[Candidate], has_budget: bool) -> Choice[str]:
-    parts = []
-    for candidate in candidates:
-        size = "x".join(map(str, candidate.image_size))
-        share = f" in {percent(candidate.share)} of the time" if has_budget else ""
-        parts.append(f"{candidate.name} at {size}{share}")
-    reason = f"by the images, the kind of device and the budget: {joined(parts)}"
-    return Choice(joined([candidate.name for candidate in candidates]), reason)
 
 
 def _lay_out_network(

@@ -67,7 +67,7 @@ class Listener(StepListener):
         self._save_rows()
         self.loggers.log_epoch(row)
         if row["epoch"]:
-            self.reporter.say(format_epoch(row, self.epochs))
+            self.reporter.progress(format_epoch(row, self.epochs))
 
     def nothing_trained(self) -> None:
         """Warn that the model is untrained."""

@@ -25,6 +25,7 @@ from onsight.models.classifier import Classifier
 from onsight.models.file import load_model_file, save_model
 from onsight.report.console import PartReporter
 from onsight.tensorfile import read_tensors, write_tensors
+from onsight.training.checkpoint import other_checkpoint
 from onsight.training.evaluate import Evaluation
 from onsight.training.fit import Shared, Trained, fit
 from onsight.training.folds import cross_validate
@@ -34,7 +35,7 @@ from onsight.training.loggers.loggers import Loggers, closing_loggers
 from onsight.training.model_file import make_model_file
 from onsight.training.open_data import OpenedData, select_candidate
 from onsight.training.place import PlannedRun, place, plan_run
-from onsight.training.progress import Progress
+from onsight.training.progress import Progress, check_progress
 from onsight.training.saving import Mirror
 from onsight.tune.candidates import Candidate
 from onsight.tune.fit_epochs import release_evaluation, time_inference
@@ -283,14 +284,16 @@ def _load_trained(planned: PlannedRun, job: RunJob) -> tuple[Trained, float, flo
     if facts["data_key"] != planned.data_key:
         return None
     file = load_model_file(job.folder.model_file)
-    trained = Trained(
-        build_classifier(file, job.device.value).feature_member,
-        Progress(**facts["progress"]),
-        Choice(file.temperature, facts["temperature"]),
-        Choice(file.out_of_distribution, facts["out_of_distribution"]),
-        facts["phases"],
-        HeldOutLogits(**tensors),
-        facts["fitted"],
-        tuple(LearningCurvePoint(*point) for point in facts["fewer"]),
-    )
-    return trained, facts["seconds"], facts["image_seconds"]
+    with other_checkpoint(job.folder.held_out):
+        check_progress(facts["progress"])
+        trained = Trained(
+            build_classifier(file, job.device.value).feature_member,
+            Progress(**facts["progress"]),
+            Choice(file.temperature, facts["temperature"]),
+            Choice(file.out_of_distribution, facts["out_of_distribution"]),
+            facts["phases"],
+            HeldOutLogits(**tensors),
+            facts["fitted"],
+            tuple(LearningCurvePoint(*point) for point in facts["fewer"]),
+        )
+        return trained, facts["seconds"], facts["image_seconds"]

@@ -92,7 +92,7 @@ def open_data(layout: Layout, module: nn.Module | None, job: Job) -> OpenedData:
             job.reporter.warn(hint)
         split = explain_split(split, copies, dataset)
     job.reporter.choice("split", split)
-    job.reporter.choice("folds", dataset.folds)
+    job.reporter.choice("folds", dataset.folds, is_detail=dataset.folds.value == 1)
     key = data_key(dataset)
     job.world.check_equal("images", key)
     job.world.check_equal("free disk space (set --residency to decide)", config.residency)
@@ -174,11 +174,13 @@ def _report_images(dataset: Dataset, reporter: Reporter) -> None:
     image_format = dataset.pack.format
     sides = (image_format.height, image_format.width, image_format.channels)
     shape = "x".join(map(str, sides))
-    reporter.say(f"images: {summarise_splits(dataset)} ({source}, {shape})")
+    reporter.say(f"images: {summarise_splits(dataset)}")
+    reporter.detail(f"images are {source}: {shape}")
     if image_format.input_size:
         reporter.choice("packed_size", dataset.packed_size)
     for reason, count in count_reasons(dataset.problems):
-        reporter.warn(f"{count:,} not used: {reason}")
+        if reason != NO_TIME:  # which has a line of its own
+            reporter.warn(f"{count:,} not used: {reason}")
     for note in dataset.notes:
         reporter.warn(note)
 
@@ -221,7 +223,7 @@ def describe_copies(copies: Copies, dataset: Dataset, data: str) -> str:
     if copies.near_duplicates:
         is_sample = len(dataset.pack) - copies.identical > _MAX_COMPARED
         among = f" among {_MAX_COMPARED:,} images" if is_sample else ""
-        parts.append(plural(len(copies.near_duplicates), "near-duplicate") + among)
+        parts.append(plural(len(copies.near_duplicates), "near-duplicate pair") + among)
     if not parts:
         return ""
     command = "onsight.check" if is_memory_name(data) else f"onsight check {data}"

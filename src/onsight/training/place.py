@@ -49,6 +49,7 @@ from onsight_explain.devices import has_graphs
 _TIMING_FRACTION = 0.3  # of the time for trials: for steps, and as much again for evaluation
 _SURE_SECONDS = 2.0  # for each, before a budget is refused
 _ACTIVITIES = {"decode": "decoding images"}  # names of phases, in sentences
+_OF_STEPS = ("learning_rate", "batch_size")
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"
 _RANKS_NOT_MEASURED = "not measured: all ranks would have to measure the same"
 
@@ -132,6 +133,8 @@ def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
         choices["epochs"] = epochs
         if not job.is_planned:
             config = config.model_copy(update={"epochs": epochs.value})
+    else:  # without training steps, these have no effect
+        choices = {name: choices[name] for name in choices if name not in _OF_STEPS}
     config = compute.apply(config)
     torch.set_num_threads(config.threads)
     choices |= compute.choices()
@@ -266,5 +269,5 @@ def _describe_ranks(dataset: Dataset, config: Config, job: Job) -> Choice[int]:
     lines = world.gather("share", f"{share}, on {job.device.value}")
     shares = [f"rank {rank}: {line}" for rank, line in enumerate(lines)]
     for line in shares:
-        job.reporter.say(line)
+        job.reporter.detail(line)
     return Choice(world.size, "; ".join(shares))

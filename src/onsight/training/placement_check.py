@@ -67,7 +67,7 @@ def _report(entries: list[dict[str, Any]], reporter: Reporter) -> None:
             rank = f"rank {entry['rank']}: " if len(entries) > 1 else ""
             raise PlacementError(rank + "\n".join(map(str, harmful)))
     shown = next((entry for entry in entries if entry["problems"]), entries[0])
-    report = reporter.warn if shown["problems"] else reporter.say
+    report = reporter.warn if shown["problems"] else reporter.detail
     others = [entry["device"] for entry in entries if entry is not shown]
     suffix = f"; the other ranks on {', '.join(others)}" if others else ""
     report(f"placement: {shown['verdict']}{suffix}")

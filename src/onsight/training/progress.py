@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,12 +102,19 @@ def check_progress(facts: Mapping[str, Any]) -> None:
     Raises:
         AttributeError: There is no field of that name.
         TypeError: A value does not have the type of its field.
+        ValueError: A number is impossible.
     """
     fresh = Progress()
     for name, value in facts.items():
-        kind = type(getattr(fresh, name))
+        start = getattr(fresh, name)
+        kind = type(start)
         if not isinstance(value, (int, float) if kind is float else kind):
             raise TypeError(f"{name} is {value!r}")
+        lowest = min(start, 0) if kind is int else -sys.float_info.max
+        if kind is not list and not lowest <= value <= sys.float_info.max:
+            raise ValueError(f"{name} is {value!r}")
+    if facts["epoch"] > len(facts["rows"]):
+        raise ValueError(f"there were {facts['epoch']} epochs, but {len(facts['rows'])} have a row")
 
 
 def make_epoch_row(

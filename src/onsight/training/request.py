@@ -65,6 +65,7 @@ def read_request(
     recipe: str | None = None,
     config_file: str | Path | None = None,
     reporter: Reporter | None = None,
+    verbose: bool = False,
     spent: Callable[[], float] | None = None,
     restarted: bool = False,
 ) -> Request:
@@ -113,8 +114,13 @@ def read_request(
         store=store,
         repeated_run=repeated_run,
         not_repeated=not_repeated,
-        arguments={"recipe": recipe, "config_file": config_file and str(config_file), **fields},
-        reporter=reporter or Reporter(),
+        arguments={
+            "recipe": recipe,
+            "config_file": config_file and str(config_file),
+            "verbose": verbose,
+            **fields,
+        },
+        reporter=reporter or Reporter(verbose=verbose),
     )
 
 

@@ -1,12 +1,14 @@
 """Trains a classifier: `train` runs the stages, each of which hands on what it has found."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from torch import nn
 
@@ -25,11 +27,12 @@ from onsight.training.blend_members import (
     blend_members,
     evaluate_model,
     report_blend,
+    report_member,
 )
 from onsight.training.decisions import CANDIDATES, MEMBERS
 from onsight.training.first_model import make_first_model
 from onsight.training.fit import Shared
-from onsight.training.job import RunJob, start_job
+from onsight.training.job import RunJob, report_device, start_job
 from onsight.training.layout import choose_layout, find_data
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import closing_loggers
@@ -55,9 +58,24 @@ class Run:
         return f"<Run {self.path}: {headline(self.results)}>"
 
     def _repr_html_(self) -> str:
+        from onsight.report.figures import confusion_image  # imports matplotlib
+
         names = [row["name"] for row in self.results["classes"]]
         facts = {"result": headline(self.results), "classes": joined(names)}
-        return notebook_table("Run", {"folder": self.path, **facts, "report": self.report})
+        confusion = self.results["confusion"]
+        plot = confusion_image(confusion, names) if confusion and self.results["images"] else ""
+        return (
+            notebook_table("Run", {"folder": self.path, **facts})
+            + f'<p><a href="{self._report_address()}" target="_blank">Open the report</a></p>'
+            + f'<div style="max-width: 32rem">{plot}</div>'
+        )
+
+    def _report_address(self) -> str:
+        """Return the report's address for a notebook, which opens only what is below its folder."""
+        report, folder = self.report.absolute(), Path.cwd()
+        if not report.is_relative_to(folder):
+            return report.as_uri()
+        return quote(os.fsencode(report.relative_to(folder)))
 
     @property
     def accuracy(self) -> float | None:
@@ -88,6 +106,7 @@ def train(
     recipe: str | None = None,
     config_file: str | Path | None = None,
     reporter: Reporter | None = None,
+    verbose: bool = False,
     spent: Callable[[], float] | None = None,
     restarted: bool = False,
     **fields: Any,
@@ -104,6 +123,7 @@ def train(
         config_file: Settings that a run has saved. Decisions of that run that depend on time or
             memory are repeated if its images and settings are the same.
         reporter: The console.
+        verbose: Print every choice and every epoch, if no reporter is given.
         spent: Returns the seconds of a budget used so far, by default since this call.
         restarted: Go on with the run in `out` if it has begun; the time in between counts towards
             its budget.
@@ -123,14 +143,16 @@ def train(
         recipe=recipe,
         config_file=config_file,
         reporter=reporter,
+        verbose=verbose,
         spent=spent,
         restarted=restarted,
     )
     if len(request.devices.value) > 1:
         return _launch(request)
-    with start_job(request) as (job, resolved), _naming_best_model(job):
+    with start_job(request) as (job, resolved), _naming_what_is_kept(job):
         job.world.report_activity("preparing the images and the plan")
         source = find_data(resolved, request.config, job)
+        report_device(job)
         layout = choose_layout(source, request.config, job)
         job.save_config(layout.config)  # from here on the run can be resumed
         make_first_model(layout, job)
@@ -150,13 +172,15 @@ def train(
 
 
 @contextmanager
-def _naming_best_model(job: RunJob) -> Iterator[None]:
-    """If the block is interrupted, say where the best model so far is."""
+def _naming_what_is_kept(job: RunJob) -> Iterator[None]:
+    """If the block is interrupted, say where the best model so far is, and how to go on."""
     try:
         yield
-    except (Interrupted, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt) as stop:
         if job.folder.model_file.exists():
             job.reporter.warn(f"the best model so far is in {job.folder.model_file}")
+        if isinstance(stop, KeyboardInterrupt) and job.folder.config.exists():
+            job.reporter.warn(f"continue with --out {job.folder.out} --resume")
         raise
 
 
@@ -167,6 +191,7 @@ def _train_model(
     members: list[Member] = []
     for member in train_members(opened, module, shared, job):
         members.append(member)
+        report_member(member, job.reporter)
         final = blend_members(members, opened, job)
         if len(opened.layout.candidates) > 1 and job.world.is_main:
             save_best_so_far(final, opened, shared.provenance, job)

@@ -1,6 +1,5 @@
 """Writes the results of a run: the metrics, the model file, the tables and the report."""
 
-import json
 import time
 from dataclasses import asdict
 from typing import Any
@@ -30,6 +29,7 @@ from onsight.training.job import RunJob
 from onsight.training.mistakes import find_heat, find_lookalikes
 from onsight.training.model_file import make_model_file
 from onsight.training.open_data import OpenedData
+from onsight.untrusted import read_json
 from onsight_explain.python_process import seconds_since_start
 
 
@@ -106,7 +106,7 @@ def _make_file(
 def _record_nondeterminism(job: RunJob) -> None:
     """Add to plan.json which operations may differ in bits when the run is repeated."""
     reason = "torch has no deterministic kernel for it on this device"
-    facts = json.loads(job.folder.plan.read_text(encoding="utf-8"))
+    facts = read_json(job.folder.plan)
     facts["unrepeatable"] = asdict(Choice(job.unrepeatable, reason))
     write_json(job.folder.plan, facts)
 

@@ -264,7 +264,10 @@ def restore_checkpoints(url: str, run: Path) -> bool:
     paths = [path for path in filesystem.find(root) if not path.rpartition("/")[2].startswith(".")]
     paths.sort(key=lambda path: path.endswith(CONFIG))  # last, as it marks the copy as complete
     for path in paths:
-        target = run / path.removeprefix(root).lstrip("/")
+        name = path.removeprefix(root).lstrip("/")
+        if ".." in name.split("/"):
+            raise OutputError(f"{url} holds {name}, which would be written outside {run}")
+        target = run / name
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(private_name())
         filesystem.get_file(path, str(temporary))

@@ -18,7 +18,7 @@ from onsight.ranks.ddp import gather_per_image
 from onsight.step.calibrate import recalibrate_norms
 from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.update import Update
-from onsight.training.checkpoint import Checkpoint
+from onsight.training.checkpoint import Checkpoint, OtherCheckpoint
 from onsight.training.finite_check import FiniteCheck
 from onsight.training.listener import Listener, name_accumulate_decision
 from onsight.training.pacers import Pacer, Segment
@@ -85,6 +85,11 @@ class Trainer:
         """Continue from a checkpoint. Raises OtherCheckpoint."""
         checkpoint.restore(self.update.step, self.update.average)
         self.progress = checkpoint.run.progress
+        if self.progress.step > self.data.loader.steps:
+            raise OtherCheckpoint(
+                f"{checkpoint.path} is no checkpoint of this run: it is after step "
+                f"{self.progress.step}, but an epoch has {self.data.loader.steps} steps"
+            )
         self.update.done = self.progress.steps_done
         self.update.step.accumulate = self.progress.accumulate or self.update.step.accumulate
 
@@ -158,17 +163,22 @@ class Trainer:
             self._train_step(batch, segment.position + k, segment.total_steps)
             now.add_step(len(batch.global_labels))
             now.schedule_fraction = (segment.position + k + 1) / segment.total_steps
+            begun = self._add_seconds(begun)  # the share of waiting is shown after every step
             self.listener.step_finished(len(batch.global_labels))
             if self.listener.should_log_loss(now.step):
                 self._flush()
                 self.listener.log_loss()
             self._save_if_due()
-            ended = time.perf_counter()
-            now.epoch_seconds += ended - begun
-            begun = ended
+            begun = self._add_seconds(begun)
         self._flush()  # the work still queued on an accelerator belongs to this segment
-        now.epoch_seconds += time.perf_counter() - begun
+        self._add_seconds(begun)
         self.world.reset_poll()
+
+    def _add_seconds(self, begun: float) -> float:
+        """Count the time since then towards the epoch, and return the time now."""
+        ended = time.perf_counter()
+        self.progress.epoch_seconds += ended - begun
+        return ended
 
     def _train_step(self, batch: Batch, position: int, total_steps: int) -> None:
         now = self.progress

@@ -17,8 +17,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from onsight.config import make_config
-from onsight.config_files import config_layers, save_config
+from onsight.config import PLACES, make_config
+from onsight.config_files import config_layers, read_config_file, save_config
 from onsight.errors import ConfigError, OnsightError, UserError
 from onsight.tensorfile import DamagedFile, read_tensors
 from onsight.text import duration, plural
@@ -91,9 +91,11 @@ def verify_resume(
     folder = Path(tempfile.mkdtemp(prefix="onsight-verify-"))
     try:
         save_config(config, folder / "requested.toml")
-        # Code to run is accepted on the command line only, not from the config of a file or run.
+        # Code to run, and places to write to, are accepted on the command line only.
         model = ["--model", config.model] if ":" in config.model else []
-        arguments = [data, *model, "--checkpoint-seconds", "0"]
+        named = {name: getattr(config, name) for name in PLACES if getattr(config, name)}
+        places = [f"--{name.replace('_', '-')}={place}" for name, place in named.items()]
+        arguments = [data, *model, *places, "--checkpoint-seconds", "0"]
         undisturbed, killed = folder / "undisturbed", folder / "killed"
         requested = str(folder / "requested.toml")
         _train_to_end([*arguments, "--config", requested, "--out", str(undisturbed)])
@@ -124,7 +126,7 @@ def verify_resume(
 def _read_length(run: Path) -> tuple[int, int]:
     """Return the number of epochs of a finished run and of steps in each."""
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
-    config = make_config(config_layers(None, run / "config.toml", {})[1])
+    config = make_config(read_config_file(run / "config.toml"))
     images = sum(row["train_images"] for row in results["classes"])
     return results["epochs"], math.ceil(images / config.batch_size)
 

@@ -159,7 +159,7 @@ def fit_epochs(
         epoch_seconds *= folds + 1
     each = f" for each of {folds} folds and the final model" if folds > 1 else ""
     epochs, more = left_seconds / epoch_seconds, deadline.seconds / epoch_seconds
-    reporter.say(
+    reporter.detail(
         f"budget: {deadline.seconds:.0f} s, of which {spent_seconds:.0f} are spent and "
         f"{left_seconds:.0f} are left for training: about {epochs:.1f} epochs{each} at "
         f"{batch / estimates.step_seconds:,.0f} images/s; with twice the time about "

@@ -120,13 +120,14 @@ def choose_compute(
     path = _cache_path(config, data, seconds)
     cached = read_cached_json(path, _parse_plan) if path and config.plan == "auto" else None
     if cached:
-        reporter.say(f"plan: kept from an earlier run ({path}; --plan fresh measures again)")
+        reporter.detail(f"plan: kept from an earlier run ({path}; --plan fresh measures again)")
         return _measured_plan(config, cached, "kept from an earlier run")
     begun = time.perf_counter()
     probe = Probe(config, data, budget.seconds, images)
     measured = _measure(probe, stages, default, max_seconds)
     took = time.perf_counter() - begun
-    reporter.say(f"plan: measured {len(measured.seconds)} ways to compute a step in {took:.1f} s")
+    ways = len(measured.seconds)
+    reporter.detail(f"plan: measured {ways} ways to compute a step in {took:.1f} s")
     if path and not is_busy():  # later runs may find the machine idle
         error = write_plan(path, measured)
         if error:
@@ -200,17 +201,17 @@ def _measure(
 
 def _configured(config: Config, name: str) -> str:
     """Return the reason for a configured setting; empty if it is left open."""
-    value = getattr(config, name)
-    return "" if value in ("auto", 0) else "set by you"
+    is_open = getattr(config, name) == Config.model_fields[name].default
+    return "" if is_open else "set by you"
 
 
 def _explain(config: Config, name: str, measured: Measured) -> Choice[Any]:
     """Return a choice with how much faster it is than the best options that differ in it."""
     value = getattr(measured.chosen, name)
     if name == "accumulate":
-        is_configured = value == config.accumulate
-        reason = "as configured" if is_configured else "memory ran out with fewer parts"
-        return Choice(value, reason)
+        if value != config.accumulate:
+            return Choice(value, "memory ran out with fewer parts")
+        return Choice(value, _configured(config, name) or "a whole batch fits in memory")
     others = [options for options in measured.seconds if getattr(options, name) != value]
     if not others:
         return Choice(value, _configured(config, name) or _why_alone(name, value, measured))
@@ -292,7 +293,7 @@ def choose_inference(
     speedup = seconds[threads] / _time_forward(bf16, batch.images, threads, each_seconds)
     reason = (
         f"bf16 is {speedup:.2f} times as fast, and its features agree to {cosine:.4f} "
-        f"(least cosine of {_TIMED_IMAGES} images)"
+        f"(minimum cosine similarity of {_TIMED_IMAGES} images)"
     )
     precision = "bf16" if speedup > _MIN_SPEEDUP and cosine > _MIN_COSINE else "fp32"
     return replace(plan, precision=Choice(precision, reason, figure=speedup))

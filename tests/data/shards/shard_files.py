@@ -1,5 +1,6 @@
 """Shards of tiny images, made in memory."""
 
+import hashlib
 import io
 import json
 import tarfile
@@ -40,6 +41,12 @@ def make_shards(count, each, first=0):
 
 
 def index_of(shards):
-    """The index file of shards."""
-    listed = [{"url": name, "filesize": len(content)} for name, content in shards.items()]
+    """The index file of shards of images with labels beside them."""
+    listed = []
+    for name, content in shards.items():
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            images = len(archive.getnames()) // 2
+        digest = hashlib.md5(content).hexdigest()
+        facts = {"filesize": len(content), "md5sum": digest, "nsamples": images}
+        listed.append({"url": name, **facts})
     return json.dumps({"wids_version": 1, "shardlist": listed}).encode()

@@ -1,5 +1,7 @@
 """DATA behind URLs: fsspec's memory filesystem, and a server with planted faults."""
 
+import json
+import math
 import os
 import sys
 
@@ -11,10 +13,11 @@ from shard_files import index_of, make_shards, png, tar
 from onsight.cli import main
 from onsight.config import make_config
 from onsight.data.dataset import open_dataset
-from onsight.data.shards import retry
-from onsight.data.shards.remote import Remote
+from onsight.data.shards import bounded_http, retry
+from onsight.data.shards.remote import Remote, expand_braces
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import ConfigError, DataError, DiskError, RemoteFailed
+from onsight.limits import SHARD_INDEX_BYTES
 
 
 def put(memory, shards, folder="/set"):
@@ -51,6 +54,9 @@ def test_only_what_changed_is_read_again(tmp_path, no_pauses):
         first = find_source(url, cache_folder=tmp_path)
         os.rename(tmp_path / "shards", tmp_path / "gone")
         files["s/part-001.tar"] = make_shards(1, 5, first=100)["part-000.tar"]
+        files["s/index.json"] = index_of(
+            {name[2:]: content for name, content in files.items() if name.endswith(".tar")}
+        )
         server.requests.clear()
         second = find_source(url, cache_folder=tmp_path)
         read = [name for (method, name), _ in server.requests.items() if method == "GET"]
@@ -134,6 +140,93 @@ def test_a_shard_that_changes_under_a_run_is_refused(memory, tmp_path):
         fresh.read(4)
 
 
+@pytest.mark.parametrize(("key", "value"), [("filesize", 1), ("md5sum", "0" * 32), ("nsamples", 5)])
+def test_a_shard_that_differs_from_its_index_is_a_problem(key, value, tmp_path):
+    shards = make_shards(2, 4)
+    index = json.loads(index_of(shards))
+    index["shardlist"][1][key] = value
+    with serving({**shards, "index.json": json.dumps(index).encode()}) as server:
+        source = find_source(server.url, cache_folder=tmp_path)
+    assert [locator[:12] for locator in source.index.locators] == ["part-000.tar"] * 4
+    (problem,) = source.problems
+    assert problem.path == "part-001.tar"
+    assert "index.json" in problem.reason
+
+
+def test_the_index_is_compared_wherever_shards_are_listed(memory):
+    shards = make_shards(2, 4)
+    changed = shards["part-001.tar"].replace(b"dog", b"dot")
+    put(memory, {**shards, "index.json": index_of(shards), "part-001.tar": changed})
+    source = find_source("memory://set")
+    assert source.index.classes == ("cat", "dog")
+    assert [problem.path for problem in source.problems] == ["part-001.tar"]
+    memory.rm_file("/set/part-001.tar")
+    with pytest.raises(DataError, match=r"part-001.tar"):
+        find_source("memory://set")
+
+
+def test_an_index_without_an_end_is_refused(tmp_path):
+    shards = make_shards(1, 4)
+    index = index_of(shards) + b" " * SHARD_INDEX_BYTES
+    with serving({**shards, "index.json": index}) as server:
+        with pytest.raises(DataError, match=r"index.json has more than 33.6 MB"):
+            find_source(server.url)
+        server.files["index.json"] = index_of(shards)
+        assert len(find_source(server.url).index) == 4
+
+
+def test_only_the_bytes_of_a_shard_are_read_from_an_endless_response(tmp_path):
+    with serving(make_shards(1, 4)) as server:
+        server.faults = {("GET", "part-000.tar"): ["endless"]}
+        source = find_source(f"{server.url}/part-000.tar")
+        assert [content for _, _, content in everything(source)] == [png(n) for n in range(4)]
+        assert server.requests["GET", "part-000.tar"] == 1
+        assert server.requests["to the end", "part-000.tar"] == 0
+
+
+def test_a_compressed_response_is_refused(tmp_path):
+    with serving(make_shards(1, 4)) as server:
+        server.faults = {("GET", "part-000.tar"): ["gzip"]}
+        with pytest.raises(DataError, match=r"part-000.tar is sent compressed"):
+            find_source(f"{server.url}/part-000.tar")
+
+
+@pytest.mark.parametrize(
+    ("request_of", "fault"), [(("GET", "index.json"), "drip"), (("HEAD", "part-000.tar"), "silent")]
+)
+def test_too_slow_a_response_counts_as_a_lost_connection(request_of, fault, no_pauses, monkeypatch):
+    monkeypatch.setattr(bounded_http, "_PIECE_SECONDS", 0.1)
+    shards = make_shards(1, 4)
+    with serving({**shards, "index.json": index_of(shards)}) as server:
+        server.faults = {request_of: [fault] * retry.TRIES}
+        with pytest.raises(RemoteFailed, match=r"less than 0.3 MB, came in 0.1 s"):
+            find_source(server.url)
+
+
+def test_a_page_of_links(tmp_path):
+    shards = make_shards(2, 4)
+    page = b"""<a href="../">up</a> <A HREF='part-000.tar'>0</A> <a class=x href="b&amp;c/">c</a>"""
+    files = {"s": page, "s/part-000.tar": shards["part-000.tar"]}
+    files["s/b&c/"] = b'<a href="/s/b&c/part-001.tar">1</a> <a href="http://other.invalid/2.tar">'
+    files["s/b&c/part-001.tar"] = shards["part-001.tar"]
+    with serving(files) as server:
+        assert len(find_source(f"{server.url}/s").index) == 8
+        files["s"] += b" " * SHARD_INDEX_BYTES
+        with pytest.raises(DataError, match=r"the page .*/s has more than 33.6 MB"):
+            find_source(f"{server.url}/s")
+
+
+def test_braces():
+    assert sorted(expand_braces("{a,b}/x-{08..10}.tar")) == [
+        *("a/x-08.tar", "a/x-09.tar", "a/x-10.tar"),
+        *("b/x-08.tar", "b/x-09.tar", "b/x-10.tar"),
+    ]
+    assert list(expand_braces("{5..1}.tar")) == []
+    for text in ("{0..9999999}.tar", "{0..9}" * 7):
+        with pytest.raises(DataError, match="too many addresses"):
+            list(expand_braces(text))
+
+
 def test_parquet_behind_a_url(memory, tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
@@ -161,6 +254,12 @@ def test_too_little_space_for_copies_is_reported_before_training(memory, tmp_pat
     none = ReadOptions(shard_cache_gigabytes=0.5 * size / 1e9)
     with pytest.raises(DiskError, match="--shard-cache-gigabytes"):
         find_source("memory://set", none, tmp_path / "other")
+
+
+@pytest.mark.parametrize("gigabytes", [1e300, math.nan])
+def test_the_space_for_copies_is_finite(gigabytes):
+    with pytest.raises(ConfigError, match="--shard-cache-gigabytes"):
+        make_config({"shard_cache_gigabytes": gigabytes})
 
 
 def test_urls_without_shards_are_explained(memory):

@@ -34,6 +34,7 @@ PASSING = [
     *[Answered(status) for status in (408, 429, 500, 502, 503, 504)],
     Refused(503),
     caused(OSError(errno.EINVAL, "?"), Refused(500)),
+    caused(FileNotFoundError(), ConnectionRefusedError()),
 ]
 FINAL = [
     FileNotFoundError(),
@@ -42,6 +43,7 @@ FINAL = [
     ValueError(),
     *[Answered(status) for status in (400, 401, 403, 404, 416)],
     caused(OSError("412"), Refused(412)),
+    caused(FileNotFoundError(), KeyError()),
 ]
 
 

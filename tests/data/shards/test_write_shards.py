@@ -71,13 +71,80 @@ def test_a_killed_call_is_continued(pets, tmp_path, monkeypatch):
         patch.setattr(Target, "write", write)
         with pytest.raises(Killed):
             write_shards(source, target, 12_000)
-    assert PROGRESS_NAME in target.names()
+    assert PROGRESS_NAME in target.sizes()
     written = write_shards(source, target, 12_000)
     assert written.kept == 2
-    assert target.names() == whole.names()
-    for name in whole.names():
-        assert target.read(name) == whole.read(name)
+    files = {path.name: path.read_bytes() for path in whole.folder.iterdir()}
+    assert {path.name: path.read_bytes() for path in target.folder.iterdir()} == files
+    (target.folder / "index.json").rename(target.folder / PROGRESS_NAME)  # killed before its end
     assert write_shards(source, target, 12_000).kept == len(written.shards)
+    assert {path.name: path.read_bytes() for path in target.folder.iterdir()} == files
+
+
+def truncate(content):
+    return content[:-1]
+
+
+def change(content):
+    return content[:-1] + b"x"
+
+
+@pytest.mark.parametrize("damage", [None, truncate, change])
+@pytest.mark.parametrize("name", ["train-000001.tar", "test-000009.tar"])
+def test_a_damaged_shard_is_written_again(damage, name, pets, tmp_path):
+    source, target = find_source(str(pets)), Target.open(str(tmp_path / "out"))
+    first = write_shards(source, target, 16_000)
+    files = {path.name: path.read_bytes() for path in target.folder.iterdir()}
+    if damage:
+        (target.folder / name).write_bytes(damage(files[name]))
+    else:
+        (target.folder / name).unlink()
+    again = write_shards(source, target, 16_000)
+    assert again.kept == len(first.shards) - 1
+    assert again.shards == first.shards
+    assert {path.name: path.read_bytes() for path in target.folder.iterdir()} == files
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_damaged_remote_shard_is_written_again(is_deleted, pets, memory):
+    source, target = find_source(str(pets)), Target.open("memory://out")
+    write_shards(source, target, 16_000)
+    content = memory.cat("/out/train-000001.tar")
+    memory.rm_file("/out/train-000001.tar")
+    if not is_deleted:
+        memory.pipe_file("/out/train-000001.tar", content[:-1])
+    write_shards(source, target, 16_000)
+    assert memory.cat("/out/train-000001.tar") == content
+
+
+@pytest.mark.parametrize("classes", [["a", "a ", " ", "b\n"], ["ä x", "猫"]])
+def test_labels_come_back_as_they_were(classes, tmp_path):
+    for number, name in enumerate(classes):
+        folder = tmp_path / "data" / name
+        folder.mkdir(parents=True)
+        (folder / "x.png").write_bytes(png(number))
+    source = find_source(str(tmp_path / "data"))
+    assert len(source.index.classes) == len(classes)
+    write_shards(source, Target.open(str(tmp_path / "out")), 100_000)
+    assert contents(find_source(str(tmp_path / "out"))) == contents(source)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", ""], "--out is empty"),
+        (["--out", "s3://"], "--out s3:// names no place; write it as s3://bucket/folder"),
+        (["--out", "x", "--shard-megabytes", "nan"], "must be from 0.1 to 2,000"),
+        (["--out", "x", "--shard-megabytes", "inf"], "must be from 0.1 to 2,000"),
+    ],
+)
+def test_outputs_and_sizes_that_make_no_sense(words, message, pets, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(["shard", str(pets), *words])
+    assert left.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["pets"]
 
 
 def test_what_others_have_written_is_left_alone(pets, tmp_path):
@@ -111,10 +178,11 @@ def test_plain_pixels_become_png(tmp_path):
     from onsight.data.sources.memory import read_memory_data
 
     pixels = np.random.default_rng(0).integers(0, 256, (6, 5, 5), np.uint8)
-    source = read_memory_data((pixels, ["a", "b"] * 3))
+    source = read_memory_data((pixels, ["a", "\udcff"] * 3))  # a byte that is no UTF-8
     write_shards(source, Target.open(str(tmp_path / "out")), 100_000)
     back = find_source(str(tmp_path / "out"))
     from PIL import Image
 
     found = {np.asarray(Image.open(io.BytesIO(back.read(row)))).tobytes() for row in range(6)}
     assert found == {image.tobytes() for image in pixels}
+    assert back.index.classes == source.index.classes == ("a", "\udcff")

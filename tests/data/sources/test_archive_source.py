@@ -69,9 +69,7 @@ def test_every_format_returns_the_stored_bytes(tmp_path, ending):
     assert source.index.classes == ("cat", "dog")
     assert source.problems == []
     kind = "zip" if ending == ".zip" else "tar"
-    assert source.description == (
-        f"{kind} archive of class folders, 2 classes, 3 files (override with --data-format)"
-    )
+    assert source.description == (f"{kind} archive of class folders, 2 classes, 3 files")
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -162,6 +160,7 @@ def test_tar_links_devices_and_repetitions_are_problems(tmp_path):
         add(archive, "cat/device.jpg", type=tarfile.CHRTYPE, devmajor=1, devminor=5)
         add(archive, "cat/pipe.jpg", type=tarfile.FIFOTYPE)
         add(archive, "cat/sparse.jpg", type=tarfile.GNUTYPE_SPARSE)
+        add(archive, "cat/nul.jpg", b"nul", pax_headers={"path": "cat/a\0b.jpg"})
         add(archive, "./cat//1.jpg", b"second")
     source = read_archive(tmp_path / "a.tar")
     assert contents(source) == {"cat/1.jpg": b"first"}
@@ -171,6 +170,7 @@ def test_tar_links_devices_and_repetitions_are_problems(tmp_path):
         "cat/device.jpg": "not a regular file",
         "cat/pipe.jpg": "not a regular file",
         "cat/sparse.jpg": "stored as a sparse file",
+        "cat/a\\0b.jpg": "has a NUL in its name",
         "./cat//1.jpg": "appears twice in the archive",
     }
 
@@ -318,6 +318,12 @@ def test_decompression_bomb_is_stopped(tmp_path, monkeypatch, module):
             file.write(bytes(2**20))
     with pytest.raises(DataError, match="suspiciously compressed: stopped after"):
         read_archive(tmp_path / "bomb.tar.gz")
+
+
+def test_a_small_archive_is_not_unpacked_beyond_a_small_disk(tmp_path):
+    (tmp_path / "bomb.tar.gz").write_bytes(130 * gzip.compress(bytes(2**20)))
+    with pytest.raises(DataError, match=r"suspiciously compressed: stopped after 0\.1 GB"):
+        read_archive(tmp_path / "bomb.tar.gz", tmp_path)
 
 
 def test_compressed_tar_leaves_no_file_in_the_cache(tmp_path):

@@ -1,6 +1,7 @@
 """Images whose pixels say where they are; each box must give exactly its part."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -167,6 +168,14 @@ def test_unusable_coco_boxes_are_problems(tmp_path):
             {"annotations": [{"image_id": 0, "category_id": 7, "bbox": [0, 0, 1, float("nan")]}]},
             "nan is not a coordinate",
         ),
+        (
+            {"annotations": [{"image_id": 0, "category_id": 7, "bbox": [1e308, 0, 1e308, 1]}]},
+            "inf is not a coordinate",
+        ),
+        ({"images": [{"id": 0, "file_name": "1.png", "height": 1e999, "width": 1}]}, "Overflow"),
+        ({"images": [{"id": 0, "file_name": "1.png", "height": 10**400}]}, "height has over 308"),
+        ({"images": [{"id": 0, "file_name": "1\0.png"}]}, "file_name has a NUL"),
+        ({"categories": [{"id": 7, "name": "\ud800"}]}, "name has a lone surrogate"),
     ],
 )
 def test_damaged_coco_files(tmp_path, change, message):
@@ -216,6 +225,16 @@ def test_damaged_pascal_files(tmp_path, text, message):
     write_image(tmp_path / "1.png", 0)
     (tmp_path / "1.xml").write_text(text)
     with pytest.raises(DataError, match=message):
+        read_boxes(tmp_path)
+
+
+@pytest.mark.parametrize("place", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_list_of_a_split_that_is_no_file(tmp_path, place):
+    write_image(tmp_path / "1.png", 0)
+    (tmp_path / "1.xml").write_text(pascal("1.png"))
+    (tmp_path / "ImageSets" / "Main").mkdir(parents=True)
+    place(tmp_path / "ImageSets" / "Main" / "train.txt")
+    with pytest.raises(DataError, match="train.txt cannot be read: not a regular file"):
         read_boxes(tmp_path)
 
 

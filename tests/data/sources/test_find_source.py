@@ -79,7 +79,7 @@ def test_data_is_recognised(tmp_path, plant, kind, count):
     source = find_source(str(data))
     assert (source.kind, len(source.index)) == (kind, count)
     assert source.root.is_absolute()
-    assert "override with --data-format" in source.description
+    assert source.description
     forced = find_source(str(data), ReadOptions(kind))
     assert (forced.kind, forced.fingerprint) == (kind, source.fingerprint)
 

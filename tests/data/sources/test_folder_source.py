@@ -33,15 +33,13 @@ def test_rows_labels_and_bytes(tmp_path):
     assert [source.read(row) for row in range(3)] == [
         f"content of {path}".encode() for path in source.index.locators
     ]
-    assert source.description == "class folders, 2 classes, 3 files (override with --data-format)"
+    assert source.description == "class folders, 2 classes, 3 files"
 
 
 def test_splits_are_reported(tmp_path):
     plant(tmp_path, "train/cat/1.png", "test/cat/2.png", "train/dog/3.png")
     found = read_folder(tmp_path).description
-    assert (
-        found == "class folders with train/test, 2 classes, 3 files (override with --data-format)"
-    )
+    assert found == "class folders with train/test, 2 classes, 3 files"
 
 
 def test_hidden_files_and_folders_are_counted_and_skipped(tmp_path):

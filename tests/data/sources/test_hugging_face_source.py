@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 
 import pyarrow
 import pytest
@@ -9,6 +10,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from onsight.data.index import TEST, TRAIN
+from onsight.data.sources import hugging_face
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import DataError, ImageError
 
@@ -108,3 +110,16 @@ def test_a_column_of_labels_is_chosen(tmp_path):
     assert chosen.fingerprint != find_source(path).fingerprint
     with pytest.raises(DataError, match="the one that --label names"):
         find_source(path, ReadOptions(label="breed"))
+
+
+def test_equal_images_are_counted_as_often_as_they_are_read(tmp_path, monkeypatch):
+    noise = b"x" + random.Random(0).randbytes(10_000)
+    cells = [{"bytes": noise, "path": "a.png"}] * 100
+    schema = pyarrow.schema([("image", IMAGE), ("label", pyarrow.string())])
+    table = pyarrow.table({"image": cells, "label": ["cat"] * 100}, schema=schema)
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 20_000
+    assert find_source(str(tmp_path / "a.parquet")).read(99) == noise
+    monkeypatch.setattr(hugging_face, "ROW_GROUP_BYTES", 100_000)
+    with pytest.raises(ImageError, match="row group 0 holds over 1 GB of images"):
+        find_source(str(tmp_path / "a.parquet")).read(0)

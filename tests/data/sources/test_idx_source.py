@@ -1,6 +1,7 @@
 """Oracle: torchvision's MNIST reading the same files."""
 
 import gzip
+import os
 import struct
 
 import numpy as np
@@ -52,9 +53,7 @@ def test_every_pixel_and_label_equals_torchvision(tmp_path):
             assert source.index.splits[row] == split
             row += 1
     assert row == len(source.index) == 55
-    assert source.description == (
-        "IDX files with train/test, 10 classes, 55 images (override with --data-format)"
-    )
+    assert source.description == ("IDX files with train/test, 10 classes, 55 images")
 
 
 def test_gzipped_files_and_odd_sizes(tmp_path):
@@ -108,7 +107,7 @@ GOOD = images_file(np.zeros((4, 3, 2), np.uint8))
         (GOOD[:10], None, "is not an IDX file"),
         (b"\0\0\x0d\3" + GOOD[4:], None, "it starts with 00 00 0d 03"),
         (b"<html>", None, "it starts with 3c 68 74 6d"),
-        (struct.pack(">4I", 0x803, 2**32 - 1, 2**32 - 1, 2**32 - 1), None, "shorter than"),
+        (struct.pack(">4I", 0x803, *[2**32 - 1] * 3), None, "shorter than|suspiciously compressed"),
         (struct.pack(">4I", 0x803, 4, 0, 2), None, "images of 0x2 pixels"),
         (GOOD, labels_file([1, 2, 3]), "has 4 images, but .* 3 labels"),
         (GOOD, GOOD, "train-labels-idx1-ubyte.* is not an IDX file"),
@@ -117,6 +116,24 @@ GOOD = images_file(np.zeros((4, 3, 2), np.uint8))
 def test_damaged_files_are_errors(tmp_path, gz, images, labels, message):
     plant(tmp_path, count=4, gz=gz, images=images, labels=labels)
     with pytest.raises(DataError, match=message):
+        read_idx(tmp_path)
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path):
+    plant(tmp_path)
+    zeros = gzip.compress(bytes(2**20))
+    header = gzip.compress(struct.pack(">4I", 0x803, 2000, 2**10, 2**10))
+    (tmp_path / "train-images-idx3-ubyte").unlink()
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(header + 2000 * zeros)
+    with pytest.raises(DataError, match=r"suspiciously compressed.*\(2000, 1024, 1024\)"):
+        read_idx(tmp_path)
+
+
+def test_a_fifo_is_not_waited_for(tmp_path):
+    plant(tmp_path)
+    (tmp_path / "train-images-idx3-ubyte").unlink()
+    os.mkfifo(tmp_path / "train-images-idx3-ubyte")
+    with pytest.raises(DataError, match="not a regular file"):
         read_idx(tmp_path)
 
 

@@ -1,6 +1,7 @@
 """Exports of Label Studio, CVAT and Roboflow whose labels are of whole images, written here."""
 
 import json
+import os
 
 import pytest
 
@@ -128,6 +129,19 @@ def test_invalid_json(images):
         read(images / "export.json")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([task("a\0.png", [choice("cat")])], "image has a NUL"),
+        ([task("a.png", [choice("\ud800")])], "choices has a lone surrogate"),
+        ([task("a.png", [choice("cat")]) | {"id": 10**400}], "id has over 308 digits"),
+    ],
+)
+def test_text_and_numbers_that_no_file_can_have(images, content, message):
+    with pytest.raises(DataError, match=f"export.json .*{message}"):
+        read(write(images, content))
+
+
 def test_cvat_tags(images):
     file = images / "annotations.xml"
     file.write_text(
@@ -211,11 +225,19 @@ def test_another_label_is_another_fingerprint(tmp_path):
         ("filename,Cat,Dog\na.jpg,1\n", "line 2: one 0 or 1 for each class"),
         ("filename,Cat\na.jpg,0.7\n", "line 2: one 0 or 1 for each class"),
         ("", "does not begin with filename"),
+        ("filename,Cat\na\0.jpg,1\n", "line 2: has a NUL"),
     ],
 )
 def test_a_table_of_another_form_is_one_message(tmp_path, text, fault):
     write_classes(tmp_path, text)
     with pytest.raises(DataError, match=fault):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("place", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_table_that_is_no_file(tmp_path, place):
+    place(tmp_path / "_classes.csv")
+    with pytest.raises(DataError, match="_classes.csv cannot be read: not a regular file"):
         read(tmp_path)
 
 

@@ -1,5 +1,6 @@
 import pytest
 
+from onsight.data import path_pattern
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import ConfigError, DataError
 
@@ -38,12 +39,21 @@ def test_another_pattern_is_other_data(files):
     ("pattern", "error", "message"),
     [
         ("(", ConfigError, "is not a regular expression"),
+        ("(" * 5000 + ")" * 5000, ConfigError, "is not a regular expression: maximum recursion"),
+        ("a{4294967296}", ConfigError, "is not a regular expression: the repetition number"),
         ("zebra", DataError, "in any path, such as"),
     ],
 )
 def test_a_pattern_that_finds_nothing(files, pattern, error, message):
     with pytest.raises(error, match=message):
         find_source(str(files), ReadOptions(label_from=pattern))
+
+
+def test_a_pattern_that_takes_for_ever_is_ended(files, monkeypatch):
+    monkeypatch.setattr(path_pattern, "PATTERN_SECONDS", 0.5)
+    (files / ("a" * 60 + ".png")).write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"\(a\+\)\+\$ takes too long: it was ended after 0.5 s"):
+        find_source(str(files), ReadOptions(label_from="(a+)+$"))
 
 
 def test_a_file_has_no_names_in_it(files):

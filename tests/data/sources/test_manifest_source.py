@@ -9,6 +9,7 @@ from pyarrow import parquet
 
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.sources.manifest import read_manifest
+from onsight.data.sources.tables import read_table
 from onsight.errors import DataError, ImageError
 
 LINES = [
@@ -65,7 +66,7 @@ def test_all_formats_agree(images, ending):
     assert source.problems == []
     assert source.description == (
         f"{ending[1:].upper()} manifest with train/validation/test, 2 classes, 3 lines, "
-        "columns path, label and split (override with --data-format)"
+        "columns path, label and split"
     )
 
 
@@ -185,8 +186,9 @@ def test_what_is_wrong_is_explained_with_its_line(images, text, message):
             "line 1: the label is neither text nor a number, but list",
         ),
         ('{"path": 5, "label": "x"}\n', "line 1: the path is 5"),
-        ('{"path": "a\\u0000b", "label": "x"}\n', "line 1: the path is"),
-        ('{"path": "\\ud800", "label": "x"}\n', "line 1: .*surrogates not allowed"),
+        ('{"path": "a\\u0000b", "label": "x"}\n', "line 1: not valid JSON: path has a NUL"),
+        ('{"path": "\\ud800", "label": "x"}\n', "line 1: .*path has a lone surrogate"),
+        ('{"path": "a", "label": "x", "group": "\\ud800"}\n', "group has a lone surrogate"),
         ("[" * 100_000 + "\n", "line 1: not valid JSON"),
         (
             '{"path": "a/1.png", "label": 1}\n{"path": "a/2.png", "label": 1, "split": "test"}\n',
@@ -252,10 +254,27 @@ def test_two_columns_of_one_name(images):
         read_manifest(images / "twice.csv")
 
 
-def test_a_line_that_never_ends(images):
-    (images / "long.jsonl").write_text('{"path": "a.png", "label": "' + 2_000_000 * "x")
+@pytest.mark.parametrize("ending", [".csv", ".jsonl"])
+def test_a_line_that_never_ends(images, ending):
+    (images / f"long{ending}").write_text('{"path": "a.png", "label": "' + 2_000_000 * "x")
     with pytest.raises(DataError, match="line 1: over 1,000,000 characters"):
-        read_manifest(images / "long.jsonl")
+        read_manifest(images / f"long{ending}")
+
+
+def test_a_parquet_file_of_equal_rows_is_refused_before_they_are_read(images):
+    alike = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 1_000_000), ["a/1.png"])
+    parquet.write_table(pyarrow.table({"path": alike, "label": alike}), images / "m.parquet")
+    with pytest.raises(DataError, match=r"suspiciously compressed: 1,000,000 rows in [\d,]+ bytes"):
+        read_manifest(images / "m.parquet")
+
+
+def test_a_text_that_many_rows_of_a_parquet_file_have_is_kept_once(images):
+    label = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, None, 0]), ["x" * 1000])
+    cells = {"path": ["a/1.png", "a/2.png", "b/3.png"], "label": label}
+    parquet.write_table(pyarrow.table(cells), images / "m.parquet")
+    first, second, third = (row[1] for _, row in read_table(images / "m.parquet")[1])
+    assert first is third
+    assert (first, second) == ("x" * 1000, None)
 
 
 @pytest.mark.parametrize("ending", [".csv", ".jsonl", ".parquet"])

@@ -1,5 +1,6 @@
 """WebDataset shards, made by hand."""
 
+import hashlib
 import io
 import json
 import tarfile
@@ -64,3 +65,59 @@ def test_tars_of_class_folders_are_not_shards(tmp_path):
     write(tmp_path / "0.tar", {"cat/x.png": b"p", "dog/y.png": b"q"})
     with pytest.raises(DataError):
         find_source(str(tmp_path), ReadOptions("webdataset"))
+
+
+def write_index(folder, entries):
+    (folder / "index.json").write_text(json.dumps({"shardlist": entries}))
+
+
+def test_a_changed_label_is_no_new_class(tmp_path):
+    members = {"x.png": b"p", "x.cls": b"cat", "y.png": b"q", "y.cls": b"dog"}
+    entries = []
+    for name in ("0.tar", "1.tar"):
+        content = write(tmp_path / name, members).read_bytes()
+        entries.append({"url": name, "md5sum": hashlib.md5(content).hexdigest()})
+    (tmp_path / "1.tar").write_bytes(content.replace(b"dog", b"dot"))
+    assert find_source(str(tmp_path)).index.classes == ("cat", "dog", "dot")
+    write_index(tmp_path, entries)
+    source = find_source(str(tmp_path))
+    assert source.index.classes == ("cat", "dog")
+    (problem,) = source.problems
+    assert problem.path == "1.tar"
+    assert "MD5" in problem.reason
+
+
+def test_a_shard_that_the_index_lists_has_to_be_there(tmp_path):
+    write(tmp_path / "0.tar", {"x.png": b"p", "x.cls": b"cat"})
+    write_index(tmp_path, [{"url": "0.tar"}, {"url": "1.tar"}])
+    with pytest.raises(DataError, match=r"index.json lists 1.tar, which is missing"):
+        find_source(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
+        ('{"shardlist": 3}', "shardlist: "),
+        ('{"shardlist": [{"nsamples": 3}]}', r"shardlist\.0\.url: "),
+        ('{"shardlist": [{"url": "../0.tar"}]}', r"shardlist\.0\.url: .*below the index"),
+        ('{"shardlist": [{"url": "0.tar", "filesize": -1}]}', r"shardlist\.0\.filesize: "),
+        ('{"shardlist": [{"url": "0.tar", "md5sum": "x"}]}', r"shardlist\.0\.md5sum: "),
+    ],
+    ids=["JSON", "depth", "list", "no name", "outside", "size", "checksum"],
+)
+def test_the_wrong_key_of_an_index_is_named(text, message, tmp_path):
+    write(tmp_path / "0.tar", {"x.png": b"p", "x.cls": b"cat"})
+    (tmp_path / "index.json").write_text(text)
+    with pytest.raises(DataError, match=rf"index\.json.*{message}"):
+        find_source(str(tmp_path))
+
+
+@pytest.mark.parametrize("label", ["null", "[1]", '"\\ud800"'])
+def test_labels_in_json_have_to_be_texts_or_numbers(label, tmp_path):
+    broken = f'{{"label": {label}}}'.encode()
+    write(tmp_path / "0.tar", {"x.png": b"p", "x.cls": b"cat", "y.png": b"q", "y.json": broken})
+    source = find_source(str(tmp_path))
+    assert source.index.classes == ("cat",)
+    assert [problem.path for problem in source.problems] == ["0.tar/y.png"]

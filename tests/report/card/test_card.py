@@ -129,6 +129,33 @@ def test_a_card_of_somebodys_own_stays(run):
     assert ModelCard.load(run / "card.md").data.license == "mit"
 
 
+@pytest.mark.parametrize(
+    ("altered", "message"),
+    [
+        ({"seconds": "long"}, "seconds: input should be a valid number"),
+        ({"classes": [{"name": "cat"}]}, "classes.0.accuracy: field required"),
+        ({"classes": 3}, "classes: input should be a valid array"),
+        ({"confused_pairs": [{"classes": ["cat"]}]}, "confused_pairs.0.classes.1: field required"),
+        ([1], "the whole: input should be an object"),
+    ],
+)
+def test_an_altered_result_is_named(run, altered, message):
+    path = run / "results.json"
+    results = json.loads(path.read_text())
+    path.write_text(json.dumps(results | altered if isinstance(altered, dict) else altered))
+    with pytest.raises(OutputError, match=f"results.json is damaged: {message}"):
+        read_card_subject(run)
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"split": 3}', "[" * 100_000, '"x"'])
+def test_what_is_no_plan_is_left_out(run, text):
+    for name in ("plan.json", "environment.json"):
+        (run / name).write_text(text)
+    card = card_text(read_card_subject(run))
+    assert "How images were held out" not in card
+    assert "Machine: " not in card
+
+
 def test_a_run_without_held_out_images_has_no_accuracy(run):
     subject = read_card_subject(run)
     subject.results.update({"accuracy": None, "images": 0, "calibration": []})

@@ -23,6 +23,7 @@ class Said(NamedTuple):
     predicted: str
     probability: float = 0.9
     digest: str | None = None
+    fold: int | None = None
 
 
 def key(digest):
@@ -43,7 +44,8 @@ def said(number, label, predicted, probability=0.9):
 def plant_run(folder, rows, *, seen=(), classes=("cat", "dog"), split="test", size=12, **config):
     """A finished run: its model file, predictions.csv and results.json."""
     digests = [] if any(row.digest is None for row in rows) else ["digest"]
-    names = ["path", "label", "predicted", "probability", *digests]
+    folds = [] if any(row.fold is None for row in rows) else ["fold"]
+    names = ["path", "label", "predicted", "probability", *digests, *folds]
     folder.mkdir(parents=True)
     with open(folder / "predictions.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -56,7 +58,7 @@ def plant_run(folder, rows, *, seen=(), classes=("cat", "dog"), split="test", si
         model="compact",
         classes=tuple(classes),
         preprocessing=Preprocessing.of(FORMAT | {"height": size, "width": size}),
-        results={"split": split},
+        results={"split": split, "images": len(rows)},
         provenance={"data": data, "config": {"test_fraction": 0.1, "seed": 1, **config}},
         weights={"w": torch.zeros(1)},
         seen=np.array([key(digest) for digest in seen], np.int64),

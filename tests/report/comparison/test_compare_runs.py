@@ -11,7 +11,7 @@ from scipy import stats
 import onsight
 from onsight.cli import main
 from onsight.errors import ModelError, OutputError
-from onsight.evaluation.statistics import PairedCounts, difference_interval
+from onsight.evaluation.statistics import PairedCounts, difference_interval, wilson
 from onsight.report.compare_result import Gap, significance
 from onsight.report.console import SilentReporter
 
@@ -139,6 +139,23 @@ def test_validation_results_are_said_to_be_flattered(tmp_path):
     )
 
 
+def test_the_interval_of_a_cross_validated_run_is_as_wide_as_in_its_results(tmp_path):
+    rows = [said(number, "cat", "cat" if number else "dog") for number in range(10)]
+    folded = [row._replace(fold=number % 5) for number, row in enumerate(rows)]
+    first = plant_run(tmp_path / "one", folded, split="folds")
+    second = plant_run(tmp_path / "two", rows)
+    found = onsight.compare(first, second)
+    z = 1.959963984540054
+    assert (found.runs[0].accuracy_low, found.runs[0].accuracy_high) == pytest.approx(
+        wilson(9, 10, z * 2.25**0.5)
+    )
+    assert (found.runs[1].accuracy_low, found.runs[1].accuracy_high) == wilson(9, 10, z)
+    assert found.notes == (
+        "the predictions of one are cross-validated, by models trained on fewer images than the "
+        "final one",
+    )
+
+
 def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path):
     folders = [plant_run(tmp_path / name / "run", [said(1, "cat", "cat")]) for name in "ab"]
     assert [run.name for run in onsight.compare(*folders).runs] == [
@@ -157,8 +174,8 @@ def test_errors_say_what_to_do(tmp_path):
     (unfinished / "checkpoints").mkdir(parents=True)
     nothing.mkdir()
     for runs, said_so in (
-        ([], "at least two run folders"),
-        ([good], "at least two run folders"),
+        ([], "give two run folders, as in"),
+        ([good], "give another run folder to compare .*good with, as in"),
         ([good, good], "given twice"),
         ([good, tmp_path / "absent"], "does not exist"),
         ([good, good / "results.json"], "is a file; give the run's folder"),
@@ -180,6 +197,38 @@ def test_a_damaged_table_is_refused(tmp_path, text):
     first, second = plant_counts(tmp_path, 3, 1, 1, 1)
     (second / "predictions.csv").write_text(text)
     with pytest.raises(OutputError, match=r"predictions\.csv is damaged|no images"):
+        onsight.compare(first, second)
+
+
+@pytest.mark.parametrize(
+    ("altered", "message"),
+    [
+        (lambda text: text[: text.rindex("cat/5.png")], "it has 5 rows, but 6 images were"),
+        (lambda text: text.replace("0.9", "7", 1), "a probability is not from 0 to 1"),
+        (lambda text: text.replace("0.9", "nan", 1), "a probability is not from 0 to 1"),
+        (lambda text: text.replace("0.9", "-0.1", 1), "a probability is not from 0 to 1"),
+    ],
+)
+def test_an_altered_table_is_refused(tmp_path, altered, message):
+    first, second = plant_counts(tmp_path, 3, 1, 1, 1)
+    path = second / "predictions.csv"
+    path.write_text(altered(path.read_text()))
+    with pytest.raises(OutputError, match=rf"predictions\.csv is damaged: {message}"):
+        onsight.compare(first, second)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1]", "the whole: input should be an object"),
+        ('{"seconds": "long"}', "seconds: input should be a valid number"),
+        ('{"epochs": [1]}', "epochs: input should be a valid integer"),
+    ],
+)
+def test_altered_results_are_refused(tmp_path, text, message):
+    first, second = plant_counts(tmp_path, 3, 1, 1, 1)
+    (second / "results.json").write_text(text)
+    with pytest.raises(OutputError, match=rf"results\.json is damaged: {message}"):
         onsight.compare(first, second)
 
 

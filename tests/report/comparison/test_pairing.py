@@ -102,6 +102,22 @@ def test_validation_images_are_compared_although_both_runs_were_selected_with_th
     assert paired(*folders)[0][0] == [row.path for row in rows]
 
 
+def test_a_cross_validated_run_is_compared_with_any_run_that_held_out_some_of_its_images(tmp_path):
+    rows = [said(number, "cat", "cat")._replace(fold=number % 2) for number in range(6)]
+    every = [row.digest for row in rows]
+    folded = plant_run(tmp_path / "folded", rows, seen=every, split="folds")
+    copied = plant_run(tmp_path / "copied", rows, seen=every, split="folds")
+    tested = plant_run(
+        tmp_path / "tested", [row._replace(fold=None) for row in rows[:2]], seen=every[2:5]
+    )
+    assert paired(folded, copied) == ([[row.path for row in rows]] * 2, (LeftOut(0, 0, 0),) * 2)
+    for runs in ((folded, tested), (tested, folded)):
+        paths, left_out = paired(*runs)
+        assert paths == [["cat/0.png", "cat/1.png"]] * 2
+        assert left_out[runs.index(folded)] == LeftOut(seen=3, relabelled=0, absent=1)
+        assert left_out[runs.index(tested)] == LeftOut(0, 0, 0)
+
+
 def test_keys_of_images_survive_the_model_file(tmp_path):
     digests = [digest_of(number) for number in range(20)] + ["0" * 16, "f" * 16]
     folder = plant_run(tmp_path / "run", [Said("a", "cat", "cat")], seen=digests)

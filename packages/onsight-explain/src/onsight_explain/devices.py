@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch.utils import backend_registration
 
+from onsight_explain.host_memory import free_host_bytes
+
 _BUILT_IN = ("cuda", "xpu", "mps")
-_CGROUP = Path("/sys/fs/cgroup")
 _OUT_OF_MEMORY = (
     "out of memory",
     "can't allocate memory",
@@ -120,9 +121,7 @@ def free_memory_bytes(device: torch.device) -> int:
     if device.type == "mps":
         free = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
         return max(0, free)
-    free = _free_host_bytes()
-    granted = _free_cgroup_bytes()
-    return free if granted is None else min(free, granted)
+    return free_host_bytes()
 
 
 def release_cached_memory(device: torch.device) -> None:
@@ -150,31 +149,3 @@ def _is_available(kind: str) -> bool:
 
 def _is_ampere(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (8, 0)
-
-
-def _free_host_bytes() -> int:
-    """Return the memory that is available without swapping, including file caches."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return 0
-
-
-def _free_cgroup_bytes() -> int | None:
-    """Return the bytes left below the cgroup's limit (v2, then v1), or None without a limit."""
-    for limit_file, usage_file in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        try:
-            limit, used = (int((_CGROUP / name).read_text()) for name in (limit_file, usage_file))
-        except (OSError, ValueError):  # the file is missing, or contains "max"
-            continue
-        return max(0, limit - used)
-    return None

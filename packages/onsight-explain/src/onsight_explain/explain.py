@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from typing import Any, Generic, TypeVar
 
 from rich.console import Console
@@ -63,8 +64,9 @@ def explain(
         ExplainError: For what the caller can fix.
     """
     began, script = time.monotonic(), Path(script)
-    if seconds <= 0:
-        raise ExplainError("--seconds must be more than 0")
+    for flag, given in (("--seconds", seconds), ("--limit", limit_seconds)):
+        if not 0 < given <= TIMEOUT_MAX:
+            raise ExplainError(f"{flag} is {given:g}; it must be a number of seconds above 0")
     if script.suffix == _NOTEBOOK:
         raise ExplainError(
             f"{script} is a notebook: make a script of it (`jupyter nbconvert --to script "

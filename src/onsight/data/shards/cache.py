@@ -132,7 +132,7 @@ class RemoteShards:
 
     def __init__(self, remote: Remote, files: Sequence[RemoteFile], cache: ShardCache) -> None:
         self._remote, self._files, self._cache = remote, files, cache
-        self.shards = [Shard(file.name, file.size, file.version) for file in files]
+        self.shards = [Shard(file.name, file.size, file.version, file.listed) for file in files]
         self.digests: dict[int, str] = {}
         self._keys = [_copy_key(remote, file) for file in files]
         self._open_files = OpenFiles(_MAX_OPEN)

@@ -1,19 +1,21 @@
 """Files behind an fsspec URL: list them with a version that changes with the content, and read."""
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PosixPath
 from typing import Any
 
 from onsight.data.shards.retry import call_with_retries
+from onsight.data.shards.shard_index import INDEX_NAME, ListedShard, parse_index
 from onsight.errors import DataError, RemoteFailed
+from onsight.limits import BRACE_CHARACTERS, REMOTE_FILES, SHARD_INDEX_BYTES
 
-INDEX_NAME = "index.json"  # name that webdataset's `widsindex` and `onsight shard` use
 _DEPTH, _MAX_DEPTH = 2, 32  # listed levels below the URL: without **, with **
-_SILENCE_SECONDS = 30  # seconds without a byte until a connection counts as lost
+_SILENCE_SECONDS = 30  # seconds without a byte until a connection to S3 counts as lost
 _PARALLEL_REQUESTS = 16  # simultaneous requests for file sizes and versions
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(::[A-Za-z][A-Za-z0-9+.-]*)*://")
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -47,23 +49,29 @@ def strip_file_scheme(text: str) -> str:
     return text.removeprefix("file://") if text.startswith("file:///") else text
 
 
-def expand_braces(text: str) -> Iterator[str]:
-    """Yield the addresses that braces stand for: a-{000..002}.tar, a-{x,y}.tar."""
-    match = _BRACES.search(text)
-    if match is None:
-        yield text
-        return
-    for part in _expand_brace(match[1]):
-        yield from expand_braces(text[: match.start()] + part + text[match.end() :])
+def expand_braces(text: str) -> list[str]:
+    """Return the addresses that braces stand for: a-{000..002}.tar, a-{x,y}.tar.
+
+    Raises DataError if they are too many.
+    """
+    addresses = [""]
+    for number, piece in enumerate(_BRACES.split(text)):
+        count, parts = _expand_brace(piece) if number % 2 else (1, [piece])
+        if len(addresses) * count * len(text) > BRACE_CHARACTERS:
+            raise DataError(f"{text} stands for too many addresses; correct its braces")
+        addresses = [start + part for part in parts for start in addresses]
+    return addresses
 
 
-def _expand_brace(inside: str) -> Iterator[str]:
+def _expand_brace(inside: str) -> tuple[int, Iterable[str]]:
+    """Return the number of texts that a brace stands for, and these."""
     limits = _RANGE.fullmatch(inside)
     if limits is None:
-        yield from inside.split(",")
-        return
+        parts = inside.split(",")
+        return len(parts), parts
     first, last = limits.groups()
-    yield from (f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
+    numbers = range(int(first), int(last) + 1)
+    return numbers.stop - numbers.start, (f"{number:0{len(first)}d}" for number in numbers)
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,7 @@ class RemoteFile:
     path: str  # path in the filesystem
     size: int  # bytes
     version: str  # text that changes with the content; empty if the server reports nothing
+    listed: ListedShard  # what the index beside it says about it
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,11 @@ class Remote:
         try:
             from fsspec.core import url_to_fs
 
+            if _is_http(url):
+                from onsight.data.shards.bounded_http import BoundedHttp, bounded_client
+
+                client = bounded_client(_configured("http", "client_kwargs"))
+                return cls(url, BoundedHttp(client_kwargs=client), url)
             filesystem, root = url_to_fs(url, **_options(url))
         except ImportError as error:
             package = _PACKAGES.get(url.partition("://")[0].lower())
@@ -107,8 +121,14 @@ class Remote:
         Raises DataError, RemoteFailed.
         """
         try:
-            listing = self._list()
-        except RemoteFailed:
+            listing, index = self._list()
+            listing = {path: facts for path, facts in listing.items() if path.endswith(endings)}
+            root = self._common_root(listing)
+            files = [
+                _describe(path, facts, root, index.get(path, ListedShard()))
+                for path, facts in self._complete(listing).items()
+            ]
+        except (DataError, RemoteFailed):
             raise
         except Exception as error:
             raise DataError(
@@ -117,9 +137,6 @@ class Remote:
                 f"FSSPEC_S3_ANON=true for public data). Where a server cannot list, name the "
                 f"shards, as .../train-{{0000..0099}}.tar, or put an {INDEX_NAME} beside them"
             ) from error
-        wanted = {path: facts for path, facts in listing.items() if path.endswith(endings)}
-        root = self._common_root(wanted)
-        files = (_describe(path, facts, root) for path, facts in self._complete(wanted).items())
         return sorted(files, key=lambda file: file.name)
 
     def read(self, file: RemoteFile, start: int, end: int) -> bytes:
@@ -130,37 +147,37 @@ class Remote:
 
         def request() -> bytes:
             content: bytes = self.filesystem.cat_file(file.path, start=start, end=end)
-            if len(content) == file.size > end - start:  # the server does not support ranges
-                content = content[start:end]
             if len(content) != end - start:
                 raise ConnectionError(f"{len(content):,} bytes came instead of {end - start:,}")
             return content
 
         try:
             return call_with_retries(request, f"{self.url}: {file.name}") if end > start else b""
-        except RemoteFailed:
+        except (DataError, RemoteFailed):
             raise
         except Exception as error:
             raise DataError(
                 f"{self.url}: {file.name} cannot be read: {type(error).__name__}: {error}"
             ) from error
 
-    def _list(self) -> dict[str, _Facts]:
-        """Return the files below the URL with the facts in their listing, which may be empty."""
+    def _list(self) -> tuple[dict[str, _Facts], dict[str, ListedShard]]:
+        """Return the files that the URL stands for with facts, and what an index lists, by path.
+
+        A listing contains facts, but not always; a file that an index lists has to be there.
+        """
         self.filesystem.invalidate_cache()
         if "{" in self.root:
-            return {path: {} for path in expand_braces(self.root)}
+            return {path: {} for path in expand_braces(self.root)}, {}
         if any(sign in self.root for sign in "*["):
-            return self._list_matching()
+            return self._list_matching(), {}
         if self.root.endswith((".tar", ".parquet")):
-            return {self.root: {}}
-        if _is_http(self.root) and (indexed := self._list_index()):
-            return indexed
-        try:
-            listing = self._list_below(self.root, _DEPTH)
-        except (FileNotFoundError, PermissionError):  # a file that cannot be listed may be readable
-            listing = {}
-        return listing or self._list_index()
+            return {self.root: {}}, {}
+        index = self._read_index()
+        listing: dict[str, _Facts] = {}
+        if not (index and _is_http(self.root)):
+            with suppress(FileNotFoundError, PermissionError):  # what it lists may be readable
+                listing = self._list_below(self.root, _DEPTH)
+        return {path: {} for path in index} | listing, index
 
     def _list_matching(self) -> dict[str, _Facts]:
         """Return the files that match the URL as a pattern."""
@@ -177,31 +194,33 @@ class Remote:
 
         fsspec's find and glob skip a folder whose listing fails, even for a temporary reason.
         """
-        start = f"{folder.rstrip('/')}/" if folder else ""
-        entries: list[_Facts] = call_with_retries(
-            lambda: self.filesystem.ls(folder, detail=True), self.url
-        )
         files: dict[str, _Facts] = {}
-        for facts in entries:
-            path = str(facts["name"])
-            if not path.startswith(start) or path == start:  # a web page also links elsewhere
-                continue
-            if facts.get("type") != "directory":
-                files[path] = facts
-            elif depth > 1:
-                files |= self._list_below(path, depth - 1)
+        folders = [(folder, depth)]
+        for parent, levels in folders:  # which grows meanwhile
+            start = f"{parent.rstrip('/')}/" if parent else ""
+            list_parent = partial(self.filesystem.ls, parent, detail=True)
+            for facts in call_with_retries(list_parent, self.url):
+                path = str(facts["name"])
+                if not path.startswith(start) or path == start:  # a web page also links elsewhere
+                    continue
+                if facts.get("type") != "directory":
+                    files[path] = facts
+                elif levels > 1:
+                    folders.append((path, levels - 1))
+            if len(files) + len(folders) > REMOTE_FILES:
+                raise DataError(f"{self.url} holds too many files; name the shards' own folder")
         return files
 
-    def _list_index(self) -> dict[str, _Facts]:
-        """Return the shards that an index file beside them lists."""
+    def _read_index(self) -> dict[str, ListedShard]:
+        """Return what an index file beside the shards lists, by path; empty without one."""
         root = self.root.rstrip("/")
+        path = f"{root}/{INDEX_NAME}"
+        fetch = partial(self.filesystem.cat_file, path, start=0, end=SHARD_INDEX_BYTES + 1)
         try:
-            text = call_with_retries(
-                lambda: self.filesystem.cat_file(f"{root}/{INDEX_NAME}"), self.url
-            )
-            return {f"{root}/{shard['url']}": {} for shard in json.loads(text)["shardlist"]}
-        except (FileNotFoundError, ValueError, LookupError, TypeError):
+            content = call_with_retries(fetch, self.url)
+        except (FileNotFoundError, PermissionError):  # S3 forbids what does not exist, too
             return {}
+        return {f"{root}/{name}": entry for name, entry in parse_index(content, path).items()}
 
     def _complete(self, listing: dict[str, _Facts]) -> dict[str, _Facts]:
         """Request the size and version of files whose listing lacks them."""
@@ -232,11 +251,6 @@ class Remote:
 
 def _options(url: str) -> dict[str, Any]:
     """Return options for opening a URL: time limits, merged into fsspec's configuration."""
-    if _is_http(url):
-        from aiohttp import ClientTimeout
-
-        timeout = ClientTimeout(total=None, sock_read=_SILENCE_SECONDS)
-        return {"client_kwargs": {**_configured("http", "client_kwargs"), "timeout": timeout}}
     if _is_s3(url):
         # Five botocore tries, for each of five s3fs tries, for each of ours, would wait for a
         # silent server for most of an hour.
@@ -261,9 +275,9 @@ def _is_http(url: str) -> bool:
     return url.startswith(("http://", "https://"))
 
 
-def _describe(path: str, facts: _Facts, root: str) -> RemoteFile:
+def _describe(path: str, facts: _Facts, root: str, listed: ListedShard) -> RemoteFile:
     name = path.removeprefix(root).lstrip("/")
-    return RemoteFile(name, path, int(facts["size"]), _version(facts))
+    return RemoteFile(name, path, int(facts["size"]), _version(facts), listed)
 
 
 def _version(facts: _Facts) -> str:

@@ -76,8 +76,8 @@ def is_transient(error: BaseException) -> bool:
         status = _http_status(cause)
         if status is not None:
             return status >= 500 or status in _TRANSIENT_STATUSES
-    if isinstance(error, _PERMANENT):
-        return False
+    if isinstance(error, _PERMANENT):  # so fsspec calls any failed request for a file's size
+        return error.__cause__ is not None and is_transient(error.__cause__)
     if isinstance(error, OSError):  # TimeoutError and ConnectionError are among these
         return error.errno not in _PERMANENT_ERRNOS
     return isinstance(error, (http.client.HTTPException, *_loaded_transport_errors()))

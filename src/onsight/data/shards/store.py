@@ -5,11 +5,12 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from onsight.data.cache import file_state
+from onsight.data.shards.shard_index import ListedShard
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")  # image names in a tar
 _MAX_OPEN = 128  # open local files
@@ -21,6 +22,7 @@ class Shard(NamedTuple):
     name: str  # path relative to the dataset's root
     size: int  # bytes
     version: str  # text that changes with the content
+    listed: ListedShard = ListedShard()  # what it should be, from the index beside it
 
 
 class Descriptor:
@@ -81,9 +83,12 @@ class OpenFiles:
 class LocalShards:
     """A `ShardStore` of files in a folder."""
 
-    def __init__(self, root: Path, paths: Sequence[Path]) -> None:
+    def __init__(
+        self, root: Path, paths: Sequence[Path], index: Mapping[str, ListedShard] | None = None
+    ) -> None:
+        """Open files below a folder. index: what an index lists, by path below the folder."""
         self._paths, self._open_files = paths, OpenFiles(_MAX_OPEN)
-        self.shards = [_describe_file(root, path) for path in paths]
+        self.shards = [_describe_file(root, path, index or {}) for path in paths]
         self.digests: dict[int, str] = {}
 
     def open(self, index: int) -> Descriptor:
@@ -102,10 +107,11 @@ class LocalShards:
         """Do nothing: the files are local."""
 
 
-def _describe_file(root: Path, path: Path) -> Shard:
+def _describe_file(root: Path, path: Path, index: Mapping[str, ListedShard]) -> Shard:
     facts = file_state(path)
     name = path.name if path == root else str(path.relative_to(root))
-    return Shard(name, path.stat().st_size, "-".join(str(fact) for fact in facts[2:]))
+    version = "-".join(str(fact) for fact in facts[2:])
+    return Shard(name, path.stat().st_size, version, index.get(name, ListedShard()))
 
 
 class ShardFile(io.RawIOBase):

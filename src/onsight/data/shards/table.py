@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.index import Problem, TextColumn
+from onsight.data.shards.shard_index import INDEX_NAME, ListedShard
 from onsight.data.shards.store import Shard, ShardStore
 
-VERSION = 1
+VERSION = 2
 _PREFETCHED = 4  # number of shards copied while one is read
+_BLOCK_BYTES = 8 << 20  # bytes that are read at once for a checksum
 _SAVE_EVERY_SECONDS = 60.0  # interval; a killed first pass continues from the last save
 
 
@@ -52,6 +54,11 @@ class ShardRows:
             np.array(positions, np.int64).reshape(-1, 2),
             problems,
         )
+
+    @classmethod
+    def broken(cls, shard: Shard, reason: object) -> "ShardRows":
+        """Build for a shard that cannot be used, with only a problem."""
+        return cls.of(shard, [], [], [], [Problem(shard.name, "scan", f"a broken shard: {reason}")])
 
 
 @dataclass(frozen=True)
@@ -154,7 +161,8 @@ def _read_new(
     try:
         for done, index in enumerate(new):
             store.prefetch(new[done : done + _PREFETCHED])
-            shard_rows = read(index)
+            damage = _find_damage(store, index)
+            shard_rows = ShardRows.broken(store.shards[index], damage) if damage else read(index)
             rows[index] = replace(shard_rows, digest=store.digests.get(index, ""))
             if file and time.monotonic() - last_save > _SAVE_EVERY_SECONDS:
                 _save(file, _join_in_order(rows))
@@ -163,6 +171,25 @@ def _read_new(
         if file and rows:
             _save(file, _join_in_order(rows))
     return _join_in_order(rows)
+
+
+def _find_damage(store: ShardStore, index: int) -> str:
+    """Return how a shard differs from what the index beside it lists, or nothing."""
+    shard = store.shards[index]
+    expected = shard.listed
+    if expected.size is not None and expected.size != shard.size:
+        return f"it has {shard.size:,} bytes, but {INDEX_NAME} lists {expected.size:,}"
+    if expected.md5sum is None:
+        return ""
+    digest = hashlib.md5(usedforsecurity=False)
+    try:
+        opened = store.open(index)
+        for start in range(0, shard.size, _BLOCK_BYTES):
+            digest.update(opened.read(start, _BLOCK_BYTES))
+    except OSError as error:
+        return str(error)
+    is_intact = digest.hexdigest() == expected.md5sum
+    return "" if is_intact else f"its content does not have the MD5 checksum in {INDEX_NAME}"
 
 
 def _join_in_order(rows: dict[int, ShardRows]) -> ShardTable:
@@ -209,7 +236,10 @@ def _load(file: Path) -> ShardTable | None:
         tensors, facts = read_tensors(file)
         columns: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
         return ShardTable(
-            [Shard(*shard) for shard in facts["shards"]],
+            [
+                Shard(name, size, version, ListedShard(*listed))
+                for name, size, version, listed in facts["shards"]
+            ],
             columns["starts"],
             TextColumn(columns["locators"], columns["locator_offsets"]),
             columns["labels"],

@@ -1,50 +1,16 @@
-"""Helpers for readers of annotations: JSON and XML within limits, values, and finding images."""
+"""Helpers for readers of annotations: their forms, values, and finding images."""
 
-import json
 import math
 import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from onsight.data.index import SPLIT_WORDS, UNSPLIT
 from onsight.data.sources.folder import is_hidden
 from onsight.errors import DataError, ImageError
-from onsight.limits import ANNOTATION_BYTES
-
-
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file. Raises DataError."""
-    try:
-        return json.loads(_read(path))
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
-        raise DataError(f"{path} is not valid JSON: {error}") from error
-
-
-def read_xml(path: Path) -> Element:
-    """Return an XML file's root. Raises DataError, also for document types: entities can grow."""
-    data = _read(path)
-    if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
-        raise DataError(f"{path} declares a document type, which annotations do not need")
-    try:
-        return ElementTree.fromstring(data)
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an encoding
-        raise DataError(f"{path} is not valid XML: {error}") from error
-
-
-def _read(path: Path) -> bytes:
-    try:
-        size = path.stat().st_size
-        if size > ANNOTATION_BYTES:
-            raise DataError(
-                f"{path} has {size / 1e9:.1f} GB; annotations are read up to "
-                f"{ANNOTATION_BYTES / 1e9:g} GB"
-            )
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+from onsight.untrusted import read_xml
 
 
 def is_json(path: Path) -> bool:

@@ -34,7 +34,7 @@ _BATCH_FILES = {"data_batch_1", "data_batch_1.bin", "train.bin"}
 _MAX_BATCH_FILES = 200  # archives with more members than this hold images, not batches
 
 _COPY_CHUNK_BYTES = 2**20
-_RATIO_FREE_BYTES = 10**9  # decompressed size up to which any ratio is allowed
+_RATIO_FREE_BYTES = 10**8  # decompressed size up to which any ratio is allowed
 _DECOMPRESSORS: dict[bytes, Callable[[Path], BufferedIOBase]] = {
     b"\x1f\x8b": gzip.GzipFile,
     b"BZh": bz2.BZ2File,

@@ -57,7 +57,7 @@ class Members:
             return False
         reason = reason or refusal or self._find_repetition(path)
         if reason:
-            self.problems.append(Problem(name, "scan", reason))
+            self.problems.append(Problem(name.replace("\0", "\\0"), "scan", reason))
             return False
         self._seen.add(path)
         self.paths.append(path)
@@ -150,6 +150,8 @@ def _find_danger(name: str, path: str) -> str:
     """Return the reason a name is unsafe, or nothing."""
     if _ABSOLUTE.match(name):
         return "absolute path"
+    if "\0" in name:
+        return "has a NUL in its name"
     if ".." in _SEPARATORS.split(name):
         return "leads out of the archive ('..')"
     return "" if path else "has no name"

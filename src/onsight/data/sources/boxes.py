@@ -29,8 +29,6 @@ from onsight.data.sources.annotation_files import (
     read_child,
     read_cvat_images,
     read_cvat_split,
-    read_json,
-    read_xml,
 )
 from onsight.data.sources.read_file import read_regular_file
 from onsight.data.sources.source import (
@@ -42,6 +40,7 @@ from onsight.data.sources.source import (
 )
 from onsight.errors import DataError, ImageError
 from onsight.text import plural
+from onsight.untrusted import read_json, read_text, read_xml
 
 _CACHED_IMAGES = 4  # number of decoded images; boxes of one image follow each other
 _INSTANCES = "instances_"  # prefix of COCO's files of boxes; its other annotations lie beside them
@@ -145,7 +144,7 @@ def read_coco(root: Path, files: Mapping[Path, Any]) -> Boxes:
         relative = os.path.relpath(file, root)
         try:
             _read_coco_file(content, relative, finder, boxes, problems)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise DataError(
                 f"{file} is not a COCO file of boxes: {type(error).__name__}: {error}"
             ) from error
@@ -242,7 +241,7 @@ def _read_coco_file(
             continue
         left, top, width, height = (parse_coordinate(edge) for edge in item["bbox"])
         label = names[item["category_id"]]
-        edges = left, top, left + width, top + height
+        edges = left, top, parse_coordinate(left + width), parse_coordinate(top + height)
         boxes.append(Box(path, label, *edges, split, _parse_coco_size(image)))
 
 
@@ -258,7 +257,7 @@ def _read_pascal_splits(root: Path) -> dict[str, int]:
     splits: dict[str, int] = {}
     for word in ("train", "val", "test"):
         for file in root.glob(f"**/{_PASCAL_LISTS / word}.txt"):
-            words = (line.split() for line in file.read_text("utf-8", "replace").splitlines())
+            words = (line.split() for line in read_text(file, "replace").splitlines())
             splits |= {line[0]: SPLIT_WORDS[word] for line in words if line}
     return splits
 

@@ -20,6 +20,7 @@ from onsight.data.sources.restricted_unpickler import (
 )
 from onsight.data.sources.source import Source
 from onsight.errors import DataError
+from onsight.untrusted import read_bytes, read_text
 
 _SHAPE = 3, 32, 32
 _PIXELS = 3 * 32 * 32
@@ -101,7 +102,7 @@ def _check_exists(file: Path) -> Path:
 
 def _read_records(file: Path, split: int, version: _Version) -> LabelledImages:
     """Read a binary batch: records of the labels (the fine one last) and the pixels."""
-    data = np.frombuffer(_read_bytes(file), np.uint8)
+    data = np.frombuffer(read_bytes(file), np.uint8)
     width = version.label_bytes + _PIXELS
     if len(data) % width:
         raise DataError(f"{file} is damaged: {len(data):,} bytes are not a multiple of {width}")
@@ -134,7 +135,7 @@ def _read_class_names(folder: Path, version: _Version) -> Sequence[str]:
     if not file.is_file():
         return ()
     if version.label_bytes:
-        lines = _read_bytes(file).decode("utf-8", "replace").splitlines()
+        lines = read_text(file, "replace").splitlines()
         return [line.strip() for line in lines if line.strip()]
     meta = _unpickle(file)
     names = meta.get("fine_label_names", meta.get("label_names"))
@@ -145,16 +146,9 @@ def _read_class_names(folder: Path, version: _Version) -> Sequence[str]:
 
 def _unpickle(file: Path) -> dict[str, Any]:
     try:
-        return load_plain(_read_bytes(file))
+        return load_plain(read_bytes(file))
     except RefusedPickle as error:
         raise _damaged(file, error) from error
-
-
-def _read_bytes(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise DataError(f"{file} cannot be read: {error.strerror}") from error
 
 
 def _damaged(file: Path, reason: object) -> DataError:

@@ -40,6 +40,7 @@ from onsight.data.sources.tables import READERS
 from onsight.data.sources.web_dataset import contains_shards, open_web_dataset, read_shards
 from onsight.errors import ConfigError, DataError, did_you_mean
 from onsight.files import user_path
+from onsight.untrusted import check_value
 
 if TYPE_CHECKING:
     from onsight.data.sources.memory import InMemory
@@ -138,6 +139,10 @@ def find_source(
         source = _open(data, options, cache_folder)
     if options.label and source.kind not in _WITH_LABEL_COLUMN:
         raise ConfigError(f"--label names a column, but DATA has none: it is {source.description}")
+    try:
+        check_value([*source.index.classes], "surrogateescape")
+    except ValueError as error:
+        raise DataError(f"the name of a class cannot be used: {error}") from error
     refuse_similar_classes(source.index.classes, source.index.labels)
     return source if source is data else replace(source, given_name=given_name)
 

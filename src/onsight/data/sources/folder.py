@@ -5,7 +5,6 @@ The rules for class folders (`arrange`) also apply to the paths inside a zip or 
 
 import hashlib
 import os
-import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ from typing import NamedTuple
 
 from onsight.data.cache import file_state_bytes
 from onsight.data.index import SPLIT_WORDS, TRAIN, UNSPLIT, Index, Problem, Row
+from onsight.data.path_pattern import search_paths
 from onsight.data.sources.read_file import read_regular_file
 from onsight.data.sources.source import Source, compute_fingerprint, describe, note_hidden
-from onsight.errors import ConfigError, DataError
+from onsight.errors import DataError
 from onsight.text import joined, plural
 
 EXPECTED = """\
@@ -25,7 +25,9 @@ Put each class in a folder of its own, below split folders if the data has a spl
 
     pets/cat/1.jpg    or    pets/train/cat/1.jpg
     pets/dog/2.jpg          pets/train/dog/2.jpg
-                            pets/test/cat/3.jpg"""
+                            pets/test/cat/3.jpg
+
+Or name the part of the paths that is the label: --label-from '([a-z]+)_[0-9]+' for cat_001.jpg"""
 
 
 def read_folder(root: Path) -> Source:
@@ -76,17 +78,12 @@ def read_labelled_names(folder: Path, pattern: str) -> Source:
     A file that does not match becomes a problem. Raises ConfigError for an invalid pattern,
     DataError if no path matches.
     """
-    try:
-        expression = re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(f"--label-from {pattern} is not a regular expression: {error}") from error
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; --label-from searches the file names in one")
     files = read_unlabelled(folder)
     rows, problems = [], list(files.problems)
-    for path in files.index.locators:
-        match = expression.search(path)
-        label = (match[1] if expression.groups else match[0]) if match else ""
+    labels = search_paths("--label-from", pattern, files.index.locators)
+    for path, label in zip(files.index.locators, labels, strict=True):
         if label:
             rows.append(Row(path, label))
         else:

@@ -4,7 +4,6 @@ Source: https://huggingface.co/docs/datasets/image_dataset (images are structs o
 class names are in the schema's metadata).
 """
 
-import json
 import os
 import threading
 from collections import OrderedDict
@@ -27,11 +26,14 @@ from onsight.data.sources.source import (
     compute_fingerprint,
     find_split_word,
 )
+from onsight.data.sources.tables import refuse_many_rows
 from onsight.errors import DataError, ImageError
 from onsight.limits import ROW_GROUP_BYTES
 from onsight.text import joined
+from onsight.untrusted import parse_json
 
 _LABEL_NAMES = ("label", "labels", "class", "fine_label")
+_ROWS_AT_ONCE = 64  # rows decompressed at once
 _CACHED_GROUPS = 24  # row groups in memory: as many as a shuffled epoch reads at once
 
 
@@ -139,7 +141,7 @@ def _find_image_column(schema: Any) -> str | None:
 def _read_class_names(schema: Any, label: str) -> tuple[str, ...]:
     """Return the names of a ClassLabel's classes by label; empty if there are none."""
     try:
-        facts = json.loads((schema.metadata or {})[b"huggingface"])
+        facts = parse_json((schema.metadata or {})[b"huggingface"])
         names = facts["info"]["features"][label]["names"]
         return tuple(str(name) for name in names)
     except (ValueError, LookupError, TypeError):
@@ -156,12 +158,13 @@ def _read_rows(store: ShardStore, index: int, columns: _ShardColumns) -> ShardRo
     positions: list[tuple[int, int]] = []
     try:
         with ParquetFile(ShardFile(store, index)) as table:
+            refuse_many_rows(shard.name, table.metadata.num_rows, shard.size)
             for group in range(table.num_row_groups):
                 _check_group_size(shard.name, table.metadata.row_group(group))
                 cells = table.read_row_group(group, [columns.label]).column(0).to_pylist()
                 labels += [_name_label(cell, columns) for cell in cells]
                 positions += [(group, row) for row in range(len(cells))]
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{shard.name} is not a Parquet file, or is broken: {error}") from error
     locators = [f"{shard.name}/{group}/{row}" for group, row in positions]
     if "" in labels:
@@ -227,9 +230,15 @@ class _GroupReader:
         import pyarrow
         from pyarrow.parquet import ParquetFile
 
+        cells: list[Any] = []
+        size = 0  # in memory, where equal images are not stored once, as they may be in the file
         try:
             with ParquetFile(ShardFile(self._store, file)) as table:
-                cells: list[Any] = table.read_row_group(group, [self._image]).column(0).to_pylist()
+                for batch in table.iter_batches(_ROWS_AT_ONCE, [group], [self._image]):
+                    size += batch.nbytes
+                    if size > ROW_GROUP_BYTES:
+                        raise ImageError(f"row group {group} holds over 1 GB of images")
+                    cells += batch.column(0).to_pylist()
         except (pyarrow.ArrowException, OSError) as error:
             raise ImageError(f"cannot be read: {error}") from error
         return cells

@@ -10,6 +10,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from io import BufferedIOBase
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -21,12 +22,13 @@ from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.sources.arrays import LabelledImages, build_array_source
 from onsight.data.sources.source import Source
 from onsight.errors import DataError
-from onsight.limits import IDX_IMAGE_PIXELS
+from onsight.limits import COMPRESSION_RATIO, IDX_IMAGE_PIXELS
+from onsight.untrusted import open_regular
 
 _IMAGES = re.compile(r"(.+)-images[-.]idx3-ubyte(\.gz)?")
 _UBYTE = 0x08
 _SPLITS = {"train": TRAIN, "test": TEST, "t10k": TEST, "val": VALIDATION}
-_MAX_DEFLATE_RATIO = 1032  # highest ratio: 258-byte matches of 2 bits each
+_RATIO_FREE_BYTES = 100_000_000  # size up to which any ratio is allowed
 
 
 class _FilePair(NamedTuple):
@@ -102,13 +104,19 @@ def _read(pair: _FilePair) -> LabelledImages:
 
 def _read_array(path: Path, dimensions: int) -> NDArray[np.uint8]:
     """Return the values of an IDX file in the shape that its header declares."""
+    is_packed = path.suffix == ".gz"
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        with open(open_regular(path), "rb") as stored:
+            file: BufferedIOBase = gzip.GzipFile(fileobj=stored) if is_packed else stored
             shape = _parse_shape(path, file.read(4 + 4 * dimensions), dimensions)
-            expected = math.prod(shape)
+            expected, size = math.prod(shape), path.stat().st_size
+            if is_packed and expected > COMPRESSION_RATIO * size + _RATIO_FREE_BYTES:
+                raise DataError(
+                    f"{path} is suspiciously compressed, or damaged: its header says {shape}, "
+                    f"but it has {size:,} bytes. If you trust it, unpack it"
+                )
             # One more byte reveals a file that is too long; a wrong header must not fill memory.
-            ratio = _MAX_DEFLATE_RATIO if path.suffix == ".gz" else 1
-            data = file.read(min(expected, ratio * path.stat().st_size) + 1)
+            data = file.read((expected if is_packed else min(expected, size)) + 1)
     except MemoryError as error:
         raise DataError(f"{path} does not fit in memory: its header says {shape}") from error
     except (OSError, EOFError, zlib.error) as error:

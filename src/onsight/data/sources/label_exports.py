@@ -18,13 +18,13 @@ from onsight.data.sources.annotation_files import (
     is_coco,
     read_cvat_images,
     read_cvat_split,
-    read_json,
 )
 from onsight.data.sources.manifest import Entry, list_entries
 from onsight.data.sources.source import Source, find_split_word
-from onsight.data.sources.tables import normalize_column, read_table, table_errors
+from onsight.data.sources.tables import normalize_column, read_table
 from onsight.errors import DataError, ImageError
 from onsight.text import joined
+from onsight.untrusted import read_json
 
 _UPLOAD_PREFIX = re.compile(r"^[0-9a-f]{8}-")  # Label Studio's prefix of uploads
 # The keys of a JSON_MIN task that are not choices.
@@ -170,14 +170,13 @@ def _list_marked(table: Path, folder: Path) -> Iterator[Entry]:
     """Yield an entry for each class that a line marks, or one without a label."""
     beside = table.parent.relative_to(folder)
     split = find_split_word(beside.name)
-    with table_errors(table):
-        header, rows = read_table(table)
-        if not header or normalize_column(header[0]) != "filename" or len(header) < 2:
-            raise DataError(f"{table} does not begin with filename and a column for each class")
-        classes = [name.strip() for name in header[1:]]
-        for line, (name, *marks) in rows:
-            for label in _read_marks(table, line, classes, marks) or [""]:
-                yield Entry(line, str(beside / str(name).strip()), label, split)
+    header, rows = read_table(table)
+    if not header or normalize_column(header[0]) != "filename" or len(header) < 2:
+        raise DataError(f"{table} does not begin with filename and a column for each class")
+    classes = [name.strip() for name in header[1:]]
+    for line, (name, *marks) in rows:
+        for label in _read_marks(table, line, classes, marks) or [""]:
+            yield Entry(line, str(beside / str(name).strip()), label, split)
 
 
 def _read_marks(table: Path, line: int, classes: list[str], marks: Sequence[object]) -> list[str]:

@@ -31,7 +31,6 @@ from onsight.data.sources.tables import (
     TIME_COLUMN,
     normalize_column,
     read_table,
-    table_errors,
 )
 from onsight.errors import DataError
 from onsight.text import joined, plural
@@ -106,28 +105,26 @@ def read_entries(manifest: Path, label: str = "") -> tuple[str, Iterator[Entry]]
     label: the column of labels, if it has an unusual name. Raises DataError for missing columns
     and, as the lines are read, for a malformed line or an unknown split or time.
     """
-    with table_errors(manifest):
-        header, rows = read_table(manifest, label)
-        columns = _find_columns(header, manifest, label)
-        return columns.describe(header), _parse_rows(manifest, rows, columns, len(header))
+    header, rows = read_table(manifest, label)
+    columns = _find_columns(header, manifest, label)
+    return columns.describe(header), _parse_rows(manifest, rows, columns, len(header))
 
 
 def read_paths(manifest: Path) -> Iterator[str]:
     """Yield the path in every line, ignoring other columns. Raises DataError as lines are read."""
-    with table_errors(manifest):
-        header, rows = read_table(manifest)
-        names = [normalize_column(name) for name in header]
-        column = next((names.index(name) for name in PATH_COLUMNS if name in names), None)
-        if column is None:
-            raise DataError(
-                f"{manifest} has no column of paths; it has: {', '.join(header) or 'none'}. "
-                "Name the column path"
-            )
-        for line, cells in rows:
-            try:
-                yield _parse_path(_check_width(cells, len(header))[column])
-            except ValueError as error:
-                raise DataError(f"{manifest}, line {line}: {error}") from error
+    header, rows = read_table(manifest)
+    names = [normalize_column(name) for name in header]
+    column = next((names.index(name) for name in PATH_COLUMNS if name in names), None)
+    if column is None:
+        raise DataError(
+            f"{manifest} has no column of paths; it has: {', '.join(header) or 'none'}. "
+            "Name the column path"
+        )
+    for line, cells in rows:
+        try:
+            yield _parse_path(_check_width(cells, len(header))[column])
+        except ValueError as error:
+            raise DataError(f"{manifest}, line {line}: {error}") from error
 
 
 class _Listing:
@@ -267,12 +264,11 @@ def _find_label_column(names: Sequence[str], manifest: Path, label: str) -> Sequ
 def _parse_rows(
     manifest: Path, rows: Iterable[tuple[int, Sequence[object]]], columns: _Columns, width: int
 ) -> Iterator[Entry]:
-    with table_errors(manifest):
-        for line, cells in rows:
-            try:
-                yield _parse_row(line, _check_width(cells, width), columns)
-            except ValueError as error:
-                raise DataError(f"{manifest}, line {line}: {error}") from error
+    for line, cells in rows:
+        try:
+            yield _parse_row(line, _check_width(cells, width), columns)
+        except ValueError as error:
+            raise DataError(f"{manifest}, line {line}: {error}") from error
 
 
 def _parse_row(line: int, cells: Sequence[object], columns: _Columns) -> Entry:
@@ -294,7 +290,7 @@ def _check_width(cells: Sequence[object], width: int) -> Sequence[object]:
 def _parse_path(cell: object) -> str:
     if not isinstance(cell, str) or not cell or "\0" in cell:
         raise ValueError(f"the path is {cell!r}")
-    return _check_unicode(cell)
+    return cell
 
 
 def _parse_label(cell: object) -> str:
@@ -305,7 +301,7 @@ def _parse_label(cell: object) -> str:
         cell = int(cell)  # pandas turns integers beside missing values into floats
     if not isinstance(cell, str | int | float):
         raise ValueError(f"the label is neither text nor a number, but {type(cell).__name__}")
-    return unicodedata.normalize("NFC", _check_unicode(str(cell).strip()))
+    return unicodedata.normalize("NFC", str(cell).strip())
 
 
 def _parse_split(cell: object) -> int:
@@ -350,9 +346,3 @@ def _parse_iso(text: str) -> datetime.datetime:
         raise ValueError(
             f"the time is '{text}'; give a date such as 2026-05-31 or 2026-05-31T14:30, or a number"
         ) from error
-
-
-def _check_unicode(text: str) -> str:
-    """Return the text. Raises ValueError for lone surrogates, which JSON can contain."""
-    text.encode()
-    return text

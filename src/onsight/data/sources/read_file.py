@@ -1,13 +1,10 @@
 """Read an image file in one go, but only if it is a regular file of plausible size."""
 
 import os
-import stat
 
 from onsight.errors import ImageError
 from onsight.limits import IMAGE_FILE_BYTES
-
-# O_NONBLOCK: a FIFO in place of an image must not hang the run.
-_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+from onsight.untrusted import open_regular
 
 
 def read_regular_file(path: str) -> bytes:
@@ -16,9 +13,9 @@ def read_regular_file(path: str) -> bytes:
     Raises ImageError for any other, unreadable or empty file, or one over 512 MB.
     """
     try:
-        descriptor = os.open(path, _FLAGS)
+        descriptor = open_regular(path)
         try:
-            return _read(descriptor, _check_file(os.fstat(descriptor)))
+            return _read(descriptor, check_size(os.fstat(descriptor).st_size))
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -40,10 +37,3 @@ def _read(descriptor: int, size: int) -> bytes:
     while len(content) < size and (more := os.read(descriptor, size - len(content))):
         content += more
     return content
-
-
-def _check_file(facts: os.stat_result) -> int:
-    """Return the size in bytes. Raises ImageError unless this is a regular file."""
-    if not stat.S_ISREG(facts.st_mode):
-        raise ImageError("not a regular file")
-    return check_size(facts.st_size)

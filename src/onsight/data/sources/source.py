@@ -70,7 +70,7 @@ class Source:
     # pixels. Safe to call from several threads. Raises ImageError if the image cannot be read.
     read: Callable[[int], bytes | Pixels]
     fingerprint: str  # digest that changes with any file behind the index
-    description: str  # one line: the recognised format, and the flag that overrides it
+    description: str  # one line: the recognised format, classes and size
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # remarks on the dataset as a whole
     groups: Sequence[str] | None = None  # (n,) group names; images of one group stay in one split
@@ -111,12 +111,12 @@ def compute_fingerprint(parts: Iterable[object]) -> str:
 def describe(what: str, index: Index, size: str, notes: Iterable[str] = ()) -> str:
     """Return a source's description for the console.
 
-    For example `class folders with train/test, 10 classes, 70,000 files (override with
-    --data-format)`. size: the number of files or images, usable or not; notes: skipped files.
+    For example `class folders with train/test, 10 classes, 70,000 files`. size: the number of
+    files or images, usable or not; notes: skipped files.
     """
     classes = plural(len(index.classes), "class", "classes")
     parts = [f"{what}{_name_given_splits(index)}", classes, size, *notes]
-    return f"{', '.join(parts)} (override with --data-format)"
+    return ", ".join(parts)
 
 
 def find_split_word(name: str) -> int:

@@ -1,17 +1,14 @@
 """Read tables of any manifest format: CSV, TSV, JSON lines and Parquet."""
 
-import codecs
-import csv
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from onsight.errors import DataError
 from onsight.installation import require
-from onsight.limits import MANIFEST_LINE_CHARACTERS
+from onsight.limits import PARQUET_ROWS, ROWS_A_BYTE
+from onsight.untrusted import parse_json, read_csv, read_lines
 
 PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "image", "image_path")
 LABEL_COLUMNS = ("label", "class", "category", "target")
@@ -26,8 +23,8 @@ Table = tuple[Sequence[str], Iterable[tuple[int, Sequence[object]]]]
 def read_table(path: Path, label: str = "") -> Table:
     """Return a table's header and rows; the format follows from the ending of the file's name.
 
-    label: a column to read besides the columns with known names. Raises DataError for a malformed
-    line or file, OSError, UnicodeDecodeError; so does reading the rows.
+    label: a column to read besides the columns with known names. Raises DataError, also while the
+    rows are read.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -35,51 +32,15 @@ def read_table(path: Path, label: str = "") -> Table:
     return reader(path, KNOWN_COLUMNS | {normalize_column(label)})
 
 
-@contextmanager
-def table_errors(path: Path) -> Iterator[None]:
-    """Turn errors of text decoding and of the disk into DataErrors that name the table."""
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}{_locate_foreign_text(path)}; save it as UTF-8") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
 def normalize_column(name: str) -> str:
     """Return a column's name in the form used for comparison."""
     return name.strip().lower()
 
 
-def _locate_foreign_text(path: Path) -> str:
-    """Return the first place that is not UTF-8, to continue a message that names the file."""
-    with open(path, "rb") as file:
-        for line, content in enumerate(file, 1):
-            try:
-                content.decode()
-            except UnicodeDecodeError as error:
-                if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                    return " is UTF-16 text"
-                byte, position = content[error.start], error.start + 1
-                return f", line {line}: byte 0x{byte:02x} at position {position} is not UTF-8 text"
-    return " is not UTF-8 text"
-
-
 def _read_csv(path: Path, wanted: Set[str]) -> Table:
-    rows = _csv_rows(path)
+    rows = read_csv(path)
     header = next(rows, (0, []))[1]
     return header, rows
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        first = file.readline(2**16)
-        file.seek(0)
-        rows = csv.reader(file, delimiter=max(",;\t", key=first.count), strict=True)
-        try:
-            yield from ((rows.line_num, cells) for cells in rows if cells)
-        except csv.Error as error:
-            raise DataError(f"{path}, line {rows.line_num}: {error}") from error
 
 
 def _read_json_lines(path: Path, wanted: Set[str]) -> Table:
@@ -109,21 +70,16 @@ def _refuse_new_columns(
 
 
 def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
-    with open(path, encoding="utf-8-sig") as file:
-        for line, text in enumerate(iter(lambda: file.readline(MANIFEST_LINE_CHARACTERS), ""), 1):
-            if len(text) == MANIFEST_LINE_CHARACTERS:
-                raise DataError(
-                    f"{path}, line {line}: over {MANIFEST_LINE_CHARACTERS:,} characters"
-                )
-            if not text.strip():
-                continue
-            try:
-                item = json.loads(text)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}, line {line}: not valid JSON: {error}") from error
-            if not isinstance(item, dict):
-                raise DataError(f"{path}, line {line}: not a JSON object but {text[:40]!r}")
-            yield line, item
+    for line, text in enumerate(read_lines(path), 1):
+        if not text.strip():
+            continue
+        try:
+            item = parse_json(text)
+        except ValueError as error:
+            raise DataError(f"{path}, line {line}: not valid JSON: {error}") from error
+        if not isinstance(item, dict):
+            raise DataError(f"{path}, line {line}: not a JSON object but {text[:40]!r}")
+        yield line, item
 
 
 def _read_parquet(path: Path, wanted: Set[str]) -> Table:
@@ -132,28 +88,48 @@ def _read_parquet(path: Path, wanted: Set[str]) -> Table:
     from pyarrow.parquet import ParquetFile
 
     try:
-        header = list(ParquetFile(path).schema_arrow.names)
-        columns = [name for name in header if normalize_column(name) in wanted]
-        batches = ParquetFile(path).iter_batches(columns=columns)  # other columns may hold pixels
+        file = ParquetFile(path)
+        header, count = list(file.schema_arrow.names), file.metadata.num_rows
+        read = [field for field in file.schema_arrow if normalize_column(field.name) in wanted]
+        columns = [field.name for field in read]  # others may hold pixels
+        # As a dictionary, a long text that many rows have is kept once.
+        flat = [field.name for field in read if not pyarrow.types.is_nested(field.type)]
+        batches = ParquetFile(path, read_dictionary=flat).iter_batches(columns=columns)
     except (pyarrow.ArrowException, OSError) as error:
         raise _broken_parquet(path, error) from error
+    refuse_many_rows(path, count, path.stat().st_size)
 
     def rows() -> Iterator[tuple[int, Sequence[object]]]:
         try:
             cells = (row for batch in batches for row in _batch_rows(batch, header, columns))
             yield from enumerate(cells, 1)
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _broken_parquet(path, error) from error
 
     return header, rows()
+
+
+def refuse_many_rows(path: Path | str, count: int, size: int) -> None:
+    """Raise DataError for a Parquet file with far more rows than its bytes can tell apart."""
+    if count > PARQUET_ROWS + ROWS_A_BYTE * size:
+        raise DataError(f"{path} is suspiciously compressed: {count:,} rows in {size:,} bytes")
 
 
 def _batch_rows(
     batch: Any, header: Sequence[str], columns: Sequence[str]
 ) -> Iterator[Sequence[object]]:
     """Return the rows of a pyarrow RecordBatch, with None in columns that were not read."""
-    cells = {name: batch.column(name).to_pylist() for name in columns}
+    cells = {name: _column_cells(batch.column(name)) for name in columns}
     return zip(*(cells.get(name, repeat(None)) for name in header), strict=False)
+
+
+def _column_cells(column: Any) -> list[object]:
+    """Return the values of a pyarrow Array, which are shared by the rows of a dictionary."""
+    dictionary = getattr(column, "dictionary", None)
+    if dictionary is None:
+        return list(column.to_pylist())
+    values = dictionary.to_pylist()
+    return [None if index is None else values[index] for index in column.indices.to_pylist()]
 
 
 def _broken_parquet(path: Path, error: Exception) -> DataError:

@@ -7,11 +7,13 @@ first dot: 000.jpg, 000.cls).
 import json
 import os
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
 from onsight.data.index import SPLIT_WORDS, UNSPLIT, Problem
+from onsight.data.shards.shard_index import INDEX_NAME, read_index
 from onsight.data.shards.store import IMAGE_ENDINGS, LocalShards, Shard, ShardStore
 from onsight.data.shards.table import ShardRows, ShardTable, find_table_file, read_shard_table
 from onsight.data.sources.archive_members import BrokenTar, TarReader, open_tar, read_first_names
@@ -23,7 +25,7 @@ from onsight.data.sources.source import (
     Source,
     build_table_source,
 )
-from onsight.errors import ImageError
+from onsight.errors import DataError, ImageError
 from onsight.limits import SHARD_LABEL_BYTES
 
 LABEL_ENDINGS = ("cls", "txt", "json")
@@ -46,12 +48,22 @@ def contains_shards(folder: Path) -> bool:
 def read_shards(folder: Path, cache_folder: Path | None = None) -> Source:
     """Return the samples of all shards in a folder.
 
-    A broken shard, or a sample without a label, becomes a problem. The split is a word of a
-    shard's path below the folder. cache_folder: the index's folder. Raises DataError if
-    there is no usable sample.
+    A shard that is broken, or not what the index beside it lists, becomes a problem, as does a
+    sample without a label. The split is a word of a shard's path below the folder. cache_folder:
+    the folder for what was found. Raises DataError if there is no usable sample, or a shard is
+    missing.
     """
     root = Path(os.path.realpath(folder))
-    return open_web_dataset(root, LocalShards(root, _list_tars(root)), cache_folder)
+    index = read_index(root / INDEX_NAME)
+    listed = [name for name in index if name.endswith(".tar")]
+    missing = next((name for name in listed if not (root / name).is_file()), None)
+    if missing:
+        raise DataError(
+            f"{root / INDEX_NAME} lists {missing}, which is missing. Write the shards again, or "
+            f"remove {INDEX_NAME} to use the others unchecked"
+        )
+    paths = sorted({*_list_tars(root), *(root / name for name in listed)})
+    return open_web_dataset(root, LocalShards(root, paths, index), cache_folder)
 
 
 def open_web_dataset(
@@ -80,8 +92,13 @@ def _read_rows(store: ShardStore, index: int) -> ShardRows:
         with open(opened.number, "rb", closefd=False) as file:
             members, reader = open_tar(file)
     except (OSError, BrokenTar) as error:
-        broken = Problem(shard.name, "scan", f"a broken shard: {error}")
-        return ShardRows.of(shard, [], [], [], [broken])
+        return ShardRows.broken(shard, error)
+    keys = (_split_name(path)[0] for path in members.paths if "." in path)
+    samples, listed = sum(1 for _ in groupby(keys)), shard.listed.samples
+    # An index also counts members that are refused or hidden here.
+    if listed is not None and samples != listed and not (members.problems or members.hidden):
+        reason = f"it has {samples:,} samples, but {INDEX_NAME} lists {listed:,}"
+        return ShardRows.broken(shard, reason)
     problems = [
         Problem(f"{shard.name}/{path}", stage, reason) for path, stage, reason in members.problems
     ]
@@ -133,8 +150,10 @@ def _read_label(reader: TarReader, member: int, path: str) -> str:
         if not path.lower().endswith(".json"):
             return text
         facts = json.loads(text)
-        names = (name for name in ("label", "class", "cls") if name in facts)
-        return str(facts[next(names)])
+        label = facts[next(name for name in ("label", "class", "cls") if name in facts)]
+        text = str(label) if isinstance(label, str | int | float) else ""
+        text.encode("utf-8", "surrogateescape")  # fails for what no file could be named
+        return text
     except (ImageError, ValueError, TypeError, StopIteration, RecursionError):
         return ""
 

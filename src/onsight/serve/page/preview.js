@@ -4,7 +4,7 @@ const SIDE = 640; // pixels, about twice the largest size on the page
 const TINY = 96; // pixels; smaller images are enlarged without smoothing
 let previous = Promise.resolve(); // images are decoded one at a time
 
-async function shrink(file) {
+async function shrink(file, background) {
   const bitmap = await createImageBitmap(file);
   const scale = Math.min(1, SIDE / Math.max(bitmap.width, bitmap.height));
   const canvas = document.createElement("canvas");
@@ -12,6 +12,8 @@ async function shrink(file) {
   canvas.height = Math.max(1, Math.round(bitmap.height * scale));
   const context = canvas.getContext("2d");
   context.imageSmoothingQuality = "high";
+  context.fillStyle = `rgb(${background.join(" ")})`;
+  context.fillRect(0, 0, canvas.width, canvas.height);
   context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
   bitmap.close();
   const tiny = Math.max(canvas.width, canvas.height) < TINY;
@@ -20,9 +22,12 @@ async function shrink(file) {
   return { blob, tiny, ratio: canvas.width / canvas.height };
 }
 
-/** A small copy of the image, `{blob, tiny, ratio}`, or null where the browser cannot decode it. */
-export function preview(file) {
-  const current = previous.then(() => shrink(file)).catch(() => null);
+/**
+ * A small copy of the image, `{blob, tiny, ratio}`, or null where the browser cannot decode it.
+ * Transparent parts show `background`, [red, green, blue], as the model sees them.
+ */
+export function preview(file, background) {
+  const current = previous.then(() => shrink(file, background)).catch(() => null);
   previous = current;
   return current;
 }

@@ -66,7 +66,7 @@ export class Result {
   }
 
   async showImage() {
-    const small = await preview(this.file);
+    const small = await preview(this.file, this.model.input.background);
     if (!small || !this.#urls) return;
     const image = new Image();
     image.alt = this.name;
