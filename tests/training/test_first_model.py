@@ -64,12 +64,12 @@ def tensors_of(path):
     return read_tensors(path / "model.safetensors")[0]
 
 
-def assert_same_tensors(one, other):
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+def assert_same_tensors(mine, other):
+    assert mine.keys() == other.keys()
+    assert all(torch.equal(mine[name], other[name]) for name in mine)
 
 
-def said(capsys):
+def printed(capsys):
     return " ".join(capsys.readouterr().err.split())
 
 
@@ -91,7 +91,7 @@ def link_seen(data: Path, model: Path, folder: Path) -> list[str]:
 def test_an_interruption_while_decoding_leaves_the_head_of_a_few_images(bars, tmp_path, capsys):
     run = tmp_path / "run"
     interrupt(bars, run)
-    text = said(capsys)
+    text = printed(capsys)
     assert "first model: a head fitted on 40 of 120 images, in" in text
     assert "the best model so far is in" in text
     assert f"continue with --out {run} --resume" in text
@@ -107,10 +107,10 @@ def test_an_interruption_while_decoding_leaves_the_head_of_a_few_images(bars, tm
 def test_the_run_does_not_depend_on_the_first_model(bars, tmp_path, monkeypatch, capsys):
     caches = [tmp_path / name for name in ("cache", "other")]
     run = train(bars, tmp_path / "run", cache_folder=str(caches[0]))
-    assert "first model" in said(capsys)
+    assert "first model" in printed(capsys)
     monkeypatch.setattr(first_model, "_MIN_SOURCE_IMAGES", 121)
     without = train(bars, tmp_path / "without", cache_folder=str(caches[1]))
-    assert "first model" not in said(capsys)
+    assert "first model" not in printed(capsys)
     assert_same_tensors(tensors_of(run.path), tensors_of(without.path))
     assert run.results["confusion"] == without.results["confusion"]
     files = [
@@ -126,11 +126,11 @@ def test_the_run_does_not_depend_on_the_first_model(bars, tmp_path, monkeypatch,
 def test_a_run_that_is_resumed_or_reopens_its_images_needs_no_first_model(bars, tmp_path, capsys):
     cache, run = tmp_path / "cache", tmp_path / "run"
     interrupt(bars, run, cache_folder=str(cache))
-    assert "first model" in said(capsys)
+    assert "first model" in printed(capsys)
     onsight.train(bars, out=run, resume=True, reporter=Reporter())
-    assert "first model" not in said(capsys)
+    assert "first model" not in printed(capsys)
     interrupt(bars, tmp_path / "again", cache_folder=str(cache))
-    assert "first model" not in said(capsys)
+    assert "first model" not in printed(capsys)
 
 
 @pytest.mark.parametrize("error", [DataError("no images"), torch.OutOfMemoryError("no room")])
@@ -140,7 +140,7 @@ def test_a_first_model_that_fails_does_not_end_the_run(bars, tmp_path, monkeypat
 
     monkeypatch.setattr(first_model, "open_data", fail)
     interrupt(bars, tmp_path / "run")  # it goes on to decode all images
-    assert f"there is no first model: {error}" in said(capsys)
+    assert f"there is no first model: {error}" in printed(capsys)
 
 
 @pytest.mark.parametrize(

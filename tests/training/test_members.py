@@ -1,6 +1,7 @@
 """Oracles: runs of one model each, probabilities averaged in float64, runs without interruption."""
 
 import signal
+import time
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ import onsight
 from onsight.errors import Interrupted, NonFiniteLoss
 from onsight.evaluation.blending import choose_weights
 from onsight.evaluation.predictions import HeldOutLogits
+from onsight.features.feature_pass import MIRRORED
+from onsight.features.feature_pass import PLAIN as PLAIN_VIEW
 from onsight.models.blend import Blend
 from onsight.models.build import build_classifier
 from onsight.models.compact import Sprint
@@ -17,7 +20,7 @@ from onsight.ranks import world
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.text import percent
-from onsight.training import blend_members, layout, members
+from onsight.training import blend_members, fit_head, layout, members
 from onsight.training.decisions import is_complete, read_decisions
 from onsight.tune.candidates import Candidate
 
@@ -42,9 +45,9 @@ def tensors_of(path):
     return read_tensors(path / "model.safetensors")[0]
 
 
-def assert_same_tensors(one, other):
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+def assert_same_tensors(mine, other):
+    assert mine.keys() == other.keys()
+    assert all(torch.equal(mine[name], other[name]) for name in mine)
 
 
 def share_equally(log_probabilities, labels):
@@ -268,3 +271,35 @@ def test_a_budgeted_run_is_repeated_to_the_bit(bars, tmp_path, equal_weights):
         reporter=SilentReporter(),
     )
     assert_same_tensors(tensors_of(run.path), tensors_of(again.path))
+
+
+def test_a_head_has_more_time_for_all_images_than_for_their_mirror_images(
+    bars, tmp_path, monkeypatch
+):
+    class EnoughError(Exception):
+        pass
+
+    seconds, compute = [], fit_head.compute_features
+
+    def record(classifier, batches, view, progress, deadline, **named):
+        seconds.append((view, deadline - time.monotonic()))
+        if view == MIRRORED:
+            raise EnoughError
+        return compute(classifier, batches, view, progress, deadline, **named)
+
+    head = Candidate("head", {"model": "test_resnet", "freeze": True}, 0.4, (16, 16))
+    monkeypatch.setattr(layout, "choose_candidates", lambda *_: (head, CANDIDATES[1]))
+    monkeypatch.setattr(fit_head, "compute_features", record)
+    fields = {key: value for key, value in PLAIN.items() if key != "epochs"}
+    with pytest.raises(EnoughError):
+        onsight.train(
+            bars,
+            out=tmp_path / "run",
+            reporter=SilentReporter(),
+            budget="1000s",
+            spent=lambda: 0.0,
+            **fields,
+        )
+    assert [view for view, _ in seconds] == [PLAIN_VIEW, PLAIN_VIEW, MIRRORED]
+    # Of 1,000 s, the head has 800 for the images: a fifth of it for validation, then nine tenths.
+    assert [left for _, left in seconds] == pytest.approx([160, 720, 360], rel=0.05)

@@ -123,7 +123,7 @@ def blend_members(members: Sequence[Member], opened: OpenedData, job: RunJob) ->
 
 def _choose_feature_member(members: Sequence[Member]) -> Member:
     """Return the first pretrained member, or else the one with the most parameters."""
-    return max(members, key=lambda one: (one.config.starts_from_weights, one.parameters))
+    return max(members, key=lambda member: (member.config.starts_from_weights, member.parameters))
 
 
 def _input_pixels(dataset: Dataset) -> int:

@@ -78,7 +78,7 @@ def _is_worthwhile(layout: Layout, job: RunJob) -> bool:
     """Return whether the run begins with a fitted head, and its images take long to decode."""
     source, config = layout.source, layout.config
     return (
-        bool(layout.candidates[0].fields.get("freeze"))
+        layout.candidates[0].is_head
         and config.loss == "cross-entropy"
         and len(source.index) >= _MIN_SOURCE_IMAGES
         and len(source.index) * measure_side(source) ** 2 >= _MIN_SOURCE_PIXELS
