@@ -53,6 +53,12 @@ def test_work_that_is_mostly_overhead_grows_faster(worker):
     assert max(calls) == 128
 
 
+def test_a_slow_start_of_small_batches_does_not_end_the_timing(worker):
+    make, calls, _ = worker
+    assert time_batch_sizes(make(0.4, 0.0001), 8, 1.7).per_image < 0.06
+    assert 8 in calls
+
+
 def test_fewer_images_than_the_smallest_batch(worker):
     make, calls, _ = worker
     assert time_batch_sizes(make(0.0, 0.5), 1, 1.0).seconds == {1: 0.5}

@@ -9,6 +9,7 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,11 +19,11 @@ from onsight.choice import Choice
 from onsight.config import make_config
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.deadline import Deadline
-from onsight.errors import ConfigError, Interrupted
+from onsight.errors import BudgetTooSmall, ConfigError, Interrupted
 from onsight.ranks.world import World
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import blend_members, fit, layout, pacers, trainer
+from onsight.training import blend_members, fit, layout, pacers, place, trainer
 from onsight.training import job as jobs
 from onsight.training.decisions import read_decisions
 from onsight.training.pacers import Segment
@@ -113,6 +114,19 @@ def test_validation_takes_at_most_a_tenth_of_the_time(validation, image_seconds,
     config = make_config({})
     data = Images(500, validation, 100)
     assert reserve_evaluation(deadline, config, data, image_seconds) == images
+
+
+def test_a_part_that_is_too_short_is_explained_with_the_seconds_of_the_run():
+    clock = Clock(0.0)
+    whole = Deadline(30, clock)
+    whole.reserve("closing", 2)
+    clock.now = 20
+    part = whole.part(0.5)
+    part.reserve("evaluation", 5)
+    job = SimpleNamespace(deadline=part, world=World(), phases={"start": 9.0, "decode": 12.0})
+    told = "20.0 s are spent, 12.0 s of them on decoding images.* need 8.0 s; try --budget 56s"
+    with pytest.raises(BudgetTooSmall, match=told):
+        place._require_seconds(1.0, make_config({"budget": "30s"}), job)
 
 
 @pytest.mark.parametrize("stagnant_fraction", [0.0, 100.0])  # always or never
