@@ -100,6 +100,7 @@ def test_help_shows_the_usual_options_and_help_all_every_one(capsys, command):
     more = {flag for flag in flags_in(every) - flags_in(usual) if not flag.startswith("--no-")}
     assert more - settings <= {"--cluster"}
     assert f"onsight {command} --help-all" in usual
+    assert '""' not in every  # a default that is empty says nothing
     assert "DATA" in usual or "SUBJECT" in usual
 
 

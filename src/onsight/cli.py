@@ -103,6 +103,7 @@ def make_app(named: str = "", shows_all: bool = False) -> "App":
         version=onsight_version,
         version_flags=["--version"],
         help_format="plaintext",
+        default_parameter=Parameter(show_default=_describe_default),
         suppress_keyboard_interrupt=False,  # `main` reports it
     )
     for place, (name, summary) in enumerate(_COMMANDS.items()):
@@ -119,6 +120,10 @@ def make_app(named: str = "", shows_all: bool = False) -> "App":
                 options["default_parameter"] = Parameter(show=False)  # unless set otherwise
         app.command(f"{module}:{function}", name=name, help=text, sort_key=place, **options)
     return app
+
+
+def _describe_default(value: object) -> str | None:
+    return None if value is False or value in (None, "", ()) else str(value)
 
 
 def _find_command(name: str) -> tuple[str, str]:

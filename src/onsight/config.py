@@ -235,7 +235,10 @@ class Config(BaseModel):
     # --- Training ---
 
     epochs: Annotated[
-        Annotated[int, Field(ge=1, le=1_000_000)] | Literal["auto"], _TRAINING, _USUAL
+        Annotated[int, Field(ge=1, le=1_000_000)] | Literal["auto"],
+        _TRAINING,
+        _USUAL,
+        Parameter(show_choices=False),
     ] = Field(
         "auto",
         description="Passes over the training images: auto, or a number. auto: fewer the more "

@@ -22,7 +22,6 @@ def check(
         bool,
         Parameter(
             negative="",
-            show_default=False,
             help="Skip the check for wrong labels, which takes most of the time.",
         ),
     ] = False,
@@ -54,7 +53,6 @@ def check(
         str,
         Parameter(
             group=OUTPUT,
-            show_default=False,
             help="Exit with code 1 if there are findings of these kinds, separated by commas: "
             "leakage (copies on both sides of a split), unusable, duplicates (all copies), labels, "
             "classes, quality.",

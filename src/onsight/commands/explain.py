@@ -13,7 +13,16 @@ _COMPARE = Group("Comparing devices", sort_key=1, default_parameter=Parameter(sh
 
 
 def explain(
-    subject: Annotated[str, Parameter(show=True)],
+    subject: Annotated[
+        str,
+        Parameter(
+            show=True,
+            help="A run folder such as runs/pets; labelled images in any form that `onsight train` "
+            "accepts, to explain the run it would start; or any PyTorch training script, which is "
+            "run unmodified, as in `onsight explain train.py -- --epochs 3`. The options for "
+            "scripts are those of `onsight-explain`: see `onsight explain train.py --help`.",
+        ),
+    ],
     /,
     *,
     compare: Annotated[
@@ -28,7 +37,6 @@ def explain(
         str,
         Parameter(
             group=_COMPARE,
-            show_default=False,
             help="Batch sizes to compare, such as 4,32. Default: 4, 32, 128, 512 and the config's.",
         ),
     ] = "",
@@ -48,9 +56,7 @@ def explain(
     ] = 60.0,
     quick: Annotated[
         bool,
-        Parameter(
-            group=RUN, negative="", show_default=False, help="Take 30 seconds instead of 60."
-        ),
+        Parameter(group=RUN, negative="", help="Take 30 seconds instead of 60."),
     ] = False,
     trace: Annotated[
         Path | None,
@@ -65,16 +71,7 @@ def explain(
     json_: Annotated[Json, Parameter(group=RUN)] = False,
     settings: Annotated[Config | None, Parameter(name="*")] = None,
 ) -> None:
-    """Find out what slows down a run or any training script, and what would help.
-
-    Parameters
-    ----------
-    subject
-        A run folder such as runs/pets; or labelled images in any form that `onsight train`
-        accepts, to explain the run it would start; or any PyTorch training script, which is run
-        unmodified, as in `onsight explain train.py -- --epochs 3`. The options for scripts are
-        those of `onsight-explain`: see `onsight explain train.py --help`.
-    """
+    """Find out what slows down a run or any training script, and what would help."""
     from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads

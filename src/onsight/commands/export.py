@@ -40,7 +40,6 @@ def export(
         bool,
         Parameter(
             negative="",
-            show_default=False,
             help="Quantize to 8-bit integers: smaller, often faster, slightly less accurate. Only "
             "for onnx.",
         ),

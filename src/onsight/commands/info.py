@@ -1,17 +1,12 @@
 """The commands that describe what is available: `onsight models`, `recipes` and `doctor`."""
 
 import json
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from onsight.commands.options import Json
 from onsight.config_files import read_about, recipe_names
 
 
-def models(
-    pattern: Annotated[str, Parameter(show_default=False)] = "", /, *, json_: Json = False
-) -> None:
+def models(pattern: str = "", /, *, json_: Json = False) -> None:
     """List models, their cost, and whether their weights are available offline.
 
     Parameters

@@ -33,7 +33,6 @@ Json = Annotated[
     Parameter(
         name="--json",
         negative="",
-        show_default=False,
         help="Print the result as one JSON object on stdout.",
     ),
 ]
@@ -48,7 +47,6 @@ DataFormat = Annotated[str, Parameter(help="Format of DATA; auto detects it.")]
 CacheFolder = Annotated[
     str,
     Parameter(
-        show_default=False,
         help="Cache for decoded images; none disables it. Default: $ONSIGHT_CACHE, or "
         "~/.cache/onsight.",
     ),
@@ -64,7 +62,6 @@ Module = Annotated[
 Member = Annotated[
     str,
     Parameter(
-        show_default=False,
         help="For a blend of several networks: use only the one of this name.",
     ),
 ]
@@ -78,14 +75,11 @@ class FormatOptions:
     data_format: DataFormat = "auto"
     label: Annotated[
         str,
-        Parameter(
-            show_default=False, help="Column with the labels, if a manifest has several columns."
-        ),
+        Parameter(help="Column with the labels, if a manifest has several columns."),
     ] = ""
     label_from: Annotated[
         str,
         Parameter(
-            show_default=False,
             help="Regular expression that extracts each image's label from its path.",
         ),
     ] = ""
@@ -93,7 +87,6 @@ class FormatOptions:
         bool,
         Parameter(
             negative="",
-            show_default=False,
             help="Make each box of COCO, Pascal VOC or CVAT annotations a separate image.",
         ),
     ] = False
@@ -126,7 +119,6 @@ Verbose = Annotated[
     bool,
     Parameter(
         negative="",
-        show_default=False,
         help="Print every choice, every epoch and the result of every class.",
     ),
 ]

@@ -95,7 +95,6 @@ class _PredictOutput:
         Parameter(
             group=_WHERE,
             negative="",
-            show_default=False,
             help="Continue the file of --csv or --jsonl that an interrupted run has left; use the "
             "same other options. The result is byte-identical to that of an uninterrupted run.",
         ),

@@ -38,7 +38,6 @@ class _AccessOptions:
         Parameter(
             name="--open",
             negative="",
-            show_default=False,
             help="Accept requests from the network without a token.",
         ),
     ] = False
@@ -46,7 +45,6 @@ class _AccessOptions:
         tuple[str, ...],
         Parameter(
             negative="",
-            show_default=False,
             help="Another host name of this server, such as that of a proxy in front of it.",
         ),
     ] = ()
@@ -54,7 +52,6 @@ class _AccessOptions:
         tuple[str, ...],
         Parameter(
             negative="",
-            show_default=False,
             help="Origin of web pages that may send requests, such as https://example.org.",
         ),
     ] = ()

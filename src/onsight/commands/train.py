@@ -41,9 +41,7 @@ def train(
     config: ConfigFile = None,
     resume: Annotated[
         bool,
-        Parameter(
-            group=RUN, negative="", show_default=False, help="Continue the stopped run in --out."
-        ),
+        Parameter(group=RUN, negative="", help="Continue the stopped run in --out."),
     ] = False,
     cluster: Annotated[Cluster, Parameter(group=MACHINE)] = None,
     json_: RunJson = False,
@@ -111,9 +109,7 @@ def sweep(
     ] = None,
     resume: Annotated[
         bool,
-        Parameter(
-            group=RUN, negative="", show_default=False, help="Continue the stopped sweep in --out."
-        ),
+        Parameter(group=RUN, negative="", help="Continue the stopped sweep in --out."),
     ] = False,
     cluster: Annotated[
         str | None,

@@ -206,8 +206,8 @@ def _warn_if_late(job: RunJob) -> None:
     late_seconds = job.deadline.elapsed() - job.deadline.seconds
     if job.deadline.is_set and late_seconds > _TOLERATED_SECONDS:
         job.reporter.warn(
-            f"budget: the run took {duration(late_seconds)} longer, as what follows training was "
-            "slower than expected"
+            f"budget: the run took {duration(late_seconds)} longer, as work that cannot be left "
+            "out was slower than expected"
         )
 
 
