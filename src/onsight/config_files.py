@@ -1,6 +1,7 @@
 """Where settings come from and go to: TOML files of the user, recipes, a run's config.toml."""
 
 import tomllib
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,21 @@ def config_layers(
     Raises ConfigError, also for a file that says where to write: it may be somebody else's.
     """
     read = read_config_file(Path(config_file)) if config_file else {}
+    refuse_places(read, config_file, fields)
+    return [read_recipe(recipe) if recipe else {}, read, fields]
+
+
+def refuse_places(
+    read: Mapping[str, Any], path: str | Path | None, fields: Mapping[str, Any]
+) -> None:
+    """Raise ConfigError if a file says where to write and the given fields do not."""
     for name in PLACES:
         place = read.get(name, "")
         if place not in ("", "none") and name not in fields:
             raise ConfigError(
-                f"{config_file} names a place to write to, {name} = {place!r}, and a file does not "
+                f"{path} names a place to write to, {name} = {place!r}, and a file does not "
                 f"decide that; if you want it, add --{name.replace('_', '-')} {place}"
             )
-    return [read_recipe(recipe) if recipe else {}, read, fields]
 
 
 def read_config_file(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from onsight.deadline import Deadline
-from onsight.training.decisions import Decisions, is_complete, read_decisions
+from onsight.training.decisions import COUNT, Decisions, is_complete, read_decisions
 from onsight.training.pacers import DeadlinePacer, EpochPacer, RecordedPacer
 from onsight.training.progress import Progress
 
@@ -332,19 +332,19 @@ def test_a_segment_that_ended_early_is_repeated_as_long_as_it_was(tmp_path):
 
 def test_a_record_cut_short_is_read_up_to_there(tmp_path):
     decisions = Decisions(tmp_path, is_timed=True)
-    assert decisions.decide("parts", lambda: 2) == 2
+    assert decisions.decide("parts", lambda: 2, COUNT) == 2
     decisions.record("parts", 4)
     with (tmp_path / "decisions.jsonl").open("a") as file:
         file.write('{"decision": "images", "val')
     again = Decisions(tmp_path, is_timed=True)
     assert again.values == {"parts": 4}
-    assert again.decide("parts", lambda: 8) == 4
+    assert again.decide("parts", lambda: 8, COUNT) == 4
 
 
 def test_decisions_made_for_something_else_are_not_repeated(tmp_path):
     first = Decisions(tmp_path, is_timed=True)
     first.begin({"images": "a", "ranks": 1})
-    first.decide("parts", lambda: 2)
+    first.decide("parts", lambda: 2, COUNT)
     for header, odd in (
         ({"images": "a", "ranks": 1}, []),
         ({"images": "b", "ranks": 1}, ["images"]),
@@ -356,7 +356,7 @@ def test_decisions_made_for_something_else_are_not_repeated(tmp_path):
 
 def test_without_a_deadline_nothing_but_memory_is_on_record(tmp_path):
     decisions = Decisions(tmp_path)
-    assert decisions.decide("images", lambda: 7) == 7
+    assert decisions.decide("images", lambda: 7, COUNT) == 7
     assert not (tmp_path / "decisions.jsonl").exists()
     decisions.record("accumulate from epoch 0, step 3", 2)
     assert read_decisions(tmp_path) == {"accumulate from epoch 0, step 3": 2}

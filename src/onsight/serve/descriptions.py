@@ -47,8 +47,8 @@ def model_card(model: ServedModel, capabilities: Mapping[str, bool]) -> dict[str
 def openapi_document(limits: Limits) -> Schema:
     """Return the OpenAPI document, which states the server's limits."""
     accepted = (
-        f"At most {limits.parts} images and {limits.body_bytes / 2**20:g} MiB per request, which must "
-        f"arrive within {limits.receive_seconds:g} s. Images are JPEG, PNG, WebP, GIF, BMP or "
+        f"At most {limits.parts} images and {limits.body_bytes / 2**20:g} MiB per request, which "
+        f"must arrive within {limits.receive_seconds:g} s. Images are JPEG, PNG, WebP, GIF, BMP or "
         "TIFF, recognised by their content."
     )
     return {

@@ -6,21 +6,31 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+
+from onsight.errors import ConfigError
 from onsight.files import disk_errors
 from onsight.ranks.world import World
 from onsight.report.run_files import DECISIONS, read_decisions
+from onsight.text import shorten
 
 CANDIDATES, MEMBERS = "candidates", "members"  # what a run was to train, and what it has trained
 _HEADER = "run"  # the name of the line with what all decisions depend on
 
-Value = TypeVar("Value")  # what JSON can express
+Value = TypeVar("Value")
+COUNT: TypeAdapter[int] = TypeAdapter(NonNegativeInt)
+ANSWER = TypeAdapter(bool)
+NAMES = TypeAdapter(list[str])
+_FIELDS = TypeAdapter(dict[str, Any])
 
 
 class Decisions:
     """Decisions by name, one JSON line each, written before they are carried out.
 
     A decision on record is repeated. Any other is made by the first rank, for all. Lines are not
-    fsynced: after a power failure, the copy in the last checkpoint is used.
+    fsynced: after a power failure, the copy in the last checkpoint is used. Anybody may have
+    written the record: whoever reads a decision says what values it can have, and any other raises
+    ConfigError.
 
     Args:
         folder: Of the run, where the record is written; None for no record.
@@ -50,14 +60,15 @@ class Decisions:
             repeated = self.repeated_run / folder.relative_to(self.folder)
         return Decisions(folder, self.world, is_timed=self.is_timed, repeated_run=repeated)
 
-    def recall(self, name: str) -> Any:
+    def recall(self, name: str, kind: TypeAdapter[Value]) -> Value | None:
         """Return the decision on record here or of the run to repeat; None if there is none.
 
         Before `begin`, it is not known whether that run's images are the same.
         """
-        if name not in self.values and self.repeated_run:
-            return self._read(self.repeated_run).get(name)
-        return self.values.get(name)
+        values = self.values
+        if name not in values and self.repeated_run:
+            values = self._read(self.repeated_run)
+        return self._check(name, values[name], kind) if name in values else None
 
     def begin(self, header: Mapping[str, Any]) -> list[str]:
         """Take over the decisions of the run to repeat, if they depend on the same.
@@ -71,7 +82,7 @@ class Decisions:
         self.header = header
         if self.repeated_run:
             recorded = self._read(self.repeated_run)
-            before = recorded.get(_HEADER, header)
+            before = self._check(_HEADER, recorded.get(_HEADER, dict(header)), _FIELDS)
             differing = [name for name, value in header.items() if before.get(name) != value]
             if differing:
                 self.repeated_run = None
@@ -82,16 +93,21 @@ class Decisions:
     def __contains__(self, name: str) -> bool:
         return name in self.values
 
-    def decide(self, name: str, make: Callable[[], Value]) -> Value:
-        """Return the decision on record, or make and record it; the same on every rank."""
+    def decide(self, name: str, make: Callable[[], object], kind: TypeAdapter[Value]) -> Value:
+        """Return the decision on record, or make and record it; the same on every rank.
+
+        Args:
+            name: The name of the decision.
+            make: Returns the decision, as JSON can express it.
+            kind: The values that it can have.
+        """
         if name in self.values:
-            value: Value = self.values[name]
-            return value
+            return self._check(name, self.values[name], kind)
         if not self.is_timed:
-            return make()
+            return kind.validate_python(make())
         value = json.loads(self.world.broadcast(name, lambda: json.dumps(make())))
         self.record(name, value)
-        return value
+        return kind.validate_python(value)
 
     def record(self, name: str, value: Any) -> None:
         """Record a decision, in place of an earlier one of this name."""
@@ -107,9 +123,25 @@ class Decisions:
             if name not in self.values or self.values[name] != value:
                 self.record(name, value)
 
-    def named(self, start: str) -> dict[str, Any]:
+    def named(self, start: str, kind: TypeAdapter[Value]) -> dict[str, Value]:
         """Return the decisions whose names start like this."""
-        return {name: value for name, value in self.values.items() if name.startswith(start)}
+        return {
+            name: self._check(name, value, kind)
+            for name, value in self.values.items()
+            if name.startswith(start)
+        }
+
+    def _check(self, name: str, value: object, kind: TypeAdapter[Value]) -> Value:
+        try:
+            return kind.validate_python(value)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            where = ".".join(map(str, ["value", *problem["loc"]]))
+            place = (self.repeated_run or self.folder or Path()) / DECISIONS
+            raise ConfigError(
+                f"{place} has been changed: of the decision '{name}', {where} is "
+                f"{shorten(repr(problem['input']), 100)}: {problem['msg'].lower()}"
+            ) from error
 
     def _read(self, folder: Path) -> dict[str, Any]:
         """Return the decisions that the first rank reads, on every rank."""

@@ -37,13 +37,14 @@ from onsight.step.calibrate import (
 )
 from onsight.text import duration, fixed_percent, joined, percent
 from onsight.training.checkpoint import load_weights, save_weights
+from onsight.training.decisions import COUNT
 from onsight.training.fit_head import FittedHead, fit_head, set_head, uses_fitted_head
 from onsight.training.interpolation import FRACTIONS, load_interpolated
 from onsight.training.job import RunJob
 from onsight.training.listener import Listener
 from onsight.training.loggers.loggers import Loggers
 from onsight.training.model_file import make_model_file
-from onsight.training.pacers import DeadlinePacer, EpochPacer, Pacer, RecordedPacer
+from onsight.training.pacers import SEGMENT, DeadlinePacer, EpochPacer, Pacer, RecordedPacer
 from onsight.training.place import PlannedRun
 from onsight.training.placement_check import checking_placement, naming_misplaced
 from onsight.training.progress import Progress, write_metrics
@@ -142,7 +143,7 @@ def _train_layers(
         checkpoint = checkpoints.read() if job.resume else None
         image_seconds = planned.estimates.image_seconds
         fitting = reserve_evaluation(deadline, config, planned.dataset, image_seconds)
-        images = job.decisions.decide("validation images", lambda: fitting)
+        images = job.decisions.decide("validation images", lambda: fitting, COUNT)
         with naming_misplaced(lambda: planned.data.new_network(config)):
             trainer = _make_trainer(planned, net, images, checkpoints, shared, job)
         if checkpoint:
@@ -164,7 +165,9 @@ def _train_layers(
         deadline.release("interpolation")
         if start.exists() and progress.epoch and progress.best_accuracy >= 0:
             count = job.decisions.decide(
-                "interpolations", lambda: _count_interpolations(progress, is_affordable, deadline)
+                "interpolations",
+                lambda: _count_interpolations(progress, is_affordable, deadline),
+                COUNT,
             )
             _interpolate(trainer, start, FRACTIONS[:count], images, job.reporter)
         trainer.finish()
@@ -288,7 +291,7 @@ def _make_pacer(
 
 def _trains_by_epochs(job: RunJob) -> bool:
     """Return whether epochs alone decide how long to train: no deadline, and no record of one."""
-    return not (job.deadline.is_set or job.decisions.named("segment"))
+    return not (job.deadline.is_set or job.decisions.named("segment", SEGMENT))
 
 
 def _announcing_weights(
@@ -375,7 +378,7 @@ def _calibrate(
         ids = validation[:held_out]
         held_out = compute_held_out_logits(classifier, dataset.images, ids, job.world)
     temperature = calibrate_temperature(classifier, held_out, job.world)
-    count = job.decisions.decide("detector images", count_detector_images)
+    count = job.decisions.decide("detector images", count_detector_images, COUNT)
     detector = fit_detector_on_images(
         classifier, dataset.images, training[:count], validation[:count], job.world
     )

@@ -55,6 +55,7 @@ from onsight.step.build import loss_weights
 from onsight.step.calibrate import DETECTOR_IMAGES
 from onsight.step.fine_tuning import HEAD_SHARE
 from onsight.text import fixed_percent, joined, plural
+from onsight.training.decisions import ANSWER, COUNT
 from onsight.training.job import Job
 from onsight.tune.training_data import TrainingData
 
@@ -207,7 +208,7 @@ class _FeatureLoader:
             name: The name of the decision on record.
             seconds: The estimated time; nan if there is no deadline.
         """
-        return self.job.decisions.decide(name, lambda: not seconds > self.left_seconds())
+        return self.job.decisions.decide(name, lambda: not seconds > self.left_seconds(), ANSWER)
 
     def load(
         self, name: str, split: int, views: list[str], share_of_time: float
@@ -267,7 +268,7 @@ class _FeatureLoader:
             loaded.append(self._load(ids, view, deadline))
             return len(loaded[0])
 
-        count = self.job.decisions.decide(name, count_loaded)
+        count = self.job.decisions.decide(name, count_loaded, COUNT)
         return loaded[0] if loaded else self._load(ids[:count], view, math.inf)
 
     def _load(self, ids: Tensor, view: str, deadline: float) -> Tensor:

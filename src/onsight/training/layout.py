@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from onsight.choice import Choice
 from onsight.config import Config
@@ -10,13 +12,20 @@ from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import refuse_one_class
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.source import Source, take_drawn
+from onsight.models.members import MOST_MEMBERS
 from onsight.step.fine_tuning import choose_fine_tuning, settle_fine_tuning
 from onsight.step.optim import choose_learning_rate
 from onsight.text import joined
 from onsight.training.decisions import CANDIDATES
 from onsight.training.job import Job
 from onsight.tune.candidates import AUTO, Candidate, choose_candidates
-from onsight.tune.input_size import Size, choose_freezing, choose_input_size, choose_shared_size
+from onsight.tune.input_size import (
+    Side,
+    Size,
+    choose_freezing,
+    choose_input_size,
+    choose_shared_size,
+)
 from onsight.tune.training_data import choose_streaming
 
 
@@ -34,6 +43,15 @@ class Layout:
     fine_tuning: Mapping[str, Choice[Any]]
     # Networks to train, in this order; with several, the config's model is auto.
     candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """The decision which networks to train, and the size of the images that they share."""
+
+    candidates: Annotated[tuple[Candidate, ...], Field(min_length=1, max_length=MOST_MEMBERS)]
+    height: Side
+    width: Side
 
 
 def find_data(data: str | Source, config: Config, job: Job) -> Source:
@@ -77,10 +95,10 @@ def settle_network(
 def _lay_out_candidates(source: Source, config: Config, job: Job) -> Layout:
     """Choose the networks of `--model auto`, and the size of the images that they share."""
     device, seconds = job.device.value, job.deadline.seconds
-    recorded = job.decisions.recall(CANDIDATES)
+    recorded = job.decisions.recall(CANDIDATES, TypeAdapter(_Candidates))
     if recorded:  # fewer images may have been decoded since it was made
-        candidates = tuple(map(Candidate.of_record, recorded["candidates"]))
-        size = Choice((recorded["height"], recorded["width"]), "as recorded")
+        candidates = recorded.candidates
+        size = Choice((recorded.height, recorded.width), "as recorded")
     else:
         candidates = choose_candidates(source, config, device, seconds)
         size = choose_shared_size(
@@ -90,11 +108,8 @@ def _lay_out_candidates(source: Source, config: Config, job: Job) -> Layout:
         if streamed.residency != config.residency:
             config = streamed
             candidates = choose_candidates(source, config, device, seconds)
-    height, width = size.value
-    records = [asdict(candidate) for candidate in candidates]
-    job.decisions.decide(
-        CANDIDATES, lambda: {"candidates": records, "height": height, "width": width}
-    )
+    record = _Candidates(candidates, *size.value)
+    job.decisions.decide(CANDIDATES, lambda: asdict(record), TypeAdapter(_Candidates))
     basis = ["the number and size of the images", "the kind of device"]
     basis += ["the budget"] if job.deadline.is_set else []
     names = [candidate.name for candidate in candidates]

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from torch import nn
 
 from onsight.choice import Choice
-from onsight.config import Config, make_config
+from onsight.config import PLACES, Config, make_config, refuse_code_from_files
 from onsight.config_files import read_config_file
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST
@@ -26,6 +26,7 @@ from onsight.models.file import load_model_file, save_model
 from onsight.report.console import PartReporter
 from onsight.tensorfile import read_tensors, write_tensors
 from onsight.training.checkpoint import other_checkpoint
+from onsight.training.decisions import ANSWER
 from onsight.training.evaluate import Evaluation
 from onsight.training.fit import Shared, Trained, fit
 from onsight.training.folds import cross_validate
@@ -128,7 +129,9 @@ def train_members(
 
 def _has_time(candidate: Candidate, fraction: float, job: RunJob) -> bool:
     return job.decisions.decide(
-        f"train {candidate.name}", lambda: fraction * job.deadline.remaining() >= _MIN_SECONDS
+        f"train {candidate.name}",
+        lambda: fraction * job.deadline.remaining() >= _MIN_SECONDS,
+        ANSWER,
     )
 
 
@@ -231,7 +234,9 @@ def _read_config(candidate: Candidate, opened: OpenedData, job: RunJob) -> Confi
     repeated = job.decisions.repeated_run
     for path in (job.folder.config, repeated and repeated / job.folder.config.name):
         if path and path.exists():
-            return make_config(read_config_file(path))
+            # Only the user names code to run and places to write to: files can be anybody's.
+            places = {name: getattr(opened.config, name) for name in PLACES}
+            return refuse_code_from_files(make_config(read_config_file(path), places), {})
     return candidate.apply(opened.config)
 
 

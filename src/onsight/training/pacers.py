@@ -8,6 +8,8 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
+from pydantic import NonNegativeInt, TypeAdapter
+
 from onsight.deadline import Deadline
 from onsight.training.decisions import Decisions
 from onsight.training.progress import Progress
@@ -34,10 +36,18 @@ class Segment:
     segment without steps only evaluates.
     """
 
-    steps: int
-    position: int
-    total_steps: int
-    evaluate: int  # images of each watched split to evaluate afterwards; 0 for none
+    steps: NonNegativeInt
+    position: NonNegativeInt
+    total_steps: NonNegativeInt
+    evaluate: NonNegativeInt  # images of each watched split to evaluate afterwards; 0 for none
+
+    def __post_init__(self) -> None:
+        """Check a segment on record. Raises ValueError."""
+        if self.position + self.steps > self.total_steps:
+            raise ValueError("a segment cannot end after the schedule")
+
+
+SEGMENT: TypeAdapter[Segment | None] = TypeAdapter(Segment | None)
 
 
 class Pacer(Protocol):
@@ -214,10 +224,9 @@ class RecordedPacer(Pacer):
         self._is_fixed = _name(progress.segments_done + 1) in self._decisions
         if self._decisions.values.get(name) and not self._is_fixed:
             ask()  # only so that the pacer times the rest of this segment
-        recorded = self._decisions.decide(name, ask)
-        if recorded is None:
+        segment, done = self._decisions.decide(name, ask, SEGMENT), progress.steps_in_segment
+        if segment is None:
             return None
-        segment, done = Segment(**recorded), progress.steps_in_segment
         return replace(segment, steps=segment.steps - done, position=segment.position + done)
 
     def must_stop(self) -> bool:

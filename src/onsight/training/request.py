@@ -19,7 +19,7 @@ from onsight.config import (
     make_config,
     refuse_code_from_files,
 )
-from onsight.config_files import config_layers, read_config_file
+from onsight.config_files import config_layers, read_config_file, refuse_places
 from onsight.data.sources.memory import InMemory
 from onsight.errors import ConfigError, OutputError
 from onsight.files import user_path
@@ -194,7 +194,9 @@ def _resolve_config(
         return refuse_code_from_files(given, fields)
     if not (resumed / CONFIG).exists():
         raise OutputError(f"nothing to resume: {resumed} is not a run folder")
-    saved = make_config(read_config_file(resumed / CONFIG))
+    read = read_config_file(resumed / CONFIG)
+    refuse_places(read, resumed / CONFIG, fields)  # the folder may be somebody else's
+    saved = make_config(read)
     named = {name for layer in layers for name in layer} - OVERRIDABLE_ON_RESUME
     if "stream" in (given.residency, saved.residency):  # crops from a pack differ in bits
         named |= {name for layer in layers for name in layer if name == "residency"}

@@ -29,7 +29,7 @@ from onsight.training.blend_members import (
     report_blend,
     report_member,
 )
-from onsight.training.decisions import CANDIDATES, MEMBERS
+from onsight.training.decisions import CANDIDATES, MEMBERS, NAMES
 from onsight.training.first_model import make_first_model
 from onsight.training.fit import Shared
 from onsight.training.job import RunJob, report_device, start_job
@@ -196,7 +196,7 @@ def _train_model(
         if len(opened.layout.candidates) > 1 and job.world.is_main:
             save_best_so_far(final, opened, shared.provenance, job)
     if CANDIDATES in job.decisions:
-        job.decisions.decide(MEMBERS, lambda: [member.name for member in members])
+        job.decisions.decide(MEMBERS, lambda: [member.name for member in members], NAMES)
     if len(opened.layout.candidates) > 1:
         report_blend(final, job.reporter)
     return final

@@ -19,6 +19,7 @@ from onsight.step.calibrate import recalibrate_norms
 from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.update import Update
 from onsight.training.checkpoint import Checkpoint, OtherCheckpoint
+from onsight.training.decisions import COUNT
 from onsight.training.finite_check import FiniteCheck
 from onsight.training.listener import Listener, name_accumulate_decision
 from onsight.training.pacers import Pacer, Segment
@@ -99,7 +100,7 @@ class Trainer:
         Args:
             start: How good the network is before the first step, which training must improve on.
         """
-        self._recorded_parts = self.checkpoints.decisions.named("accumulate")
+        self._recorded_parts = self.checkpoints.decisions.named("accumulate", COUNT)
         self.listener.training_started(self.progress)
         if start:
             self.progress.add_row(start)

@@ -6,13 +6,16 @@ scratch, and the pretrained network fine-tuned from that head.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated
 
 import torch
+from pydantic import AfterValidator, Field
 
 from onsight.config import Config
 from onsight.data.sources.source import Source
+from onsight.models.members import is_member_name
 from onsight.models.timm_nets import OFFLINE_MODEL, offline_models
+from onsight.text import joined
 from onsight.tune.input_size import (
     Size,
     choose_scratch_size,
@@ -33,7 +36,22 @@ _TUNED_SHARE, _MIN_SCRATCH_SHARE = 0.4, 0.15
 _HEAD_FIT_SECONDS = 2.0  # for the final head, and for that of each fold
 _MIN_COMPACT_EPOCHS = 25  # with fewer, Sprint is better
 _MIN_SCRATCH_IMAGES = 200  # to train on; with fewer, a network from scratch learns too little
+_FIELDS = {"model", "freeze", "pretrained"}
 _UNLIMITED_SECONDS = 600.0  # for choosing pretrained networks and their inputs without a budget
+
+
+def _check_name(name: str) -> str:
+    if not is_member_name(name):  # it names a folder
+        raise ValueError("a network cannot have this name")
+    return name
+
+
+def _check_fields(fields: Mapping[str, str | bool]) -> Mapping[str, str | bool]:
+    if not fields.keys() <= _FIELDS:
+        raise ValueError(f"only {joined(sorted(_FIELDS))} differ between networks")
+    if ":" in str(fields.get("model")):
+        raise ValueError("code named by a file is not run")
+    return fields
 
 
 @dataclass(frozen=True)
@@ -47,15 +65,10 @@ class Candidate:
         image_size: The (height, width) of its input.
     """
 
-    name: str
-    fields: Mapping[str, Any]
-    share: float
+    name: Annotated[str, AfterValidator(_check_name)]
+    fields: Annotated[Mapping[str, str | bool], AfterValidator(_check_fields)]
+    share: Annotated[float, Field(gt=0, le=1)]
     image_size: Size
-
-    @classmethod
-    def of_record(cls, fields: Mapping[str, Any]) -> "Candidate":
-        """Make a candidate from JSON values."""
-        return cls(**{**fields, "image_size": tuple(fields["image_size"])})
 
     @property
     def is_head(self) -> bool:
@@ -95,7 +108,7 @@ def choose_candidates(
             name, size = _choose_from_scratch(config, work, share * work.seconds)
             candidates.append(Candidate(name, {"model": name}, share, size))
         else:
-            fields = {"model": OFFLINE_MODEL, "freeze": role == HEAD}
+            fields: dict[str, str | bool] = {"model": OFFLINE_MODEL, "freeze": role == HEAD}
             if not config.weights:
                 fields["pretrained"] = True
             candidates.append(Candidate(role, fields, share, sizes[role]))

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import torch
+from pydantic import Field
 
 from onsight.choice import Choice
 from onsight.config import Config
@@ -14,7 +16,8 @@ from onsight.models.compact import MIN_SIDE
 from onsight.models.timm_nets import has_offline_weights
 from onsight.tune.work import MIN_TUNED_EPOCHS, UNIT_SIDE, Work, describe_work, measure_side
 
-Size = tuple[int, int]  # (height, width) in pixels
+Side = Annotated[int, Field(ge=1, lt=100_000)]  # pixels
+Size = tuple[Side, Side]  # (height, width)
 
 _LARGEST_SIDE, _SMALLEST_SIDE, _SIDE_STEP = 224, 64, 32  # pixels, of a pretrained network's input
 _SMALLEST_UNKNOWN_SIDE = 96  # some networks of timm refuse less
