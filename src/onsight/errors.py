@@ -87,6 +87,17 @@ class DataError(UserError):
     """DATA cannot be used as it is."""
 
 
+class ImagesChanged(DataError):
+    """A resumed run has other images than when it began."""
+
+    def __init__(self, run: object) -> None:
+        """Name the run's folder."""
+        super().__init__(
+            f"the images changed since the run in {run} began; "
+            "start a new run, or restore the original images"
+        )
+
+
 class MissingDataset(DataError):
     """The files of a dataset known by name are missing; the message names the folder for them."""
 

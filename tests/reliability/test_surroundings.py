@@ -52,7 +52,7 @@ def try_another_at(bars, out, at, told):
         import sys
 
         sys.setprofile(None)
-        for number, again in enumerate([[], ["--resume"]]):
+        for number, again in enumerate([[], ["--resume", "--cache-folder", f"{out}-cache"]]):
             pid = os.fork()
             if pid == 0:
                 try:

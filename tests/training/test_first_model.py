@@ -127,7 +127,9 @@ def test_a_run_that_is_resumed_or_reopens_its_images_needs_no_first_model(bars, 
     cache, run = tmp_path / "cache", tmp_path / "run"
     interrupt(bars, run, cache_folder=str(cache))
     assert "first model" in printed(capsys)
-    onsight.train(bars, out=run, resume=True, reporter=Reporter())
+    onsight.train(
+        bars, out=run, resume=True, cache_folder=str(tmp_path / "cache"), reporter=Reporter()
+    )
     assert "first model" not in printed(capsys)
     interrupt(bars, tmp_path / "again", cache_folder=str(cache))
     assert "first model" not in printed(capsys)

@@ -7,7 +7,7 @@ import pytest
 
 import onsight
 from onsight.config_files import read_config_file
-from onsight.errors import ConfigError
+from onsight.errors import ConfigError, ImagesChanged, OutputError
 from onsight.report.console import SilentReporter
 from onsight.training import layout
 from onsight.tune.candidates import Candidate
@@ -106,3 +106,38 @@ def test_a_resumed_run_writes_where_the_user_says(bars, tmp_path, name):
     assert not place.exists()
     train(bars, out, resume=True, **{name: str(place)})
     assert read_config_file(out / "config.toml")[name] == str(place)
+
+
+@pytest.mark.parametrize("link", ["checkpoints", "folds/1", "decisions.jsonl", "members"])
+def test_a_run_is_not_resumed_through_links(bars, tmp_path, link):
+    out, victim = tmp_path / "run", tmp_path / "victim"
+    train(bars, out, model="lenet", **PLAIN)
+    (out / "model.safetensors").unlink()
+    if (out / link).exists():
+        shutil.rmtree(out / link)
+    victim.mkdir()
+    (victim / "thesis.pt").write_text("years of work")
+    (out / link).parent.mkdir(exist_ok=True)
+    (out / link).symlink_to(victim)
+    with pytest.raises(OutputError, match=f"{link} is a link"):
+        train(bars, out, resume=True)
+    assert {path.name for path in victim.iterdir()} == {"thesis.pt"}
+
+
+@pytest.mark.parametrize("fields", [{"model": "auto"}, {"model": "lenet"}])
+def test_a_finished_run_is_kept_if_it_is_resumed_with_other_images(
+    bars, tmp_path, monkeypatch, fields
+):
+    mine = tuple(Candidate(name, {"model": "lenet"}, 0.5, (16, 16)) for name in ("x", "y"))
+    monkeypatch.setattr(layout, "choose_candidates", lambda *_: mine)
+    out, others = tmp_path / "run", tmp_path / "others"
+    train(bars, out, **PLAIN, **fields)
+    shutil.copytree(bars, others)
+    for path in sorted(others.rglob("*.png"))[::3]:
+        path.unlink()
+    shutil.rmtree(out / "checkpoints")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(ImagesChanged):
+        train(others, out, resume=True)
+    after = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert before == after

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from onsight.errors import DataError
+from onsight.errors import ImagesChanged
 from onsight.evaluation.metrics import accuracy_with_interval
 from onsight.evaluation.predictions import PredictionTable, concatenate_tables
 from onsight.evaluation.results import FoldResult
@@ -47,7 +47,7 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
         The predictions for the images of all folds, on every rank.
 
     Raises:
-        DataError: The images have changed since the run was interrupted.
+        ImagesChanged: The images have changed since the run was interrupted.
         Interrupted: A signal has stopped the run.
         NonFiniteLoss: A loss or gradients are not finite.
     """
@@ -148,10 +148,7 @@ def _load_evaluation(planned: PlannedRun, folder: RunFolder, world: World) -> Ev
         return None
     tensors, facts = read_tensors(path)
     if facts["data_key"] != planned.data_key:
-        raise DataError(
-            f"the images changed since the run in {folder.out} began; "
-            "start a new run, or restore the original images"
-        )
+        raise ImagesChanged(folder.out)
     views = take_under("views.", tensors)
     return Evaluation(
         _as_table(take_under("one.", tensors)),

@@ -14,7 +14,8 @@ from onsight.config_files import save_config
 from onsight.data.sources.find import name_data, resolve_data
 from onsight.data.sources.source import Source
 from onsight.deadline import Deadline, read_budget
-from onsight.files import refuse_inside_data
+from onsight.errors import ImagesChanged
+from onsight.files import refuse_inside_data, write_atomically
 from onsight.hardware.devices import describe_device
 from onsight.hardware.memory import keep_freed_memory
 from onsight.hardware.reproducible import KERNELS, reporting_nondeterministic
@@ -23,6 +24,7 @@ from onsight.report.console import Reporter, SilentReporter
 from onsight.training.decisions import Decisions
 from onsight.training.request import Request
 from onsight.training.run_folder import (
+    IMAGES,
     RunFolder,
     choose_run_folder,
     claim_folder,
@@ -30,6 +32,7 @@ from onsight.training.run_folder import (
     write_job_id,
 )
 from onsight.tune.plan import choose_threads
+from onsight.untrusted import read_text
 from onsight_explain.python_process import seconds_since_start
 
 _CLOSING_FRACTION = 0.9  # of the seconds that starting took
@@ -71,6 +74,17 @@ class RunJob(Job):
         """Save the config, from which a run that is killed can be resumed."""
         if self.world.is_main:
             save_config(config, self.folder.config)
+
+    def check_images(self, data_key: str) -> None:
+        """Raise DataError if a run that is resumed began with other images."""
+        path = self.folder.path / IMAGES
+        begun = self.world.broadcast(
+            "first images", lambda: read_text(path) if path.exists() else data_key
+        )
+        if begun != data_key:
+            raise ImagesChanged(self.folder.out)
+        if self.world.is_main:
+            write_atomically(path, data_key.encode())
 
     def begin_decisions(self, data_key: str) -> None:
         """Repeat the decisions of another run if they were made for the same images."""

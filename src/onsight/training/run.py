@@ -154,9 +154,11 @@ def train(
         source = find_data(resolved, request.config, job)
         report_device(job)
         layout = choose_layout(source, request.config, job)
-        job.save_config(layout.config)  # from here on the run can be resumed
+        if not job.resume:  # or else nothing is written before `check_images`
+            job.save_config(layout.config)  # from here on the run can be resumed
         make_first_model(layout, job)
         opened = open_data(layout, request.module, job)
+        job.check_images(opened.key)
         job.begin_decisions(opened.key)
         _save_start(opened, job)
         with _open_shared(opened, job) as shared:

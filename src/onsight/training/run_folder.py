@@ -15,6 +15,7 @@ _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
 CONFIG = "config.toml"
 JOB = ".job"  # holds the id of the torchrun job
+IMAGES = ".images"  # holds the key of the images that the run began with
 _CLAIM = {_LOCK, _CHECKPOINTS, JOB}  # what claiming a folder creates
 
 
@@ -120,8 +121,8 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
     """Create or reopen a run folder and lock it against other runs.
 
     Raises:
-        OutputError: A new run's folder already holds files, the folder to resume does not exist, or
-            another run is writing to it.
+        OutputError: A new run's folder already holds files, the folder to resume does not exist,
+            contains a link, or another run is writing to it.
     """
     with disk_errors(path):  # such as a name that is too long or a missing permission
         if path.exists() and not path.is_dir():
@@ -133,11 +134,24 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
                 f"{path} is in use: it already holds files. "
                 "Choose another --out, or continue that run with --resume"
             )
+        _refuse_links(path)
         (path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     folder = RunFolder(path, lock_folder(path), resume)
     with disk_errors(path):
         remove_unfinished(path)  # the lock is held: nobody else writes here
     return folder
+
+
+def _refuse_links(path: Path) -> None:
+    """Raise OutputError for a link in a run folder: what is written there would be elsewhere."""
+    for folder, names, files in os.walk(path):
+        for name in (*names, *files):
+            link = Path(folder, name)
+            if link.is_symlink():
+                raise OutputError(
+                    f"{link} is a link, and a run writes nowhere but to its own folder; replace "
+                    "the link by what it points to, or choose another --out"
+                )
 
 
 def _holds_files(path: Path) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from onsight.deadline import Deadline
-from onsight.errors import ConfigError, DataError, OutputError
+from onsight.errors import ConfigError, ImagesChanged, OutputError
 from onsight.evaluation.results import EpochRow
 from onsight.files import is_unfinished, keep_previous, move_into_place, private_name
 from onsight.models.classifier import Classifier
@@ -161,7 +161,7 @@ class Checkpoints:
             The checkpoint, or None if the run was stopped before its first one.
 
         Raises:
-            DataError: The images have changed.
+            ImagesChanged: They are not the images that the run began with.
             DamagedFile: Neither checkpoint can be read.
         """
         self.world.check_equal("checkpoint", str(self.folder.last_checkpoint.exists()))
@@ -169,10 +169,7 @@ class Checkpoints:
             return None
         checkpoint = self._read()
         if checkpoint.run.data_key != self.data_key:
-            raise DataError(
-                f"the images changed since the run in {self.folder.out} began; "
-                "start a new run, or restore the original images"
-            )
+            raise ImagesChanged(self.folder.out)
         self.decisions.update(checkpoint.run.decisions)
         self.deadline.add_elapsed(checkpoint.run.elapsed_seconds)
         return checkpoint
