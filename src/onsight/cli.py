@@ -15,7 +15,7 @@ from importlib import import_module
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from onsight.errors import OnsightError
+from onsight.errors import Interrupted, OnsightError
 from onsight.installation import onsight_version
 from onsight.text import printable
 from onsight_explain.errors import ExplainError
@@ -153,6 +153,9 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
     try:
         _run(command, args)
         sys.stdout.flush()
+    except Interrupted as stop:  # what was asked for
+        print(printable(str(stop)), file=sys.stderr)
+        sys.exit(stop.exit_code)
     except (OnsightError, ExplainError) as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:

@@ -124,5 +124,5 @@ class ImageError(Exception):
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
     """Return " Did you mean a, b?" with the options closest to a name, or an empty string."""
-    matches = difflib.get_close_matches(name, list(options), n=3, cutoff=0.6)
+    matches = difflib.get_close_matches(name, list(options), n=3, cutoff=0.65)
     return f" Did you mean {', '.join(matches)}?" if matches else ""

@@ -79,6 +79,11 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def resume_hint(out: object) -> str:
+    """Return how to continue the run, or the sweep, in a folder."""
+    return f"to continue, repeat the command with --out {out} --resume"
+
+
 def data_size(count: int) -> str:
     """Return bytes of a file or a disk as 5.5 MB or 12.3 GB."""
     return f"{count / 1e6:.1f} MB" if count < 1e9 else f"{count / 1e9:,.1f} GB"

@@ -115,6 +115,6 @@ def test_a_signal_stops_the_ranks_after_a_checkpoint(
     out = tmp_path / "run"
     words = ["train", shared_bars, "--epochs", 2000, "--model", "linear", "--out", out]
     assert command(*words, *WORDS) == 143
-    assert f"continue with --out {out} --resume" in capsys.readouterr().err
+    assert f"to continue, repeat the command with --out {out} --resume" in capsys.readouterr().err
     assert (out / "checkpoints" / "last.safetensors").exists()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

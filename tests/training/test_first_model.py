@@ -94,7 +94,7 @@ def test_an_interruption_while_decoding_leaves_the_head_of_a_few_images(bars, tm
     text = printed(capsys)
     assert "first model: a head fitted on 40 of 120 images, in" in text
     assert "the best model so far is in" in text
-    assert f"continue with --out {run} --resume" in text
+    assert f"to continue, repeat the command with --out {run} --resume" in text
     classes = link_seen(bars, run, tmp_path / "few")
     assert len(classes) == 40
     assert set(classes) == {"across", "down"}

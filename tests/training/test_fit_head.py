@@ -12,7 +12,7 @@ from onsight.deadline import Deadline
 from onsight.features.choose_head import LearningCurvePoint
 from onsight.features.heads import HeadSettings, compute_logits
 from onsight.models.file import load_model_file
-from onsight.report.console import SilentReporter
+from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import fit, fit_head
 from onsight.training.decisions import Decisions
@@ -268,3 +268,26 @@ def test_a_frozen_run_without_such_settings_says_nothing(bars, tmp_path, fits):
     again = run.path / "config.toml"
     onsight.train(bars, out=tmp_path / "again", config_file=again, reporter=reporter)
     assert not [line for line in reporter.lines if "no effect" in line]
+
+
+@pytest.mark.parametrize("folds", [1, 3])
+def test_images_left_out_for_lack_of_time_are_stated(bars, tmp_path, monkeypatch, capsys, folds):
+    load = fit_head._FeatureLoader._load_in_time
+
+    def load_some(self, name, *rest):
+        return load(self, name, *rest)[: 40 if name.endswith("training features") else None]
+
+    monkeypatch.setattr(fit_head._FeatureLoader, "_load_in_time", load_some)
+    fields = {**QUICK, "freeze": True, "folds": folds, "reporter": Reporter()}
+    run = onsight.train(bars, out=tmp_path / "run", **fields)
+    total = sum(row["train_images"] for row in run.results["classes"])
+    stated = f"fitted on only 40 of {total} training images"
+    assert stated in " ".join(capsys.readouterr().err.split())
+    assert run.results["left_out"] == total - 40
+    page = run.report.read_text()
+    for note in run.results["notes"]:
+        assert note in page
+    assert any(stated in note for note in run.results["notes"])
+    if folds > 1:
+        assert any(note.startswith("3 of 3 cross-validated") for note in run.results["notes"])
+        assert "only some of these 120 images" in page

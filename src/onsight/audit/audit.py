@@ -61,7 +61,7 @@ class Audit:
             findings = self.of(kind)
             if not findings:
                 continue
-            yield f"{heading}: {len(findings):,} ({_count_descriptions(findings)})"
+            yield f"{heading}: {len(findings):,}{_count_descriptions(findings)}"
             yield from (
                 f"    {_format_finding(finding)}" for finding in findings[:_SUMMARY_FINDINGS]
             )
@@ -124,14 +124,19 @@ def check_not_foreign(folder: Path) -> None:
 
 
 def _count_descriptions(findings: list[AuditFinding]) -> str:
-    """Return the most common descriptions, without their figures, and the number of each."""
+    """Return the most common descriptions in brackets, without their figures, with their counts.
+
+    Nothing if all are the same: the findings follow.
+    """
     counts = Counter(
         finding.description.partition(" (")[0].partition(":")[0] for finding in findings
     )
+    if len(counts) == 1:
+        return ""
     common = counts.most_common(_SUMMARY_FINDINGS)
     rest = len(findings) - sum(count for _, count in common)
-    parts = [f"{count:,} {description}" for description, count in common]
-    return "; ".join([*parts, *([f"{rest:,} others"] if rest else [])])
+    parts = [f"{description}: {count:,}" for description, count in common]
+    return f" ({'; '.join([*parts, *([f'others: {rest:,}'] if rest else [])])})"
 
 
 def _format_finding(finding: AuditFinding) -> str:

@@ -92,6 +92,7 @@ class FoldResult(Accuracy):
     best_epoch: int
     epochs: int
     seconds: float  # duration of training and evaluation
+    left_out: NotRequired[int]  # training images that there was no time to fit a head on
 
 
 class MemberResult(Accuracy):
@@ -164,6 +165,7 @@ class Results(EvaluationMetrics, TtaResult, total=False):
     fold_results: list[FoldResult]
     members: list[MemberResult]  # with --model auto
     fitted: int  # images that the head was fitted on, including validation images
+    left_out: int  # training images that there was no time to fit the head on
     used: int  # images in any split
     problems: int  # files that could not be used
     notes: list[str]

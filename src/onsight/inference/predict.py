@@ -295,6 +295,8 @@ def _write_rows(
             pairs = list(zip(rows, images, strict=True))
             first_rows += pairs[: _GRID_IMAGES - len(first_rows)]
     reporter.say(_summary(counts, resumed, time.monotonic() - started))
+    for path in filter(None, (*options.text_files.values(), options.parquet)):
+        reporter.say(f"rows: {path}")
     if heat:
         reporter.say(f"{plural(heat.count, 'heat map')} written to {options.heat}")
     return first_rows

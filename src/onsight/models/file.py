@@ -213,7 +213,9 @@ def load_model_file(path: str | Path, member: str = "") -> ModelFile | BlendFile
     if path.is_dir():
         path = path / FILE_NAME
         if not path.exists():
-            raise ModelError(f"{path.parent} has no {FILE_NAME}: it is not a finished run")
+            raise ModelError(
+                f"{path.parent} has no {FILE_NAME}: it is not the folder of a finished run"
+            )
     try:
         tensors, facts = read_tensors(path)
     except DamagedFile as error:

@@ -330,7 +330,7 @@ def _weakest_classes(results: Results) -> Iterator[str]:
 def _details(results: Results) -> Iterator[str]:
     """Yield lines on what was evaluated, calibration, out-of-distribution images and confusions."""
     if results.get("split") == "folds":
-        yield "the final model was trained on all images; the accuracy above is cross-validated"
+        yield "the final model learned from all folds; the accuracy above is cross-validated"
     if results["expected_calibration_error"] is not None:
         yield calibration_sentence(results)
     if out_of_distribution := out_of_distribution_sentence(results):

@@ -31,13 +31,19 @@ def accuracy_sentences(results: Results, classes: Sequence[ClassResult]) -> list
         f"{percent(results['accuracy_high'])} (95% CI).",
     ]
     if folds:
-        sentences.append(
-            f"The final model was trained on all {n:,} images, or selected with them, so none are "
-            f"left to test it. It learned from more images than the {folds} cross-validated "
-            "models, so it is probably no worse. Because those share most of their training "
-            f"images, the interval is {fold_interval_ratio(folds):.2g} times as wide as for a "
-            "single model."
+        learned = (
+            f"only some of these {n:,} images, as there was no time for more, or selected with "
+            "them, so none are left to test it."
+            if results.get("left_out")
+            else f"all {n:,} images, or selected with them, so none are left to test it. It "
+            f"learned from more images than the {folds} cross-validated models, so it is probably "
+            "no worse."
         )
+        sentences += [
+            f"The final model was trained on {learned}",
+            "Because the cross-validated models share most of their training images, the interval "
+            f"is {fold_interval_ratio(folds):.2g} times as wide as for a single model.",
+        ]
     if classes:
         sentences.append(_compare_with_most_frequent(low, n, classes))
     if results["split"] == "validation":

@@ -19,6 +19,7 @@ from onsight.errors import Interrupted, OnsightError, OutputError
 from onsight.ranks.signals import handle_stop_signals
 from onsight.report.console import Reporter
 from onsight.sweeper.plan import PlannedRun, Settings
+from onsight.text import resume_hint
 from onsight.training.run_folder import lock_folder
 from onsight_explain.python_process import child_command
 
@@ -45,7 +46,7 @@ def run_locally(runs: Sequence[PlannedRun], data: str, reporter: Reporter) -> Er
         except Interrupted as stop:
             raise Interrupted(
                 f"stopped in {run.name}; its checkpoint and the runs before it are kept: "
-                f"continue with --out {run.path.parent} --resume",
+                f"{resume_hint(run.path.parent)}",
                 stop.exit_code - 128,
             ) from stop
         except OnsightError as error:

@@ -74,6 +74,7 @@ class Trained:
     fitted: int = 0
     # What that head achieved with fewer images, if known.
     fewer: tuple[LearningCurvePoint, ...] = ()
+    left_out: int = 0  # training images that there was no time to fit that head on
 
 
 @dataclass(frozen=True)
@@ -349,6 +350,7 @@ def _without_training(
         held_out,
         head.refit_images,
         head.learning_curve,
+        head.left_out,
     )
 
 

@@ -85,6 +85,7 @@ class FittedHead:
     # they evaluated. None if that one is final.
     refit_head: LinearHead | HiddenHead | None = None
     refit_images: int = 0  # images that refit_head was fitted on
+    left_out: int = 0  # training images that there was no time to compute the features of
     # Accuracy with fewer training images; empty if the network is fine-tuned or time was short.
     learning_curve: tuple[LearningCurvePoint, ...] = ()
 
@@ -147,6 +148,12 @@ def fit_head(
         refit_head = chosen.settings.fit(refit_data, classes, class_weights)
         summary += f"; then refit on all {len(refit_data):,} training and validation images"
     job.reporter.detail(summary)
+    left_out = len(data.dataset.ids(TRAIN)) - len(train)
+    if left_out and config.freeze:
+        job.reporter.warn(
+            f"the head was fitted on only {len(train):,} of {len(train) + left_out:,} training "
+            "images: there was no time for more"
+        )
     learning_curve: list[LearningCurvePoint] = []
     if config.freeze and loader.has_time_for("learning curve", _CURVE_TIME * fit_seconds):
         rounds = split_rounds(train, validation)
@@ -161,6 +168,7 @@ def fit_head(
         training_features=take_last_layer(net, train.views[0, :DETECTOR_IMAGES]),
         refit_head=refit_head,
         refit_images=len(refit_data) if refit_data else 0,
+        left_out=left_out,
         learning_curve=tuple(learning_curve),
     )
 

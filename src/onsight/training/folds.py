@@ -120,6 +120,7 @@ def _make_row(
         "best_epoch": trained.progress.best_epoch,
         "epochs": trained.progress.epoch,
         "seconds": seconds,
+        "left_out": trained.left_out,
     }
     return cast(FoldResult, row)
 

@@ -266,6 +266,7 @@ def _save_trained(
         "phases": trained.seconds,
         "fitted": trained.fitted,
         "fewer": [tuple(point) for point in trained.fewer],
+        "left_out": trained.left_out,
         "seconds": seconds,
         "image_seconds": image_seconds,
     }
@@ -300,5 +301,6 @@ def _load_trained(planned: PlannedRun, job: RunJob) -> tuple[Trained, float, flo
             HeldOutLogits(**tensors),
             facts["fitted"],
             tuple(LearningCurvePoint(*point) for point in facts["fewer"]),
+            facts.get("left_out", 0),
         )
         return trained, facts["seconds"], facts["image_seconds"]

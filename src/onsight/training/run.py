@@ -21,7 +21,7 @@ from onsight.hardware.devices import describe_environment
 from onsight.ranks.launch import launch
 from onsight.report.console import Reporter, headline
 from onsight.report.run_files import write_problems
-from onsight.text import duration, joined, notebook_table
+from onsight.text import duration, joined, notebook_table, resume_hint
 from onsight.training.blend_members import (
     FinalModel,
     blend_members,
@@ -182,7 +182,7 @@ def _naming_what_is_kept(job: RunJob) -> Iterator[None]:
         if job.folder.model_file.exists():
             job.reporter.warn(f"the best model so far is in {job.folder.model_file}")
         if isinstance(stop, KeyboardInterrupt) and job.folder.config.exists():
-            job.reporter.warn(f"continue with --out {job.folder.out} --resume")
+            job.reporter.warn(resume_hint(job.folder.out))
         raise
 
 

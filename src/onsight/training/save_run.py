@@ -1,6 +1,7 @@
 """Writes the results of a run: the metrics, the model file, the tables and the report."""
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +14,7 @@ from onsight.evaluation.learning_curve import fit_learning_curve
 from onsight.evaluation.metrics import compute_metrics, tta_results
 from onsight.evaluation.out_of_distribution import detector_results, pool_folds
 from onsight.evaluation.predictions import PredictionTable
-from onsight.evaluation.results import OutOfDistributionResult, Results, TtaResult
+from onsight.evaluation.results import FoldResult, OutOfDistributionResult, Results, TtaResult
 from onsight.evaluation.statistics import Z_95, fold_interval_ratio
 from onsight.files import write_json
 from onsight.hardware.memory import peak_device_memory_bytes, peak_memory_bytes
@@ -137,7 +138,27 @@ def _compute_results(final: FinalModel, evaluation: Evaluation, opened: OpenedDa
     if curve := fit_learning_curve(trained.fewer):
         results["learning_curve"] = curve
     _add_counts(results, dataset)
+    if trained.left_out:
+        results["left_out"] = trained.left_out
+    results["notes"] = [*dataset.notes, *_describe_left_out(final, folds)]
     return results
+
+
+def _describe_left_out(final: FinalModel, folds: Sequence[FoldResult]) -> Iterator[str]:
+    """Yield what learned from a part of the training images only, for lack of time."""
+    for member in final.members:
+        if left_out := member.trained.left_out:
+            total = len(member.dataset.ids(TRAIN))
+            yield (
+                f"the head of {member.name} was fitted on only {total - left_out:,} of {total:,} "
+                "training images: there was no time for more"
+            )
+    short = sum(row.get("left_out", 0) > 0 for row in folds)
+    if short:
+        yield (
+            f"{short} of {len(folds)} cross-validated models learned from a part of their training "
+            "images, as there was no time for more: the final model may be better than they are"
+        )
 
 
 def _evaluate_detector(
@@ -166,7 +187,6 @@ def _add_counts(results: Results, dataset: Dataset) -> None:
         row["validation_images"] = int(validation[number])
     results["used"] = dataset.used
     results["problems"] = len(dataset.problems)
-    results["notes"] = dataset.notes
 
 
 def _add_run_facts(

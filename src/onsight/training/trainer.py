@@ -18,6 +18,7 @@ from onsight.ranks.ddp import gather_per_image
 from onsight.step.calibrate import recalibrate_norms
 from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.update import Update
+from onsight.text import resume_hint
 from onsight.training.checkpoint import Checkpoint, OtherCheckpoint
 from onsight.training.decisions import COUNT
 from onsight.training.finite_check import FiniteCheck
@@ -297,8 +298,8 @@ class Trainer:
             if self._is_over:
                 where = "after the last epoch, before the results"
             raise Interrupted(
-                f"stopped {where}; a checkpoint was written: continue with --out "
-                f"{self.checkpoints.folder.out} --resume",
+                f"stopped {where}; a checkpoint was written: "
+                f"{resume_hint(self.checkpoints.folder.out)}",
                 self.world.stop.signal_number or signal.SIGTERM,
             )
 

@@ -292,8 +292,8 @@ def choose_inference(
     cosine = float(F.cosine_similarity(exact, rounded).min())
     speedup = seconds[threads] / _time_forward(bf16, batch.images, threads, each_seconds)
     reason = (
-        f"bf16 is {speedup:.2f} times as fast, and its features agree to {cosine:.4f} "
-        f"(minimum cosine similarity of {_TIMED_IMAGES} images)"
+        f"bf16 is {speedup:.2f} times as fast, and the cosine similarity of its features to those "
+        f"of fp32 is at least {cosine:.4f} (n = {_TIMED_IMAGES} images)"
     )
     precision = "bf16" if speedup > _MIN_SPEEDUP and cosine > _MIN_COSINE else "fp32"
     return replace(plan, precision=Choice(precision, reason, figure=speedup))
