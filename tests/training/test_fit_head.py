@@ -1,5 +1,6 @@
 """Heads on features: one ordinary model, fine-tuning that never ends worse, features kept."""
 
+import csv
 import json
 
 import numpy as np
@@ -10,11 +11,13 @@ import onsight
 from onsight.data.cache import find_cache_folder
 from onsight.deadline import Deadline
 from onsight.features.choose_head import LearningCurvePoint
+from onsight.features.feature_pass import compute_features
 from onsight.features.heads import HeadSettings, compute_logits
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import fit, fit_head
+from onsight.training import folds as folding
 from onsight.training.decisions import Decisions
 
 QUICK = {
@@ -291,3 +294,29 @@ def test_images_left_out_for_lack_of_time_are_stated(bars, tmp_path, monkeypatch
     if folds > 1:
         assert any(note.startswith("3 of 3 cross-validated") for note in run.results["notes"])
         assert "only some of these 120 images" in page
+
+
+def test_each_image_passes_through_a_frozen_network_once_however_many_folds(
+    bars, tmp_path, monkeypatch
+):
+    fields = {**QUICK, "freeze": True, "folds": 3, "flip": False, "cache_folder": "none"}
+    counts = []
+
+    def count(*args, **named):
+        features = compute_features(*args, **named)
+        counts.append(len(features))
+        return features
+
+    monkeypatch.setattr(fit_head, "compute_features", count)
+    run = onsight.train(bars, out=tmp_path / "run", **fields)
+    assert sum(counts) == run.results["images"] == 120
+    monkeypatch.setattr(folding, "evaluate_head", lambda *_: None)  # a forward pass of each fold
+    again = onsight.train(bars, out=tmp_path / "again", **fields)
+    ours, theirs = (
+        list(csv.DictReader((each.path / "predictions.csv").open())) for each in (run, again)
+    )
+    assert [row["predicted"] for row in ours] == [row["predicted"] for row in theirs]
+    for mine, other in zip(ours, theirs, strict=True):
+        assert float(mine["probability"]) == pytest.approx(float(other["probability"]), abs=1e-3)
+    flagged = [each.results["out_of_distribution"]["threshold"] for each in (run, again)]
+    assert flagged[0] == pytest.approx(flagged[1], abs=1e-3)

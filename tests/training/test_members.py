@@ -273,8 +273,9 @@ def test_a_budgeted_run_is_repeated_to_the_bit(bars, tmp_path, equal_weights):
     assert_same_tensors(tensors_of(run.path), tensors_of(again.path))
 
 
-def test_a_head_has_more_time_for_all_images_than_for_their_mirror_images(
-    bars, tmp_path, monkeypatch
+@pytest.mark.parametrize(("most_images", "training_seconds"), [(100, 720), (50, 360)])
+def test_a_head_has_more_time_for_all_of_few_images_than_for_their_mirror_images(
+    bars, tmp_path, monkeypatch, most_images, training_seconds
 ):
     class EnoughError(Exception):
         pass
@@ -290,6 +291,7 @@ def test_a_head_has_more_time_for_all_images_than_for_their_mirror_images(
     head = Candidate("head", {"model": "test_resnet", "freeze": True}, 0.4, (16, 16))
     monkeypatch.setattr(layout, "choose_candidates", lambda *_: (head, CANDIDATES[1]))
     monkeypatch.setattr(fit_head, "compute_features", record)
+    monkeypatch.setattr(fit_head, "_MOST_ESSENTIAL_IMAGES", most_images)
     fields = {key: value for key, value in PLAIN.items() if key != "epochs"}
     with pytest.raises(EnoughError):
         onsight.train(
@@ -301,5 +303,6 @@ def test_a_head_has_more_time_for_all_images_than_for_their_mirror_images(
             **fields,
         )
     assert [view for view, _ in seconds] == [PLAIN_VIEW, PLAIN_VIEW, MIRRORED]
-    # Of 1,000 s, the head has 800 for the images: a fifth of it for validation, then nine tenths.
-    assert [left for _, left in seconds] == pytest.approx([160, 720, 360], rel=0.05)
+    # Of 1,000 s, the head has 800 for few images: a fifth of it for validation, then nine tenths.
+    expected = [160, training_seconds, 360]
+    assert [left for _, left in seconds] == pytest.approx(expected, rel=0.05)

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 from onsight.config import Config, find_unused_by_fitted_head
 from onsight.data.cache import find_cache_folder
-from onsight.data.index import TEST, TRAIN, VALIDATION
+from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.evaluation.metrics import proportion_with_interval
+from onsight.evaluation.out_of_distribution import compute_scores
+from onsight.evaluation.predictions import HeldOutLogits
 from onsight.evaluation.results import EpochRow
 from onsight.evaluation.temperature import fit_temperature
 from onsight.features.choose_head import (
@@ -48,6 +50,7 @@ from onsight.models.head import (
     HiddenHead,
     feature_size,
     find_head,
+    require_head,
     set_hidden_head,
     set_linear_head,
 )
@@ -56,6 +59,7 @@ from onsight.step.calibrate import DETECTOR_IMAGES
 from onsight.step.fine_tuning import HEAD_SHARE
 from onsight.text import fixed_percent, joined, plural
 from onsight.training.decisions import ANSWER, COUNT
+from onsight.training.evaluate import Evaluation
 from onsight.training.job import Job
 from onsight.tune.training_data import TrainingData
 
@@ -63,6 +67,9 @@ from onsight.tune.training_data import TrainingData
 _REFIT_TIME = 1.5  # on the training and validation images
 _CURVE_TIME = 8.0  # on growing parts of the images, in each fold of a cross-validation
 
+# Of more images, a head gets no features beyond its part of the time: another network learns more
+# from all of them than it from more of them (NOTEBOOK.md).
+_MOST_ESSENTIAL_IMAGES = 2_000
 # A hidden layer is tried with at least this many images; with fewer, the comparison is noise.
 _MIN_HIDDEN_TRAINING, _MIN_HIDDEN_VALIDATION = 500, 100
 _MIN_GAIN = 0.01  # smallest relative decrease of the loss that is worth a hidden layer
@@ -178,6 +185,34 @@ def take_last_layer(net: nn.Module, features: Tensor) -> Tensor:
     return features[:, : feature_size(net)].float()
 
 
+def evaluate_head(
+    config: Config,
+    data: TrainingData,
+    classifier: Classifier,
+    job: Job,
+    shared: SharedFeatures,
+) -> Evaluation | None:
+    """Evaluate a frozen network on the features of the test images, which other folds learn from.
+
+    Returns:
+        The predictions; None if features are not all that it takes.
+    """
+    is_enough = config.freeze and config.tta == "none" and job.world.size == 1
+    if not is_enough or not uses_fitted_head(config, classifier.net):
+        return None
+    loader = _FeatureLoader(config, data, classifier.net, job, shared)
+    ids = data.dataset.ids(TEST)
+    features = loader.compute(ids, PLAIN)
+    labels = torch.from_numpy(data.dataset.pack.index.labels)[ids].long()
+    with torch.inference_mode():
+        head = require_head(classifier.net)
+        logits = compute_logits(head, features.to(classifier.device)).float().cpu()
+        table = HeldOutLogits(ids, logits, labels).tabulate(classifier.temperature)
+        scores = compute_scores(classifier, take_last_layer(classifier.net, features))
+    per_image = replace(table, out_of_distribution=scores.numpy())
+    return Evaluation(per_image, None, SPLIT_NAMES[TEST])
+
+
 def set_head(net: nn.Module, head: LinearHead | HiddenHead) -> None:
     """Replace the network's head with a fitted one. Raises ModelError."""
     if isinstance(head, HiddenHead):
@@ -235,7 +270,8 @@ class _FeatureLoader:
         essential_seconds = self.time_share * self.job.deadline.essential_seconds
         loaded: list[Tensor] = []
         for view in views:
-            left_seconds = self.left_seconds() + (0.0 if loaded else essential_seconds)
+            is_essential = not loaded and len(ids) <= _MOST_ESSENTIAL_IMAGES
+            left_seconds = self.left_seconds() + (essential_seconds if is_essential else 0.0)
             deadline = time.monotonic() + share_of_time * left_seconds
             features = self._load_in_time(f"{view} {name} features", ids, view, deadline)
             if loaded and len(features) < len(loaded[0]):
@@ -273,13 +309,14 @@ class _FeatureLoader:
         loaded: list[Tensor] = []
 
         def count_loaded() -> int:
-            loaded.append(self._load(ids, view, deadline))
+            loaded.append(self.compute(ids, view, deadline))
             return len(loaded[0])
 
         count = self.job.decisions.decide(name, count_loaded, COUNT)
-        return loaded[0] if loaded else self._load(ids[:count], view, math.inf)
+        return loaded[0] if loaded else self.compute(ids[:count], view)
 
-    def _load(self, ids: Tensor, view: str, deadline: float) -> Tensor:
+    def compute(self, ids: Tensor, view: str, deadline: float = math.inf) -> Tensor:
+        """Return the features of images from the cache, or compute them until the deadline."""
         dataset = self.data.dataset
         digests = torch.from_numpy(dataset.pack.digests)[ids]
         key = features_key(self.classifier, dataset.format, digests, view, for_head=True)

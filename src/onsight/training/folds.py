@@ -19,15 +19,17 @@ from onsight.tensorfile import put_under, read_tensors, take_under, write_tensor
 from onsight.text import duration, fixed_percent, plural
 from onsight.training.evaluate import Evaluation, evaluate
 from onsight.training.fit import Shared, Trained, fit
+from onsight.training.fit_head import evaluate_head
 from onsight.training.job import RunJob
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import closing_loggers
 from onsight.training.place import PlannedRun
 from onsight.training.run_folder import RunFolder
+from onsight.tune.fit_epochs import reserve_heads
 from onsight.tune.training_data import data_key, make_normalization
 
 # Of the time left, for a fold of a frozen network: the first computes features for all others.
-_FROZEN_FRACTION = 0.6
+_FROZEN_FRACTION = 0.8
 
 
 class FoldReporter(BarReporter, PartReporter):
@@ -61,7 +63,10 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
         if part is None:
             if job.world.is_main:
                 folder.make_checkpoints()
-            fraction = _FROZEN_FRACTION if planned.config.freeze else 1 / (folds + 2 - fold)
+            fraction = 1 / (folds + 2 - fold)
+            if planned.config.freeze:
+                fraction = _FROZEN_FRACTION
+                reserve_heads(job.deadline, folds + 2 - fold)
             fold_job = replace(
                 job,
                 folder=folder,
@@ -76,6 +81,8 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
             folder.remove_checkpoints()
         job.reporter.progress(f"{name}: {_format_row(part.folds[0])}")
         parts.append(part)
+    if planned.config.freeze:
+        reserve_heads(job.deadline, 1)
     return _pool(parts)
 
 
@@ -101,7 +108,10 @@ def _evaluate_fold(fold: int, planned: PlannedRun, shared: Shared, job: RunJob) 
         loggers.start(LoggedRun(job.folder.path, data, planned.config.model_dump()))
         trained = fit(planned, replace(shared, loggers=loggers), job)
     begun = time.perf_counter()
-    evaluation = evaluate(trained.classifier, planned.dataset, planned.config.tta, job.world)
+    classifier = trained.classifier
+    evaluation = evaluate_head(planned.config, planned.data, classifier, job, shared.features)
+    if evaluation is None:
+        evaluation = evaluate(classifier, planned.dataset, planned.config.tta, job.world)
     seconds = sum(trained.seconds.values()) + time.perf_counter() - begun
     row = _make_row(fold, evaluation.per_image, trained, seconds)
     evaluation = replace(evaluation, folds=(row,))

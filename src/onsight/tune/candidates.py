@@ -33,7 +33,6 @@ _MAX_HEAD_SHARE, _MIN_HEAD_SHARE = 0.4, 0.15
 _LARGE_SIDE, _MAX_LARGE_HEAD_SHARE = 96, 0.7
 _MANY_IMAGES = 5_000  # with fewer large ones, Sprint had no weight in blends (NOTEBOOK.md)
 _TUNED_SHARE, _MIN_SCRATCH_SHARE = 0.4, 0.15
-_HEAD_FIT_SECONDS = 2.0  # for the final head, and for that of each fold
 _MIN_COMPACT_EPOCHS = 25  # with fewer, Sprint is better
 _MIN_SCRATCH_IMAGES = 200  # to train on; with fewer, a network from scratch learns too little
 _FIELDS = {"model", "freeze", "pretrained"}
@@ -171,8 +170,7 @@ def _share_time(roles: list[str], sizes: Mapping[str, Size], work: Work) -> dict
     """Return the share of each role; a network from scratch gets what the others leave."""
     parts = dict.fromkeys(roles, _TUNED_SHARE)
     if HEAD in roles:
-        seconds = work.head_seconds(sizes[HEAD], work.views) + work.trainings * _HEAD_FIT_SECONDS
-        share = seconds / work.seconds
+        share = work.head_seconds(sizes[HEAD], work.views) / work.seconds
         parts[HEAD] = min(_limit_head_share(work), max(_MIN_HEAD_SHARE, share))
     if SCRATCH in roles:
         others = sum(part for role, part in parts.items() if role != SCRATCH)

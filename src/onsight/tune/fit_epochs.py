@@ -25,6 +25,7 @@ from onsight.step.timing import Timing, time_batch_sizes
 from onsight.tune.compute import eager_options
 from onsight.tune.training_data import TrainingData
 from onsight.tune.trial import Trial
+from onsight.tune.work import HEAD_FIT_SECONDS
 
 SLOWER = 1.1  # evaluation may take this much longer than in its trial, on a shared machine
 
@@ -33,7 +34,7 @@ _MIN_VALIDATED = 8
 _TIMED_IMAGES = 32
 _VALIDATION_FRACTION = 0.1  # of the time for training, for one validation
 _TRIAL_FRACTION = 0.1  # of a budget, for finding out how to compute a step
-_EVALUATION_PURPOSES = ("evaluation", "detector")
+_EVALUATION_PURPOSES = ("evaluation", "detector", "heads")
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,13 @@ def reserve_evaluation(
     return images
 
 
+def reserve_heads(deadline: Deadline, trainings: int) -> None:
+    """Set aside the time to fit the heads of some trainings, once their features are there."""
+    deadline.reserve("heads", trainings * HEAD_FIT_SECONDS)
+
+
 def release_evaluation(deadline: Deadline) -> None:
-    """Give back the time that was set aside to evaluate the model."""
+    """Give back the time that was set aside to fit heads, and to evaluate the model."""
     for purpose in _EVALUATION_PURPOSES:
         deadline.release(purpose)
 
