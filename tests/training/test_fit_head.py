@@ -10,11 +10,13 @@ import torch
 import onsight
 from onsight.data.cache import find_cache_folder
 from onsight.deadline import Deadline
+from onsight.evaluation import out_of_distribution
 from onsight.features.choose_head import LearningCurvePoint
 from onsight.features.feature_pass import compute_features
 from onsight.features.heads import HeadSettings, compute_logits
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter, SilentReporter
+from onsight.report.sentences import accuracy_sentences
 from onsight.tensorfile import read_tensors
 from onsight.training import fit, fit_head
 from onsight.training import folds as folding
@@ -235,7 +237,7 @@ def test_a_record_with_more_mirrored_than_plain_features_uses_as_many_of_both(
     recorded = {"plain training features": 30, "mirrored training features": 40}
     real = Decisions.decide
     monkeypatch.setattr(
-        Decisions, "decide", lambda self, name, make: recorded.get(name) or real(self, name, make)
+        Decisions, "decide", lambda self, name, *rest: recorded.get(name) or real(self, name, *rest)
     )
     onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
     ((data, _),) = fits
@@ -287,19 +289,18 @@ def test_images_left_out_for_lack_of_time_are_stated(bars, tmp_path, monkeypatch
     stated = f"fitted on only 40 of {total} training images"
     assert stated in " ".join(capsys.readouterr().err.split())
     assert run.results["left_out"] == total - 40
-    page = run.report.read_text()
-    for note in run.results["notes"]:
-        assert note in page
     assert any(stated in note for note in run.results["notes"])
     if folds > 1:
         assert any(note.startswith("3 of 3 cross-validated") for note in run.results["notes"])
-        assert "only some of these 120 images" in page
+        sentences = accuracy_sentences(run.results, run.results["classes"])
+        assert "trained on only some of these 120 images" in " ".join(sentences)
 
 
 def test_each_image_passes_through_a_frozen_network_once_however_many_folds(
-    bars, tmp_path, monkeypatch
+    bars, tmp_path, monkeypatch, weights
 ):
     fields = {**QUICK, "freeze": True, "folds": 3, "flip": False, "cache_folder": "none"}
+    fields["weights"] = str(weights)
     counts = []
 
     def count(*args, **named):
@@ -308,6 +309,7 @@ def test_each_image_passes_through_a_frozen_network_once_however_many_folds(
         return features
 
     monkeypatch.setattr(fit_head, "compute_features", count)
+    monkeypatch.setattr(out_of_distribution, "_MIN_IMAGES", 5)
     run = onsight.train(bars, out=tmp_path / "run", **fields)
     assert sum(counts) == run.results["images"] == 120
     monkeypatch.setattr(folding, "evaluate_head", lambda *_: None)  # a forward pass of each fold
@@ -318,5 +320,5 @@ def test_each_image_passes_through_a_frozen_network_once_however_many_folds(
     assert [row["predicted"] for row in ours] == [row["predicted"] for row in theirs]
     for mine, other in zip(ours, theirs, strict=True):
         assert float(mine["probability"]) == pytest.approx(float(other["probability"]), abs=1e-3)
-    flagged = [each.results["out_of_distribution"]["threshold"] for each in (run, again)]
-    assert flagged[0] == pytest.approx(flagged[1], abs=1e-3)
+    thresholds = [each.results["out_of_distribution"]["threshold"] for each in (run, again)]
+    assert thresholds[0] == pytest.approx(thresholds[1], abs=1e-3)

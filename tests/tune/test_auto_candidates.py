@@ -69,7 +69,7 @@ def summarise(chosen):
         (ICONS, CPU, 300, "head 128, compact 64"),  # at most twice the images' side
         (ICONS, CPU, NO_BUDGET, "head 128, compact 64"),  # pretrained ones as with ten minutes
         (ICONS, CUDA, 60, "head 128, compact 64, tuned 128"),
-        (FEW_PHOTOS, CPU, 30, "head 224"),
+        (FEW_PHOTOS, CPU, 30, "head 160"),
         (FEW_PHOTOS, CPU, 60, "head 224"),
         (FEW_PHOTOS, CPU, 300, "head 224, compact 128"),
         (FEW_PHOTOS, CPU, NO_BUDGET, "head 224, compact 128"),

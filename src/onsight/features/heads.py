@@ -5,7 +5,7 @@ more than that of the features. n images, V views of each, D features, K classes
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -65,7 +65,7 @@ class LinearHead:
         return cls(example.new_zeros(classes, features.shape[1]), example.new_zeros(classes))
 
 
-def compute_logits(head: LinearHead | HiddenHead, features: Tensor) -> Tensor:
+def compute_logits(head: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
     """Return the logits (n, K) of features (n, D), which may be float16."""
     return torch.cat([head(_widen(block)) for block in features.split(_BLOCK)])
 

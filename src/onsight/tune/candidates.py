@@ -22,7 +22,7 @@ from onsight.tune.input_size import (
     find_fitting,
     list_pretrained_sizes,
 )
-from onsight.tune.work import Work, describe_work
+from onsight.tune.work import HEAD_FIT_SECONDS, Work, describe_work
 
 AUTO = "auto"  # the model that stands for all candidates
 HEAD, SCRATCH, TUNED = "head", "scratch", "tuned"  # roles; from scratch, the network has a name
@@ -170,7 +170,8 @@ def _share_time(roles: list[str], sizes: Mapping[str, Size], work: Work) -> dict
     """Return the share of each role; a network from scratch gets what the others leave."""
     parts = dict.fromkeys(roles, _TUNED_SHARE)
     if HEAD in roles:
-        share = work.head_seconds(sizes[HEAD], work.views) / work.seconds
+        seconds = work.head_seconds(sizes[HEAD], work.views) + HEAD_FIT_SECONDS
+        share = seconds / work.seconds
         parts[HEAD] = min(_limit_head_share(work), max(_MIN_HEAD_SHARE, share))
     if SCRATCH in roles:
         others = sum(part for role, part in parts.items() if role != SCRATCH)

@@ -20,7 +20,7 @@ from onsight.models.compact import stem_stride
 
 UNIT_SIDE = 64  # pixels a side, of the images that the table is about
 MIN_TUNED_EPOCHS = 8  # with fewer, a fitted head on a frozen network is better
-HEAD_FIT_SECONDS = 2.0  # for the final head, and for that of each fold
+HEAD_FIT_SECONDS = 1.5  # for the final head, and for that of each fold
 
 
 class Costs(NamedTuple):
@@ -56,9 +56,9 @@ class Work:
     costs: Costs  # nominal costs on this kind of device
 
     def head_seconds(self, size: tuple[int, int], views: int = 1) -> float:
-        """Return the time to compute the features of all images, and to fit all heads."""
+        """Return the time to compute the features of all images, and to fit the heads of folds."""
         features = _seconds(views * self.images, self.costs.forward, math.prod(size))
-        return features + self.trainings * HEAD_FIT_SECONDS
+        return features + (self.trainings - 1) * HEAD_FIT_SECONDS
 
     def tuned_seconds(self, size: tuple[int, int], epochs: int = MIN_TUNED_EPOCHS) -> float:
         """Return the time to fine-tune the pretrained network, in all trainings together."""
