@@ -46,6 +46,7 @@ class Entry(NamedTuple):
     split: int
     group: str = ""
     time: float | None = None  # seconds since 1970, or the given number
+    fault: str = ""  # why its image cannot be found
 
 
 def is_manifest(path: Path) -> bool:
@@ -150,7 +151,7 @@ class _Listing:
         entries = [entry for entry in entries if entry.label]
         reason = _find_contradiction(entries)
         if entries and not reason:
-            reason = self._check_file(entries[0].path)
+            reason = entries[0].fault or self._check_file(entries[0].path)
         if entries and not reason:
             first = entries[0]
             self.rows.append(Row(first.path, first.label, first.split))
