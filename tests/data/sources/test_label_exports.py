@@ -180,6 +180,7 @@ def test_other_xml(images, text, message):
     [
         {"sub/b.png": "sub/b.png", "gone/a.png": None},
         {"/home/me/sub/b.png": "sub/b.png", "/home/me/gone/a.png": None},
+        {"C:\\sub\\b.png": "sub/b.png", "C:\\gone\\a.png": None},
         {"/mine/sub/b.png": "sub/b.png", "/mine/a.png": "a.png"},
         {"mine/a.png": "a.png", "mine/my cat.png": "my cat.png"},
         {"https://a/mine/a.png": "a.png", "https://b/yours/my cat.png": "my cat.png"},

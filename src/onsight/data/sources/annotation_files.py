@@ -122,7 +122,7 @@ class ImageFinder:
         moves = {move for move in moves if len(move.left) == fewest}
         if _IN_PLACE in moves:
             moves = {_IN_PLACE}
-        elif len(moves) > 1 and any("/" in name for name in names):
+        elif len(moves) > 1 and any(len(_split_name(name)) > 1 for name in names):
             moves = set()
         fault = "annotated, but there is no such file; {} has its name, but may be another image: "
         fault += "name its folder as the annotations do"
@@ -137,7 +137,7 @@ class ImageFinder:
         Among several files of that name, the best fit has the most matching folders; among equal
         fits, the file in the folder `near` wins.
         """
-        wanted = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
+        wanted = _split_name(name)
         places = [os.path.join(near, name), *([name] if len(wanted) > 1 else [])]
         for place in map(os.path.normpath, places):
             if os.path.isfile(self.root / place):
@@ -152,6 +152,10 @@ class ImageFinder:
             return Found(name, f"annotated, but several files fit: {paths[0]}, {paths[1]}"), None
         parts = paths[0].split(os.sep)
         return Found(paths[0]), _Move(tuple(wanted[:-best]), tuple(parts[:-best]))
+
+
+def _split_name(name: str) -> list[str]:
+    return [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
 
 
 def _count_common_end(path: str, wanted: list[str]) -> int:
