@@ -118,9 +118,7 @@ def test_labels_are_read_as_those_of_manifests_are(tmp_path):
 def test_columns_that_are_not_used_are_named(tmp_path):
     columns = {"label": ["a", "b"], "Split": ["train", "test"], "group": [1, 2], "size": [3, 4]}
     source = find_source(write_columns(tmp_path / "a.parquet", **columns))
-    assert source.notes == [
-        "not used: Split and group, as Parquet files with images are split by name"
-    ]
+    assert source.notes == ["not used: Split and group; Parquet files of images are split by name"]
 
 
 def test_a_file_without_labels(tmp_path):

@@ -107,7 +107,7 @@ def open_parquet(
     what = f"Hugging Face Parquet, columns {columns.image} and {columns.label}"
     layout = ShardLayout(reader.group_of_row, reader.file_of_group, reader.prefetch, copies)
     source = build_table_source("huggingface", what, find_split_word, root, table, reader, layout)
-    notes = [f"not used: {joined(columns.unused)}, as Parquet files with images are split by name"]
+    notes = [f"not used: {joined(columns.unused)}; Parquet files of images are split by name"]
     return replace(
         source,
         fingerprint=compute_fingerprint([source.fingerprint, columns]),
