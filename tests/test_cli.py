@@ -470,6 +470,7 @@ def test_output_folder_in_use(capsys, bars, tmp_path):
 def test_no_folder_inside_the_data_is_written(capsys, bars, tmp_path, monkeypatch):
     before = sorted(bars.rglob("*"))
     assert "inside the data" in refused(capsys, "train", bars, "--out", bars / "run")
+    assert "inside the data" in refused(capsys, "train", bars.as_uri(), "--out", bars / "run")
     for flag in ("--cache-folder", "--checkpoints"):
         message = refused(capsys, "train", bars, flag, bars / "copies", "--out", tmp_path / "run")
         assert f"inside the data; choose another folder with {flag}" in message

@@ -199,6 +199,10 @@ def test_parquet_of_pandas_with_missing_labels(images):
             "path,label,split\na/1.png,x,trian\n",
             "line 2: unknown split 'trian'; known splits are train",
         ),
+        (
+            "path,label,time\na/1.png,x,3\na/2.png,x,\nb/3.png,x,2026-05-31\n",
+            "line 4: some times are dates and others numbers",
+        ),
         ("path,label\n", "lists no usable image: it is empty"),
         ("path,label\nno.png,x\n", r"lists no usable image \(line 2: no\.png: listed, but"),
     ],

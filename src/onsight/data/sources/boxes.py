@@ -201,7 +201,7 @@ def _find_images(
     boxes: list[Box],
     problems: list[Problem],
 ) -> None:
-    """Add the boxes of images with the paths of these, and the images that are not found."""
+    """Add the boxes of the images that are found, and problems for the others."""
     files = finder.find([name for name, _ in images], near)
     for (name, image_boxes), (path, fault) in zip(images, files, strict=True):
         if fault:

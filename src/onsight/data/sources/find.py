@@ -145,6 +145,9 @@ def find_source(
         check_value([*source.index.classes], "surrogateescape")
     except ValueError as error:
         raise DataError(f"the name of a class cannot be used: {error}") from error
+    for name in filter(None, source.index.classes):
+        if name.splitlines() != [name]:
+            raise DataError(f"the name of the class {name!r} has a line break; rename the class")
     refuse_similar_classes(source.index.classes, source.index.labels)
     return source if source is data else replace(source, given_name=given_name)
 

@@ -82,14 +82,11 @@ def read_labelled_names(folder: Path, pattern: str) -> Source:
         raise DataError(f"{folder} is not a folder; --label-from searches the file names in one")
     files = read_unlabelled(folder)
     rows, problems = [], list(files.problems)
-    split_given = _have_splits(files.index.locators, 0, str(folder))
+    words = SPLIT_WORDS if _have_splits(files.index.locators, 0, str(folder)) else {}
     labels = search_paths("--label-from", pattern, files.index.locators)
     for path, label in zip(files.index.locators, labels, strict=True):
         if label:
-            word = path.partition("/")[0].lower()
-            rows.append(
-                Row(path, label, SPLIT_WORDS.get(word, UNSPLIT) if split_given else UNSPLIT)
-            )
+            rows.append(Row(path, label, words.get(path.partition("/")[0].lower(), UNSPLIT)))
         else:
             problems.append(Problem(path, "scan", f"--label-from {pattern} finds no label in it"))
     if not rows:

@@ -266,21 +266,30 @@ def _find_label_column(names: Sequence[str], manifest: Path, label: str) -> Sequ
 def _parse_rows(
     manifest: Path, rows: Iterable[tuple[int, Sequence[object]]], columns: _Columns, width: int
 ) -> Iterator[Entry]:
+    times_are_numbers: set[bool] = set()
     for line, cells in rows:
         try:
-            yield _parse_row(line, _check_width(cells, width), columns)
+            yield _parse_row(line, _check_width(cells, width), columns, times_are_numbers)
         except ValueError as error:
             raise DataError(f"{manifest}, line {line}: {error}") from error
 
 
-def _parse_row(line: int, cells: Sequence[object], columns: _Columns) -> Entry:
-    """Return the entry of a line. Raises ValueError."""
+def _parse_row(
+    line: int, cells: Sequence[object], columns: _Columns, times_are_numbers: set[bool]
+) -> Entry:
+    """Return the entry of a line, and add the kind of its time to the set. Raises ValueError."""
     split, group, time = (
         None if position is None else parse_cell(cells[position])
         for position in (columns.split, columns.group, columns.time)
     )
     path, label = _parse_path(cells[columns.path]), parse_label(cells[columns.label])
-    return Entry(line, path, label, _parse_split(split), _parse_group(group), _parse_time(time))
+    moment = _parse_time(time)
+    if moment is not None:
+        times_are_numbers.add(isinstance(moment, float))
+    if len(times_are_numbers) > 1:
+        raise ValueError("some times are dates and others numbers; use one kind in all lines")
+    seconds = moment.timestamp() if isinstance(moment, datetime.datetime) else moment
+    return Entry(line, path, label, _parse_split(split), _parse_group(group), seconds)
 
 
 def _check_width(cells: Sequence[object], width: int) -> Sequence[object]:
@@ -308,8 +317,8 @@ def _parse_group(cell: object) -> str:
     return "" if cell is None else str(cell).strip()
 
 
-def _parse_time(cell: object) -> float | None:
-    """Return an ISO 8601 date or time as seconds since 1970, and any number unchanged."""
+def _parse_time(cell: object) -> datetime.datetime | float | None:
+    """Return an ISO 8601 date or time, by default in UTC, or any number."""
     if isinstance(cell, datetime.date) and not isinstance(cell, datetime.datetime):
         cell = str(cell)
     if isinstance(cell, str):
@@ -321,8 +330,7 @@ def _parse_time(cell: object) -> float | None:
         except ValueError:
             cell = _parse_iso(text)
     if isinstance(cell, datetime.datetime):
-        has_zone = cell.tzinfo is not None
-        return (cell if has_zone else cell.replace(tzinfo=datetime.UTC)).timestamp()
+        return cell if cell.tzinfo else cell.replace(tzinfo=datetime.UTC)
     if cell is None:
         return None
     if not isinstance(cell, int | float) or not math.isfinite(cell):
