@@ -338,7 +338,7 @@ BUGS = [
     *_without(
         "onsight/data/sources/manifest.py",
         _MANIFESTS,
-        "if len(labels) > 1:",
+        "if len(values) > 1:",
         "if not stat.S_ISREG(facts.st_mode):",
         "if len(cells) != width:",
         "if twice:",
@@ -354,6 +354,11 @@ BUGS = [
         "onsight/data/sources/find.py",
         "tests/data/sources/test_class_names.py",
         "if other != number:",
+    ),
+    *_without(
+        "onsight/data/sources/folder.py",
+        "tests/data/sources/test_class_folders.py",
+        "if others and len(splits) > 1:",
     ),
     *_without(
         "onsight/data/sources/folder.py",
@@ -394,6 +399,7 @@ BUGS = [
         _BOXES,
         "if box.size and box.size != (height, width):",
         "if top >= bottom or left >= right:",
+        'if items.setdefault(item["id"], item) != item:',
     ),
     *_without(
         "onsight/untrusted.py",

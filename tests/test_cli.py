@@ -467,9 +467,13 @@ def test_output_folder_in_use(capsys, bars, tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
 
 
-def test_output_folder_inside_the_data(capsys, bars, monkeypatch):
+def test_no_folder_inside_the_data_is_written(capsys, bars, tmp_path, monkeypatch):
     before = sorted(bars.rglob("*"))
     assert "inside the data" in refused(capsys, "train", bars, "--out", bars / "run")
+    assert "inside the data" in refused(capsys, "train", bars.as_uri(), "--out", bars / "run")
+    for flag in ("--cache-folder", "--checkpoints"):
+        message = refused(capsys, "train", bars, flag, bars / "copies", "--out", tmp_path / "run")
+        assert f"inside the data; choose another folder with {flag}" in message
     monkeypatch.chdir(bars)
     assert "inside the data" in refused(capsys, "train", ".")
     assert sorted(bars.rglob("*")) == before

@@ -80,7 +80,7 @@ def refuse_replacing(flag: str, path: Path, **inputs: Inputs) -> None:
 
 def refuse_inside_data(path: Path, data: str, example: str, flag: str = "--out") -> None:
     """Raise OutputError for a folder inside the data: its images would become a class."""
-    folder = user_path(data)
+    folder = user_path(data.removeprefix("file://"))
     if folder.is_dir() and _is_inside(path, folder):
         raise OutputError(
             f"{path} would be inside the data; choose another folder with {flag}, such as "

@@ -89,7 +89,7 @@ def choose(counts, given=UNSPLIT, most=5, numbers=None, **fields):
         (1, "a test part was requested", {"counts": (150, 150), "test_fraction": 0.2}),
         (1, "a test part was requested", {"counts": (150, 150), "test_each_epoch": True}),
         (4, "'class 1' has 4", {"counts": (150, 4)}),
-        (1, "'class 1' has too few different images: 2", {"counts": (150, 2)}),
+        (1, "'class 1' has too few different images or groups: 2", {"counts": (150, 2)}),
         (3, "no more folds, as no time", {"counts": (150, 150), "most": 3}),
         (1, "no time", {"counts": (150, 150), "most": 1}),
         (3, "set by you", {"counts": (150, 150), "folds": 3, "most": 1}),

@@ -116,6 +116,20 @@ def test_a_given_split_that_divides_a_group_is_refused(tmp_path):
         dataset_of(folder, group_by="p[0-9]+")
 
 
+def test_too_few_groups_to_hold_any_out_are_pointed_out(tmp_path):
+    data = manifest(tmp_path / "data", "group", lambda number: "all")
+    dataset = dataset_of(data, folds="1")
+    assert (dataset.splits == TRAIN).all()
+    assert dataset_of(data, folds="auto").folds.value == 1
+    assert "only 1 part: identical images and the images of 1 group stay" in dataset.notes[0]
+
+
+def test_data_that_is_all_held_out_has_its_own_remedy(tmp_path):
+    data = manifest(tmp_path / "data", "split", lambda number: "test")
+    with pytest.raises(DataError, match="only 0 classes to train on; add images, or take some out"):
+        dataset_of(data)
+
+
 def test_the_latest_are_tested(tmp_path):
     data = manifest(tmp_path / "data", "time", lambda number: f"2026-01-{1 + number // 10:02d}")
     dataset = dataset_of(data)

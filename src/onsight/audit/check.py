@@ -104,7 +104,7 @@ def check(
         classes=dataset.class_counts(),
         findings=tuple(shown),
         ignored=len(findings) - len(shown),
-        notes=(note,),
+        notes=(note, *dataset.source.notes),
         seconds=round(time.monotonic() - started, 1),
         dataset=dataset,
     )

@@ -22,7 +22,13 @@ from onsight.data.loader import BatchSource, Images
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import PackJob, Progress, TimeLimit
 from onsight.data.shards.order import estimate_open_files
-from onsight.data.sources.source import DRAW_STAGE, Source, draw_order, is_held_out
+from onsight.data.sources.source import (
+    DRAW_STAGE,
+    Source,
+    count_held_out,
+    draw_order,
+    is_held_out,
+)
 from onsight.data.split import USUAL_FOLDS, assign_folds, choose_folds, find_leaks
 from onsight.data.split_units import SplitUnits, find_split_units
 from onsight.data.stream import StreamedImages
@@ -247,7 +253,7 @@ def open_dataset(
     pack = open_pack(job, cache_folder)
     units = find_split_units(source, pack, config, cache_folder)
     folds = choose_folds(
-        config, pack.digests, pack.index, lambda: max_folds(pack), units.times is not None
+        config, units.digests, pack.index, lambda: max_folds(pack), units.times is not None
     )
     test_fraction = config.test_fraction if folds.value == 1 else 0.0
     index, fractions = pack.index, (config.validation_fraction, test_fraction)
@@ -270,7 +276,7 @@ def open_dataset(
         fold=_assign_used_folds(pack, units.digests, splits, folds.value),
         units=units,
     )
-    dataset.notes.extend(_make_notes(dataset, source))
+    dataset.notes.extend(_make_notes(dataset, source, test_fraction))
     _refuse_unlearnable(dataset, source)
     return dataset
 
@@ -342,7 +348,7 @@ def _describe_leak(pack: Pack, row: int, is_identical: bool) -> Problem:
     )
 
 
-def _make_notes(dataset: Dataset, source: Source) -> list[str]:
+def _make_notes(dataset: Dataset, source: Source, test_fraction: float) -> list[str]:
     notes = list(source.notes)
     unused = sorted(set(source.index.classes) - set(dataset.classes))
     if unused:
@@ -362,6 +368,12 @@ def _make_notes(dataset: Dataset, source: Source) -> list[str]:
         for name, count, tested in zip(dataset.classes, total, evaluated, strict=True)
         if tested < _MIN_EVALUATED
     ]
+    if test_fraction and not test.any():
+        parts = plural(len(np.unique(dataset.units.digests, axis=0)), "part")
+        notes.append(
+            f"no image is held out for testing, as the images form only {parts}: "
+            f"{dataset.units.basis.reason}; add images, or give some the split test"
+        )
     if few and evaluated.any():
         kind = "" if in_folds else "test "
         notes.append(
@@ -411,7 +423,10 @@ def _refuse_unlearnable(dataset: Dataset, source: Source) -> None:
     refuse_one_class(dataset.classes, (problem.path for problem in dataset.problems), source)
     learned = int((dataset.counts(TRAIN) > 0).sum())
     if learned < 2:
+        remedy = "lower --validation-fraction and --test-fraction"
+        if count_held_out(source):
+            remedy = "take some out of the data's own splits for validation and test"
         raise DataError(
             f"{dataset.used:,} images leave only {plural(learned, 'class', 'classes')} to train "
-            "on; add images, or lower --validation-fraction and --test-fraction"
+            f"on; add images, or {remedy}"
         )

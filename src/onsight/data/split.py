@@ -130,7 +130,7 @@ def choose_folds(
 
     Args:
         config: The settings.
-        digests: uint8 (n, 16).
+        digests: Equal for images that stay together, uint8 (n, 16).
         index: The labels and splits of the images.
         max_folds: Returns the maximum number of folds for the time available. Called only if
             config.folds is "auto".
@@ -147,8 +147,9 @@ def choose_folds(
                 "leave out --folds to test on the latest, or leave out the column of times"
             )
         return Choice(1, "the latest images are the test part")
-    _, first = group_identical(digests)
-    counts = np.bincount(index.labels[first], minlength=len(index.classes))
+    group, _ = group_identical(digests)
+    _, different = np.unique(np.stack([group, index.labels]), axis=1)
+    counts = np.bincount(different, minlength=len(index.classes))
     rarest, fewest = index.classes[int(counts.argmin())], int(counts.min())
     if requested == "auto":
         return _choose_folds_automatically(config, len(digests), tested, rarest, fewest, max_folds)
@@ -161,8 +162,8 @@ def choose_folds(
     if folds > max(1, fewest):
         remedy = f"use --folds {fewest}" if fewest > 1 else "leave out --folds"
         raise ConfigError(
-            f"--folds {folds} needs {folds} different images of every class, but '{rarest}' has "
-            f"{fewest}: {remedy}, or add images"
+            f"--folds {folds} needs {folds} different images or groups of every class, but "
+            f"'{rarest}' has {fewest}: {remedy}, or add images"
         )
     return Choice(folds, "set by you")
 
@@ -242,7 +243,7 @@ def _choose_folds_automatically(
     if expected >= ENOUGH_TEST_IMAGES:
         return Choice(1, f"a test part of about {expected:,} images is large enough")
     if fewest < _MIN_CLASS_IMAGES:
-        return Choice(1, f"'{rarest}' has too few different images: {fewest}")
+        return Choice(1, f"'{rarest}' has too few different images or groups: {fewest}")
     affordable = max_folds()
     if affordable.value < 2:
         return Choice(1, affordable.reason)

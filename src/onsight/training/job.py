@@ -11,11 +11,12 @@ import torch
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.config_files import save_config
+from onsight.data.shards.remote import strip_file_scheme
 from onsight.data.sources.find import name_data, resolve_data
 from onsight.data.sources.source import Source
 from onsight.deadline import Deadline, read_budget
 from onsight.errors import ImagesChanged
-from onsight.files import refuse_inside_data, write_atomically
+from onsight.files import refuse_inside_data, user_path, write_atomically
 from onsight.hardware.devices import describe_device
 from onsight.hardware.memory import keep_freed_memory
 from onsight.hardware.reproducible import KERNELS, reporting_nondeterministic
@@ -122,6 +123,9 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
                 )
             )
             refuse_inside_data(path, name_data(data), "../runs/first")
+            if config.checkpoints:
+                place = user_path(strip_file_scheme(config.checkpoints))
+                refuse_inside_data(place, name_data(data), "../copies", "--checkpoints")
             reporter = request.reporter if world.is_main else SilentReporter()
             with (
                 reporting_nondeterministic(reporter.warn) as unrepeatable,

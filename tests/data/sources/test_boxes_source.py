@@ -160,8 +160,14 @@ def test_unusable_coco_boxes_are_problems(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"annotations": [{"image_id": 0}]}, "KeyError: 'bbox'"),
-        ({"annotations": [{"image_id": 4, "bbox": [0, 0, 1, 1]}]}, "KeyError: 4"),
+        ({"annotations": [{"image_id": 0, "category_id": 7}]}, "KeyError: 'bbox'"),
+        ({"annotations": [{"image_id": 4}]}, "annotation None has the unknown image_id 4"),
+        (
+            {"annotations": [{"id": 3, "image_id": 0, "category_id": 8}]},
+            "annotation 3 has the unknown category_id 8",
+        ),
+        ({"images": [{"id": 0, "file_name": name} for name in "ab"]}, "several images have the id"),
+        ({"categories": [{"id": 7, "name": name} for name in "ab"]}, "categories have the id 7"),
         ({"images": 3}, "not a COCO file of boxes"),
         ({"annotations": []}, "has no box that can be used"),
         (
@@ -196,6 +202,33 @@ def test_pascal_boxes_with_lists(tmp_path):
     assert source.index.splits.tolist() == [UNSPLIT] * 3 + [TEST] * 3
     assert_boxes(source, 0, 0)
     assert_boxes(source, 3, 1)
+
+
+@pytest.mark.parametrize("style", ["COCO", "CVAT"])
+def test_boxes_of_a_missing_image_are_not_those_of_another_one(tmp_path, style):
+    names = ["b2/0.png", "b3/1.png"]
+    for name in ("b1/0.png", "b3/1.png"):
+        write_image(tmp_path / name, 0)
+    if style == "COCO":
+        write_coco(tmp_path / "boxes.json", coco_of(names))
+    else:
+        images = "".join(map(cvat, names))
+        (tmp_path / "boxes.xml").write_text(f"<annotations>{images}</annotations>")
+    source = read_boxes(tmp_path)
+    assert {box.partition("#")[0] for box in source.index.locators} == {"b3/1.png"}
+    (problem,) = source.problems
+    assert problem.path == "b2/0.png"
+    assert "no such file; b1/0.png has its name" in problem.reason
+
+
+def test_pascal_boxes_belong_to_the_image_beside_them(tmp_path):
+    write_image(tmp_path / "a" / "0.png", 0)
+    write_image(tmp_path / "b" / "1.png", 1)
+    for name in ("a/0", "b/0", "b/1"):
+        (tmp_path / name).with_suffix(".xml").write_text(pascal(name[2:] + ".png"))
+    source = read_boxes(tmp_path)
+    assert len(source.index) == 6
+    assert [problem.path for problem in source.problems] == ["0.png"]
 
 
 def test_cvat_boxes(tmp_path):

@@ -26,13 +26,25 @@ def test_split_words_in_any_spelling_and_case():
     assert [(row.label, row.split) for row in rows] == [("cat", split) for split in words.values()]
 
 
-@pytest.mark.parametrize("other", ["test", "val", "extra", "raw"])
+@pytest.mark.parametrize("other", ["extra", "raw"])
 def test_without_train_or_with_other_folders_they_are_classes(other):
-    rows, _, _ = arrange([f"{other}/cat/1.jpg", "birds/owl/2.jpg"], "here")
-    assert {row.label for row in rows} == {other, "birds"}
+    rows, _, _ = arrange(["test/cat/1.jpg", "val/cat/1.jpg"], "here")
+    assert {row.label for row in rows} == {"test", "val"}
     rows, _, _ = arrange(["train/cat/1.jpg", f"{other}/cat/1.jpg", "birds/owl/2.jpg"], "here")
     assert {row.label for row in rows} == {"train", other, "birds"}
     assert {row.split for row in rows} == {UNSPLIT}
+
+
+@pytest.mark.parametrize("wrapper", ["", "kg/"])
+def test_other_folders_beside_splits_are_refused(wrapper):
+    paths = [f"{wrapper}{path}" for path in ("Train/cat/1.jpg", "test/cat/2.jpg", "extra/3.jpg")]
+    with pytest.raises(DataError, match="here has extra beside the splits Train and test; move"):
+        arrange([*paths, "LICENSE"], "here", strip_top=True)
+
+
+def test_classes_may_be_named_like_splits():
+    rows, _, _ = arrange(["train/1.jpg", "test/2.jpg", "bus/front/3.jpg"], "here")
+    assert {row.label for row in rows} == {"train", "test", "bus"}
 
 
 def test_test_folder_alone_is_a_class():

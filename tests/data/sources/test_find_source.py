@@ -19,6 +19,14 @@ from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import ConfigError, DataError
 
 
+def test_a_line_break_in_the_name_of_a_class_is_refused(tmp_path):
+    for name in ("cat", "dog\nok"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").touch()
+    with pytest.raises(DataError, match=r"class 'dog\\nok' has a line break"):
+        find_source(str(tmp_path))
+
+
 def plant_folders(root):
     for label in ("cat", "dog"):
         (root / label).mkdir(parents=True)

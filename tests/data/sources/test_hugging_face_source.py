@@ -82,11 +82,43 @@ def test_what_does_not_fit_together(tmp_path):
         find_source(str(tmp_path))
 
 
-@pytest.mark.parametrize(("label", "message"), [(7, "label 7, but"), (None, "has no label")])
-def test_unusable_labels(tmp_path, label, message):
-    path = write(tmp_path / "pets.parquet", range(2), [0, label])
-    with pytest.raises(DataError, match=message):
+def test_a_label_without_a_name_is_named_with_its_row(tmp_path):
+    path = write(tmp_path / "pets.parquet", range(2), [0, 7])
+    with pytest.raises(DataError, match="pets.parquet/0/1: label 7, but there are only 2 names"):
         find_source(str(path))
+
+
+@pytest.mark.parametrize("missing", [None, -1])
+def test_rows_without_a_label_are_listed(tmp_path, missing):
+    path = write(tmp_path / "pets.parquet", range(3), [0, missing, 1])
+    source = find_source(str(path))
+    assert source.index.classes == ("cat", "dog")
+    assert source.read(1) == png(2)
+    assert source.problems == [("pets.parquet/0/1", "scan", "has no label")]
+
+
+def write_columns(path, **columns):
+    cells = [{"bytes": png(number), "path": ""} for number in range(len(columns["label"]))]
+    parquet.write_table(pyarrow.table({"image": cells, **columns}), path)
+    return str(path)
+
+
+def test_labels_are_read_as_those_of_manifests_are(tmp_path):
+    path = write_columns(tmp_path / "a.parquet", label=[1.0, float("nan"), 2.0])
+    source = find_source(path)
+    assert source.index.classes == ("1", "2")
+    assert len(source.problems) == 1
+    path = write_columns(tmp_path / "b.parquet", label=[" cat", "cat ", "dog"])
+    assert find_source(path).index.classes == ("cat", "dog")
+    path = write_columns(tmp_path / "c.parquet", label=[b"cat", b"dog"])
+    with pytest.raises(DataError, match="c.parquet/0/0: the label is neither text nor a number"):
+        find_source(path)
+
+
+def test_columns_that_are_not_used_are_named(tmp_path):
+    columns = {"label": ["a", "b"], "Split": ["train", "test"], "group": [1, 2], "size": [3, 4]}
+    source = find_source(write_columns(tmp_path / "a.parquet", **columns))
+    assert source.notes == ["not used: Split and group; Parquet files of images are split by name"]
 
 
 def test_a_file_without_labels(tmp_path):

@@ -69,7 +69,7 @@ def test_tasks_that_cannot_be_used_are_listed(images):
         ("my cat.png", "listed under two labels: cat, dog"),
         ("my cat.png", "listed under two labels: cat, dog"),
         ("sub/b.png", "has no label"),
-        ("gone.png", "listed, but there is no such file"),
+        ("gone.png", f"annotated, but there is no such file below {images}"),
         ("other/b.png", "has no label"),
     ]
 
@@ -173,6 +173,37 @@ def test_other_xml(images, text, message):
     (images / "annotations.xml").write_text(text)
     with pytest.raises(DataError, match=message):
         read(images / "annotations.xml")
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        {"sub/b.png": "sub/b.png", "gone/a.png": None},
+        {"/home/me/sub/b.png": "sub/b.png", "/home/me/gone/a.png": None},
+        {"C:\\sub\\b.png": "sub/b.png", "C:\\gone\\a.png": None},
+        {"/mine/sub/b.png": "sub/b.png", "/mine/a.png": "a.png"},
+        {"mine/a.png": "a.png", "mine/my cat.png": "my cat.png"},
+        {"https://a/mine/a.png": "a.png", "https://b/yours/my cat.png": "my cat.png"},
+    ],
+)
+def test_files_may_have_been_moved_but_all_alike(images, moved):
+    source, labels = read(write(images, [task(name, [choice("cat")]) for name in moved]))
+    assert list(labels) == [file for file in moved.values() if file]
+    assert [(problem.path, problem.reason[:45]) for problem in source.problems] == [
+        (name, "annotated, but there is no such file; a.png h")
+        for name, file in moved.items()
+        if not file
+    ]
+
+
+def test_folders_of_an_export_may_lie_in_another_folder(images):
+    (images / "images" / "sub").mkdir(parents=True)
+    for name in ("1.png", "sub/2.png"):
+        (images / "images" / name).write_bytes(name.encode())
+    _, labels = read(
+        write(images, [task(name, [choice("cat")]) for name in ("1.png", "sub/2.png")])
+    )
+    assert list(labels) == ["images/1.png", "images/sub/2.png"]
 
 
 def test_several_files_of_a_name(images):

@@ -1,6 +1,7 @@
 import pytest
 
 from onsight.data import path_pattern
+from onsight.data.index import TEST, TRAIN, UNSPLIT
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.errors import ConfigError, DataError
 
@@ -26,6 +27,16 @@ def test_labels_are_found_in_names(files, pattern):
     (problem,) = source.problems
     assert problem.path == "readme.txt"
     assert "finds no label in it" in problem.reason
+
+
+def test_split_folders_give_the_split(tmp_path):
+    for name in ("train/cat/1.jpg", "Test/cat/2.jpg", "cat.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    source = find_source(str(tmp_path), ReadOptions(label_from="cat"))
+    splits = dict(zip(source.index.locators, source.index.splits, strict=True))
+    assert splits == {"Test/cat/2.jpg": TEST, "cat.jpg": UNSPLIT, "train/cat/1.jpg": TRAIN}
+    assert "with train/test" in source.description
 
 
 def test_another_pattern_is_other_data(files):

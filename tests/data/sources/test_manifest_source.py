@@ -144,6 +144,39 @@ def test_labels_that_are_not_text(images):
     assert reasons(source) == [("b/3.png", "has no label")]
 
 
+def test_missing_groups_and_splits_of_pandas_are_missing(images):
+    missing = float("nan")
+    columns = {
+        "path": ["a/1.png", "a/2.png"],
+        "label": ["x", "y"],
+        "group": [1.0, missing],
+        "split": pyarrow.array([missing, missing]),
+    }
+    parquet.write_table(pyarrow.table(columns), images / "m.parquet")
+    source = read_manifest(images / "m.parquet")
+    assert source.groups == ["1", ""]
+    assert source.index.splits.tolist() == [UNSPLIT, UNSPLIT]
+
+
+def test_a_file_listed_with_several_groups_or_times(images):
+    lines = [
+        ("a/1.png", "cat", "g", ""),
+        ("a/1.png", "cat", "h", ""),
+        ("a/2.png", "cat", "", "1"),
+        ("a/2.png", "cat", "", "2"),
+        ("b/3.png", "cat", "", ""),
+        ("b/3.png", "cat", "g", "3"),
+    ]
+    source = read_manifest(write_csv(images / "m.csv", ("path", "label", "group", "time"), lines))
+    assert (list(source.index.locators), source.groups) == (["b/3.png"], ["g"])
+    assert source.times.tolist() == [3]
+    assert reasons(source) == [
+        *[("a/1.png", "listed in two groups: g, h")] * 2,
+        *[("a/2.png", "listed at two times: 1.0, 2.0")] * 2,
+        ("b/3.png", "listed twice; used once"),
+    ]
+
+
 def test_parquet_of_pandas_with_missing_labels(images):
     table = pyarrow.table({"file": ["a/1.png", "a/2.png"], "label": [7.0, float("nan")]})
     parquet.write_table(table, images / "m.parquet")
@@ -165,6 +198,10 @@ def test_parquet_of_pandas_with_missing_labels(images):
         (
             "path,label,split\na/1.png,x,trian\n",
             "line 2: unknown split 'trian'; known splits are train",
+        ),
+        (
+            "path,label,time\na/1.png,x,3\na/2.png,x,\nb/3.png,x,2026-05-31\n",
+            "line 4: some times are dates and others numbers",
         ),
         ("path,label\n", "lists no usable image: it is empty"),
         ("path,label\nno.png,x\n", r"lists no usable image \(line 2: no\.png: listed, but"),

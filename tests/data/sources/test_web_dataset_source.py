@@ -114,7 +114,7 @@ def test_the_wrong_key_of_an_index_is_named(text, message, tmp_path):
         find_source(str(tmp_path))
 
 
-@pytest.mark.parametrize("label", ["null", "[1]", '"\\ud800"'])
+@pytest.mark.parametrize("label", ["null", "NaN", "[1]", '"\\ud800"'])
 def test_labels_in_json_have_to_be_texts_or_numbers(label, tmp_path):
     broken = f'{{"label": {label}}}'.encode()
     write(tmp_path / "0.tar", {"x.png": b"p", "x.cls": b"cat", "y.png": b"q", "y.json": broken})

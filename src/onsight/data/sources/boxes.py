@@ -7,6 +7,7 @@ https://docs.cvat.ai/docs/dataset_management/formats/format-cvat/
 
 import math
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -59,6 +60,9 @@ class Box(NamedTuple):
     bottom: float
     split: int = UNSPLIT
     size: tuple[int, int] | None = None  # (height, width) of the annotated image, if known
+
+
+_Annotated = tuple[str, list[Box]]  # an image's name in the annotations, and its boxes
 
 
 class Boxes(NamedTuple):
@@ -145,9 +149,8 @@ def read_coco(root: Path, files: Mapping[Path, Any]) -> Boxes:
         try:
             _read_coco_file(content, relative, finder, boxes, problems)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise DataError(
-                f"{file} is not a COCO file of boxes: {type(error).__name__}: {error}"
-            ) from error
+            kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+            raise DataError(f"{file} is not a COCO file of boxes: {kind}{error}") from error
     return Boxes("COCO", list(files), boxes, problems)
 
 
@@ -159,35 +162,52 @@ def read_pascal(root: Path, files: Sequence[Path]) -> Boxes:
     """
     finder, boxes, problems = ImageFinder(root), list[Box](), list[Problem]()
     splits = _read_pascal_splits(root)
+    folders: dict[str, list[_Annotated]] = defaultdict(list)
     for file in files:
         relative = os.path.relpath(file, root)
         document = read_xml(file)
         try:
             name = read_child(document, "filename").strip()
             split = splits.get(Path(name).stem, find_split_word(relative))
-            path = finder.find(name, os.path.dirname(relative))
             objects = document.findall("object")
-            boxes += [_parse_pascal_box(item, document, path, split) for item in objects]
-        except ImageError as error:
-            problems.append(Problem(name, "scan", str(error)))
+            image_boxes = [_parse_pascal_box(item, document, name, split) for item in objects]
         except ValueError as error:
             raise DataError(f"{file} is not a Pascal VOC annotation: {error}") from error
+        folders[os.path.dirname(relative)].append((name, image_boxes))
+    for folder, images in folders.items():
+        _find_images(finder, images, folder, boxes, problems)
     return Boxes("Pascal VOC", files, boxes, problems)
 
 
 def read_cvat_boxes(file: Path) -> Boxes:
     """Return the boxes of CVAT's XML. Raises DataError if it is something else."""
     finder, boxes, problems = ImageFinder(file.parent), list[Box](), list[Problem]()
+    images: list[_Annotated] = []
     for image in read_cvat_images(file):
         name = image.get("name", "")
         try:
-            path = finder.find(name)
-            boxes += [_parse_cvat_box(box, image, path) for box in image.findall("box")]
-        except ImageError as error:
-            problems.append(Problem(name, "scan", str(error)))
+            elements = image.findall("box")
+            images.append((name, [_parse_cvat_box(box, image, name) for box in elements]))
         except ValueError as error:
             raise DataError(f"{file}, image {name}: {error}") from error
+    _find_images(finder, images, "", boxes, problems)
     return Boxes("CVAT", [file], boxes, problems)
+
+
+def _find_images(
+    finder: ImageFinder,
+    images: Sequence[_Annotated],
+    near: str,
+    boxes: list[Box],
+    problems: list[Problem],
+) -> None:
+    """Add the boxes of the images that are found, and problems for the others."""
+    files = finder.find([name for name, _ in images], near)
+    for (name, image_boxes), (path, fault) in zip(images, files, strict=True):
+        if fault:
+            problems.append(Problem(name, "scan", fault))
+        else:
+            boxes += [box._replace(path=path) for box in image_boxes]
 
 
 def _read_folder(folder: Path) -> Boxes:
@@ -222,27 +242,32 @@ def _read_coco_file(
     content: Any, relative: str, finder: ImageFinder, boxes: list[Box], problems: list[Problem]
 ) -> None:
     """Add the boxes of a file, given by its path relative to the finder's root."""
-    names = {category["id"]: str(category["name"]).strip() for category in content["categories"]}
-    images = {image["id"]: image for image in content["images"]}
-    paths: dict[Any, str] = {}
-    for key, image in images.items():
-        try:
-            paths[key] = finder.find(str(image["file_name"]), os.path.dirname(relative))
-        except ImageError as error:
-            problems.append(Problem(str(image["file_name"]), "scan", str(error)))
+    categories, images = _by_id(content, "categories"), _by_id(content, "images")
+    annotated = {key: (str(image["file_name"]), list[Box]()) for key, image in images.items()}
     split = find_split_word(relative)
     for item in content["annotations"]:
-        image = images[item["image_id"]]
-        path = paths.get(item["image_id"])
-        if path is None:
-            continue  # its image is already a problem
+        for key, known in (("image_id", images), ("category_id", categories)):
+            if item[key] not in known:
+                raise ValueError(f"annotation {item.get('id')} has the unknown {key} {item[key]}")
+        name, image_boxes = annotated[item["image_id"]]
         if item.get("iscrowd"):
-            problems.append(Problem(path, "scan", f"box {item['id']}: marks a crowd"))
+            problems.append(Problem(name, "scan", f"box {item['id']}: marks a crowd"))
             continue
         left, top, width, height = (parse_coordinate(edge) for edge in item["bbox"])
-        label = names[item["category_id"]]
+        label = str(categories[item["category_id"]]["name"]).strip()
         edges = left, top, parse_coordinate(left + width), parse_coordinate(top + height)
-        boxes.append(Box(path, label, *edges, split, _parse_coco_size(image)))
+        size = _parse_coco_size(images[item["image_id"]])
+        image_boxes.append(Box(name, label, *edges, split, size))
+    _find_images(finder, [*annotated.values()], os.path.dirname(relative), boxes, problems)
+
+
+def _by_id(content: Any, kind: str) -> dict[Any, Any]:
+    """Return items of a COCO file by their id. Raises ValueError for an id with two meanings."""
+    items: dict[Any, Any] = {}
+    for item in content[kind]:
+        if items.setdefault(item["id"], item) != item:
+            raise ValueError(f"several {kind} have the id {item['id']}; give each its own")
+    return items
 
 
 def _parse_coco_size(image: Any) -> tuple[int, int] | None:

@@ -19,7 +19,7 @@ from onsight.data.sources.annotation_files import is_json, is_xml
 from onsight.data.sources.archive import detect_archive, read_archive
 from onsight.data.sources.boxes import read_boxes
 from onsight.data.sources.cifar import contains_cifar, read_cifar
-from onsight.data.sources.folder import read_folder, read_labelled_names
+from onsight.data.sources.folder import is_hidden, read_folder, read_labelled_names
 from onsight.data.sources.hugging_face import (
     contains_hugging_face,
     is_hugging_face,
@@ -39,7 +39,7 @@ from onsight.data.sources.source import CopySpace, Source
 from onsight.data.sources.tables import READERS
 from onsight.data.sources.web_dataset import contains_shards, open_web_dataset, read_shards
 from onsight.errors import ConfigError, DataError, did_you_mean
-from onsight.files import user_path
+from onsight.files import refuse_inside_data, user_path
 from onsight.untrusted import check_value
 
 if TYPE_CHECKING:
@@ -124,11 +124,13 @@ def find_source(
     data: a Source is already open. options: a data_format other than auto forces that reader.
     cache_folder: for the indexes and copies of shards, and for a compressed tar, which is
     decompressed into an unlinked file there. Raises DataError for missing or unusable data;
-    ConfigError, DiskError.
+    ConfigError, DiskError; OutputError for a cache inside the data.
     """
     given_name = name_data(data)
     if isinstance(data, str):
         data = strip_file_scheme(data)
+        if cache_folder and not any(map(is_hidden, cache_folder.parts)):  # such files are no images
+            refuse_inside_data(cache_folder, data, "../cache", "--cache-folder")
     if isinstance(data, Source):
         source = data
     elif options.crop_boxes:
@@ -143,6 +145,9 @@ def find_source(
         check_value([*source.index.classes], "surrogateescape")
     except ValueError as error:
         raise DataError(f"the name of a class cannot be used: {error}") from error
+    for name in filter(None, source.index.classes):
+        if name.splitlines() != [name]:
+            raise DataError(f"the name of the class {name!r} has a line break; rename the class")
     refuse_similar_classes(source.index.classes, source.index.labels)
     return source if source is data else replace(source, given_name=given_name)
 

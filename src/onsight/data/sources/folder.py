@@ -75,17 +75,18 @@ def read_labelled_names(folder: Path, pattern: str) -> Source:
     """Return every file below a folder, labelled by a regular expression applied to its path.
 
     The label is the first group of the match, or the whole match if the pattern has no group.
-    A file that does not match becomes a problem. Raises ConfigError for an invalid pattern,
-    DataError if no path matches.
+    Split folders give the split. A file that does not match becomes a problem. Raises ConfigError
+    for an invalid pattern, DataError if no path matches.
     """
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; --label-from searches the file names in one")
     files = read_unlabelled(folder)
     rows, problems = [], list(files.problems)
+    words = SPLIT_WORDS if _have_splits(files.index.locators, 0, str(folder)) else {}
     labels = search_paths("--label-from", pattern, files.index.locators)
     for path, label in zip(files.index.locators, labels, strict=True):
         if label:
-            rows.append(Row(path, label))
+            rows.append(Row(path, label, words.get(path.partition("/")[0].lower(), UNSPLIT)))
         else:
             problems.append(Problem(path, "scan", f"--label-from {pattern} finds no label in it"))
     if not rows:
@@ -118,10 +119,10 @@ def arrange(paths: Sequence[str], where: str, strip_top: bool = False) -> Arrang
 
     The class is the first folder, or the second one below train, val and test. strip_top: ignore
     a single folder around everything, which archives often have; where: the dataset's name in
-    messages. Raises DataError if no path is in a class folder.
+    messages. Raises DataError if no path is in a class folder, or folders are beside the splits.
     """
     top = 1 if strip_top and _has_wrapper(paths) else 0
-    split_given = _are_splits(_list_folders(paths, top))
+    split_given = _have_splits(paths, top, where)
     depth = top + split_given
     arrangement = Arrangement([], [], [])
     for position, path in enumerate(paths):
@@ -284,6 +285,21 @@ def _list_folders(paths: Sequence[str], level: int) -> set[str]:
     """Return the names of the folders at a level, 0 for the top."""
     split = (path.split("/", level + 1) for path in paths)
     return {parts[level] for parts in split if len(parts) > level + 1}
+
+
+def _have_splits(paths: Sequence[str], level: int, where: str) -> bool:
+    """Return whether the folders at a level are splits. Raises DataError if only some are."""
+    folders = _list_folders(paths, level)
+    splits = sorted(name for name in folders if name.lower() in SPLIT_WORDS)
+    others = sorted(folders.difference(splits))
+    if others and len(splits) > 1:
+        inner = (path.split("/") for path in paths if path.count("/") > level + 1)
+        if any(parts[level] in splits for parts in inner):  # a class often has none inside
+            raise DataError(
+                f"{where} has {joined(others, limit=3)} beside the splits {joined(splits)}; move "
+                f"away what is no split, or rename {joined(splits)} if they are classes"
+            )
+    return _are_splits(folders)
 
 
 def _are_splits(folders: set[str]) -> bool:

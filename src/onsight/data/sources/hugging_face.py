@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onsight.data.index import Problem
 from onsight.data.shards.store import LocalShards, ShardFile, ShardStore
 from onsight.data.shards.table import ShardRows, ShardTable, find_table_file, read_shard_table
 from onsight.data.sources.read_file import check_size
@@ -26,13 +27,23 @@ from onsight.data.sources.source import (
     compute_fingerprint,
     find_split_word,
 )
-from onsight.data.sources.tables import refuse_many_rows
+from onsight.data.sources.tables import (
+    GROUP_COLUMN,
+    SPLIT_COLUMNS,
+    TIME_COLUMN,
+    normalize_column,
+    parse_cell,
+    parse_label,
+    refuse_many_rows,
+)
 from onsight.errors import DataError, ImageError
 from onsight.limits import ROW_GROUP_BYTES
 from onsight.text import joined
 from onsight.untrusted import parse_json
 
 _LABEL_NAMES = ("label", "labels", "class", "fine_label")
+_UNUSED_COLUMNS = {*SPLIT_COLUMNS, GROUP_COLUMN, TIME_COLUMN}
+_NO_LABEL = -1  # in the columns of a ClassLabel
 _ROWS_AT_ONCE = 64  # rows decompressed at once
 _CACHED_GROUPS = 24  # row groups in memory: as many as a shuffled epoch reads at once
 
@@ -43,6 +54,7 @@ class _ShardColumns(NamedTuple):
     image: str
     label: str
     classes: Sequence[str]  # class names by label, empty if the file has none
+    unused: Sequence[str]  # columns that a manifest would have used
 
 
 def contains_hugging_face(folder: Path) -> bool:
@@ -95,7 +107,12 @@ def open_parquet(
     what = f"Hugging Face Parquet, columns {columns.image} and {columns.label}"
     layout = ShardLayout(reader.group_of_row, reader.file_of_group, reader.prefetch, copies)
     source = build_table_source("huggingface", what, find_split_word, root, table, reader, layout)
-    return replace(source, fingerprint=compute_fingerprint([source.fingerprint, columns]))
+    notes = [f"not used: {joined(columns.unused)}; Parquet files of images are split by name"]
+    return replace(
+        source,
+        fingerprint=compute_fingerprint([source.fingerprint, columns]),
+        notes=notes if columns.unused else [],
+    )
 
 
 def _list_files(folder: Path) -> list[Path]:
@@ -125,7 +142,9 @@ def _read_columns(store: ShardStore, index: int, label: str) -> _ShardColumns:
             f"{joined(schema.names)}. Labels are in a column named {' or '.join(_LABEL_NAMES)}, "
             "or in the one that --label names"
         )
-    return _ShardColumns(image, present[0], _read_class_names(schema, present[0]))
+    names = _read_class_names(schema, present[0])
+    unused = [name for name in schema.names if normalize_column(name) in _UNUSED_COLUMNS]
+    return _ShardColumns(image, present[0], names, unused)
 
 
 def _find_image_column(schema: Any) -> str | None:
@@ -154,22 +173,28 @@ def _read_rows(store: ShardStore, index: int, columns: _ShardColumns) -> ShardRo
     from pyarrow.parquet import ParquetFile
 
     shard = store.shards[index]
+    locators: list[str] = []
     labels: list[str] = []
     positions: list[tuple[int, int]] = []
+    problems: list[Problem] = []
     try:
         with ParquetFile(ShardFile(store, index)) as table:
             refuse_many_rows(shard.name, table.metadata.num_rows, shard.size)
             for group in range(table.num_row_groups):
                 _check_group_size(shard.name, table.metadata.row_group(group))
                 cells = table.read_row_group(group, [columns.label]).column(0).to_pylist()
-                labels += [_name_label(cell, columns) for cell in cells]
-                positions += [(group, row) for row in range(len(cells))]
+                for row, cell in enumerate(cells):
+                    locator = f"{shard.name}/{group}/{row}"
+                    label = _name_label(cell, columns.classes, locator)
+                    if label:
+                        locators.append(locator)
+                        labels.append(label)
+                        positions.append((group, row))
+                    else:
+                        problems.append(Problem(locator, "scan", "has no label"))
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{shard.name} is not a Parquet file, or is broken: {error}") from error
-    locators = [f"{shard.name}/{group}/{row}" for group, row in positions]
-    if "" in labels:
-        raise DataError(f"{locators[labels.index('')]} has no label; remove such rows")
-    return ShardRows.of(shard, locators, labels, positions, [])
+    return ShardRows.of(shard, locators, labels, positions, problems)
 
 
 def _check_group_size(file: str, facts: Any) -> None:
@@ -180,12 +205,17 @@ def _check_group_size(file: str, facts: Any) -> None:
         )
 
 
-def _name_label(label: object, columns: _ShardColumns) -> str:
-    if isinstance(label, int) and columns.classes:
-        if not 0 <= label < len(columns.classes):
-            raise DataError(f"label {label}, but there are only {len(columns.classes)} names")
-        return columns.classes[label]
-    return "" if label is None else str(label)
+def _name_label(cell: object, classes: Sequence[str], locator: str) -> str:
+    """Return the name of a row's class, empty if it has none. Raises DataError."""
+    label = parse_cell(cell)
+    if not isinstance(label, int) or not classes:
+        try:
+            return parse_label(label)
+        except ValueError as error:
+            raise DataError(f"{locator}: {error}") from error
+    if label >= len(classes) or label < _NO_LABEL:
+        raise DataError(f"{locator}: label {label}, but there are only {len(classes)} names")
+    return "" if label == _NO_LABEL else classes[label]
 
 
 class _GroupReader:

@@ -6,6 +6,7 @@ https://docs.roboflow.com/datasets/dataset-versions/exporting-data (multi-class 
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from xml.etree.ElementTree import Element
 
 from onsight.data.index import UNSPLIT
 from onsight.data.sources.annotation_files import (
+    Found,
     ImageFinder,
     is_coco,
     read_cvat_images,
@@ -22,7 +24,7 @@ from onsight.data.sources.annotation_files import (
 from onsight.data.sources.manifest import Entry, list_entries
 from onsight.data.sources.source import Source, find_split_word
 from onsight.data.sources.tables import normalize_column, read_table
-from onsight.errors import DataError, ImageError
+from onsight.errors import DataError
 from onsight.text import joined
 from onsight.untrusted import read_json
 
@@ -116,11 +118,12 @@ def _list_tasks(
     file: Path, tasks: list[dict[str, Any]], choices: list[dict[str, set[str]]], name: str
 ) -> Iterator[Entry]:
     """Yield an entry for each label of a task, or one without a label."""
-    finder = ImageFinder(file.parent)
-    for task_number, (task, task_choices) in enumerate(zip(tasks, choices, strict=True), 1):
-        path = _find_image(_read_address(task), finder)
+    addresses = [_read_address(task) for task in tasks]
+    images = _find_images(addresses, ImageFinder(file.parent))
+    for number, (address, task_choices) in enumerate(zip(addresses, choices, strict=True), 1):
+        path, fault = images[address]
         for label in sorted(task_choices.get(name, {""})):
-            yield Entry(task_number, path, label.strip(), UNSPLIT)
+            yield Entry(number, address if fault else path, label.strip(), UNSPLIT, fault=fault)
 
 
 def _read_address(task: dict[str, Any]) -> str:
@@ -130,21 +133,31 @@ def _read_address(task: dict[str, Any]) -> str:
     return next((value for value in values if isinstance(value, str)), "")
 
 
-def _find_image(address: str, finder: ImageFinder) -> str:
-    """Return an image's path, or the address itself, which becomes a problem, if no file fits."""
+def _find_images(addresses: Sequence[str], finder: ImageFinder) -> dict[str, Found]:
+    """Return the image of each address; those of each host were moved in their own way."""
+    hosts: dict[str, dict[str, str]] = defaultdict(dict)  # by host, the name for an address
+    for address in addresses:
+        host, name = _split_address(address, finder)
+        hosts[host][address] = name
+    return {
+        address: found
+        for names in hosts.values()
+        for address, found in zip(names, finder.find([*names.values()]), strict=True)
+    }
+
+
+def _split_address(address: str, finder: ImageFinder) -> tuple[str, str]:
+    """Return an address's host and an image's name on it, as its file may be called here."""
     try:
         parts = urlsplit(address)
     except ValueError:  # an invalid address, such as one with an unmatched bracket
-        return address
+        return "", address
     local = parse_qs(parts.query).get("d")  # /data/local-files/?d=folder/image.jpg
     path = local[0] if local else unquote(parts.path)
-    name = path.rpartition("/")[2]
-    for candidate in (path, path[: -len(name)] + _UPLOAD_PREFIX.sub("", name)):
-        try:
-            return finder.find(candidate)
-        except ImageError:
-            continue
-    return address
+    folder, slash, name = path.rpartition("/")
+    if not finder.has_name(name):
+        name = _UPLOAD_PREFIX.sub("", name)
+    return "local-files" if local else parts.netloc, folder + slash + name
 
 
 def _list_tags(file: Path, images: list[Element]) -> Iterator[Entry]:
@@ -152,14 +165,11 @@ def _list_tags(file: Path, images: list[Element]) -> Iterator[Entry]:
     finder = ImageFinder(file.parent)
     if not any(image.find("tag") is not None for image in images):
         raise DataError(f"{file} has boxes but no tags: --crop-boxes makes each box an image")
-    for line, image in enumerate(images, 1):
-        name = image.get("name", "")
-        try:
-            path = finder.find(name)
-        except ImageError:
-            path = name  # list_entries reports the missing file
+    files = finder.find([image.get("name", "") for image in images])
+    for line, (image, (path, fault)) in enumerate(zip(images, files, strict=True), 1):
+        split = read_cvat_split(image)
         for tag in image.findall("tag") or [Element("tag", label="")]:
-            yield Entry(line, path, tag.get("label", "").strip(), read_cvat_split(image))
+            yield Entry(line, path, tag.get("label", "").strip(), split, fault=fault)
 
 
 def _list_tables(folder: Path) -> list[Path]:

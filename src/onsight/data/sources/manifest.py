@@ -9,7 +9,6 @@ import hashlib
 import math
 import os
 import stat
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +29,8 @@ from onsight.data.sources.tables import (
     SPLIT_COLUMNS,
     TIME_COLUMN,
     normalize_column,
+    parse_cell,
+    parse_label,
     read_table,
 )
 from onsight.errors import DataError
@@ -45,6 +46,7 @@ class Entry(NamedTuple):
     split: int
     group: str = ""
     time: float | None = None  # seconds since 1970, or the given number
+    fault: str = ""  # why its image cannot be found
 
 
 def is_manifest(path: Path) -> bool:
@@ -149,13 +151,13 @@ class _Listing:
         entries = [entry for entry in entries if entry.label]
         reason = _find_contradiction(entries)
         if entries and not reason:
-            reason = self._check_file(entries[0].path)
+            reason = entries[0].fault or self._check_file(entries[0].path)
         if entries and not reason:
             first = entries[0]
             self.rows.append(Row(first.path, first.label, first.split))
             self.digest.update(repr(self.rows[-1]).encode())
-            self.groups.append(first.group)
-            self.times.append(first.time)
+            self.groups.append(max(entry.group for entry in entries))  # the others are empty
+            self.times.append(next((e.time for e in entries if e.time is not None), None))
             entries, reason = entries[1:], "listed twice; used once"
         self._reject(entries, reason)
 
@@ -201,17 +203,17 @@ def _group_by_file(entries: Iterable[Entry], folder: str) -> Iterable[list[Entry
 
 def _find_contradiction(entries: Sequence[Entry]) -> str:
     """Return a contradiction between entries of one file, or nothing."""
-    labels = sorted({entry.label for entry in entries})
-    if len(labels) > 1:
-        return f"listed under {_spell_count(labels)} labels: {', '.join(labels)}"
-    splits = [SPLIT_NAMES[split] for split in sorted({entry.split for entry in entries})]
-    if len(splits) > 1:
-        return f"listed in {_spell_count(splits)} splits: {', '.join(splits)}"
+    facts: dict[str, list[str]] = {
+        "under {} labels": sorted({entry.label for entry in entries}),
+        "in {} splits": [SPLIT_NAMES[split] for split in sorted({e.split for e in entries})],
+        "in {} groups": sorted({entry.group for entry in entries} - {""}),
+        "at {} times": sorted({str(entry.time) for entry in entries} - {"None"}),
+    }
+    for phrase, values in facts.items():
+        if len(values) > 1:
+            count = "two" if len(values) == 2 else str(len(values))
+            return f"listed {phrase.format(count)}: {', '.join(values)}"
     return ""
-
-
-def _spell_count(items: Sequence[str]) -> str:
-    return "two" if len(items) == 2 else str(len(items))
 
 
 class _Columns(NamedTuple):
@@ -264,21 +266,30 @@ def _find_label_column(names: Sequence[str], manifest: Path, label: str) -> Sequ
 def _parse_rows(
     manifest: Path, rows: Iterable[tuple[int, Sequence[object]]], columns: _Columns, width: int
 ) -> Iterator[Entry]:
+    times_are_numbers: set[bool] = set()
     for line, cells in rows:
         try:
-            yield _parse_row(line, _check_width(cells, width), columns)
+            yield _parse_row(line, _check_width(cells, width), columns, times_are_numbers)
         except ValueError as error:
             raise DataError(f"{manifest}, line {line}: {error}") from error
 
 
-def _parse_row(line: int, cells: Sequence[object], columns: _Columns) -> Entry:
-    """Return the entry of a line. Raises ValueError."""
+def _parse_row(
+    line: int, cells: Sequence[object], columns: _Columns, times_are_numbers: set[bool]
+) -> Entry:
+    """Return the entry of a line, and add the kind of its time to the set. Raises ValueError."""
     split, group, time = (
-        None if position is None else cells[position]
+        None if position is None else parse_cell(cells[position])
         for position in (columns.split, columns.group, columns.time)
     )
-    path, label = _parse_path(cells[columns.path]), _parse_label(cells[columns.label])
-    return Entry(line, path, label, _parse_split(split), _parse_group(group), _parse_time(time))
+    path, label = _parse_path(cells[columns.path]), parse_label(cells[columns.label])
+    moment = _parse_time(time)
+    if moment is not None:
+        times_are_numbers.add(isinstance(moment, float))
+    if len(times_are_numbers) > 1:
+        raise ValueError("some times are dates and others numbers; use one kind in all lines")
+    seconds = moment.timestamp() if isinstance(moment, datetime.datetime) else moment
+    return Entry(line, path, label, _parse_split(split), _parse_group(group), seconds)
 
 
 def _check_width(cells: Sequence[object], width: int) -> Sequence[object]:
@@ -291,17 +302,6 @@ def _parse_path(cell: object) -> str:
     if not isinstance(cell, str) or not cell or "\0" in cell:
         raise ValueError(f"the path is {cell!r}")
     return cell
-
-
-def _parse_label(cell: object) -> str:
-    """Return a label as text; empty if it is missing, which may also be pandas' NaN."""
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return ""
-    if isinstance(cell, float) and cell.is_integer():
-        cell = int(cell)  # pandas turns integers beside missing values into floats
-    if not isinstance(cell, str | int | float):
-        raise ValueError(f"the label is neither text nor a number, but {type(cell).__name__}")
-    return unicodedata.normalize("NFC", str(cell).strip())
 
 
 def _parse_split(cell: object) -> int:
@@ -317,8 +317,8 @@ def _parse_group(cell: object) -> str:
     return "" if cell is None else str(cell).strip()
 
 
-def _parse_time(cell: object) -> float | None:
-    """Return an ISO 8601 date or time as seconds since 1970, and any number unchanged."""
+def _parse_time(cell: object) -> datetime.datetime | float | None:
+    """Return an ISO 8601 date or time, by default in UTC, or any number."""
     if isinstance(cell, datetime.date) and not isinstance(cell, datetime.datetime):
         cell = str(cell)
     if isinstance(cell, str):
@@ -326,13 +326,12 @@ def _parse_time(cell: object) -> float | None:
         if not text:
             return None
         try:
-            cell = float(text)
+            cell = parse_cell(float(text))
         except ValueError:
             cell = _parse_iso(text)
     if isinstance(cell, datetime.datetime):
-        has_zone = cell.tzinfo is not None
-        return (cell if has_zone else cell.replace(tzinfo=datetime.UTC)).timestamp()
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return cell if cell.tzinfo else cell.replace(tzinfo=datetime.UTC)
+    if cell is None:
         return None
     if not isinstance(cell, int | float) or not math.isfinite(cell):
         raise ValueError(f"the time is {cell!r}; give a date such as 2026-05-31, or a number")

@@ -1,5 +1,7 @@
 """Read tables of any manifest format: CSV, TSV, JSON lines and Parquet."""
 
+import math
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import repeat
 from pathlib import Path
@@ -30,6 +32,21 @@ def read_table(path: Path, label: str = "") -> Table:
     if reader is None:
         raise DataError(f"{path} does not end in one of {', '.join(READERS)}")
     return reader(path, KNOWN_COLUMNS | {normalize_column(label)})
+
+
+def parse_cell(cell: object) -> object:
+    """Return a cell's value, None if it is missing, which pandas and Arrow may write as NaN."""
+    if isinstance(cell, float) and cell.is_integer():
+        return int(cell)  # pandas turns integers beside missing values into floats
+    return None if isinstance(cell, float) and math.isnan(cell) else cell
+
+
+def parse_label(cell: object) -> str:
+    """Return a label as text, empty if it is missing. Raises ValueError."""
+    value = parse_cell(cell)
+    if not isinstance(value, str | int | float | None):
+        raise ValueError(f"the label is neither text nor a number, but {type(value).__name__}")
+    return "" if value is None else unicodedata.normalize("NFC", str(value).strip())
 
 
 def normalize_column(name: str) -> str:

@@ -25,6 +25,7 @@ from onsight.data.sources.source import (
     Source,
     build_table_source,
 )
+from onsight.data.sources.tables import parse_label
 from onsight.errors import DataError, ImageError
 from onsight.limits import SHARD_LABEL_BYTES
 
@@ -150,8 +151,7 @@ def _read_label(reader: TarReader, member: int, path: str) -> str:
         if not path.lower().endswith(".json"):
             return text
         facts = json.loads(text)
-        label = facts[next(name for name in ("label", "class", "cls") if name in facts)]
-        text = str(label) if isinstance(label, str | int | float) else ""
+        text = parse_label(facts[next(key for key in ("label", "class", "cls") if key in facts)])
         text.encode("utf-8", "surrogateescape")  # fails for what no file could be named
         return text
     except (ImageError, ValueError, TypeError, StopIteration, RecursionError):
