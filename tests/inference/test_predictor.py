@@ -18,6 +18,7 @@ from onsight.cli import main
 from onsight.errors import ConfigError, DataError, ImageError, ModelError, OutputError
 from onsight.inference.predict import OutputOptions, predict_files
 from onsight.report.console import SilentReporter
+from onsight.tensorfile import read_tensors, write_tensors
 
 FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
 
@@ -224,6 +225,41 @@ def test_evaluation_refuses_images_it_was_trained_on(run, bars, tmp_path):
             target.write_bytes(path.read_bytes())
     with pytest.raises(DataError, match="used to train this model"):
         onsight.evaluate(run.path, trained_on)
+
+
+def altered(run, path, change):
+    """A copy of a run's model file whose weights and facts a function has changed."""
+    weights, facts = read_tensors(run.path / "model.safetensors")
+    change(weights, facts)
+    write_tensors(path, weights, facts)
+    return path
+
+
+@pytest.mark.parametrize("results", [{"images": "9"}, {"classes": [{"recall": [1]}]}])
+def test_results_of_other_types_are_refused(run, tmp_path, results):
+    path = altered(
+        run, tmp_path / "m.safetensors", lambda _, facts: facts["results"].update(results)
+    )
+    with pytest.raises(OutputError, match=rf"m\.safetensors is damaged: {next(iter(results))}"):
+        onsight.load(path)
+
+
+def test_a_model_with_few_results_can_be_used(run, tmp_path):
+    path = altered(
+        run, tmp_path / "m.safetensors", lambda _, facts: facts.update(results={"images": 1})
+    )
+    assert "result" not in onsight.load(path).runner.facts
+
+
+def test_outputs_that_are_no_numbers_are_no_predictions(run, bars, tmp_path):
+    def spoil(weights, facts):
+        facts["image"]["std"] = [1e-300] * facts["image"]["channels"]
+
+    path = altered(run, tmp_path / "m.safetensors", spoil)
+    (row,) = onsight.load(path)([np.zeros((12, 12), np.uint8)])
+    assert (row.predicted, row.problem) == (None, "the model's output is not a number")
+    with pytest.raises(ModelError, match=r"not a number for (\d+) of \1 images"):
+        onsight.evaluate(path, bars)
 
 
 def test_evaluation_checks_its_output_path_first(run, tmp_path):

@@ -60,6 +60,8 @@ def test_an_image_that_the_network_fails_on_fails_alone(model):
         assert rows[1]["problem"] == "the model failed on this image"
         assert server.predict(contents[1])[0] == 500
         assert server.predict(contents[0])[0] == 200
+        server.runner.factor = float("nan")
+        assert server.predict(contents[0])[0] == 500
 
 
 def test_a_worker_that_dies_is_restarted_and_what_waited_is_answered(model):
@@ -152,6 +154,9 @@ def test_models_that_cannot_be_served_are_named(tmp_path):
         opened(broken)
     with pytest.raises(ModelError, match="no model in"):
         opened(tmp_path)
+    broken.write_text("nan")
+    with pytest.raises(ModelError, match=r"broken\.onnx: the model's output is not a number"):
+        opened(broken)
     (tmp_path / "whole.onnx").write_text("1")
     with running(tmp_path) as server:
         assert server.registry.names == ["whole"]

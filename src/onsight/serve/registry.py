@@ -15,6 +15,7 @@ from onsight.data.pixels import Pixels
 from onsight.errors import ImageError, ModelError, OnsightError
 from onsight.inference.images import read_image
 from onsight.inference.predictor import Predictor
+from onsight.inference.runner import NOT_FINITE
 from onsight.serve.batcher import Batcher, InferenceFailed, resolve, yield_to_clients
 from onsight.serve.monitoring import ServerMetrics, log
 
@@ -56,7 +57,9 @@ class ServedModel:
         self._decoders = decoders
         self._metrics = metrics
         predictor.runner.use_all_cores()
-        self._compute(self._blank())  # fail now if the network cannot run; also warms it up
+        # Fail now if the network cannot run; also warms it up.
+        if not isinstance(self._compute(self._blank())[0], Classification):
+            raise ModelError(f"{path}: {NOT_FINITE}")
         self.batcher = Batcher(
             self._compute,
             predictor.runner.batch_size,
@@ -103,11 +106,16 @@ class ServedModel:
             resolve(future, ImageError("cannot be decoded"))
             raise
 
-    def _compute(self, images: Pixels) -> list[Classification]:
+    def _compute(self, images: Pixels) -> list[Classification | InferenceFailed]:
         runner = self.predictor.runner
         outputs = runner.run(images)
         flags = outputs.out_of_distribution(runner.threshold)
-        return list(map(Classification, outputs.probabilities, flags))
+        return [
+            Classification(probabilities, flag) if is_finite else InferenceFailed()
+            for probabilities, flag, is_finite in zip(
+                outputs.probabilities, flags, outputs.are_finite.tolist(), strict=True
+            )
+        ]
 
     def _blank(self) -> Pixels:
         size = self.predictor.format
