@@ -206,7 +206,7 @@ class Predictor:
         outputs = self.runner.run(images, features)
         winners = outputs.probabilities.argmax(axis=1)
         columns = (
-            outputs.are_finite.tolist(),
+            outputs.are_finite,
             winners.tolist(),
             outputs.probabilities[np.arange(len(winners)), winners].tolist(),
             outputs.probabilities,

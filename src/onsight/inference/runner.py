@@ -26,10 +26,10 @@ class Outputs(NamedTuple):
     features: NDArray[np.float32] | None = None  # (B, D), if requested
 
     @property
-    def are_finite(self) -> NDArray[np.bool_]:
-        """Whether the outputs for each image can be used, (B,)."""
-        finite = np.isfinite(self.probabilities).all(axis=1)
-        return finite if self.scores is None else finite & np.isfinite(self.scores)
+    def are_finite(self) -> list[bool]:
+        """Whether the outputs for each image can be used."""
+        scores = () if self.scores is None else (self.scores,)
+        return list(np.isfinite(np.column_stack([self.probabilities, *scores])).all(axis=1))
 
     def out_of_distribution(self, threshold: float | None) -> list[bool | None]:
         """Compare the scores with the threshold: one flag per image, None without a detector."""

@@ -331,12 +331,12 @@ def joined(path: Named, dir_fd: int | None) -> Named:
 
 def open_path(descriptor: int) -> str:
     """Return the path of what is open, which need not exist. Raises OSError."""
-    if sys.platform != "darwin":
-        return os.readlink(f"/proc/self/fd/{descriptor}")
-    import fcntl
+    if sys.platform == "darwin":
+        import fcntl
 
-    path = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024))
-    return os.fsdecode(path.rstrip(b"\0"))
+        path = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024))
+        return os.fsdecode(path.rstrip(b"\0"))
+    return os.readlink(f"/proc/self/fd/{descriptor}")
 
 
 def _full(path: Named) -> str:
