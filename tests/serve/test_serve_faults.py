@@ -64,7 +64,7 @@ def test_an_image_that_the_network_fails_on_fails_alone(model):
         assert server.predict(contents[1])[0] == 500
         assert server.predict(contents[0])[0] == 200
         server.runner.factor = float("nan")
-        assert server.predict(contents[0])[0] == 500
+        assert server.predict(contents[0]) == (500, [rows[1]])
 
 
 def test_a_worker_that_dies_is_restarted_and_what_waited_is_answered(model):
