@@ -2,6 +2,7 @@
 
 import csv
 import html
+import io
 import json
 import shutil
 from dataclasses import replace
@@ -305,6 +306,16 @@ def test_pixels_of_another_kind_are_refused(run):
             predictor.predict([pixels])
     (prediction,) = predictor.predictions(torch.zeros(1, 12, 12, 2))
     assert prediction.problem.startswith("an array of float32 (12, 12, 2) is not an image: pass")
+    masked = np.ma.masked_equal(np.zeros((12, 12), np.uint8), 0)
+    for pixels, message in (
+        (torch.rand(12, 12).to_sparse(), "a tensor of torch.sparse_coo on cpu is not an image"),
+        (torch.rand(12, 12, device="meta"), "a tensor of torch.strided on meta is not an image"),
+        (bytearray(2), "a bytearray is not an image"),
+        (memoryview(b"ab"), "a memoryview is not an image"),
+        (io.BytesIO(b"a\nb"), "a BytesIO is not an image"),
+        (masked, "has masked pixels"),
+    ):
+        assert predictor(pixels).problem.startswith(message)
 
 
 def test_a_fifo_among_the_inputs_does_not_hang(run, bars, tmp_path):
