@@ -322,7 +322,7 @@ def _swap_bytes(tile: Any) -> Any:
 def _to_array(image: "NDArray[Any] | Tensor") -> NDArray[Any]:
     if isinstance(image, np.ndarray):
         if np.ma.is_masked(image):
-            raise ImageError("has masked pixels: replace them by a value, with its method filled")
+            raise ImageError("has masked pixels: give them a value first, as by array.filled(255)")
         return image
     try:
         tensor = image.detach().cpu()
