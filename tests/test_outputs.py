@@ -151,6 +151,28 @@ def test_nor_through_links_into_or_out_of_a_folder(words, here, capsys):
         assert words[-1] in refuse([*words, name], capsys, here)
 
 
+@pytest.mark.parametrize("place", [os.mkfifo, lambda path: path.symlink_to("elsewhere")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "model", "a.png", "--csv", "out"],
+        ["predict", "model", "a.png", "--parquet", "out"],
+        ["embed", "model", "a.png", "--out", "out.npz"],
+        ["eval", "model", "data", "--csv", "out"],
+        ["similar", "model", "a.png", "--save-grid", "out.png"],
+        ["export", "model", "--out", "out.onnx"],
+        ["explain", "data", "--trace", "out"],
+        ["compare", "run", "hub", "--out", "out.html"],
+    ],
+    ids=" ".join,
+)
+def test_nor_is_a_link_device_or_pipe(words, place, here, capsys):
+    place(out := here / words[-1])
+    assert f"{flag_of(words)} {words[-1]} is a link, device or pipe" in refuse(words, capsys, here)
+    assert os.path.lexists(out)
+    assert not out.is_file()
+
+
 def test_a_list_on_stdin_is_not_replaced(here, capsys):
     kept = os.dup(0)
     with open("list", "w+") as listed:

@@ -50,10 +50,12 @@ def check_output(flag: str, path: Path, **inputs: Inputs) -> None:
     """Fail before the work if its output could not be written, or would replace an input.
 
     flag names the file on the command line; inputs are as for refuse_replacing. Raises
-    OutputError for a folder or an input, DiskError for a place that cannot be written to.
+    OutputError for an input or what is no regular file, DiskError for a place that cannot be
+    written to.
     """
     _refuse_folder(path)
     refuse_replacing(flag, path, **inputs)
+    refuse_special(flag, path)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()
@@ -76,6 +78,14 @@ def refuse_replacing(flag: str, path: Path, **inputs: Inputs) -> None:
                 raise OutputError(f"{flag} would replace {path} in {source}; name another file")
             if input_stat and os.path.samestat(input_stat, output_stat):
                 raise OutputError(f"{flag} would replace {source}; name another file")
+
+
+def refuse_special(flag: str, path: Path) -> None:
+    """Raise OutputError for a link, device or pipe, which a new file would replace."""
+    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        raise OutputError(
+            f"{flag} {path} is a link, device or pipe, and would be replaced; name a file"
+        )
 
 
 def refuse_inside_data(path: Path, data: str, example: str, flag: str = "--out") -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from onsight.errors import OnsightError
 from onsight.files import BLANK_DIGEST, digest_around, write_atomically
 from onsight.limits import TENSOR_HEADER_BYTES
-from onsight.untrusted import open_regular
+from onsight.untrusted import open_regular, parse_json
 
 
 class DamagedFile(OnsightError):
@@ -79,8 +79,7 @@ def _read_verified(path: Path) -> tuple[bytes, dict[str, Any]]:
     digest = metadata["sha256"]
     if digest_around(data, _digest_position(data, digest)) != digest:
         raise ValueError("its checksum does not match")
-    facts: dict[str, Any] = json.loads(metadata["facts"])
-    return data, facts
+    return data, parse_json(metadata["facts"], "surrogateescape")
 
 
 def _digest_position(data: bytes | bytearray, digest: str) -> int:

@@ -172,8 +172,13 @@ def _list_children(key: str, value: object) -> Iterable[tuple[str, object]]:
     """Return what a JSON object or array contains, with keys: that of an array for its items."""
     if isinstance(value, dict):
         return value.items()
-    if not isinstance(value, list) or set(map(type, value)) == {float}:  # such as a polygon
+    if not isinstance(value, list):
         return ()
+    kinds = set(map(type, value))
+    if kinds == {float}:  # such as a polygon
+        return ()
+    if kinds == {int}:  # such as a row of a confusion matrix
+        value = [min(value), max(value)]
     return zip(repeat(key), value, strict=False)
 
 

@@ -81,6 +81,7 @@ def test_other_files_are_refused_with_one_sentence(onnx_file, tmp_path):
         ({"version": 2}, "has version 2 of the format.*pip install -U onsight"),
         ({"format": "other"}, "its format is 'other'"),
         ({"classes": ["one"]}, "do not match its metadata"),
+        ({"classes": ["one", "one"]}, "two of its classes have the same name"),
         ({"image": {}}, "incomplete or damaged"),
         ({"temperature": 0}, "temperature"),
     ],

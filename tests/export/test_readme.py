@@ -20,7 +20,7 @@ GREEN = (10, 200, 60)
 
 @pytest.fixture
 def odd_images(tmp_path):
-    """A transparent, a turned, a grey and a large image, none of the model's shape."""
+    """A transparent, a turned, a large and three grey images, none of the model's shape."""
     draw = np.random.default_rng(0)
     smooth = Image.fromarray(draw.integers(0, 256, (6, 9, 4), np.uint8)).resize((90, 60))
     turned = Image.Exif()
@@ -29,7 +29,9 @@ def odd_images(tmp_path):
     smooth.convert("RGB").save(tmp_path / "turned.png", exif=turned)
     smooth.convert("LA").save(tmp_path / "grey.png")
     smooth.convert("P").resize((240, 40)).save(tmp_path / "wide.png")
-    return [tmp_path / f"{name}.png" for name in ("clear", "turned", "grey", "wide")]
+    for name in ("deep.png", "deep.tif"):
+        Image.fromarray(np.asarray(smooth.convert("L"), np.uint16) * 250).save(tmp_path / name)
+    return sorted(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("channels", [1, 3])

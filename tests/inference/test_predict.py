@@ -95,6 +95,15 @@ def test_many_unusable_inputs_end_a_batch(model, tmp_path, monkeypatch, capsys):
     assert len(json.loads(capsys.readouterr().out)["predictions"]) == 102
 
 
+def test_a_class_name_that_is_not_utf8_is_escaped_in_parquet(model, images, tmp_path, monkeypatch):
+    arrow = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(StubRunner, "classes", ("a\udcff", "b", "c"))
+    predict_files(model, [str(images)], OutputOptions(parquet=tmp_path / "a.parquet", top=3))
+    rows = arrow.read_table(tmp_path / "a.parquet").to_pylist()
+    names = {named["class"] for row in rows for named in row["probabilities"] or []}
+    assert names == {"a\\xff", "b", "c"}
+
+
 def test_all_formats_have_the_same_content(model, images, tmp_path, capsys):
     arrow = pytest.importorskip("pyarrow.parquet")
     wanted = {"top": 5, "min_confidence": 0.5}

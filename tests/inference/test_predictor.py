@@ -2,6 +2,7 @@
 
 import csv
 import html
+import io
 import json
 import shutil
 from dataclasses import replace
@@ -18,6 +19,7 @@ from onsight.cli import main
 from onsight.errors import ConfigError, DataError, ImageError, ModelError, OutputError
 from onsight.inference.predict import OutputOptions, predict_files
 from onsight.report.console import SilentReporter
+from onsight.tensorfile import read_tensors, write_tensors
 
 FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
 
@@ -226,6 +228,41 @@ def test_evaluation_refuses_images_it_was_trained_on(run, bars, tmp_path):
         onsight.evaluate(run.path, trained_on)
 
 
+def altered(run, path, change):
+    """A copy of a run's model file whose weights and facts a function has changed."""
+    weights, facts = read_tensors(run.path / "model.safetensors")
+    change(weights, facts)
+    write_tensors(path, weights, facts)
+    return path
+
+
+@pytest.mark.parametrize("results", [{"images": "9"}, {"classes": [{"recall": [1]}]}])
+def test_results_of_other_types_are_refused(run, tmp_path, results):
+    path = altered(
+        run, tmp_path / "m.safetensors", lambda _, facts: facts["results"].update(results)
+    )
+    with pytest.raises(OutputError, match=rf"m\.safetensors is damaged: {next(iter(results))}"):
+        onsight.load(path)
+
+
+def test_a_model_with_few_results_can_be_used(run, tmp_path):
+    path = altered(
+        run, tmp_path / "m.safetensors", lambda _, facts: facts.update(results={"images": 1})
+    )
+    assert "result" not in onsight.load(path).runner.facts
+
+
+def test_outputs_that_are_no_numbers_are_no_predictions(run, bars, tmp_path):
+    def spoil(weights, facts):
+        facts["image"]["std"] = [1e-300] * facts["image"]["channels"]
+
+    path = altered(run, tmp_path / "m.safetensors", spoil)
+    (row,) = onsight.load(path)([np.zeros((12, 12), np.uint8)])
+    assert (row.predicted, row.problem) == (None, "the model's output is not a number")
+    with pytest.raises(ModelError, match=r"not a number for (\d+) of \1 images"):
+        onsight.evaluate(path, bars)
+
+
 def test_evaluation_checks_its_output_path_first(run, tmp_path):
     with pytest.raises(OutputError, match="is a folder"):
         onsight.evaluate(run.path, tmp_path / "missing", csv=tmp_path)
@@ -269,6 +306,16 @@ def test_pixels_of_another_kind_are_refused(run):
             predictor.predict([pixels])
     (prediction,) = predictor.predictions(torch.zeros(1, 12, 12, 2))
     assert prediction.problem.startswith("an array of float32 (12, 12, 2) is not an image: pass")
+    masked = np.ma.masked_equal(np.zeros((12, 12), np.uint8), 0)
+    for pixels, message in (
+        (torch.rand(12, 12).to_sparse(), "a tensor of torch.sparse_coo on cpu is not an image"),
+        (torch.rand(12, 12, device="meta"), "a tensor of torch.strided on meta is not an image"),
+        (bytearray(2), "a bytearray is not an image"),
+        (memoryview(b"ab"), "a memoryview is not an image"),
+        (io.BytesIO(b"a\nb"), "a BytesIO is not an image"),
+        (masked, "has masked pixels"),
+    ):
+        assert predictor(pixels).problem.startswith(message)
 
 
 def test_a_fifo_among_the_inputs_does_not_hang(run, bars, tmp_path):

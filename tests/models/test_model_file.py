@@ -167,6 +167,7 @@ def test_a_giant_net_is_refused_before_it_is_made(tmp_path):
         ("image", {**PREPROCESSING.facts(), "input_size": [10**9, 3]}),
         ("classes", "cat"),
         ("classes", [1, 2]),
+        ("classes", ["cat", "dog", "cat"]),
         ("results", []),
         ("provenance", None),
         ("temperature", "warm"),
@@ -183,6 +184,15 @@ def test_an_altered_file_is_refused(tmp_path, field, value):
     )
     with pytest.raises(ModelError, match="not a complete Onsight model file"):
         load_model_file(path)
+
+
+@pytest.mark.parametrize(
+    "facts", [{"classes": ["\ud800"]}, {"classes": ["a\0"]}, {"temperature": 10**400}]
+)
+def test_facts_that_little_else_can_hold_are_refused(tmp_path, facts):
+    write_tensors(tmp_path / "model.safetensors", {}, facts)
+    with pytest.raises(ModelError, match=f"not an Onsight file: {next(iter(facts))} has "):
+        load_model_file(tmp_path)
 
 
 @pytest.mark.parametrize("seen", [torch.zeros(3), torch.zeros(2, 2, dtype=torch.int64)])

@@ -2,12 +2,15 @@
 
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from serve_stub import image, load_stub, running, until
 
 from onsight.errors import ModelError
+from onsight.serve.monitoring import ServerMetrics
+from onsight.serve.registry import ModelRegistry
 
 FATAL = 77
 
@@ -60,6 +63,8 @@ def test_an_image_that_the_network_fails_on_fails_alone(model):
         assert rows[1]["problem"] == "the model failed on this image"
         assert server.predict(contents[1])[0] == 500
         assert server.predict(contents[0])[0] == 200
+        server.runner.factor = float("nan")
+        assert server.predict(contents[0]) == (500, [rows[1]])
 
 
 def test_a_worker_that_dies_is_restarted_and_what_waited_is_answered(model):
@@ -152,6 +157,9 @@ def test_models_that_cannot_be_served_are_named(tmp_path):
         opened(broken)
     with pytest.raises(ModelError, match="no model in"):
         opened(tmp_path)
+    broken.write_text("nan")
+    with pytest.raises(ModelError, match=r"broken\.onnx: the model's output is not a number"):
+        opened(broken)
     (tmp_path / "whole.onnx").write_text("1")
     with running(tmp_path) as server:
         assert server.registry.names == ["whole"]
@@ -160,6 +168,32 @@ def test_models_that_cannot_be_served_are_named(tmp_path):
     (tmp_path / "whole.safetensors").write_text("1")
     with pytest.raises(ModelError, match="two models are named whole"):
         opened(tmp_path)
+
+
+def test_a_deleted_model_keeps_no_other_from_being_loaded(tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.onnx").write_text("1.0")
+    with ThreadPoolExecutor(1) as decoders:
+        files = sorted(tmp_path.iterdir())
+        registry = ModelRegistry(files, load_stub, decoders, 8, ServerMetrics())
+        registry.load_all()
+        first = [registry.get(name) for name in registry.names]
+        files[0].unlink()
+        files[1].write_text("2.00")
+        for _ in range(2):  # a file is loaded once it stays the same
+            registry.reload_changed()
+        assert [registry.get(name) is old for name, old in zip("ab", first, strict=True)] == [1, 0]
+        registry.close()
+
+
+def test_one_model_that_cannot_be_read_stops_no_other(tmp_path):
+    def load(path):
+        return load_stub(path) if path.stem == "whole" else 1 / 0
+
+    for name in ("broken", "whole"):
+        (tmp_path / f"{name}.onnx").write_text("1.0")
+    with running(tmp_path, load) as server:
+        assert server.registry.statuses() == {"broken": "cannot be loaded", "whole": "ready"}
 
 
 def test_a_client_that_leaves_costs_nobody_anything(model):

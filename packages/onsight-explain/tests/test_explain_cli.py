@@ -144,6 +144,16 @@ def test_no_output_replaces_the_script(capsys, script, option, kind):
     assert script.read_bytes() == before
 
 
+@pytest.mark.parametrize("words", [("--trace", "a.json"), ("--write", "fixed.py"), ("pipe.py",)])
+def test_a_fifo_is_neither_waited_for_nor_replaced(capsys, script, words):
+    *option, name = words
+    os.mkfifo(pipe := script.with_name(name))
+    code, _, err = run(capsys, *([script] if option else []), *option, pipe)
+    assert code == 2
+    assert " ".join([*option, f"{pipe} is "]) in err
+    assert pipe.is_fifo()
+
+
 def test_what_sigterm_ends_is_cleaned_up(capsys, script, monkeypatch):
     cleaned = []
 

@@ -321,9 +321,16 @@ def _swap_bytes(tile: Any) -> Any:
 
 def _to_array(image: "NDArray[Any] | Tensor") -> NDArray[Any]:
     if isinstance(image, np.ndarray):
+        if np.ma.is_masked(image):
+            raise ImageError("has masked pixels: give them a value first, as by array.filled(255)")
         return image
-    tensor = image.detach().cpu()
-    return (tensor.float() if tensor.is_floating_point() else tensor).numpy()  # numpy has no bf16
+    try:
+        tensor = image.detach().cpu()
+        return (tensor.float() if tensor.is_floating_point() else tensor).numpy()  # not bf16
+    except (TypeError, RuntimeError) as error:  # such as a sparse tensor, or one without values
+        raise ImageError(
+            f"a tensor of {image.layout} on {image.device} is not an image: {ACCEPTED}"
+        ) from error
 
 
 def _channels_last(array: NDArray[Any], channels_first: bool) -> NDArray[Any] | None:

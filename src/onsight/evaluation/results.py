@@ -4,12 +4,16 @@ The ends of a proportion's 95% confidence interval have its name with `_low` and
 are None if n is 0.
 """
 
+import json
 from collections.abc import Iterable
-from typing import Literal, NotRequired
+from pathlib import Path
+from typing import Any, Literal, NotRequired
 
+from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # that of Python 3.11 is unknown to pydantic
 
 from onsight.data.index import Problem
+from onsight.errors import OutputError
 
 
 class Accuracy(TypedDict):
@@ -217,3 +221,22 @@ class EpochRow(TypedDict):
     test_accuracy_low: NotRequired[float | None]
     test_accuracy_high: NotRequired[float | None]
     test_images: NotRequired[int]
+
+
+def check_types(path: Path, value: object, kind: Any) -> None:
+    """Raise OutputError, with the key, if JSON from a file is not of a kind such as Results.
+
+    Keys of the outermost object may be missing, as in files of other versions.
+    """
+    # Of the bytes of paths, which are lone surrogates, no type depends.
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    try:
+        TypeAdapter(kind).validate_json(text, strict=True)
+    except ValidationError as error:
+        for wrong in error.errors(include_url=False):
+            key = ".".join(map(str, wrong["loc"]))
+            if wrong["type"] != "missing" or "." in key:
+                raise OutputError(
+                    f"{path} is damaged: {key or 'the whole'}: {wrong['msg'].lower()}. "
+                    "Restore it, or train again"
+                ) from error

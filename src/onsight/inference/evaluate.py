@@ -3,13 +3,14 @@
 import time
 from pathlib import Path
 
+import numpy as np
 from torch import nn
 
 from onsight.data.cache import find_cache_folder
 from onsight.data.loader import Images, Loader
 from onsight.data.sources.find import ReadOptions, find_source, name_data, resolve_data
 from onsight.data.sources.memory import InMemory
-from onsight.errors import DataError
+from onsight.errors import DataError, ModelError
 from onsight.evaluation.metrics import compute_metrics, tta_results
 from onsight.evaluation.out_of_distribution import detector_results, evaluate_with_scores
 from onsight.evaluation.predictions import evaluate_batches, evaluation_batch_size
@@ -17,10 +18,12 @@ from onsight.evaluation.results import Results, TtaResult
 from onsight.files import check_output, refuse_replacing
 from onsight.inference.held_out import open_held_out
 from onsight.inference.predictor import list_model_files, load
+from onsight.inference.runner import NOT_FINITE
 from onsight.models.classifier import TtaForward
 from onsight.models.out_of_distribution import is_out_of_distribution
 from onsight.report.console import Reporter, SilentReporter
 from onsight.report.run_files import write_predictions
+from onsight.text import plural
 
 
 def evaluate(
@@ -88,6 +91,8 @@ def evaluate(
     loader = Loader(Images.of(pack), ids, batch_size, classifier.device)
     table = evaluate_with_scores(classifier, loader.in_order())
     seconds = time.perf_counter() - started
+    if unusable := len(table) - int(np.isfinite(table.losses).sum()):
+        raise ModelError(f"{model}: {NOT_FINITE} for {unusable:,} of {plural(len(table), 'image')}")
     tta_metrics: TtaResult = {}
     if tta_forward:
         tta_metrics = tta_results(evaluate_batches(tta_forward, loader.in_order()), tta)

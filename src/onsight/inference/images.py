@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from io import IOBase
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -87,7 +88,9 @@ def is_single_image(images: ImageLike | Iterable[ImageLike]) -> bool:
         return images.ndim < 4
     if isinstance(images, np.ndarray):
         return images.ndim < 4 and images.dtype.kind not in "OUS"  # an array of paths
-    return isinstance(images, (str, bytes, Input)) or not isinstance(images, Iterable)
+    # Those that hold bytes but are no `bytes` are refused as a whole, not byte by byte.
+    atoms = (str, bytes, bytearray, memoryview, IOBase, Input)
+    return isinstance(images, atoms) or not isinstance(images, Iterable)
 
 
 def as_images(images: ImageLike | Iterable[ImageLike]) -> Iterator[ImageLike]:

@@ -14,6 +14,7 @@ from onsight.errors import DeviceError, ModelError
 from onsight.files import digest_around
 from onsight.inference.runner import Outputs, model_facts
 from onsight.installation import require
+from onsight.models.class_names import read_class_names
 from onsight.models.preprocessing import Preprocessing
 from onsight.models.unsuitable import exported_error
 from onsight.untrusted import parse_json
@@ -39,7 +40,7 @@ class OnnxRunner:
 
     def __init__(self, metadata: Mapping[str, Any], session: "InferenceSession") -> None:
         self.metadata = metadata  # the facts in the file, the main results of its run included
-        self.classes: tuple[str, ...] = tuple(metadata["classes"])
+        self.classes = read_class_names(metadata["classes"])
         self.format = Preprocessing.of(metadata["image"]).format
         detector = metadata.get("out_of_distribution")
         self.threshold: float | None = None if detector is None else detector["threshold"]

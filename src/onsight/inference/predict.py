@@ -117,8 +117,6 @@ class OutputOptions:
 
     def _check_files(self, model: Path, inputs: Sequence[str]) -> None:
         for flag, path in self.files.items():
-            if os.path.exists(path) and not path.is_dir() and not path.is_file():
-                raise OutputError(f"{path} is not a regular file (for stdout, use -)")
             check_output(flag, path, model=list_model_files(model), input=inputs)
         if self.parquet:
             require_pyarrow(self.parquet, "--csv or --jsonl")

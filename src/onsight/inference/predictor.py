@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from onsight.data.pixels import Pixels
 from onsight.errors import ConfigError, ImageError
+from onsight.evaluation.results import Results, check_types
 from onsight.inference.images import (
     ImageLike,
     Input,
@@ -22,7 +23,7 @@ from onsight.inference.images import (
     prepare_batches,
     read_image,
 )
-from onsight.inference.runner import Runner
+from onsight.inference.runner import NOT_FINITE, Runner
 from onsight.models.unsuitable import exported_error, unsuitable_error
 from onsight.text import notebook_table
 
@@ -194,14 +195,18 @@ class Predictor:
             if prepared.problem is not None:
                 yield Prediction(name, None, None, prepared.problem, None)
                 continue
-            winner, probability, *rest = next(rows)
-            yield Prediction(name, self.classes[winner], probability, None, *rest)
+            is_finite, winner, probability, *rest = next(rows)
+            if is_finite:
+                yield Prediction(name, self.classes[winner], probability, None, *rest)
+            else:
+                yield Prediction(name, None, None, NOT_FINITE, None)
 
     def _classify(self, images: Pixels, features: bool) -> Iterator[tuple[Any, ...]]:
-        """Yield the class number, the probability, and the last fields of each Prediction."""
+        """Yield whether it is usable, the class number, the probability, and the last fields."""
         outputs = self.runner.run(images, features)
         winners = outputs.probabilities.argmax(axis=1)
         columns = (
+            outputs.are_finite,
             winners.tolist(),
             outputs.probabilities[np.arange(len(winners)), winners].tolist(),
             outputs.probabilities,
@@ -258,19 +263,22 @@ def load(
             package.module:callable that makes it. A model file never names code to run.
         member: For a blend: the name of one of its networks, to use it alone.
 
-    Raises ConfigError, ModelError, DeviceError.
+    Raises ConfigError, ModelError, OutputError, DeviceError.
     """
     if Path(model).suffix.lower() == ".onnx":
         from onsight.inference.onnx_runner import load_onnx
 
         if member:
             raise exported_error("choosing a member")
-        return Predictor(load_onnx(Path(model), device))
+        exported = load_onnx(Path(model), device)
+        check_types(Path(model), exported.metadata["results"], Results)
+        return Predictor(exported)
     from onsight.hardware.devices import choose_device
     from onsight.inference.torch_runner import TorchRunner
     from onsight.models.file import load_model_file
 
     file = load_model_file(model, member)
+    check_types(Path(model), file.results, Results)
     return Predictor(TorchRunner(file, choose_device(device).value, module))
 
 

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from onsight.data.fit import ImageFormat
 from onsight.data.pixels import Pixels
-from onsight.evaluation.results import Results
+from onsight.evaluation.results import Accuracy, Results
 from onsight.report.console import headline
 from onsight.text import joined
+
+NOT_FINITE = "the model's output is not a number"
 
 
 class Outputs(NamedTuple):
@@ -22,6 +24,12 @@ class Outputs(NamedTuple):
     probabilities: NDArray[np.float32]  # (B, K)
     scores: NDArray[np.float32] | None = None  # (B,), out-of-distribution; None without detector
     features: NDArray[np.float32] | None = None  # (B, D), if requested
+
+    @property
+    def are_finite(self) -> list[bool]:
+        """Whether the outputs for each image can be used."""
+        scores = () if self.scores is None else (self.scores,)
+        return list(np.isfinite(np.column_stack([self.probabilities, *scores])).all(axis=1))
 
     def out_of_distribution(self, threshold: float | None) -> list[bool | None]:
         """Compare the scores with the threshold: one flag per image, None without a detector."""
@@ -64,6 +72,6 @@ def model_facts(
         "input": f"{size.model_size[0]}x{size.model_size[1]}, {colour}",
         "classes": joined(classes),
     }
-    if "images" in results:
+    if {"images", *Accuracy.__annotations__} <= results.keys():
         facts["result"] = headline(cast(Results, results))
     return facts

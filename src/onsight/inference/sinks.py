@@ -110,7 +110,10 @@ def write_to_stdout(text: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _as_utf8(row: dict[str, Any]) -> dict[str, Any]:
-    r"""Escape the bytes of a path that are not UTF-8, as \xe9, because Parquet requires UTF-8."""
-    path = row["path"].encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return row | {"path": path}
+def _as_utf8(value: Any) -> Any:
+    r"""Escape the bytes of a row's text that are not UTF-8, as \xe9: Parquet requires UTF-8."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    if isinstance(value, dict):
+        return {name: _as_utf8(item) for name, item in value.items()}
+    return [*map(_as_utf8, value)] if isinstance(value, list) else value

@@ -22,6 +22,7 @@ from torch import Tensor
 from onsight.data.fit import ImageFormat
 from onsight.errors import ModelError
 from onsight.limits import HIDDEN_UNITS
+from onsight.models.class_names import read_class_names
 from onsight.models.members import (
     MOST_MEMBERS,
     check_member,
@@ -288,13 +289,9 @@ def _read_network(facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read_classes(facts: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(_check_type(name, str) for name in _check_type(facts["classes"], list))
-
-
 def _read_model(tensors: dict[str, Tensor], facts: dict[str, Any]) -> ModelFile:
     return ModelFile(
-        classes=_read_classes(facts),
+        classes=read_class_names(facts["classes"]),
         **_read_network(facts),
         **_read_common(tensors, facts),
         weights=tensors,
@@ -302,7 +299,7 @@ def _read_model(tensors: dict[str, Tensor], facts: dict[str, Any]) -> ModelFile:
 
 
 def _read_blend(tensors: dict[str, Tensor], facts: dict[str, Any]) -> BlendFile:
-    common, classes = _read_common(tensors, facts), _read_classes(facts)
+    common, classes = _read_common(tensors, facts), read_class_names(facts["classes"])
     feature_member = _check_type(facts["feature_member"], str)
     members, weights = {}, {}
     for name, known in _check_type(facts["members"], dict).items():

@@ -6,11 +6,11 @@ from pathlib import Path, PurePath
 from typing import Any, cast
 
 from onsight.data.sources.source import is_memory_name
-from onsight.evaluation.results import ClassResult, Results
+from onsight.evaluation.results import ClassResult, Results, check_types
 from onsight.limits import FEW_IMAGES
 from onsight.models.catalog import builtin_names, is_user_spec
 from onsight.models.file import FILE_NAME, BlendFile, ModelFile, load_model_file
-from onsight.report.run_files import LenientDict, check_types, read_json, read_results
+from onsight.report.run_files import LenientDict, read_json, read_results
 from onsight.report.sentences import is_imbalanced, pair_sentence
 from onsight.text import duration, gib, joined, percent, plural
 

@@ -289,7 +289,7 @@ def headline(results: Results) -> str:
     images = " test images" if results.get("split") == "test" else ""
     text = _accuracy_text(results, "accuracy", f"n = {results['images']:,}{images}")
     if results.get("split") == "folds":
-        return f"{text}, {results['folds']}-fold cross-validation"
+        return f"{text}, {results.get('folds')}-fold cross-validation"
     if results.get("split") == "validation":
         return f"{text}, on the images that were used to choose the epoch"
     return text

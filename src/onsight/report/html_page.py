@@ -13,7 +13,7 @@ import jinja2
 from PIL import Image
 
 from onsight.errors import OutputError
-from onsight.files import write_atomically
+from onsight.files import refuse_special, write_atomically
 from onsight.text import (
     data_size,
     duration,
@@ -89,6 +89,7 @@ def has_mark(path: Path, mark: bytes) -> bool:
 
 def check_not_foreign(path: Path, mark: bytes, kind: str) -> None:
     """Raise OutputError if a file exists but was not written by Onsight. kind: "a model card"."""
+    refuse_special("--out", path)
     if path.exists() and not has_mark(path, mark):
         raise OutputError(
             f"{path} exists and is not {kind} written by Onsight, so it is left as it is; "

@@ -1,6 +1,5 @@
 """The tables of a run folder, and lenient reading of its files: None for missing or broken ones."""
 
-import json
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -9,14 +8,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
 
 from onsight import untrusted
 from onsight.data.index import Problem
 from onsight.data.pack import Pack
-from onsight.errors import DataError, OutputError
+from onsight.errors import DataError
 from onsight.evaluation.predictions import PredictionTable
-from onsight.evaluation.results import EpochRow, Results
+from onsight.evaluation.results import EpochRow, Results, check_types
 from onsight.files import read_cell, write_csv
 
 DECISIONS = "decisions.jsonl"
@@ -130,25 +128,6 @@ def read_results(run: Path) -> LenientDict:
         return LenientDict()
     check_types(path, results, Results)
     return LenientDict(results)
-
-
-def check_types(path: Path, value: object, kind: Any) -> None:
-    """Raise OutputError, with the key, if JSON from a file is not of a kind such as Results.
-
-    Keys of the outermost object may be missing, as in files of other versions.
-    """
-    # Of the bytes of paths, which are lone surrogates, no type depends.
-    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-    try:
-        TypeAdapter(kind).validate_json(text, strict=True)
-    except ValidationError as error:
-        for wrong in error.errors(include_url=False):
-            key = ".".join(map(str, wrong["loc"]))
-            if wrong["type"] != "missing" or "." in key:
-                raise OutputError(
-                    f"{path} is damaged: {key or 'the whole'}: {wrong['msg'].lower()}. "
-                    "Restore it, or train again"
-                ) from error
 
 
 def drop_damaged(contents: Mapping[str, Any], render: Render) -> tuple[dict[str, Any], list[str]]:

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from onsight.data.decoding_memory import MEMORY, MemoryBusy
 from onsight.data.pixels import Pixels
-from onsight.errors import ImageError, ModelError, OnsightError
+from onsight.errors import ImageError, ModelError
 from onsight.inference.images import read_image
 from onsight.inference.predictor import Predictor
+from onsight.inference.runner import NOT_FINITE
 from onsight.serve.batcher import Batcher, InferenceFailed, resolve, yield_to_clients
 from onsight.serve.monitoring import ServerMetrics, log
 
@@ -56,7 +57,9 @@ class ServedModel:
         self._decoders = decoders
         self._metrics = metrics
         predictor.runner.use_all_cores()
-        self._compute(self._blank())  # fail now if the network cannot run; also warms it up
+        # Fail now if the network cannot run; also warms it up.
+        if not isinstance(self._compute(self._blank())[0], Classification):
+            raise ModelError(f"{path}: {NOT_FINITE}")
         self.batcher = Batcher(
             self._compute,
             predictor.runner.batch_size,
@@ -103,11 +106,13 @@ class ServedModel:
             resolve(future, ImageError("cannot be decoded"))
             raise
 
-    def _compute(self, images: Pixels) -> list[Classification]:
+    def _compute(self, images: Pixels) -> list[Classification | InferenceFailed]:
         runner = self.predictor.runner
         outputs = runner.run(images)
         flags = outputs.out_of_distribution(runner.threshold)
-        return list(map(Classification, outputs.probabilities, flags))
+        rows = map(Classification, outputs.probabilities, flags)
+        pairs = zip(rows, outputs.are_finite, strict=True)
+        return [row if is_finite else InferenceFailed() for row, is_finite in pairs]
 
     def _blank(self) -> Pixels:
         size = self.predictor.format
@@ -141,6 +146,7 @@ class ModelRegistry:
         self._max_queued = max_queued
         self._metrics = metrics
         self._files: dict[str, WatchedFile] = {}
+        self._problems: dict[Path, str] = {}  # with the paths that were given
         self._models: dict[str, ServedModel] = {}
         # The threads that a network starts inherit the priority of the one that loads it.
         self._loader = ThreadPoolExecutor(1, "load", yield_to_clients)
@@ -153,12 +159,14 @@ class ModelRegistry:
         self._loader.submit(self._load_all).result()
 
     def _load_all(self) -> None:
-        for name, path in self._find_models().items():
-            self._files[name] = WatchedFile(path)
+        for given in self._paths:
+            if problem := self._find_models(given):
+                raise ModelError(problem)
+        for name, file in self._files.items():
             try:
                 self._load(name)
-            except OnsightError as error:
-                if path in self._paths:
+            except Exception as error:
+                if file.path in self._paths:
                     raise
                 self._reject(name, error)
         if not self._models:
@@ -208,8 +216,11 @@ class ModelRegistry:
 
         A file must be the same on two polls in a row, which rules out half-written ones.
         """
-        for name, path in self._find_models().items():
-            self._files.setdefault(name, WatchedFile(path))
+        for given in self._paths:
+            problem = self._find_models(given)
+            if problem and problem != self._problems.get(given):  # once, not at every poll
+                log("cannot look for models", error=problem)
+            self._problems[given] = problem
         for name, file in list(self._files.items()):
             version = _version_of(file.path)
             if version is None or version in (file.loaded, file.rejected):
@@ -259,18 +270,18 @@ class ModelRegistry:
         still_serving = "the version loaded before" if name in self._models else None
         log("model rejected", model=name, serving=still_serving, error=str(error))
 
-    def _find_models(self) -> dict[str, Path]:
-        """Return the path of each model by its name.
-
-        Raises ModelError for a path without models, and for two models of the same name.
-        """
-        models: dict[str, Path] = {}
-        for given in self._paths:
+    def _find_models(self, given: Path) -> str:
+        """Watch the models of a path; return what is wrong with it, or an empty text."""
+        problem = ""
+        try:
             for path in _models_in(given):
                 name = _model_name(path)
-                if models.setdefault(name, path) != path:
-                    raise ModelError(f"two models are named {name}: {models[name]} and {path}")
-        return models
+                first = self._files.setdefault(name, WatchedFile(path)).path
+                if first != path:
+                    problem = f"two models are named {name}: {first} and {path}"
+        except (ModelError, OSError) as error:
+            return str(error)
+        return problem
 
 
 def model_file(path: Path) -> Path:

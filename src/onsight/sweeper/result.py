@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from onsight.errors import OutputError
-from onsight.evaluation.results import EpochRow
+from onsight.evaluation.results import EpochRow, check_types
 from onsight.report.compare_result import RunComparison, gap_sentence
-from onsight.report.run_files import check_types, read_epochs, read_results
+from onsight.report.run_files import read_epochs, read_results
 from onsight.sweeper.plan import PlannedRun, Settings, Space
 from onsight.text import duration, fixed_percent, notebook_table, percent, plural
 

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import stat
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,8 +13,8 @@ from onsight_explain.errors import DiskError, ExplainError
 def check_output(path: Path, option: str, inputs: Iterable[str | Path]) -> Path:
     """Return the path with ~ expanded. Call it before the work whose result is written there.
 
-    Creates missing folders. Raises ExplainError if the file is a folder or would replace an input,
-    DiskError if it cannot be written.
+    Creates missing folders. Raises ExplainError if the file would replace an input or is no regular
+    file, DiskError if it cannot be written.
     """
     try:
         path = path.expanduser()
@@ -24,6 +25,10 @@ def check_output(path: Path, option: str, inputs: Iterable[str | Path]) -> Path:
     for source in inputs:
         if path.exists() and os.path.isfile(source) and path.samefile(source):
             raise ExplainError(f"{option} would replace {source}; name another file")
+    if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+        raise ExplainError(
+            f"{option} {path} is a link, device or pipe, and would be replaced; name a file"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()

@@ -321,6 +321,16 @@ def copies(folder):
     return texts, oct(seen.st_mode), seen.st_size
 
 
+def changes_without_a_path(folder):
+    with open(folder / "a.png") as file:
+        os.fchmod(file.fileno(), 0o600)
+        os.utime(file.fileno(), (1, 2))
+    within = os.open(folder, os.O_RDONLY)
+    os.chmod("log.txt", 0o600, dir_fd=within)
+    os.close(within)
+    return [oct(os.stat(folder / name).st_mode) for name in ("a.png", "log.txt")]
+
+
 def deletes(folder):
     os.remove(folder / "log.txt")
     seen = (
@@ -407,6 +417,7 @@ CASES = [
     keeps_a_backup,
     moves_a_changed_file,
     copies,
+    changes_without_a_path,
     deletes,
     makes_folders_anew,
     moves_a_folder,

@@ -66,7 +66,7 @@ class FileGuard:
         """Like os.open."""
         if dir_fd is not None and not flags & _WRITES:
             return _OS_OPEN(path, flags, mode, dir_fd=dir_fd)
-        full = _joined(path, dir_fd)
+        full = joined(path, dir_fd)
         creates = bool(flags & os.O_CREAT)
         if creates and flags & os.O_EXCL:
             if self._is_deleted(full):
@@ -124,7 +124,7 @@ class FileGuard:
         dst_dir_fd: int | None = None,
     ) -> None:
         """Like os.rename and os.replace."""
-        src, dst = _joined(src, src_dir_fd), _joined(dst, dst_dir_fd)
+        src, dst = joined(src, src_dir_fd), joined(dst, dst_dir_fd)
         source, target = _full(src), _full(dst)
         content = self.copies.get(source, source)
         if source in self.deleted or not _exists(content):
@@ -167,7 +167,7 @@ class FileGuard:
 
     def remove(self, path: Named, *, dir_fd: int | None = None) -> None:
         """Like os.remove and os.unlink."""
-        path = _joined(path, dir_fd)
+        path = joined(path, dir_fd)
         name = _full(path)
         if name in self.deleted:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -179,7 +179,7 @@ class FileGuard:
 
     def rmdir(self, path: Named, *, dir_fd: int | None = None) -> None:
         """Like os.rmdir."""
-        path = _joined(path, dir_fd)
+        path = joined(path, dir_fd)
         name = _full(path)
         if self._is_users(name) and not os.listdir(name):
             self._delete(name)
@@ -197,7 +197,7 @@ class FileGuard:
 
     def mkdir(self, path: Named, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         """Like os.mkdir."""
-        path = _joined(path, dir_fd)
+        path = joined(path, dir_fd)
         name = _full(path)
         if name in self.deleted and _is_folder(name):
             self.deleted.discard(name)
@@ -214,7 +214,7 @@ class FileGuard:
         dir_fd: int | None = None,
     ) -> None:
         """Like os.symlink."""
-        dst = _joined(dst, dir_fd)
+        dst = joined(dst, dir_fd)
         name = _full(dst)
         if name in self.deleted:
             target = os.path.join(os.path.dirname(name), os.fsdecode(src))
@@ -324,18 +324,19 @@ def remove_copies(folder: Path, process: int) -> None:
         copy.unlink(missing_ok=True)
 
 
-def _joined(path: Named, dir_fd: int | None) -> Named:
+def joined(path: Named, dir_fd: int | None) -> Named:
     """Return a path relative to the descriptor of a folder as one that needs no descriptor."""
-    if dir_fd is None:
-        return path
+    return path if dir_fd is None else os.path.join(open_path(dir_fd), os.fsdecode(path))
+
+
+def open_path(descriptor: int) -> str:
+    """Return the path of what is open, which need not exist. Raises OSError."""
     if sys.platform == "darwin":
         import fcntl
 
-        path_bytes = fcntl.fcntl(dir_fd, fcntl.F_GETPATH, bytes(1024))
-        folder = os.fsdecode(path_bytes.rstrip(b"\0"))
-    else:
-        folder = os.readlink(f"/proc/self/fd/{dir_fd}")
-    return os.path.join(folder, os.fsdecode(path))
+        path = fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024))
+        return os.fsdecode(path.rstrip(b"\0"))
+    return os.readlink(f"/proc/self/fd/{descriptor}")
 
 
 def _full(path: Named) -> str:

@@ -12,16 +12,17 @@ import multiprocessing.spawn
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
-from onsight_explain.process.file_guard import FileGuard
+from onsight_explain.process.file_guard import FileGuard, joined, open_path
 from onsight_explain.tracing.patches import Patches, when_imported
 
 Use = Literal["read", "write", "change"]  # change: the existing content matters
 Call = Callable[..., Any]
 
-_CHANGES = ("truncate", "utime", "chmod", "chown", "setxattr", "removexattr")
+_CHANGES = ("truncate", "utime", "chmod", "chown", "lchown", "setxattr", "removexattr")
 _OPEN_ALIASES = (("tarfile", "bltn_open"), ("bz2", "_builtin_open"), ("lzma", "_builtin_open"))
 _SUPPORTS = (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks)
 _SAFETENSORS = ("safetensors", "safetensors.torch", "safetensors.numpy")
@@ -81,6 +82,12 @@ class _Guarding:
         for name in _CHANGES:
             if hasattr(os, name):  # not on every system
                 self._put_builtins(os, **{name: self._changing(getattr(os, name))})
+        if hasattr(os, "fchmod"):  # not on Windows
+            self._put_builtins(
+                os,
+                fchmod=lambda fd, mode: os.chmod(fd, mode),
+                fchown=lambda fd, uid, gid: os.chown(fd, uid, gid),
+            )
         self._put_builtins(builtins, open=guard.open)
         self.patches.put(io, "open", builtins.open)
         for module, name in _OPEN_ALIASES:
@@ -144,10 +151,12 @@ class _Guarding:
 
     def _changing(self, original: Call) -> Call:
         def change(path: Any, *args: Any, dir_fd: int | None = None, **settings: Any) -> Any:
-            if dir_fd is not None:
-                return original(path, *args, dir_fd=dir_fd, **settings)
+            if isinstance(path, int):
+                with suppress(OSError):  # a pipe or socket has no path
+                    named = open_path(path)
+                    path = named if os.path.samestat(os.fstat(path), os.lstat(named)) else path
             if not isinstance(path, int):
-                path = self.guard.reading(path)
+                path = self.guard.reading(joined(path, dir_fd))
                 if os.path.lexists(path):
                     path = self.guard.writing(path, keeps_content=True)
             return original(path, *args, **settings)

@@ -18,11 +18,12 @@ _UPDATES = {"backward", "step", "zero_grad"}
 
 
 def check_is_file(script: Path) -> None:
-    """Raise ExplainError if the script does not exist."""
+    """Raise ExplainError unless the script is a file."""
     if script.is_dir():
         raise ExplainError(f"{script} is a folder: name the script in it that trains")
     if not script.is_file():
-        raise ExplainError(f"{script} does not exist")
+        what = "is not a regular file" if script.exists() else "does not exist"
+        raise ExplainError(f"{script} {what}")
 
 
 def parse_script(script: Path) -> ast.Module:
