@@ -315,7 +315,8 @@ def test_each_image_passes_through_a_frozen_network_once_however_many_folds(
     monkeypatch.setattr(folding, "evaluate_head", lambda *_: None)  # a forward pass of each fold
     again = onsight.train(bars, out=tmp_path / "again", **fields)
     ours, theirs = (
-        list(csv.DictReader((each.path / "predictions.csv").open())) for each in (run, again)
+        list(csv.DictReader((each.path / "predictions.csv").read_text().splitlines()))
+        for each in (run, again)
     )
     assert [row["predicted"] for row in ours] == [row["predicted"] for row in theirs]
     for mine, other in zip(ours, theirs, strict=True):
