@@ -117,7 +117,7 @@ def test_a_damaged_remote_shard_is_written_again(is_deleted, pets, memory):
     assert memory.cat("/out/train-000001.tar") == content
 
 
-@pytest.mark.parametrize("classes", [["a", "a ", " ", "b\n"], ["ä x", "猫"]])
+@pytest.mark.parametrize("classes", [["a", "a ", " ", "b\t"], ["ä x", "猫"]])
 def test_labels_come_back_as_they_were(classes, tmp_path):
     for number, name in enumerate(classes):
         folder = tmp_path / "data" / name
