@@ -25,7 +25,7 @@ from onsight.data.sources.source import (
     Source,
     build_table_source,
 )
-from onsight.data.sources.tables import parse_label
+from onsight.data.sources.tables import parse_cell
 from onsight.errors import DataError, ImageError
 from onsight.limits import SHARD_LABEL_BYTES
 
@@ -151,7 +151,8 @@ def _read_label(reader: TarReader, member: int, path: str) -> str:
         if not path.lower().endswith(".json"):
             return text
         facts = json.loads(text)
-        text = parse_label(facts[next(key for key in ("label", "class", "cls") if key in facts)])
+        label = parse_cell(facts[next(key for key in ("label", "class", "cls") if key in facts)])
+        text = str(label) if isinstance(label, str | int | float) else ""  # with its spaces
         text.encode("utf-8", "surrogateescape")  # fails for what no file could be named
         return text
     except (ImageError, ValueError, TypeError, StopIteration, RecursionError):
