@@ -1,17 +1,27 @@
 """Means over the rows of one batch, and the sums and lists of them that loops gather."""
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from onsight_lint.edits import replace_node, show_changed
 from onsight_lint.facts import Facts
 from onsight_lint.kinds import LOSS_FUNCTIONS, Kind
 from onsight_lint.loops import BatchLoop, batch_length, loop_nodes
-from onsight_lint.syntax import key_of, keyword_value, last_name, word_set
+from onsight_lint.syntax import (
+    key_of,
+    keyword_value,
+    last_name,
+    own_nodes,
+    start_position,
+    word_set,
+)
 from onsight_lint.values import Origin
 
 _KEEP_VALUE = word_set("item detach cpu float numpy double to")  # methods
+_MEANS = ("mean", "average", "fmean")
 _ACCURACIES = word_set("accuracy_score balanced_accuracy_score multiclass_accuracy")
 
 
@@ -64,6 +74,37 @@ def is_batch_mean(facts: Facts, value: ast.expr, depth: int = 8) -> bool:
         return _is_mean_of_operands(facts, value, depth - 1)
     origins = facts.values.origins(value)
     return bool(origins) and all(_is_mean_origin(facts, item, value, depth - 1) for item in origins)
+
+
+class Division(NamedTuple):
+    """Where a sum, list or meter is divided, or its mean is taken."""
+
+    node: ast.AST
+    divisor: ast.expr | None  # None: the mean of a list
+
+
+def divisions_after(facts: Facts, loop: BatchLoop) -> dict[str, list[Division]]:
+    """Return the divisions after a loop, in its function, by the key of what is divided."""
+    begin, inside = start_position(loop.node), set(loop_nodes(loop))
+    divisions: dict[str, list[Division]] = defaultdict(list)
+    for node in own_nodes(facts.script.function(loop.node)):
+        divisor: ast.expr | None = None
+        match node:
+            case ast.BinOp(left=left, op=ast.Div(), right=right):
+                key, divisor = summed_key(left), right
+            case ast.AugAssign(target=target, op=ast.Div(), value=value):
+                key, divisor = key_of(target), value
+            case ast.Call(func=function, args=[value, *_]) if last_name(function) in _MEANS:
+                key = key_of(value)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Call(args=[value, *_]), attr="mean"), args=[]
+            ):
+                key = key_of(value)  # torch.stack(losses).mean()
+            case _:
+                continue
+        if key and start_position(node) > begin and node not in inside:
+            divisions[key].append(Division(node, divisor))
+    return divisions
 
 
 def summed_key(expression: ast.expr) -> str:

@@ -18,10 +18,9 @@ _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 def as_text(findings: Sequence[Finding], library: Library, in_color: bool) -> str:
     """Format findings for people: the line, what is wrong and why, and the corrected line."""
-    parts = (
-        _finding_text(finding, library.text(finding.file).split("\n"), in_color)
-        for finding in findings
-    )
+    files = {finding.file for finding in findings}
+    lines = {file: library.text(file).split("\n") for file in files}
+    parts = (_finding_text(finding, lines[finding.file], in_color) for finding in findings)
     return "".join(f"{part}\n" for part in parts)
 
 

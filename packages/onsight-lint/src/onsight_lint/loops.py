@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from onsight_lint.syntax import (
     word_set,
 )
 
+_MAX_LOOPS = 200  # considered in a script, because each is compared with all code around it
 _LOADER_WRAPPERS = word_set(  # calls around a loader in the head of a loop
     "enumerate tqdm track iter islice zip log_every progress_bar prefetch cycle reversed"
 )
@@ -69,6 +71,8 @@ def find_loader_loops(facts: Facts) -> list[BatchLoop]:
             loop.trains = is_training(facts, node) or _feeds_backward(facts, node)
             loop.network_calls = list(_network_calls(facts, loop))
             loops.append(loop)
+        if len(loops) == _MAX_LOOPS:
+            break
     return loops
 
 
@@ -89,12 +93,14 @@ def find_plain_loops(facts: Facts, loader_loops: list[BatchLoop]) -> list[BatchL
             calls = list(_sliced_calls(facts, node, calls)) if isinstance(node, ast.For) else []
         if calls:
             loops.append(BatchLoop(node, head, [], trains, [NetworkCall(call) for call in calls]))
+        if len(loops) == _MAX_LOOPS:
+            break
     return loops
 
 
 def loop_nodes(loop: BatchLoop) -> Iterator[ast.AST]:
     """Yield the nodes that run for each batch."""
-    return body_nodes(loop.node) if isinstance(loop.node, LOOPS) else own_nodes(loop.node)
+    return body_nodes(loop.node) if isinstance(loop.node, LOOPS) else iter(own_nodes(loop.node))
 
 
 def phase_test(loop: BatchLoop) -> ast.expr | None:
@@ -190,19 +196,23 @@ def backward_calls(node: ast.AST) -> Iterator[ast.Call]:
             yield call
 
 
-def backward_keys(scope: ast.AST) -> set[str]:
+def backward_keys(facts: Facts, scope: ast.AST) -> set[str]:
     """Return the keys of a function whose values flow into a backward call in it."""
-    wanted: set[str] = set()
-    for call in backward_calls(scope):
-        for part in (call_owner(call), *call.args):
-            if part is not None:
-                wanted |= keys_in(part)
-    flows = list(_flows(scope))
-    while True:
-        more = {key for target, keys in flows if target in wanted for key in keys} - wanted
-        if not more:
-            return wanted
-        wanted |= more
+    if scope not in facts.backward_keys:
+        waiting: list[str] = []
+        for call in backward_calls(scope):
+            for part in (call_owner(call), *call.args):
+                waiting += keys_in(part) if part is not None else ()
+        flows: dict[str, set[str]] = defaultdict(set)
+        for target, keys in _flows(scope):
+            flows[target] |= keys
+        wanted = facts.backward_keys[scope] = set()
+        while waiting:
+            key = waiting.pop()
+            if key not in wanted:
+                wanted.add(key)
+                waiting += flows[key]
+    return facts.backward_keys[scope]
 
 
 def _loader(facts: Facts, iterated: ast.expr) -> ast.expr:
@@ -302,7 +312,7 @@ def _sliced_calls(facts: Facts, loop: ast.For, calls: list[ast.Call]) -> Iterato
 
 def _feeds_backward(facts: Facts, loop: ast.AST) -> bool:
     """Return whether gradients of a sum that a loop accumulates are computed after it."""
-    wanted = backward_keys(facts.script.function(loop))
+    wanted = backward_keys(facts, facts.script.function(loop))
     return any(key in wanted for key in _accumulated_keys(loop))
 
 

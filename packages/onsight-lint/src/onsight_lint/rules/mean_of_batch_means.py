@@ -6,24 +6,18 @@ from collections.abc import Iterator
 
 from onsight_lint.batch_means import (
     BatchSum,
+    Division,
     batch_rows,
     batch_sums,
+    divisions_after,
     is_batch_mean,
-    summed_key,
     weighted_line,
 )
 from onsight_lint.edits import indented, replace_node, show_changed
 from onsight_lint.kinds import Kind
 from onsight_lint.loops import BatchLoop, is_batch_number, loop_nodes
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
-from onsight_lint.syntax import (
-    FUNCTIONS,
-    expressions_in,
-    key_of,
-    last_name,
-    own_nodes,
-    start_position,
-)
+from onsight_lint.syntax import FUNCTIONS, key_of, last_name
 
 
 def _check(context: Context) -> Iterator[Mistake]:
@@ -36,12 +30,14 @@ def _check(context: Context) -> Iterator[Mistake]:
             continue
         if loop.evaluates:
             yield from _divided_inside(context, loop)
+        divisions = divisions_after(context, loop)
         for batch_sum in batch_sums(context, loop):
             if not loop.evaluates and not _is_accuracy(batch_sum):
                 continue
-            for division in _divisions(context, loop, batch_sum):
-                if division not in seen:
-                    seen.add(division)
+            for division in divisions.get(batch_sum.key, []):
+                is_mean = _divides_by_batches(context, loop, batch_sum, division.divisor)
+                if is_mean and division.node not in seen:
+                    seen.add(division.node)
                     yield _mistake(context, loop, batch_sum, division)
             if _is_unweighted_meter(context, batch_sum) and batch_sum.statement not in seen:
                 seen.add(batch_sum.statement)
@@ -86,35 +82,13 @@ def _problem(context: Context, loop: BatchLoop, batch_sum: BatchSum) -> str:
     return f"{batch_sum.key} is a mean of batch means over {context.script.code(loop.loader)}"
 
 
-def _divisions(context: Context, loop: BatchLoop, batch_sum: BatchSum) -> Iterator[ast.AST]:
-    """Where a sum of means is divided by the number of batches, after its loop."""
-    scope, begin = context.script.function(loop.node), start_position(loop.node)
-    inside = set(loop_nodes(loop))
-    for node in own_nodes(scope):
-        if node in inside or not hasattr(node, "lineno") or start_position(node) < begin:
-            continue
-        if _divides_by_batches(context, loop, batch_sum, node):
-            yield node
-
-
 def _divides_by_batches(
-    context: Context, loop: BatchLoop, batch_sum: BatchSum, node: ast.AST
+    context: Context, loop: BatchLoop, batch_sum: BatchSum, divisor: ast.expr | None
 ) -> bool:
-    key, is_list = batch_sum.key, batch_sum.is_list
-    match node:
-        case ast.BinOp(left=left, op=ast.Div(), right=right):
-            return summed_key(left) == key and _is_batch_count(context, loop, right, batch_sum)
-        case ast.AugAssign(target=target, op=ast.Div(), value=value):
-            return key_of(target) == key and _is_batch_count(context, loop, value, batch_sum)
-        case ast.Call(func=function, args=[value, *_]) if last_name(function) in (
-            "mean",
-            "average",
-            "fmean",
-        ):
-            return key_of(value) == key and is_list
-        case ast.Call(func=ast.Attribute(value=ast.Call() as inner, attr="mean"), args=[]):
-            return is_list and key in {key_of(part) for part in expressions_in(inner)}
-    return False
+    """Return whether a divisor, or a mean without one, counts the batches."""
+    if divisor is None:
+        return batch_sum.is_list
+    return _is_batch_count(context, loop, divisor, batch_sum)
 
 
 def _is_batch_count(
@@ -165,20 +139,18 @@ def _is_unweighted_meter(context: Context, batch_sum: BatchSum) -> bool:
     return len(names) == 3 and len(update.args.defaults) == 1 and names[2] in ("n", "num", "count")
 
 
-def _mistake(context: Context, loop: BatchLoop, batch_sum: BatchSum, division: ast.AST) -> Mistake:
+def _mistake(context: Context, loop: BatchLoop, batch_sum: BatchSum, division: Division) -> Mistake:
     line = weighted_line(context, batch_sum, batch_rows(context, loop, batch_sum))
     all_rows = _all_rows(context, loop)
-    statement = context.script.statement(division)
-    if batch_sum.is_list:
-        mean = _whole_mean(context, division)
-        changes = [replace_node(context.script, mean, f"sum({batch_sum.key}) / {all_rows}")]
+    node, divisor = division
+    if batch_sum.is_list or divisor is None:
+        mean = _whole_mean(context, node)
+        change = replace_node(context.script, mean, f"sum({batch_sum.key}) / {all_rows}")
     else:
-        count = division.right if isinstance(division, ast.BinOp) else None
-        count = division.value if isinstance(division, ast.AugAssign) else count
-        changes = [replace_node(context.script, count, all_rows)] if count is not None else []
-    in_loop = indented(context.script, statement, f"{line}  # for each batch")
-    fixed = f"{in_loop}\n{show_changed(context.script, division, changes)}"
-    return Mistake(division, _problem(context, loop, batch_sum), fixed)
+        change = replace_node(context.script, divisor, all_rows)
+    in_loop = indented(context.script, context.script.statement(node), f"{line}  # for each batch")
+    fixed = f"{in_loop}\n{show_changed(context.script, node, [change])}"
+    return Mistake(node, _problem(context, loop, batch_sum), fixed)
 
 
 def _whole_mean(context: Context, division: ast.AST) -> ast.AST:
