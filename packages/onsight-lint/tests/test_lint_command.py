@@ -59,7 +59,7 @@ def test_clean_scripts_end_with_0_and_a_summary(capsys):
     assert lint(CLEAN) == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "no mistakes in 7 files\n"
+    assert err == f"{len(rule_table())} rules, nothing found in 7 files\n"
 
 
 def test_the_text_shows_the_place_the_line_and_its_correction(script, capsys):
@@ -78,7 +78,7 @@ def test_a_dash_is_standard_input_and_its_fixed_text_is_printed(script, capsys, 
     for words, code, out, err in (
         ([], 1, "stdin:5:5 discarded-move", "1 mistake in 1 of 1 file"),
         (["--diff"], 1, "+    x = x.cuda()\n", ""),
-        (["--fix"], 0, fixed_text, "no mistakes in 1 file"),
+        (["--fix"], 0, fixed_text, "rules, nothing found in 1 file"),
     ):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         assert lint("-", *words) == code
@@ -460,7 +460,10 @@ def test_fix_leaves_a_file_that_another_program_saved(script, capsys, monkeypatc
     assert lint("--fix", "--format", "json") == 2
     out, err = capsys.readouterr()
     problem = "train.py is left unchanged: it changed while the linter ran; run again."
-    assert err == f"fixed 1 file\nerror: {problem}\nno mistakes in 1 file\n"
+    assert (
+        err
+        == f"fixed 1 file\nerror: {problem}\n{len(rule_table())} rules, nothing found in 1 file\n"
+    )
     assert json.loads(out)["unread"] == {"train.py": problem}
     assert (script.read_text() if script.exists() else None) == content
     assert "    x = x.cuda()\n" in other.read_text(encoding="utf-8")

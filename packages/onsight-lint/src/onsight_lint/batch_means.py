@@ -68,6 +68,9 @@ def is_batch_mean(facts: Facts, value: ast.expr, depth: int = 8) -> bool:
         return is_batch_mean(facts, inner, depth - 1)
     if isinstance(value, ast.Attribute) and value.attr == "data":
         return is_batch_mean(facts, value.value, depth - 1)
+    if isinstance(value, ast.Attribute) and value.attr == "loss":
+        outputs = facts.values.origins(value.value)
+        return bool(outputs) and all(_computes_loss(facts, item.node) for item in outputs)
     if isinstance(value, ast.Call) and last_name(value.func) in ("float", "reduce_mean"):
         return bool(value.args) and is_batch_mean(facts, value.args[0], depth - 1)
     if isinstance(value, ast.BinOp):
@@ -168,11 +171,36 @@ def _is_mean_of_operands(facts: Facts, value: ast.BinOp, depth: int) -> bool:
 
 def _is_mean_origin(facts: Facts, origin: Origin, value: ast.expr, depth: int) -> bool:
     node = origin.node
+    if origin.steps in ((0,), ("loss",)):
+        return _computes_loss(facts, node)
     if origin.steps or not isinstance(node, ast.expr):
         return False
     if isinstance(node, ast.Call):
         return _is_mean_call(facts, node, depth)
     return node is not value and is_batch_mean(facts, node, depth)
+
+
+def _computes_loss(facts: Facts, node: ast.AST) -> bool:
+    """Return whether a call runs a network of transformers that is given the labels."""
+    is_given_labels = isinstance(node, ast.Call) and keyword_value(node, "labels") is not None
+    return is_given_labels and facts.kinds.kind(node) is Kind.TENSOR
+
+
+def is_count(facts: Facts, value: ast.expr) -> bool:
+    """Return whether a value counts rows of a batch: `(predicted == labels).sum().item()`."""
+    while isinstance(value, ast.Call) and (inner := _converted(facts, value)) is not None:
+        value = inner
+    origins = [origin.node for origin in facts.values.origins(value) if not origin.steps]
+    if len(origins) == 1 and origins[0] is not value and isinstance(origins[0], ast.expr):
+        return is_count(facts, origins[0])
+    match value:
+        case ast.Call(func=ast.Attribute(value=ast.Compare()), args=[]):
+            return last_name(value.func) == "sum"
+        case ast.Call(func=ast.Attribute(value=ast.Call(func=inner)), args=[]):
+            return last_name(value.func) == "sum" and last_name(inner) == "eq"
+        case ast.Call(func=function, args=[ast.Compare()]):
+            return last_name(function) == "sum"
+    return False
 
 
 def _is_mean_call(facts: Facts, call: ast.Call, depth: int) -> bool:

@@ -211,7 +211,7 @@ def _print_result(
     out.flush()
     for path, why in result.unread.items():
         print(f"error: {why.replace(str(path), display_path(path))}", file=sys.stderr)
-    print(summary(result), file=sys.stderr)
+    print(summary(result, rules), file=sys.stderr)
 
 
 def _exit_code(result: LintResult, has_findings: bool) -> int:

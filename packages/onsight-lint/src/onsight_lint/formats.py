@@ -57,11 +57,11 @@ def as_sarif(findings: Sequence[Finding], rules: Sequence[Rule], version: str) -
     )
 
 
-def summary(result: LintResult) -> str:
+def summary(result: LintResult, rules: Sequence[Rule]) -> str:
     """Return how many mistakes there are, such as `3 mistakes in 2 of 41 files`."""
     files = plural(len(result.files) - len(result.unread), "file")
     if not result.findings:
-        return f"no mistakes in {files}"
+        return f"{plural(len(rules), 'rule')}, nothing found in {files}"
     with_mistakes = len({finding.file for finding in result.findings})
     return f"{plural(len(result.findings), 'mistake')} in {with_mistakes:,} of {files}"
 

@@ -21,7 +21,7 @@ def _check(context: Context) -> Iterator[Mistake]:
     """`total += loss.item()` for each batch, then `total / len(loader.dataset)`."""
     seen: set[ast.AST] = set()
     for loop in context.loader_loops:
-        if not loop.network_calls or _has_single_rows(context, loop):
+        if not loop.network_calls or context.loaders.may_have_single_rows(loop.loader):
             continue
         divisions = divisions_after(context, loop)
         for batch_sum in batch_sums(context, loop):
@@ -44,12 +44,6 @@ RULE = Rule(
     check=_check,
     pattern=TRAINING_CODE,
 )
-
-
-def _has_single_rows(context: Context, loop: BatchLoop) -> bool:
-    """Return whether batches may be of one row, where sum and mean are the same."""
-    creations = context.loaders.creations(loop.loader)
-    return any(context.loaders.value(call, "batch_size", 1) == 1 for call in creations)
 
 
 def _is_row_count(context: Context, loop: BatchLoop, expression: ast.expr) -> bool:

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from onsight_lint.batch_means import (
     BatchSum,
@@ -11,6 +11,7 @@ from onsight_lint.batch_means import (
     batch_sums,
     divisions_after,
     is_batch_mean,
+    is_count,
     weighted_line,
 )
 from onsight_lint.edits import indented, replace_node, show_changed
@@ -19,18 +20,21 @@ from onsight_lint.loops import BatchLoop, is_batch_number, loop_nodes
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.syntax import FUNCTIONS, key_of, last_name
 
+_WHY_COUNT = "The result is too large by about the batch size: divide by the number of rows."
+
 
 def _check(context: Context) -> Iterator[Mistake]:
-    """Sums of batch means divided by the number of batches."""
+    """Sums of batch means, or numbers of rows, divided by the number of batches."""
     seen: set[ast.AST] = set()
     for loop in context.loader_loops:
         if not isinstance(loop.node, (ast.For, ast.AsyncFor)) or not loop.network_calls:
             continue
+        divisions = divisions_after(context, loop)
+        yield from _divided_counts(context, loop, divisions)
         if not context.loaders.last_may_be_short(loop.loader):
             continue
         if loop.evaluates:
             yield from _divided_inside(context, loop)
-        divisions = divisions_after(context, loop)
         for batch_sum in batch_sums(context, loop):
             if not loop.evaluates and not _is_accuracy(batch_sum):
                 continue
@@ -76,6 +80,28 @@ def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
                     change = replace_node(context.script, value, new)
                     fixed = show_changed(context.script, node, [change])
                     yield Mistake(node, _problem(context, loop, batch_sum), fixed)
+
+
+def _divided_counts(
+    context: Context, loop: BatchLoop, divisions: Mapping[str, Sequence[Division]]
+) -> Iterator[Mistake]:
+    """`correct / len(loader)`, where correct counts rows and a batch has several."""
+    creations = context.loaders.creations(loop.loader)
+    if not creations or context.loaders.may_have_single_rows(loop.loader):
+        return
+    for node in loop_nodes(loop):
+        match node:
+            case ast.AugAssign(target=target, op=ast.Add(), value=value):
+                batch_sum = BatchSum(key_of(target), node, value)
+                for division, divisor in divisions.get(batch_sum.key, []):
+                    is_whole = not isinstance(context.script.parent(division), ast.BinOp)
+                    if divisor is None or not is_whole or not is_count(context, value):
+                        continue
+                    if _is_batch_count(context, loop, divisor, batch_sum):
+                        change = replace_node(context.script, divisor, _all_rows(context, loop))
+                        fixed = show_changed(context.script, division, [change])
+                        problem = f"{batch_sum.key} counts rows, but is divided by the batches"
+                        yield Mistake(division, problem, fixed, _WHY_COUNT)
 
 
 def _problem(context: Context, loop: BatchLoop, batch_sum: BatchSum) -> str:
