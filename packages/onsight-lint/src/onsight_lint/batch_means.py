@@ -1,6 +1,7 @@
 """Means over the rows of one batch, and the sums and lists of them that loops gather."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from onsight_lint.edits import replace_node, show_changed
 from onsight_lint.facts import Facts
 from onsight_lint.kinds import LOSS_FUNCTIONS, Kind
-from onsight_lint.loops import BatchLoop, batch_length, loop_nodes
+from onsight_lint.loops import BatchLoop, batch_length, is_batch_number, loop_nodes
 from onsight_lint.syntax import (
     key_of,
     keyword_value,
@@ -21,17 +22,21 @@ from onsight_lint.syntax import (
 from onsight_lint.values import Origin
 
 _KEEP_VALUE = word_set("item detach cpu float numpy double to")  # methods
+_COUNTS = re.compile(  # the code of a count of equal elements
+    r"(?!.*(?:mean|/)).*(?:(?:==|\beq\b).*\.sum\(\)|\bsum\(.*==)", re.DOTALL
+)
 _MEANS = ("mean", "average", "fmean")
 _ACCURACIES = word_set("accuracy_score balanced_accuracy_score multiclass_accuracy")
 
 
 @dataclass(frozen=True)
 class BatchSum:
-    """A sum, list or meter that a loop adds batch means to."""
+    """A sum, list or meter that a loop adds batch means or numbers of rows to."""
 
     key: str
     statement: ast.stmt  # the statement in the loop
     value: ast.expr  # the value added
+    is_count: bool = False  # of rows, instead of a mean
 
     @property
     def is_list(self) -> bool:
@@ -41,7 +46,7 @@ class BatchSum:
 
 
 def batch_sums(facts: Facts, loop: BatchLoop) -> Iterator[BatchSum]:
-    """Yield the sums, lists and meters that a loop adds batch means to."""
+    """Yield the sums, lists and meters that a loop adds batch means or numbers of rows to."""
     for node in loop_nodes(loop):
         match node:
             case ast.AugAssign(target=target, op=ast.Add(), value=value):
@@ -58,6 +63,8 @@ def batch_sums(facts: Facts, loop: BatchLoop) -> Iterator[BatchSum]:
                 continue
         if key and is_batch_mean(facts, value):
             yield BatchSum(key, node, value)
+        elif key and isinstance(node, ast.AugAssign) and _is_count(facts, value):
+            yield BatchSum(key, node, value, is_count=True)
 
 
 def is_batch_mean(facts: Facts, value: ast.expr, depth: int = 8) -> bool:
@@ -110,6 +117,30 @@ def divisions_after(facts: Facts, loop: BatchLoop) -> dict[str, list[Division]]:
     return divisions
 
 
+def is_batch_count(facts: Facts, loop: BatchLoop, count: ast.expr | None, means: str = "") -> bool:
+    """Return whether an expression is the number of batches, or of the means in a list.
+
+    None, the divisor of `np.mean`, is the length of a list.
+    """
+    match count:
+        case None:
+            return bool(means)
+        case ast.Call(func=ast.Name(id="max"), args=parts):
+            return any(is_batch_count(facts, loop, part, means) for part in parts)
+        case ast.Call(func=ast.Name(id="len"), args=[counted]):
+            is_same = facts.script.code(counted) == facts.script.code(loop.loader)
+            is_list = bool(means) and key_of(counted) == means
+            return is_list or is_same or facts.kinds.kind(counted) is Kind.LOADER
+        case ast.BinOp(left=left, op=ast.Add(), right=ast.Constant(value=1)):
+            return is_batch_number(loop, left)
+        case ast.Name():
+            nodes = [origin.node for origin in facts.values.origins(count)]
+            return _is_counter(facts, loop, count) or any(
+                isinstance(node, ast.Call) and is_batch_count(facts, loop, node) for node in nodes
+            )
+    return False
+
+
 def summed_key(expression: ast.expr) -> str:
     """Return the key of the sum in an expression such as `100 * total.item()`."""
     while True:
@@ -154,6 +185,16 @@ def batch_rows(facts: Facts, loop: BatchLoop, batch_sum: BatchSum) -> str:
     return batch_length(facts, loop)
 
 
+def _is_counter(facts: Facts, loop: BatchLoop, name: ast.Name) -> bool:
+    """Return whether a name is incremented once per batch."""
+    return any(
+        isinstance(item.value, ast.Constant)
+        and (item.kind, item.value.value) == ("augmented", 1)
+        and facts.script.parent(item.node) is loop.node
+        for item in facts.script.scope(name).lookup(name)
+    )
+
+
 def _is_mean_of_operands(facts: Facts, value: ast.BinOp, depth: int) -> bool:
     if isinstance(value.op, ast.Mult):
         for factor, other in ((value.left, value.right), (value.right, value.left)):
@@ -186,21 +227,12 @@ def _computes_loss(facts: Facts, node: ast.AST) -> bool:
     return is_given_labels and facts.kinds.kind(node) is Kind.TENSOR
 
 
-def is_count(facts: Facts, value: ast.expr) -> bool:
+def _is_count(facts: Facts, value: ast.expr) -> bool:
     """Return whether a value counts rows of a batch: `(predicted == labels).sum().item()`."""
     while isinstance(value, ast.Call) and (inner := _converted(facts, value)) is not None:
         value = inner
-    origins = [origin.node for origin in facts.values.origins(value) if not origin.steps]
-    if len(origins) == 1 and origins[0] is not value and isinstance(origins[0], ast.expr):
-        return is_count(facts, origins[0])
-    match value:
-        case ast.Call(func=ast.Attribute(value=ast.Compare()), args=[]):
-            return last_name(value.func) == "sum"
-        case ast.Call(func=ast.Attribute(value=ast.Call(func=inner)), args=[]):
-            return last_name(value.func) == "sum" and last_name(inner) == "eq"
-        case ast.Call(func=function, args=[ast.Compare()]):
-            return last_name(function) == "sum"
-    return False
+    codes = [facts.script.code(item.node)[:200] for item in facts.values.origins(value)]
+    return bool(codes) and all(map(_COUNTS.match, codes))
 
 
 def _is_mean_call(facts: Facts, call: ast.Call, depth: int) -> bool:

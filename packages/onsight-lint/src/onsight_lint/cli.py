@@ -40,7 +40,7 @@ shown with the corrected line; --fix corrects those marked [--fix].
 """
 _EPILOG = """\
 exit codes:
-  0  no mistakes
+  0  nothing found
   1  mistakes; with --diff, something to fix
   2  a file that cannot be read or, with --fix, is left unchanged; a wrong option
 

@@ -194,9 +194,10 @@ class LoaderSettings:
                 sizes.add(size)
         return sizes
 
-    def may_have_single_rows(self, loader: ast.AST) -> bool:
-        """Return whether each batch may be of one row, as it is by default."""
-        return any(self.value(call, "batch_size", 1) == 1 for call in self.creations(loader))
+    def has_several_rows(self, loader: ast.AST) -> bool:
+        """Return whether the batches are known to be of more than one row, the default."""
+        sizes = [self.value(call, "batch_size", 1) for call in self.creations(loader)]
+        return bool(sizes) and 1 not in sizes
 
     def has_sampler(self, loader: ast.AST) -> bool:
         """Return whether a loader has a sampler, and so may yield only a part of its dataset."""

@@ -18,6 +18,7 @@ from onsight_lint.syntax import (
     block_nodes,
     body_nodes,
     call_owner,
+    called_object,
     key_of,
     keys_in,
     last_name,
@@ -137,10 +138,10 @@ def network_code(facts: Facts, network_call: NetworkCall) -> str:
     if helper is not None:
         function = facts.values.callee(helper)
         if isinstance(function, FUNCTIONS):
-            value = facts.values.argument(helper, function, last_name(called_network(call)))
+            value = facts.values.argument(helper, function, last_name(called_object(call)))
             if value is not None:
                 return facts.script.code(value)
-    return facts.script.code(called_network(call))
+    return facts.script.code(called_object(call))
 
 
 def unwrap_loader(iterated: ast.expr) -> ast.expr:
@@ -244,13 +245,7 @@ def _runs_network(facts: Facts, call: ast.Call) -> bool:
     """Return whether a call is a network's forward pass."""
     if facts.script.definition(call.func) is not None or facts.script.path_of(call.func):
         return False
-    return facts.kinds.kind(called_network(call)) is Kind.NETWORK
-
-
-def called_network(call: ast.Call) -> ast.expr:
-    """Return the network that a call runs: `net` of `net(x)` and of `net.forward(x)`."""
-    owner = call_owner(call)
-    return owner if owner is not None and last_name(call.func) == "forward" else call.func
+    return facts.kinds.kind(called_object(call)) is Kind.NETWORK
 
 
 def _is_module_method(facts: Facts, function: Function) -> bool:

@@ -132,6 +132,12 @@ def call_owner(call: ast.Call) -> ast.expr | None:
     return call.func.value if isinstance(call.func, ast.Attribute) else None
 
 
+def called_object(call: ast.Call) -> ast.expr:
+    """Return what a call runs: `net` of `net(x)` and of `net.forward(x)`."""
+    owner = call_owner(call)
+    return owner if owner is not None and last_name(call.func) == "forward" else call.func
+
+
 def keyword_value(call: ast.Call, name: str) -> ast.expr | None:
     """Return the value of a keyword argument, or None."""
     return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)

@@ -21,15 +21,20 @@ def _check(context: Context) -> Iterator[Mistake]:
     """`total += loss.item()` for each batch, then `total / len(loader.dataset)`."""
     seen: set[ast.AST] = set()
     for loop in context.loader_loops:
-        if not loop.network_calls or context.loaders.may_have_single_rows(loop.loader):
+        is_single = bool(context.loaders.creations(loop.loader))
+        is_single = is_single and not context.loaders.has_several_rows(loop.loader)
+        if not loop.network_calls or is_single:
             continue
-        divisions = divisions_after(context, loop)
+        divided = {
+            key
+            for key, items in divisions_after(context, loop).items()
+            for _, divisor in items
+            if divisor is not None and _is_row_count(context, loop, divisor)
+        }
         for batch_sum in batch_sums(context, loop):
             statement = batch_sum.statement
-            if statement in seen or not isinstance(statement, ast.AugAssign):
-                continue
-            divisors = [item.divisor for item in divisions.get(batch_sum.key, [])]
-            if any(item is not None and _is_row_count(context, loop, item) for item in divisors):
+            is_sum = isinstance(statement, ast.AugAssign) and not batch_sum.is_count
+            if is_sum and batch_sum.key in divided and statement not in seen:
                 seen.add(statement)
                 yield _mistake(context, loop, batch_sum)
 

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 from onsight_lint.batch_means import (
     BatchSum,
@@ -10,15 +10,14 @@ from onsight_lint.batch_means import (
     batch_rows,
     batch_sums,
     divisions_after,
+    is_batch_count,
     is_batch_mean,
-    is_count,
     weighted_line,
 )
 from onsight_lint.edits import indented, replace_node, show_changed
-from onsight_lint.kinds import Kind
-from onsight_lint.loops import BatchLoop, is_batch_number, loop_nodes
+from onsight_lint.loops import BatchLoop, loop_nodes
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
-from onsight_lint.syntax import FUNCTIONS, key_of, last_name
+from onsight_lint.syntax import FUNCTIONS, key_of
 
 _WHY_COUNT = "The result is too large by about the batch size: divide by the number of rows."
 
@@ -29,21 +28,24 @@ def _check(context: Context) -> Iterator[Mistake]:
     for loop in context.loader_loops:
         if not isinstance(loop.node, (ast.For, ast.AsyncFor)) or not loop.network_calls:
             continue
-        divisions = divisions_after(context, loop)
-        yield from _divided_counts(context, loop, divisions)
-        if not context.loaders.last_may_be_short(loop.loader):
-            continue
-        if loop.evaluates:
+        is_short = context.loaders.last_may_be_short(loop.loader)
+        if loop.evaluates and is_short:
             yield from _divided_inside(context, loop)
+        divisions = divisions_after(context, loop)
         for batch_sum in batch_sums(context, loop):
-            if not loop.evaluates and not _is_accuracy(batch_sum):
-                continue
-            for division in divisions.get(batch_sum.key, []):
-                is_mean = _divides_by_batches(context, loop, batch_sum, division.divisor)
-                if is_mean and division.node not in seen:
+            if batch_sum.is_count:
+                is_wrong = context.loaders.has_several_rows(loop.loader)
+            else:
+                is_wrong = is_short and (loop.evaluates or _is_accuracy(batch_sum))
+            means = batch_sum.key if batch_sum.is_list else ""
+            for division in divisions.pop(batch_sum.key, []) if is_wrong else ():
+                if division.node not in seen and is_batch_count(
+                    context, loop, division.divisor, means
+                ):
                     seen.add(division.node)
                     yield _mistake(context, loop, batch_sum, division)
-            if _is_unweighted_meter(context, batch_sum) and batch_sum.statement not in seen:
+            is_new = is_wrong and batch_sum.statement not in seen
+            if is_new and _is_unweighted_meter(context, batch_sum):
                 seen.add(batch_sum.statement)
                 yield _meter_mistake(context, loop, batch_sum)
 
@@ -61,7 +63,7 @@ RULE = Rule(
 
 
 def _is_accuracy(batch_sum: BatchSum) -> bool:
-    return bool(re.search(r"acc(?!um)", batch_sum.key))
+    return bool(re.search(r"acc(?!um)|correct", batch_sum.key))
 
 
 def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
@@ -74,7 +76,7 @@ def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
                 value=ast.BinOp(left=left, op=ast.Div(), right=right) as value,
             ) if key_of(target) and is_batch_mean(context, left):
                 batch_sum = BatchSum(key_of(target), node, left)
-                if _is_batch_count(context, loop, right, batch_sum):
+                if is_batch_count(context, loop, right):
                     rows = batch_rows(context, loop, batch_sum)
                     new = f"{context.script.code(left)} * {rows} / {_all_rows(context, loop)}"
                     change = replace_node(context.script, value, new)
@@ -82,75 +84,8 @@ def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
                     yield Mistake(node, _problem(context, loop, batch_sum), fixed)
 
 
-def _divided_counts(
-    context: Context, loop: BatchLoop, divisions: Mapping[str, Sequence[Division]]
-) -> Iterator[Mistake]:
-    """`correct / len(loader)`, where correct counts rows and a batch has several."""
-    creations = context.loaders.creations(loop.loader)
-    if not creations or context.loaders.may_have_single_rows(loop.loader):
-        return
-    for node in loop_nodes(loop):
-        match node:
-            case ast.AugAssign(target=target, op=ast.Add(), value=value):
-                batch_sum = BatchSum(key_of(target), node, value)
-                for division, divisor in divisions.get(batch_sum.key, []):
-                    is_whole = not isinstance(context.script.parent(division), ast.BinOp)
-                    if divisor is None or not is_whole or not is_count(context, value):
-                        continue
-                    if _is_batch_count(context, loop, divisor, batch_sum):
-                        change = replace_node(context.script, divisor, _all_rows(context, loop))
-                        fixed = show_changed(context.script, division, [change])
-                        problem = f"{batch_sum.key} counts rows, but is divided by the batches"
-                        yield Mistake(division, problem, fixed, _WHY_COUNT)
-
-
 def _problem(context: Context, loop: BatchLoop, batch_sum: BatchSum) -> str:
     return f"{batch_sum.key} is a mean of batch means over {context.script.code(loop.loader)}"
-
-
-def _divides_by_batches(
-    context: Context, loop: BatchLoop, batch_sum: BatchSum, divisor: ast.expr | None
-) -> bool:
-    """Return whether a divisor, or a mean without one, counts the batches."""
-    if divisor is None:
-        return batch_sum.is_list
-    return _is_batch_count(context, loop, divisor, batch_sum)
-
-
-def _is_batch_count(
-    context: Context, loop: BatchLoop, expression: ast.expr, batch_sum: BatchSum
-) -> bool:
-    """Return whether an expression is the number of batches of a loop."""
-    if isinstance(expression, ast.Call) and last_name(expression.func) == "max":
-        return any(_is_batch_count(context, loop, part, batch_sum) for part in expression.args)
-    if isinstance(expression, ast.Call) and last_name(expression.func) == "len" and expression.args:
-        counted = expression.args[0]
-        if key_of(counted) == batch_sum.key and batch_sum.is_list:
-            return True
-        is_same = context.script.code(counted) == context.script.code(loop.loader)
-        return is_same or context.kinds.kind(counted) is Kind.LOADER
-    if isinstance(expression, ast.Name):
-        return _is_counter(context, loop, expression) or any(
-            isinstance(origin.node, ast.Call)
-            and _is_batch_count(context, loop, origin.node, batch_sum)
-            for origin in context.values.origins(expression)
-        )
-    if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Add):
-        is_one = isinstance(expression.right, ast.Constant) and expression.right.value == 1
-        return is_one and is_batch_number(loop, expression.left)
-    return False
-
-
-def _is_counter(context: Context, loop: BatchLoop, name: ast.Name) -> bool:
-    """Return whether a name is incremented once per batch."""
-    return any(
-        isinstance(node, ast.AugAssign)
-        and key_of(node.target) == name.id
-        and isinstance(node.value, ast.Constant)
-        and node.value.value == 1
-        and context.script.parent(node) is loop.node
-        for node in loop_nodes(loop)
-    )
 
 
 def _is_unweighted_meter(context: Context, batch_sum: BatchSum) -> bool:
@@ -174,9 +109,13 @@ def _mistake(context: Context, loop: BatchLoop, batch_sum: BatchSum, division: D
         change = replace_node(context.script, mean, f"sum({batch_sum.key}) / {all_rows}")
     else:
         change = replace_node(context.script, divisor, all_rows)
-    in_loop = indented(context.script, context.script.statement(node), f"{line}  # for each batch")
-    fixed = f"{in_loop}\n{show_changed(context.script, node, [change])}"
-    return Mistake(node, _problem(context, loop, batch_sum), fixed)
+    fixed = show_changed(context.script, node, [change])
+    if batch_sum.is_count:
+        problem = f"{batch_sum.key} counts rows, but is divided by the number of batches"
+        return Mistake(node, problem, fixed, _WHY_COUNT)
+    statement = context.script.statement(node)
+    in_loop = indented(context.script, statement, f"{line}  # for each batch")
+    return Mistake(node, _problem(context, loop, batch_sum), f"{in_loop}\n{fixed}")
 
 
 def _whole_mean(context: Context, division: ast.AST) -> ast.AST:

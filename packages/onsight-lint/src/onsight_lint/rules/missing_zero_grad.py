@@ -8,18 +8,10 @@ from onsight_lint.edits import show_with_line_above
 from onsight_lint.kinds import Kind
 from onsight_lint.loops import called_functions
 from onsight_lint.rule import Context, Mistake, Rule
-from onsight_lint.syntax import (
-    FUNCTIONS,
-    LOOPS,
-    call_owner,
-    expressions_in,
-    key_of,
-    last_name,
-    own_nodes,
-)
+from onsight_lint.syntax import FUNCTIONS, LOOPS, call_owner, key_of, keys_in, last_name, own_nodes
 
-_RESETS = re.compile(r"zero_|^grads?$|(clear|reset|clean|empty)\w*grad|accum|functional_call")
-_KEEPS_GRADIENTS = re.compile(  # functions that may take an optimizer without resetting gradients
+_RESETS = re.compile(r"zero_|^grads?$|(clear|reset|clean|empty)\w*grad|accum")
+_KEEPS = re.compile(  # functions that may take an optimizer without resetting gradients
     r"^(step|unscale_|print|append|clip\w*|get_\w+|adjust\w*|set_lr|log\w*|save\w*|state_dict)$"
 )
 
@@ -27,15 +19,16 @@ _KEEPS_GRADIENTS = re.compile(  # functions that may take an optimizer without r
 def _check(context: Context) -> Iterator[Mistake]:
     """`loss.backward()` and `optimizer.step()` in a loop in which no gradient is reset."""
     seen: set[ast.AST] = set()
+    repeated: dict[ast.AST, tuple[list[ast.Call], set[str]]] = {}
     for step in context.values.calls("step"):
         optimizer = call_owner(step)
         if optimizer is None or step.args or step.keywords or not _is_torchs(context, optimizer):
             continue
         for loop in _loops(context, step):
-            code = [loop, *called_functions(context, loop)]
-            nodes = [node for part in code for node in own_nodes(part)]
-            backward = [node for node in nodes if _is_call_of(node, "backward")]
-            if backward and backward[0] not in seen and not _may_reset(context, nodes, optimizer):
+            if loop not in repeated:
+                repeated[loop] = _repeated(context, loop)
+            backward, touched = repeated[loop]
+            if backward and key_of(optimizer) not in touched and backward[0] not in seen:
                 seen.add(backward[0])
                 yield _mistake(context, backward[0], optimizer)
 
@@ -52,12 +45,12 @@ RULE = Rule(
 )
 
 
-def _mistake(context: Context, backward: ast.AST, optimizer: ast.expr) -> Mistake:
+def _mistake(context: Context, backward: ast.Call, optimizer: ast.expr) -> Mistake:
     name = context.script.code(optimizer)
-    statement = context.script.statement(backward)
     problem = f"the gradients of all batches add up: {name}.zero_grad() is missing"
-    line = f"{name}.zero_grad()"
-    return Mistake(backward, problem, show_with_line_above(context.script, statement, line))
+    statement = context.script.statement(backward)
+    fixed = show_with_line_above(context.script, statement, f"{name}.zero_grad()")
+    return Mistake(backward, problem, fixed)
 
 
 def _is_torchs(context: Context, optimizer: ast.expr) -> bool:
@@ -86,25 +79,23 @@ def _loops(context: Context, step: ast.AST, depth: int = 3) -> Iterator[ast.AST]
             return
 
 
-def _may_reset(context: Context, nodes: list[ast.AST], optimizer: ast.expr) -> bool:
-    """Return whether code may reset gradients, or creates the optimizer."""
-    name = key_of(optimizer)
-    for node in nodes:
+def _repeated(context: Context, loop: ast.AST) -> tuple[list[ast.Call], set[str]]:
+    """The backward calls of a loop, and the keys of what it creates or passes on.
+
+    No calls if any gradients are reset.
+    """
+    backward: list[ast.Call] = []
+    touched: set[str] = set()
+    code = [loop, *called_functions(context, loop)]
+    for node in (node for part in code for node in own_nodes(part)):
         match node:
             case ast.Name() | ast.Attribute() if _RESETS.search(last_name(node)):
-                return True
-            case ast.Assign(targets=targets) if name in {key_of(target) for target in targets}:
-                return True
+                return [], set()
+            case ast.Assign(targets=targets):
+                touched |= set(map(key_of, targets))
+            case ast.Call(func=ast.Attribute(attr="backward")):
+                backward.append(node)
             case ast.Call(func=function, args=arguments):
-                is_known = context.values.callee(node) or _KEEPS_GRADIENTS.search(
-                    last_name(function)
-                )
-                if not is_known and any(
-                    key_of(part) == name for value in arguments for part in expressions_in(value)
-                ):
-                    return True
-    return False
-
-
-def _is_call_of(node: ast.AST, method: str) -> bool:
-    return isinstance(node, ast.Call) and last_name(node.func) == method
+                if not context.values.callee(node) and not _KEEPS.search(last_name(function)):
+                    touched.update(*map(keys_in, arguments))
+    return backward, touched
