@@ -43,7 +43,7 @@ def _show(context: Context, node: ast.AST, new: str) -> str:
 def _is_condition(context: Context, node: ast.expr) -> bool:
     """Return whether a value decides what runs, or is kept under a name that is never called."""
     match context.script.parent(node):
-        case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
+        case ast.If(test=test) | ast.IfExp(test=test) | ast.Assert(test=test):
             return test is node
         case ast.BoolOp() | ast.UnaryOp():
             return True

@@ -39,10 +39,11 @@ def _check(context: Context) -> Iterator[Mistake]:
                 is_wrong = is_short and (loop.evaluates or _is_accuracy(batch_sum))
             means = batch_sum.key if batch_sum.is_list else ""
             for division in divisions.pop(batch_sum.key, []) if is_wrong else ():
-                if division.node not in seen and is_batch_count(
-                    context, loop, division.divisor, means
-                ):
-                    seen.add(division.node)
+                node, divisor = division
+                if node in seen or (batch_sum.is_count and _is_divided_again(context, node)):
+                    continue
+                if is_batch_count(context, loop, divisor, means):
+                    seen.add(node)
                     yield _mistake(context, loop, batch_sum, division)
             is_new = is_wrong and batch_sum.statement not in seen
             if is_new and _is_unweighted_meter(context, batch_sum):
@@ -64,6 +65,14 @@ RULE = Rule(
 
 def _is_accuracy(batch_sum: BatchSum) -> bool:
     return bool(re.search(r"acc(?!um)|correct", batch_sum.key))
+
+
+def _is_divided_again(context: Context, division: ast.AST) -> bool:
+    """Return whether a quotient is divided once more: `correct / len(loader) / batch_size`."""
+    match context.script.parent(division):
+        case ast.BinOp(op=ast.Div(), left=left, right=right):
+            return left is division and not isinstance(right, ast.Constant)
+    return False
 
 
 def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:

@@ -10,6 +10,7 @@ from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.syntax import FUNCTIONS, LOOPS, call_owner, key_of, keys_in, last_name, own_nodes
 
 _TRAINS = re.compile(r"^_?(train|fit)|run_epoch")
+_HOLDS_NUMBERS = re.compile("sched|scaler")  # whose state is copied anyway
 _PASSES_ON = ("load_state_dict", "save")
 
 
@@ -45,7 +46,7 @@ def _changes_before_use(context: Context, call: ast.Call, assignment: ast.Assign
     """
     loop = _training_loop(context, call)
     network, kept = call_owner(call), key_of(assignment.targets[0])
-    if loop is None or network is None:
+    if loop is None or network is None or _HOLDS_NUMBERS.search(last_name(network)):
         return False
     stored = [node for node in own_nodes(loop) if isinstance(getattr(node, "ctx", None), ast.Store)]
     created = {key_of(node) for node in stored if not isinstance(node, ast.Subscript)}
