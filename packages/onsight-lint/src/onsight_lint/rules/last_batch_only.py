@@ -13,9 +13,10 @@ from onsight_lint.syntax import own_nodes, start_position
 def _check(context: Context) -> Iterator[Mistake]:
     """`val_loss = loss.item()` in an evaluation, and `val_loss` read after it."""
     for loop in context.loader_loops:
-        is_loop = loop.evaluates and isinstance(loop.node, (ast.For, ast.AsyncFor))
+        if not loop.evaluates or not isinstance(loop.node, (ast.For, ast.AsyncFor)):
+            continue
         ends_early = any(isinstance(node, (ast.Break, ast.Return)) for node in loop_nodes(loop))
-        for node in loop.node.body if is_loop and not ends_early else ():
+        for node in loop.node.body if not ends_early else ():
             match node:
                 case ast.Assign(targets=[ast.Name() as name], value=value):
                     use = _use_after(context, loop, name, node)
