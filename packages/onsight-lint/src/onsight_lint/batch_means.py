@@ -77,7 +77,9 @@ def is_batch_mean(facts: Facts, value: ast.expr, depth: int = 8) -> bool:
         return is_batch_mean(facts, value.value, depth - 1)
     if isinstance(value, ast.Attribute) and value.attr == "loss":
         outputs = facts.values.origins(value.value)
-        return bool(outputs) and all(_computes_loss(facts, item.node) for item in outputs)
+        return bool(outputs) and all(
+            _computes_loss(facts, item.node, ("labels", None)) for item in outputs
+        )
     if isinstance(value, ast.Call) and last_name(value.func) in ("float", "reduce_mean"):
         return bool(value.args) and is_batch_mean(facts, value.args[0], depth - 1)
     if isinstance(value, ast.BinOp):
@@ -213,7 +215,7 @@ def _is_mean_of_operands(facts: Facts, value: ast.BinOp, depth: int) -> bool:
 def _is_mean_origin(facts: Facts, origin: Origin, value: ast.expr, depth: int) -> bool:
     node = origin.node
     if origin.steps in ((0,), ("loss",)):
-        return _computes_loss(facts, node)
+        return _computes_loss(facts, node, ("labels",))
     if origin.steps or not isinstance(node, ast.expr):
         return False
     if isinstance(node, ast.Call):
@@ -221,9 +223,13 @@ def _is_mean_origin(facts: Facts, origin: Origin, value: ast.expr, depth: int) -
     return node is not value and is_batch_mean(facts, node, depth)
 
 
-def _computes_loss(facts: Facts, node: ast.AST) -> bool:
-    """Return whether a call runs a network of transformers that is given the labels."""
-    is_given_labels = isinstance(node, ast.Call) and keyword_value(node, "labels") is not None
+def _computes_loss(facts: Facts, node: ast.AST, names: tuple[str | None, ...]) -> bool:
+    """Return whether a call runs a network of transformers that is given the labels.
+
+    names: of the keywords that pass them; None for `**batch`.
+    """
+    keywords = node.keywords if isinstance(node, ast.Call) else []
+    is_given_labels = any(keyword.arg in names for keyword in keywords)
     return is_given_labels and facts.kinds.kind(node) is Kind.TENSOR
 
 

@@ -7,13 +7,19 @@ from onsight_lint.edits import replace_node, show_changed
 from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.syntax import keyword_value
 
+_WHY_ON = "store_true sets what is True already, so the option cannot be turned off."
 _WHY_UNCALLED = "A function counts as true. Without the parentheses it is not asked."
 
 
 def _check(context: Context) -> Iterator[Mistake]:
     """`type=bool` of an option, and `if torch.cuda.is_available`."""
     for call in context.values.calls("add_argument"):
-        kind = keyword_value(call, "type")
+        kind, default = keyword_value(call, "type"), keyword_value(call, "default")
+        action = keyword_value(call, "action")
+        values = [getattr(node, "value", None) for node in (action, default)]
+        if values == ["store_true", True] and default is not None and call.args:
+            problem = f"{context.script.code(call.args[0])} is on with and without the option"
+            yield Mistake(default, problem, _show(context, default, "False"), _WHY_ON)
         if isinstance(kind, ast.Name) and context.script.path_of(kind) == "bool" and call.args:
             new = 'lambda text: text.lower() in ("true", "yes", "1")'
             problem = f"{context.script.code(call.args[0])} False is read as True"
@@ -32,7 +38,7 @@ RULE = Rule(
     title="A setting that is always true",
     why="bool() of a text is true unless the text is empty, so the option cannot be turned off.",
     check=_check,
-    pattern=r"type\s*=\s*bool\b|torch\.[\w.]*\bis_\w+(?!\w|\()",
+    pattern=r"store_true|type\s*=\s*bool\b|torch\.[\w.]*\bis_\w+(?!\w|\()",
 )
 
 

@@ -20,6 +20,8 @@ def _check(context: Context) -> Iterator[Mistake]:
             match node:
                 case ast.Assign(targets=[ast.Name() as name], value=value):
                     use = _use_after(context, loop, name, node)
+                    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+                        value = value.left  # `loss.item() * batch_size`
                     if use is not None and is_batch_mean(context, value):
                         yield _mistake(context, loop, name.id, node, use)
 

@@ -49,6 +49,8 @@ def _check(context: Context) -> Iterator[Mistake]:
             continue
         if _has_alternative(context, call) or context.loads_network(call):
             continue
+        if _is_for_first_process(context, call):
+            continue
         if _is_published(context, call) or _is_own_file(context, call):
             continue
         if _reaches_weights(context, call):
@@ -131,6 +133,12 @@ def _is_unconditional(context: Context, call: ast.Call) -> bool:
         isinstance(parent, (ast.If, ast.IfExp, ast.BoolOp)) and not is_main_guard(parent)
         for parent in context.script.ancestors(call)
     )
+
+
+def _is_for_first_process(context: Context, call: ast.Call) -> bool:
+    """Return whether only one of several processes loads a file."""
+    tests = [p.test for p in context.script.ancestors(call) if isinstance(p, ast.If)]
+    return any(re.search(r"rank_?0|rank == 0|main_process", context.script.code(t)) for t in tests)
 
 
 def _is_published(context: Context, call: ast.Call) -> bool:

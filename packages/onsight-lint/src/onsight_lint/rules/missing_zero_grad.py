@@ -10,7 +10,7 @@ from onsight_lint.loops import called_functions
 from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.syntax import FUNCTIONS, LOOPS, call_owner, key_of, keys_in, last_name, own_nodes
 
-_RESETS = re.compile(r"zero_|^grads?$|(clear|reset|clean|empty)\w*grad|accum")
+_RESETS = re.compile(r"zero_?grad|^grads?$|(clear|reset|clean|empty)\w*grad|accum")
 _KEEPS = re.compile(  # functions that may take an optimizer without resetting gradients
     r"^(step|unscale_|print|append|clip\w*|get_\w+|adjust\w*|set_lr|log\w*|save\w*|state_dict)$"
 )

@@ -56,10 +56,21 @@ def _changes_before_use(context: Context, call: ast.Call, assignment: ast.Assign
     branch = context.script.parent(assignment)
     inside = set(own_nodes(branch if isinstance(branch, ast.If) else loop))
     return any(
-        node not in inside and kept in keys_in(node)
+        node not in inside and kept in keys_in(node) and _is_read_in(context, assignment, node)
         for node in own_nodes(context.script.function(loop))
         if isinstance(node, ast.Return)
         or (isinstance(node, ast.Call) and last_name(node.func) in _PASSES_ON)
+    )
+
+
+def _is_read_in(context: Context, assignment: ast.Assign, node: ast.AST) -> bool:
+    """Return whether code may read the value of an assignment, not that of a later one."""
+    kept = assignment.targets[0]
+    return not isinstance(kept, ast.Name) or any(
+        binding.node is assignment
+        for name in own_nodes(node)
+        if isinstance(name, ast.Name) and name.id == kept.id
+        for binding in context.script.scope(name).reaching(name)
     )
 
 
