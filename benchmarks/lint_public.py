@@ -8,8 +8,8 @@ Every script there is read, and each finding printed once as a line of CSV with 
 person fills it in (right, arguable or wrong); the second command prints the precision with Wilson's
 interval, in which an arguable finding is not right: for the scripts that the rules were tuned on,
 and for those held out, which no rule was changed for. Where a person has also labelled the mistakes
-in the scripts before the rules were applied, those without a finding have the verdict missed, and
-the recall is printed as well.
+in the scripts before the rules were applied, those without a finding have the verdict missed, right
+findings that were not among them have a reason, and the recall is printed as well.
 """
 
 import argparse
@@ -72,7 +72,8 @@ def _judge(rows: list[dict[str, str]]) -> None:
     right, missed = counts["right"], counts.pop("missed", 0)
     print("precision", _share(right, counts.total()), counts)
     if missed:
-        print("recall", _share(right, right + missed))
+        labelled = sum(row["verdict"] == "right" and not row["reason"] for row in rows)
+        print("recall", _share(labelled, labelled + missed))
     for rule in sorted({row["rule"] for row in rows}):
         print(rule, dict(Counter(row["verdict"] for row in rows if row["rule"] == rule)))
 
