@@ -25,6 +25,7 @@ _KEEP_VALUE = word_set("item detach cpu float numpy double to")  # methods
 _COUNTS = re.compile(  # the code of a count of equal elements
     r"(?!.*(?:mean|/)).*(?:(?:==|\beq\b).*\.sum\(\)|\bsum\(.*==)", re.DOTALL
 )
+_MAX_BINDINGS = 100  # of a name that may count batches
 _MEANS = ("mean", "average", "fmean")
 _ACCURACIES = word_set("accuracy_score balanced_accuracy_score multiclass_accuracy")
 
@@ -193,7 +194,7 @@ def _is_counter(facts: Facts, loop: BatchLoop, name: ast.Name) -> bool:
         isinstance(item.value, ast.Constant)
         and (item.kind, item.value.value) == ("augmented", 1)
         and facts.script.parent(item.node) is loop.node
-        for item in facts.script.scope(name).lookup(name)
+        for item in facts.script.scope(name).lookup(name)[:_MAX_BINDINGS]
     )
 
 

@@ -25,6 +25,7 @@ class Facts:
 
     def __init__(self, script: Script) -> None:
         self.script = script
+        self.network_calls: dict[ast.AST, list[ast.Call]] = {}  # of loops.network_calls
         self.backward_keys: dict[ast.AST, set[str]] = {}  # by function, of loops.backward_keys
 
     @cached_property

@@ -27,6 +27,7 @@ from onsight_lint.syntax import (
 )
 
 _MAX_LOOPS = 200  # considered in a script, because each is compared with all code around it
+_MAX_CALLS = 20  # of networks in a helper, considered for each of its calls
 _LOADER_WRAPPERS = word_set(  # calls around a loader in the head of a loop
     "enumerate tqdm track iter islice zip log_every progress_bar prefetch cycle reversed"
 )
@@ -183,8 +184,10 @@ def called_functions(facts: Facts, node: ast.AST) -> list[Function]:
 
 def network_calls(facts: Facts, node: ast.AST) -> list[ast.Call]:
     """Return the calls in a piece of code that run a network."""
-    calls = (part for part in own_nodes(node) if isinstance(part, ast.Call))
-    return [call for call in calls if _runs_network(facts, call)]
+    if node not in facts.network_calls:
+        calls = (part for part in own_nodes(node) if isinstance(part, ast.Call))
+        facts.network_calls[node] = [call for call in calls if _runs_network(facts, call)]
+    return facts.network_calls[node]
 
 
 def backward_calls(node: ast.AST) -> Iterator[ast.Call]:
@@ -237,7 +240,7 @@ def _network_calls(facts: Facts, loop: BatchLoop) -> Iterator[NetworkCall]:
             continue
         helper = facts.values.callee(node)
         if isinstance(helper, FUNCTIONS) and not _is_module_method(facts, helper):
-            for call in network_calls(facts, helper):
+            for call in network_calls(facts, helper)[:_MAX_CALLS]:
                 yield NetworkCall(call, node)
 
 

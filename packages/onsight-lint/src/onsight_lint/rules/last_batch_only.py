@@ -1,6 +1,7 @@
 """Rule on results of an evaluation that are those of its last batch."""
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 
 from onsight_lint.batch_means import BatchSum, batch_rows, is_batch_mean
@@ -16,14 +17,16 @@ def _check(context: Context) -> Iterator[Mistake]:
         if not loop.evaluates or not isinstance(loop.node, (ast.For, ast.AsyncFor)):
             continue
         ends_early = any(isinstance(node, (ast.Break, ast.Return)) for node in loop_nodes(loop))
-        for node in loop.node.body if not ends_early else ():
-            match node:
-                case ast.Assign(targets=[ast.Name() as name], value=value):
-                    use = _use_after(context, loop, name, node)
-                    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
-                        value = value.left  # `loss.item() * batch_size`
-                    if use is not None and is_batch_mean(context, value):
-                        yield _mistake(context, loop, name.id, node, use)
+        if ends_early:
+            continue
+        reads = _reads_after(context, loop)
+        for name, assignment in _last_assignments(loop.node.body).items():
+            value = assignment.value
+            if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+                value = value.left  # `loss.item() * batch_size`
+            use = _first_use(context, reads[name], assignment)
+            if use is not None and is_batch_mean(context, value):
+                yield _mistake(context, loop, name, assignment, use)
 
 
 RULE = Rule(
@@ -38,17 +41,32 @@ RULE = Rule(
 )
 
 
-def _use_after(
-    context: Context, loop: BatchLoop, name: ast.Name, assignment: ast.Assign
-) -> ast.Name | None:
-    """Where a value that is assigned in a loop is first read after it, in the same function."""
-    inside = set(own_nodes(loop.node))
-    scopes, begin = context.script.scope(name), start_position(loop.node)
+def _last_assignments(body: list[ast.stmt]) -> dict[str, ast.Assign]:
+    """The last assignment to each name in the body of a loop."""
+    assignments = {}
+    for node in body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                assignments[name] = node
+    return assignments
+
+
+def _reads_after(context: Context, loop: BatchLoop) -> dict[str, list[ast.Name]]:
+    """The names that are read after a loop, in its function."""
+    begin, inside = start_position(loop.node), set(own_nodes(loop.node))
+    reads: dict[str, list[ast.Name]] = defaultdict(list)
     for node in own_nodes(context.script.function(loop.node)):
-        if isinstance(node, ast.Name) and node.id == name.id and node not in inside:
-            is_read = isinstance(node.ctx, ast.Load) and start_position(node) > begin
-            if is_read and any(item.node is assignment for item in scopes.reaching(node)):
-                return node
+        if isinstance(node, ast.Name) and node not in inside and start_position(node) > begin:
+            reads[node.id] += [node] if isinstance(node.ctx, ast.Load) else []
+    return reads
+
+
+def _first_use(context: Context, reads: list[ast.Name], assignment: ast.Assign) -> ast.Name | None:
+    """The first of several reads of a name that may read the value of an assignment."""
+    for name in reads:
+        bindings = context.script.scope(name).reaching(name)
+        if any(binding.node is assignment for binding in bindings):
+            return name
     return None
 
 

@@ -11,6 +11,7 @@ from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.syntax import FUNCTIONS, LOOPS, call_owner, key_of, keys_in, last_name, own_nodes
 
 _RESETS = re.compile(r"zero_?grad|^grads?$|(clear|reset|clean|empty)\w*grad|accum")
+_MAX_SITES = 10  # calls of a function that are considered
 _KEEPS = re.compile(  # functions that may take an optimizer without resetting gradients
     r"^(step|unscale_|print|append|clip\w*|get_\w+|adjust\w*|set_lr|log\w*|save\w*|state_dict)$"
 )
@@ -63,7 +64,7 @@ def _is_torchs(context: Context, optimizer: ast.expr) -> bool:
     )
 
 
-def _loops(context: Context, step: ast.AST, depth: int = 3) -> Iterator[ast.AST]:
+def _loops(context: Context, step: ast.AST, depth: int = 2) -> Iterator[ast.AST]:
     """The innermost loops that repeat a step: around it, or around the calls of its function."""
     for parent in context.script.ancestors(step):
         if isinstance(parent, ast.If) and any(
@@ -74,7 +75,7 @@ def _loops(context: Context, step: ast.AST, depth: int = 3) -> Iterator[ast.AST]
             yield parent
             return
         if isinstance(parent, FUNCTIONS):
-            for site in context.values.call_sites(parent) if depth else ():
+            for site in context.values.call_sites(parent)[:_MAX_SITES] if depth else ():
                 yield from _loops(context, site, depth - 1)
             return
 

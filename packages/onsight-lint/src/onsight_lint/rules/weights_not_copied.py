@@ -9,6 +9,7 @@ from onsight_lint.loops import is_training
 from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.syntax import FUNCTIONS, LOOPS, call_owner, key_of, keys_in, last_name, own_nodes
 
+_MAX_CALLS = 50  # of state_dict that are considered, each with all code around it
 _TRAINS = re.compile(r"^_?(train|fit)|run_epoch")
 _HOLDS_NUMBERS = re.compile("sched|scaler")  # whose state is copied anyway
 _PASSES_ON = ("load_state_dict", "save")
@@ -16,7 +17,7 @@ _PASSES_ON = ("load_state_dict", "save")
 
 def _check(context: Context) -> Iterator[Mistake]:
     """`best = model.state_dict()` in a loop that trains, loaded or saved later."""
-    for call in context.values.calls("state_dict"):
+    for call in context.values.calls("state_dict")[:_MAX_CALLS]:
         assignment = context.script.parent(call)
         if isinstance(assignment, ast.Assign) and _changes_before_use(context, call, assignment):
             code = context.script.code
