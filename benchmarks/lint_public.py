@@ -7,7 +7,9 @@ FOLDER holds a checkout of each repository as OWNER+NAME, at the commit of lint_
 Every script there is read, and each finding printed once as a line of CSV with an empty verdict. A
 person fills it in (right, arguable or wrong); the second command prints the precision with Wilson's
 interval, in which an arguable finding is not right: for the scripts that the rules were tuned on,
-and for those held out, which no rule was changed for.
+and for those held out, which no rule was changed for. Where a person has also labelled the mistakes
+in the scripts before the rules were applied, those without a finding have the verdict missed, right
+findings that were not among them have a reason, and the recall is printed as well.
 """
 
 import argparse
@@ -67,11 +69,18 @@ def judge(verdicts: Path) -> None:
 
 def _judge(rows: list[dict[str, str]]) -> None:
     counts = Counter(row["verdict"] for row in rows)
-    low, high = wilson(counts["right"], len(rows))
-    share = counts["right"] / len(rows)
-    print(f"{counts['right']} of {len(rows)} right: {share:.3f} ({low:.3f} to {high:.3f})", counts)
+    right, missed = counts["right"], counts.pop("missed", 0)
+    print("precision", _share(right, counts.total()), counts)
+    if missed:
+        labelled = sum(row["verdict"] == "right" and not row["reason"] for row in rows)
+        print("recall", _share(labelled, labelled + missed))
     for rule in sorted({row["rule"] for row in rows}):
         print(rule, dict(Counter(row["verdict"] for row in rows if row["rule"] == rule)))
+
+
+def _share(part: int, whole: int) -> str:
+    low, high = wilson(part, whole)
+    return f"{part} of {whole}: {part / whole:.3f} ({low:.3f} to {high:.3f})"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

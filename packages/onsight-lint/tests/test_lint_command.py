@@ -2,6 +2,7 @@
 
 import ast
 import io
+import itertools
 import json
 import os
 import re
@@ -24,6 +25,19 @@ from onsight_lint.source import parse
 HERE = Path(__file__).parent
 PLANTED = HERE / "planted"
 CLEAN = HERE / "clean"
+TRAINS = """
+import torch
+from torch.utils.data import DataLoader
+
+
+def train(model, loader, optimizer, criterion, y):
+    total = 0
+    for x in loader:
+        optimizer.zero_grad()
+        loss = criterion(model(x), y)
+        loss.backward()
+        optimizer.step()
+{body}"""
 MOVED = "import torch\n\n\ndef step(model, x):\n    x.cuda(){end}\n    model(x).sum().backward()\n"
 
 
@@ -45,7 +59,7 @@ def test_clean_scripts_end_with_0_and_a_summary(capsys):
     assert lint(CLEAN) == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "no mistakes in 7 files\n"
+    assert err == f"{len(rule_table())} rules, nothing found in 7 files\n"
 
 
 def test_the_text_shows_the_place_the_line_and_its_correction(script, capsys):
@@ -64,7 +78,7 @@ def test_a_dash_is_standard_input_and_its_fixed_text_is_printed(script, capsys, 
     for words, code, out, err in (
         ([], 1, "stdin:5:5 discarded-move", "1 mistake in 1 of 1 file"),
         (["--diff"], 1, "+    x = x.cuda()\n", ""),
-        (["--fix"], 0, fixed_text, "no mistakes in 1 file"),
+        (["--fix"], 0, fixed_text, "rules, nothing found in 1 file"),
     ):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         assert lint("-", *words) == code
@@ -169,6 +183,63 @@ def test_fix_changes_the_line_and_no_other_byte(script, encoded):
     assert lint("--fix") == 0
     assert script.read_bytes() == encoded(right)
     assert os.listdir(script.parent) == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    "coding",
+    ["rot13", "undefined", "zlib", "base64", "unicode_escape", "raw_unicode_escape", "mbcs"],
+)
+def test_a_coding_that_is_not_for_text_files_is_named_and_the_others_are_read(
+    script, capsys, coding
+):
+    odd = script.parent / "odd.py"
+    odd.write_text(f"# coding: {coding}\n{MOVED.format(end='')}", encoding="ascii")
+    before = odd.read_bytes()
+    assert lint("--fix") == 2
+    assert odd.read_bytes() == before
+    assert "    x = x.cuda()" in script.read_text(encoding="utf-8")
+    err = capsys.readouterr().err
+    assert "error: odd.py is not " in err
+    assert coding in err.lower()
+
+
+def test_an_endless_standard_input_is_refused(capsys, monkeypatch):
+    with open("/dev/zero", "rb") as zeros:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(zeros))
+        assert lint("-") == 2
+    assert "stdin is not read: it is larger than 4 MB" in capsys.readouterr().err
+
+
+def test_fix_keeps_the_owner_and_leaves_a_file_with_other_hard_links(script, capsys):
+    if os.getuid() == 0:
+        os.chown(script, 12_345, 54_321)
+    owner = script.stat().st_uid, script.stat().st_gid
+    assert lint("--fix") == 0
+    assert (script.stat().st_uid, script.stat().st_gid) == owner
+    script.write_text(MOVED.format(end=""), encoding="utf-8")
+    os.link(script, script.with_name("linked.txt"))
+    assert lint("--fix") == 2
+    assert script.samefile(script.with_name("linked.txt"))
+    assert "train.py is left unchanged: it has other hard links" in capsys.readouterr().err
+    assert sorted(os.listdir(script.parent)) == ["linked.txt", "train.py"]
+
+
+def test_twice_the_code_takes_about_twice_the_calls(tmp_path):
+    """Oracle: the function calls of Python, counted for a training loop and one twice as long."""
+    lines = ("x = x.add(1)", "log(x).add(y)", "total += loss", "total += loss.item()", "x.to(d)")
+    loop = TRAINS.format(body="".join(f"        {line}\n" for line in lines))
+    calls, counts = itertools.count(), []
+    for repeats in (40, 80):
+        script = tmp_path / "train.py"
+        statements = loop.partition("        x = x.add(1)")
+        script.write_text(statements[0] + repeats * "".join(statements[1:]), encoding="utf-8")
+        sys.setprofile(lambda _, event, __: next(calls) if "call" in event else None)
+        try:
+            read_many([script], Library(), select_rules())
+        finally:
+            sys.setprofile(None)
+        counts.append(next(calls))
+    assert counts[1] - counts[0] < 2.3 * counts[0]
 
 
 def test_diff_prints_what_fix_does_and_changes_nothing(script, capsys):
@@ -389,7 +460,10 @@ def test_fix_leaves_a_file_that_another_program_saved(script, capsys, monkeypatc
     assert lint("--fix", "--format", "json") == 2
     out, err = capsys.readouterr()
     problem = "train.py is left unchanged: it changed while the linter ran; run again."
-    assert err == f"fixed 1 file\nerror: {problem}\nno mistakes in 1 file\n"
+    assert (
+        err
+        == f"fixed 1 file\nerror: {problem}\n{len(rule_table())} rules, nothing found in 1 file\n"
+    )
     assert json.loads(out)["unread"] == {"train.py": problem}
     assert (script.read_text() if script.exists() else None) == content
     assert "    x = x.cuda()\n" in other.read_text(encoding="utf-8")

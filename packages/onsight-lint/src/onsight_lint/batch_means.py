@@ -1,27 +1,43 @@
 """Means over the rows of one batch, and the sums and lists of them that loops gather."""
 
 import ast
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from onsight_lint.edits import replace_node, show_changed
 from onsight_lint.facts import Facts
 from onsight_lint.kinds import LOSS_FUNCTIONS, Kind
-from onsight_lint.loops import BatchLoop, batch_length, loop_nodes
-from onsight_lint.syntax import key_of, keyword_value, last_name, word_set
+from onsight_lint.loops import BatchLoop, batch_length, is_batch_number, loop_nodes
+from onsight_lint.syntax import (
+    key_of,
+    keyword_value,
+    last_name,
+    own_nodes,
+    start_position,
+    word_set,
+)
 from onsight_lint.values import Origin
 
 _KEEP_VALUE = word_set("item detach cpu float numpy double to")  # methods
+_COUNTS = re.compile(  # the code of a count of equal elements
+    r"(?!.*(?:mean|/)).*(?:(?:==|\beq\b).*\.sum\(\)|\bsum\(.*==)", re.DOTALL
+)
+_MAX_BINDINGS = 100  # of a name that may count batches
+_MEANS = ("mean", "average", "fmean")
 _ACCURACIES = word_set("accuracy_score balanced_accuracy_score multiclass_accuracy")
 
 
 @dataclass(frozen=True)
 class BatchSum:
-    """A sum, list or meter that a loop adds batch means to."""
+    """A sum, list or meter that a loop adds batch means or numbers of rows to."""
 
     key: str
     statement: ast.stmt  # the statement in the loop
     value: ast.expr  # the value added
+    is_count: bool = False  # of rows, instead of a mean
 
     @property
     def is_list(self) -> bool:
@@ -31,7 +47,7 @@ class BatchSum:
 
 
 def batch_sums(facts: Facts, loop: BatchLoop) -> Iterator[BatchSum]:
-    """Yield the sums, lists and meters that a loop adds batch means to."""
+    """Yield the sums, lists and meters that a loop adds batch means or numbers of rows to."""
     for node in loop_nodes(loop):
         match node:
             case ast.AugAssign(target=target, op=ast.Add(), value=value):
@@ -48,6 +64,8 @@ def batch_sums(facts: Facts, loop: BatchLoop) -> Iterator[BatchSum]:
                 continue
         if key and is_batch_mean(facts, value):
             yield BatchSum(key, node, value)
+        elif key and isinstance(node, ast.AugAssign) and _is_count(facts, value):
+            yield BatchSum(key, node, value, is_count=True)
 
 
 def is_batch_mean(facts: Facts, value: ast.expr, depth: int = 8) -> bool:
@@ -58,12 +76,72 @@ def is_batch_mean(facts: Facts, value: ast.expr, depth: int = 8) -> bool:
         return is_batch_mean(facts, inner, depth - 1)
     if isinstance(value, ast.Attribute) and value.attr == "data":
         return is_batch_mean(facts, value.value, depth - 1)
+    if isinstance(value, ast.Attribute) and value.attr == "loss":
+        outputs = facts.values.origins(value.value)
+        return bool(outputs) and all(
+            _computes_loss(facts, item.node, ("labels", None)) for item in outputs
+        )
     if isinstance(value, ast.Call) and last_name(value.func) in ("float", "reduce_mean"):
         return bool(value.args) and is_batch_mean(facts, value.args[0], depth - 1)
     if isinstance(value, ast.BinOp):
         return _is_mean_of_operands(facts, value, depth - 1)
     origins = facts.values.origins(value)
     return bool(origins) and all(_is_mean_origin(facts, item, value, depth - 1) for item in origins)
+
+
+class Division(NamedTuple):
+    """Where a sum, list or meter is divided, or its mean is taken."""
+
+    node: ast.AST
+    divisor: ast.expr | None  # None: the mean of a list
+
+
+def divisions_after(facts: Facts, loop: BatchLoop) -> dict[str, list[Division]]:
+    """Return the divisions after a loop, in its function, by the key of what is divided."""
+    begin, inside = start_position(loop.node), set(loop_nodes(loop))
+    divisions: dict[str, list[Division]] = defaultdict(list)
+    for node in own_nodes(facts.script.function(loop.node)):
+        divisor: ast.expr | None = None
+        match node:
+            case ast.BinOp(left=left, op=ast.Div(), right=right):
+                key, divisor = summed_key(left), right
+            case ast.AugAssign(target=target, op=ast.Div(), value=value):
+                key, divisor = key_of(target), value
+            case ast.Call(func=function, args=[value, *_]) if last_name(function) in _MEANS:
+                key = key_of(value)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Call(args=[value, *_]), attr="mean"), args=[]
+            ):
+                key = key_of(value)  # torch.stack(losses).mean()
+            case _:
+                continue
+        if key and start_position(node) > begin and node not in inside:
+            divisions[key].append(Division(node, divisor))
+    return divisions
+
+
+def is_batch_count(facts: Facts, loop: BatchLoop, count: ast.expr | None, means: str = "") -> bool:
+    """Return whether an expression is the number of batches, or of the means in a list.
+
+    None, the divisor of `np.mean`, is the length of a list.
+    """
+    match count:
+        case None:
+            return bool(means)
+        case ast.Call(func=ast.Name(id="max"), args=parts):
+            return any(is_batch_count(facts, loop, part, means) for part in parts)
+        case ast.Call(func=ast.Name(id="len"), args=[counted]):
+            is_same = facts.script.code(counted) == facts.script.code(loop.loader)
+            is_list = bool(means) and key_of(counted) == means
+            return is_list or is_same or facts.kinds.kind(counted) is Kind.LOADER
+        case ast.BinOp(left=left, op=ast.Add(), right=ast.Constant(value=1)):
+            return is_batch_number(loop, left)
+        case ast.Name():
+            nodes = [origin.node for origin in facts.values.origins(count)]
+            return _is_counter(facts, loop, count) or any(
+                isinstance(node, ast.Call) and is_batch_count(facts, loop, node) for node in nodes
+            )
+    return False
 
 
 def summed_key(expression: ast.expr) -> str:
@@ -110,6 +188,16 @@ def batch_rows(facts: Facts, loop: BatchLoop, batch_sum: BatchSum) -> str:
     return batch_length(facts, loop)
 
 
+def _is_counter(facts: Facts, loop: BatchLoop, name: ast.Name) -> bool:
+    """Return whether a name is incremented once per batch."""
+    return any(
+        isinstance(item.value, ast.Constant)
+        and (item.kind, item.value.value) == ("augmented", 1)
+        and facts.script.parent(item.node) is loop.node
+        for item in facts.script.scope(name).lookup(name)[:_MAX_BINDINGS]
+    )
+
+
 def _is_mean_of_operands(facts: Facts, value: ast.BinOp, depth: int) -> bool:
     if isinstance(value.op, ast.Mult):
         for factor, other in ((value.left, value.right), (value.right, value.left)):
@@ -127,11 +215,31 @@ def _is_mean_of_operands(facts: Facts, value: ast.BinOp, depth: int) -> bool:
 
 def _is_mean_origin(facts: Facts, origin: Origin, value: ast.expr, depth: int) -> bool:
     node = origin.node
+    if origin.steps in ((0,), ("loss",)):
+        return _computes_loss(facts, node, ("labels",))
     if origin.steps or not isinstance(node, ast.expr):
         return False
     if isinstance(node, ast.Call):
         return _is_mean_call(facts, node, depth)
     return node is not value and is_batch_mean(facts, node, depth)
+
+
+def _computes_loss(facts: Facts, node: ast.AST, names: tuple[str | None, ...]) -> bool:
+    """Return whether a call runs a network of transformers that is given the labels.
+
+    names: of the keywords that pass them; None for `**batch`.
+    """
+    keywords = node.keywords if isinstance(node, ast.Call) else []
+    is_given_labels = any(keyword.arg in names for keyword in keywords)
+    return is_given_labels and facts.kinds.kind(node) is Kind.TENSOR
+
+
+def _is_count(facts: Facts, value: ast.expr) -> bool:
+    """Return whether a value counts rows of a batch: `(predicted == labels).sum().item()`."""
+    while isinstance(value, ast.Call) and (inner := _converted(facts, value)) is not None:
+        value = inner
+    codes = [facts.script.code(item.node)[:200] for item in facts.values.origins(value)]
+    return bool(codes) and all(map(_COUNTS.match, codes))
 
 
 def _is_mean_call(facts: Facts, call: ast.Call, depth: int) -> bool:

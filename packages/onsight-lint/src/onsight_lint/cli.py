@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from onsight_lint.errors import LintError, ReadError
-from onsight_lint.files import decode, display_path, python_files, read_content, rewrite
+from onsight_lint.files import (
+    decode,
+    display_path,
+    python_files,
+    read_bounded,
+    read_content,
+    rewrite,
+)
 from onsight_lint.formats import as_github, as_json, as_sarif, as_text, plural, summary
 from onsight_lint.read import select_rules
 from onsight_lint.read_many import LintResult, fix_many, read_many
@@ -33,7 +40,7 @@ shown with the corrected line; --fix corrects those marked [--fix].
 """
 _EPILOG = """\
 exit codes:
-  0  no mistakes
+  0  nothing found
   1  mistakes; with --diff, something to fix
   2  a file that cannot be read or, with --fix, is left unchanged; a wrong option
 
@@ -130,8 +137,9 @@ def _lint(options: argparse.Namespace) -> int:
     rules, out = select_rules(options.select, options.ignore), sys.stdout
     is_piped = options.paths == [Path("-")]
     if is_piped:
-        files = [Path.cwd() / "stdin"]
-        texts = {files[0]: decode(Path("stdin"), sys.stdin.buffer.read())}
+        name = Path("stdin")
+        files = [Path.cwd() / name]
+        texts = {files[0]: decode(name, read_bounded(name, sys.stdin.buffer))}
     else:
         files = python_files(options.paths or [Path(".")])
         contents, texts = _read(files)
@@ -203,7 +211,7 @@ def _print_result(
     out.flush()
     for path, why in result.unread.items():
         print(f"error: {why.replace(str(path), display_path(path))}", file=sys.stderr)
-    print(summary(result), file=sys.stderr)
+    print(summary(result, rules), file=sys.stderr)
 
 
 def _exit_code(result: LintResult, has_findings: bool) -> int:

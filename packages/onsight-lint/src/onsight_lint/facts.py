@@ -25,6 +25,8 @@ class Facts:
 
     def __init__(self, script: Script) -> None:
         self.script = script
+        self.network_calls: dict[ast.AST, list[ast.Call]] = {}  # of loops.network_calls
+        self.backward_keys: dict[ast.AST, set[str]] = {}  # by function, of loops.backward_keys
 
     @cached_property
     def values(self) -> Values:
@@ -192,6 +194,11 @@ class LoaderSettings:
             if isinstance(size, int):
                 sizes.add(size)
         return sizes
+
+    def has_several_rows(self, loader: ast.AST) -> bool:
+        """Return whether the batches are known to be of more than one row, the default."""
+        sizes = [self.value(call, "batch_size", 1) for call in self.creations(loader)]
+        return bool(sizes) and 1 not in sizes
 
     def has_sampler(self, loader: ast.AST) -> bool:
         """Return whether a loader has a sampler, and so may yield only a part of its dataset."""

@@ -5,11 +5,15 @@ import os
 import tempfile
 import tokenize
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from onsight_lint.errors import ReadError, WriteError
 
 _MAX_BYTES = 4 * 2**20  # larger files are generated tables, whose trees take gigabytes
+# Text that is the same in all encodings in which single lines can be changed.
+_PLAIN = bytes(range(32, 127)).replace(b"\\", b"\\n\\u0041\n")
 _SKIPPED_FOLDERS = frozenset(
     {"build", "dist", "node_modules", "site-packages", "venv", "__pycache__"}
 )
@@ -42,11 +46,18 @@ def display_path(path: Path) -> str:
 def read_content(path: Path) -> bytes:
     """Read a file. Raises ReadError if it cannot be read or is too large."""
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise ReadError(f"{path} is not read: it is larger than {_MAX_BYTES // 2**20} MB.")
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return read_bounded(path, file)
     except OSError as error:
         raise ReadError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def read_bounded(path: Path, file: BinaryIO) -> bytes:
+    """Read an open file to its end. Raises ReadError if it is too large."""
+    content = file.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise ReadError(f"{path} is not read: it is larger than {_MAX_BYTES // 2**20} MB.")
+    return content
 
 
 def decode(path: Path, content: bytes) -> str:
@@ -56,11 +67,14 @@ def decode(path: Path, content: bytes) -> str:
     """
     try:
         encoding = tokenize.detect_encoding(io.BytesIO(content).readline)[0]
-        return io.TextIOWrapper(io.BytesIO(content), encoding).read()
     except SyntaxError as error:
         raise ReadError(f"{path} is not a Python script: {error.msg}.") from error
-    except UnicodeDecodeError as error:
-        raise ReadError(f"{path} is not UTF-8 text; save it as UTF-8.") from error
+    try:
+        if _PLAIN.decode(encoding) != _PLAIN.decode():
+            raise ReadError(f"{path} is not read: its coding is {encoding}; save it as UTF-8.")
+        return content.decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+    except (LookupError, UnicodeError) as error:
+        raise ReadError(f"{path} is not {encoding.upper()} text; save it as UTF-8.") from error
 
 
 def encode(path: Path, text: str, before: bytes) -> bytes:
@@ -72,7 +86,7 @@ def encode(path: Path, text: str, before: bytes) -> bytes:
     encoding = tokenize.detect_encoding(io.BytesIO(before).readline)[0]
     try:
         return text.replace("\n", _line_end(path, before)).encode(encoding)
-    except UnicodeEncodeError as error:
+    except UnicodeError as error:
         raise _unchanged(path, "its encoding lacks a character of the new text") from error
 
 
@@ -122,13 +136,26 @@ def _replace(path: Path, content: bytes, before: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        new.chmod(path.stat().st_mode & 0o7777)
+        _copy_attributes(path, new)
         if path.read_bytes() != before:
             raise _FileChangedError
         new.replace(path)
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+def _copy_attributes(old: Path, new: Path) -> None:
+    """Give a new file the owner, mode and extended attributes of the file that it replaces."""
+    status, created = old.stat(), new.stat()
+    if status.st_nlink > 1:
+        raise _unchanged(old, "it has other hard links, which would keep the old text")
+    if (status.st_uid, status.st_gid) != (created.st_uid, created.st_gid):
+        os.chown(new, status.st_uid, status.st_gid)
+    for name in os.listxattr(old) if hasattr(os, "listxattr") else ():
+        with suppress(OSError):  # only some users may set those of the system
+            os.setxattr(new, name, os.getxattr(old, name))
+    new.chmod(status.st_mode & 0o7777)
 
 
 def _line_end(path: Path, content: bytes) -> str:

@@ -18,10 +18,9 @@ _SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 def as_text(findings: Sequence[Finding], library: Library, in_color: bool) -> str:
     """Format findings for people: the line, what is wrong and why, and the corrected line."""
-    parts = (
-        _finding_text(finding, library.text(finding.file).split("\n"), in_color)
-        for finding in findings
-    )
+    files = {finding.file for finding in findings}
+    lines = {file: library.text(file).split("\n") for file in files}
+    parts = (_finding_text(finding, lines[finding.file], in_color) for finding in findings)
     return "".join(f"{part}\n" for part in parts)
 
 
@@ -58,11 +57,11 @@ def as_sarif(findings: Sequence[Finding], rules: Sequence[Rule], version: str) -
     )
 
 
-def summary(result: LintResult) -> str:
+def summary(result: LintResult, rules: Sequence[Rule]) -> str:
     """Return how many mistakes there are, such as `3 mistakes in 2 of 41 files`."""
     files = plural(len(result.files) - len(result.unread), "file")
     if not result.findings:
-        return f"no mistakes in {files}"
+        return f"{plural(len(rules), 'rule')}, nothing found in {files}"
     with_mistakes = len({finding.file for finding in result.findings})
     return f"{plural(len(result.findings), 'mistake')} in {with_mistakes:,} of {files}"
 

@@ -8,9 +8,11 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,8 +52,6 @@ class Silenced(NamedTuple):
 
 def silencing(source: SourceFile, node: ast.AST, rule: str) -> list[IgnoreComment]:
     """Return the comments that silence a rule on the lines of a node, or in the whole file."""
-    if "onsight:" not in source.text:
-        return []
     lines = _covered_lines(source, node)
     return [
         comment
@@ -90,24 +90,30 @@ def unused_ignores(
     only ids that are not known are reported.
     """
     comments = ignore_comments(text)
+    lines = text.split("\n")
+    starts = [0, *accumulate(len(line) + 1 for line in lines)]
+    used_on: dict[int, set[str]] = defaultdict(set)
+    for item in silenced:
+        if item.file == path:
+            used_on[item.line].add(item.rule)
     allowed = {name for comment in comments if comment.is_file_wide for name, _ in comment.ids}
     for comment in comments:
         names = {name for name, _ in comment.ids}
         if RULE.id in allowed | names:
             continue
-        used = {item.rule for item in silenced if (item.file, item.line) == (path, comment.line)}
+        used, start = used_on[comment.line], starts[comment.line - 1]
         place = "in this file" if comment.is_file_wide else "on this line"
         for name, span in comment.ids:
             if name not in known:
                 problem = f"there is no rule {name}.{did_you_mean(name, known)}".rstrip(".")
-                yield _finding(path, text, comment, problem, name, span)
+                yield _finding(path, lines, start, comment, problem, name, span)
             elif is_complete and name in checked and name not in used:
                 problem = f"there is no {name} to silence {place}"
-                yield _finding(path, text, comment, problem, name, span)
+                yield _finding(path, lines, start, comment, problem, name, span)
         is_all_checked = set(checked) >= set(known)
         if is_complete and is_all_checked and not comment.ids and not used:
             problem = f"there is nothing to silence {place}"
-            yield _finding(path, text, comment, problem, "", comment.span)
+            yield _finding(path, lines, start, comment, problem, "", comment.span)
 
 
 def _find_comments(text: str) -> Iterator[IgnoreComment]:
@@ -139,12 +145,16 @@ def _covered_lines(source: SourceFile, node: ast.AST) -> range:
 
 
 def _finding(
-    path: Path, text: str, comment: IgnoreComment, problem: str, name: str, span: Span
+    path: Path,
+    lines: Sequence[str],
+    line_start: int,
+    comment: IgnoreComment,
+    problem: str,
+    name: str,
+    span: Span,
 ) -> Finding:
     """The finding that an id, or a comment without ids, silences nothing."""
-    lines = text.split("\n")
     line = lines[comment.line - 1]
-    line_start = sum(len(above) + 1 for above in lines[: comment.line - 1])
     (start, end), new = _removal(comment, line, name)
     fixed = f"{line[:start]}{new}{line[end:]}"
     if not fixed.strip() and comment.line < len(lines):

@@ -6,7 +6,7 @@ from enum import Enum
 
 from onsight_lint.scopes import EACH
 from onsight_lint.script import Script
-from onsight_lint.syntax import last_name, word_set
+from onsight_lint.syntax import called_object, last_name, word_set
 from onsight_lint.values import Origin, Values
 
 _MAX_DEPTH = 20  # levels of nested expressions; deeper ones are unknown
@@ -325,7 +325,7 @@ class _NameUses:
             if key[1]:
                 self._attributes.setdefault(key, set()).add(node.attr)
         elif isinstance(node, ast.Call):
-            self._called.add(self._key(node.func))
+            self._called.add(self._key(called_object(node)))
 
     def _key(self, expression: ast.AST) -> tuple[ast.AST, str]:
         """The scope of a name or `self.name`, and its code; "" for anything else."""

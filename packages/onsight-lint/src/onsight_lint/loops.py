@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from onsight_lint.syntax import (
     block_nodes,
     body_nodes,
     call_owner,
+    called_object,
     key_of,
     keys_in,
     last_name,
@@ -24,6 +26,8 @@ from onsight_lint.syntax import (
     word_set,
 )
 
+_MAX_LOOPS = 200  # considered in a script, because each is compared with all code around it
+_MAX_CALLS = 20  # of networks in a helper, considered for each of its calls
 _LOADER_WRAPPERS = word_set(  # calls around a loader in the head of a loop
     "enumerate tqdm track iter islice zip log_every progress_bar prefetch cycle reversed"
 )
@@ -69,6 +73,8 @@ def find_loader_loops(facts: Facts) -> list[BatchLoop]:
             loop.trains = is_training(facts, node) or _feeds_backward(facts, node)
             loop.network_calls = list(_network_calls(facts, loop))
             loops.append(loop)
+        if len(loops) == _MAX_LOOPS:
+            break
     return loops
 
 
@@ -89,12 +95,14 @@ def find_plain_loops(facts: Facts, loader_loops: list[BatchLoop]) -> list[BatchL
             calls = list(_sliced_calls(facts, node, calls)) if isinstance(node, ast.For) else []
         if calls:
             loops.append(BatchLoop(node, head, [], trains, [NetworkCall(call) for call in calls]))
+        if len(loops) == _MAX_LOOPS:
+            break
     return loops
 
 
 def loop_nodes(loop: BatchLoop) -> Iterator[ast.AST]:
     """Yield the nodes that run for each batch."""
-    return body_nodes(loop.node) if isinstance(loop.node, LOOPS) else own_nodes(loop.node)
+    return body_nodes(loop.node) if isinstance(loop.node, LOOPS) else iter(own_nodes(loop.node))
 
 
 def phase_test(loop: BatchLoop) -> ast.expr | None:
@@ -131,10 +139,10 @@ def network_code(facts: Facts, network_call: NetworkCall) -> str:
     if helper is not None:
         function = facts.values.callee(helper)
         if isinstance(function, FUNCTIONS):
-            value = facts.values.argument(helper, function, last_name(call.func))
+            value = facts.values.argument(helper, function, last_name(called_object(call)))
             if value is not None:
                 return facts.script.code(value)
-    return facts.script.code(call.func)
+    return facts.script.code(called_object(call))
 
 
 def unwrap_loader(iterated: ast.expr) -> ast.expr:
@@ -176,8 +184,10 @@ def called_functions(facts: Facts, node: ast.AST) -> list[Function]:
 
 def network_calls(facts: Facts, node: ast.AST) -> list[ast.Call]:
     """Return the calls in a piece of code that run a network."""
-    calls = (part for part in own_nodes(node) if isinstance(part, ast.Call))
-    return [call for call in calls if _runs_network(facts, call)]
+    if node not in facts.network_calls:
+        calls = (part for part in own_nodes(node) if isinstance(part, ast.Call))
+        facts.network_calls[node] = [call for call in calls if _runs_network(facts, call)]
+    return facts.network_calls[node]
 
 
 def backward_calls(node: ast.AST) -> Iterator[ast.Call]:
@@ -190,19 +200,23 @@ def backward_calls(node: ast.AST) -> Iterator[ast.Call]:
             yield call
 
 
-def backward_keys(scope: ast.AST) -> set[str]:
+def backward_keys(facts: Facts, scope: ast.AST) -> set[str]:
     """Return the keys of a function whose values flow into a backward call in it."""
-    wanted: set[str] = set()
-    for call in backward_calls(scope):
-        for part in (call_owner(call), *call.args):
-            if part is not None:
-                wanted |= keys_in(part)
-    flows = list(_flows(scope))
-    while True:
-        more = {key for target, keys in flows if target in wanted for key in keys} - wanted
-        if not more:
-            return wanted
-        wanted |= more
+    if scope not in facts.backward_keys:
+        waiting: list[str] = []
+        for call in backward_calls(scope):
+            for part in (call_owner(call), *call.args):
+                waiting += keys_in(part) if part is not None else ()
+        flows: dict[str, set[str]] = defaultdict(set)
+        for target, keys in _flows(scope):
+            flows[target] |= keys
+        wanted = facts.backward_keys[scope] = set()
+        while waiting:
+            key = waiting.pop()
+            if key not in wanted:
+                wanted.add(key)
+                waiting += flows[key]
+    return facts.backward_keys[scope]
 
 
 def _loader(facts: Facts, iterated: ast.expr) -> ast.expr:
@@ -226,7 +240,7 @@ def _network_calls(facts: Facts, loop: BatchLoop) -> Iterator[NetworkCall]:
             continue
         helper = facts.values.callee(node)
         if isinstance(helper, FUNCTIONS) and not _is_module_method(facts, helper):
-            for call in network_calls(facts, helper):
+            for call in network_calls(facts, helper)[:_MAX_CALLS]:
                 yield NetworkCall(call, node)
 
 
@@ -234,7 +248,7 @@ def _runs_network(facts: Facts, call: ast.Call) -> bool:
     """Return whether a call is a network's forward pass."""
     if facts.script.definition(call.func) is not None or facts.script.path_of(call.func):
         return False
-    return facts.kinds.kind(call.func) is Kind.NETWORK
+    return facts.kinds.kind(called_object(call)) is Kind.NETWORK
 
 
 def _is_module_method(facts: Facts, function: Function) -> bool:
@@ -302,7 +316,7 @@ def _sliced_calls(facts: Facts, loop: ast.For, calls: list[ast.Call]) -> Iterato
 
 def _feeds_backward(facts: Facts, loop: ast.AST) -> bool:
     """Return whether gradients of a sum that a loop accumulates are computed after it."""
-    wanted = backward_keys(facts.script.function(loop))
+    wanted = backward_keys(facts, facts.script.function(loop))
     return any(key in wanted for key in _accumulated_keys(loop))
 
 

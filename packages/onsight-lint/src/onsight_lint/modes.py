@@ -125,10 +125,9 @@ class Modes:
         if decorators - _NON_LAUNCHERS and not is_method:
             return True
         return function.name == "main" or any(
-            node.id == function.name
-            and isinstance(node.ctx, ast.Load)
-            and self.script.definition(node) is function
-            for node in self.script.nodes(ast.Name)
+            isinstance(node, ast.Name) and self.script.definition(node) is function
+            for source in self.script.sources
+            for node in source.by_key[function.name]
         )
 
     def _at_callers(self, node: ast.AST, network: str) -> Mode | None:

@@ -1,10 +1,12 @@
 """Name binding: the assignments of a file by scope, and which of them reach a use."""
 
 import ast
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Literal
 
 from onsight_lint.source import SourceFile
@@ -12,6 +14,9 @@ from onsight_lint.syntax import COMPREHENSIONS, FUNCTIONS, Position, end_positio
 
 EACH = "*each"  # the step from an iterable to its elements
 ANY = "*any"  # the step to an item whose key is unknown
+
+_MAX_STARS = 20  # imports of all names of a module that are considered
+_MAX_REACHING = 100  # bindings of a name that are considered; keeps the time linear
 
 Step = int | str  # EACH, ANY, an index or a key
 BindingKind = Literal["value", "parameter", "import", "definition", "augmented", "other"]
@@ -70,6 +75,7 @@ class Scopes:
         self.stars: list[str] = []  # modules of `from module import *`
         self._scopes: dict[ast.AST, ast.AST] = {}
         self._homes: dict[tuple[ast.AST, str], tuple[ast.AST, list[Binding]]] = {}
+        self._last: dict[tuple[ast.AST, str, BindingKind], Binding | None] = {}
         self._global: dict[ast.AST, dict[str, ast.AST]] = defaultdict(dict)
         for statement in source.all(ast.Global):
             self._global[self.scope(statement)] |= dict.fromkeys(statement.names, source.tree)
@@ -107,28 +113,32 @@ class Scopes:
         """Return all bindings that a name may refer to, in source order."""
         return self._home(name)[1]
 
+    def last(self, name: ast.Name, kind: BindingKind) -> Binding | None:
+        """Return the last binding of a kind that a name may refer to."""
+        key = self.scope(name), name.id, kind
+        if key not in self._last:
+            found = (item for item in reversed(self.lookup(name)) if item.kind == kind)
+            self._last[key] = next(found, None)
+        return self._last[key]
+
     def reaching(self, name: ast.Name) -> list[Binding]:
         """Return the bindings that may be in effect at a use.
 
         These are the last binding that has certainly been made and all after it that may have been.
         """
         home, bindings = self._home(name)
-        candidates = [binding for binding in bindings if binding.kind != "augmented"]
         if isinstance(home, (*COMPREHENSIONS, ast.ClassDef)):
             home = self.function(home)
-        if home is not self.function(name):
-            return candidates
-        position = start_position(name)
-        before = [
-            binding
-            for binding in candidates
-            if binding.position <= position and not self.source.are_alternatives(binding.node, name)
-        ]
+        end = bisect_right(bindings, start_position(name), key=attrgetter("position"))
+        earlier = reversed(bindings[max(0, end - _MAX_REACHING) : end])
         reaching: list[Binding] = []
-        for binding in reversed(before):
+        for binding in earlier if home is self.function(name) else ():
+            if binding.kind == "augmented" or self.source.are_alternatives(binding.node, name):
+                continue
             reaching.append(binding)
             if self.has_run(binding.node, name):
                 return reaching
+        candidates = [item for item in bindings[:_MAX_REACHING] if item.kind != "augmented"]
         return reaching or candidates
 
     def has_run(self, node: ast.AST, use: ast.AST) -> bool:
@@ -240,7 +250,7 @@ class Scopes:
         base = _module_name(node, self.source.module) if isinstance(node, ast.ImportFrom) else ""
         for alias in node.names:
             if alias.name == "*":
-                self.stars.append(base)
+                self.stars += [base] if len(self.stars) < _MAX_STARS else []
                 continue
             path = f"{base}.{alias.name}" if base else alias.name
             if isinstance(node, ast.Import) and not alias.asname:

@@ -125,9 +125,9 @@ class Script:
     def definition(self, expression: ast.AST) -> Definition | None:
         """Return the function or class that an expression names, if the script defines it."""
         if isinstance(expression, ast.Name):
-            for binding in reversed(self.scope(expression).lookup(expression)):
-                if binding.kind == "definition":
-                    return _as_definition(binding.node)
+            defined = self.scope(expression).last(expression, "definition")
+            if defined is not None:
+                return _as_definition(defined.node)
         path = self.path_of(expression)
         for binding in reversed(self.exported(path) if path else []):
             if binding.kind == "definition":
@@ -155,9 +155,9 @@ class Script:
     def _base_path(self, name: ast.Name) -> str:
         scopes = self.scope(name)
         bindings = scopes.lookup(name)
-        imports = [binding.path for binding in bindings if binding.kind == "import"]
-        if imports:
-            return imports[-1]
+        imported = scopes.last(name, "import")
+        if imported is not None:
+            return imported.path
         if not bindings:
             local = [star for star in scopes.stars if self.exported(f"{star}.{name.id}")]
             torch_stars = [star for star in scopes.stars if star.startswith("torch")]

@@ -4,6 +4,7 @@ import ast
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from onsight_lint.syntax import (
     children,
     end_position,
     is_main_guard,
+    key_of,
     start_position,
 )
 
@@ -42,6 +44,24 @@ class SourceFile:
     def all(self, *types: type[ast.AST]) -> list[Any]:
         """Return the nodes of some types, type by type, each breadth first."""
         return [node for kind in types for node in self.by_type[kind]]
+
+    @cached_property
+    def by_key(self) -> dict[str, list[ast.expr]]:
+        """The names, attributes and items that are read, by their dotted keys (see `key_of`)."""
+        nodes: dict[str, list[ast.expr]] = defaultdict(list)
+        for node in self.all(ast.Name, ast.Attribute, ast.Subscript):
+            if isinstance(node.ctx, ast.Load):
+                nodes[key_of(node)].append(node)
+        return nodes
+
+    @cached_property
+    def keyed_by_words(self) -> set[str]:
+        """The code of whatever is used like a dict of words: `batch["x"]`, `f(**batch)`."""
+        dicts = {self.code(node.value) for node in self.all(ast.keyword) if node.arg is None}
+        for node in self.all(ast.Subscript):
+            if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+                dicts.add(self.code(node.value))
+        return dicts
 
     def start(self, node: ast.AST) -> int:
         """Return where a node begins, as an index into the text."""
@@ -87,8 +107,9 @@ class SourceFile:
         branches = {parent: child for child, parent in self._steps_up(first)}
         for child, parent in self._steps_up(second):
             if parent in branches:
-                sides = {_side(parent, child), _side(parent, branches[parent])}
-                return isinstance(parent, (ast.If, ast.IfExp)) and sides == {"body", "orelse"}
+                if not isinstance(parent, (ast.If, ast.IfExp)):
+                    return False
+                return {_side(parent, child), _side(parent, branches[parent])} == {"body", "orelse"}
         return False
 
     def character(self, position: Position) -> Position:

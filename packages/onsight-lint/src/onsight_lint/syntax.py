@@ -40,21 +40,25 @@ def children(node: ast.AST) -> list[ast.AST]:
     return nodes
 
 
-def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes within a node, in source order, without the insides of nested functions.
+def own_nodes(node: ast.AST) -> list[ast.AST]:
+    """Return the nodes within a node, in source order, without the insides of nested functions.
 
     For a function or class, these are the nodes of its body: decorators, arguments, defaults and
-    base classes are skipped.
+    base classes are skipped. The list is kept in the node, because rules ask for it repeatedly.
     """
-    if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-        waiting: list[ast.AST] = [*reversed(node.body)]
-    else:
-        waiting = children(node)[::-1]
-    while waiting:
-        child = waiting.pop()
-        yield child
-        if not isinstance(child, _OWN_SCOPE):
-            waiting += reversed(children(child))
+    nodes: list[ast.AST] | None = vars(node).get("_own_nodes")
+    if nodes is None:
+        nodes = vars(node)["_own_nodes"] = []
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            waiting: list[ast.AST] = [*reversed(node.body)]
+        else:
+            waiting = children(node)[::-1]
+        while waiting:
+            child = waiting.pop()
+            nodes.append(child)
+            if not isinstance(child, _OWN_SCOPE):
+                waiting += reversed(children(child))
+    return nodes
 
 
 def body_nodes(loop: Loop) -> Iterator[ast.AST]:
@@ -126,6 +130,12 @@ def keys_in(expression: ast.AST) -> set[str]:
 def call_owner(call: ast.Call) -> ast.expr | None:
     """Return the object that a method is called on."""
     return call.func.value if isinstance(call.func, ast.Attribute) else None
+
+
+def called_object(call: ast.Call) -> ast.expr:
+    """Return what a call runs: `net` of `net(x)` and of `net.forward(x)`."""
+    owner = call_owner(call)
+    return owner if owner is not None and last_name(call.func) == "forward" else call.func
 
 
 def keyword_value(call: ast.Call, name: str) -> ast.expr | None:

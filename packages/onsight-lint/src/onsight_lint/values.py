@@ -31,6 +31,7 @@ _RETURN_FIRST = word_set(  # functions that return their first argument, or a wr
 )
 _MAX_DEPTH = 40  # nested calls of Values.origins
 _MAX_VISITS = 2000  # expressions visited in one search
+_MAX_CALL_SITES = 100  # of a function, that pass a parameter
 _MAX_STEPS = 6  # nested levels of tuples, dicts and loops
 
 
@@ -269,7 +270,7 @@ class Values:
         function = self.script.parent(self.script.parent(node))
         origins: list[Origin] = []
         if isinstance(function, FUNCTIONS):
-            for call in self.call_sites(function):
+            for call in self.call_sites(function)[:_MAX_CALL_SITES]:
                 value = self.argument(call, function, node.arg)
                 if value is not None:
                     origins.extend(self.origins(value, steps))

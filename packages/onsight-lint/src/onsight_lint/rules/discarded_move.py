@@ -88,30 +88,17 @@ def _is_tensor(context: Context, owner: ast.expr) -> bool:
 
 def _is_used_as_tensor(context: Context, owner: ast.expr) -> bool:
     """Return whether a tensor allows every use of a name."""
-    if context.kinds.uses(owner) - _TENSOR_ATTRIBUTES:
-        return False
-    key = key_of(owner)
-    for node in context.script.source(owner).all(ast.Subscript, ast.keyword):
-        if isinstance(node, ast.Subscript) and context.script.code(node.value) == key:
-            by_name = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
-            if by_name and not isinstance(owner, ast.Subscript):
-                return False
-        if isinstance(node, ast.keyword) and node.arg is None and key_of(node.value) == key:
-            return False
-    return True
+    source = context.script.source(owner)
+    is_dict = source.code(owner) in source.keyed_by_words
+    return not is_dict and not context.kinds.uses(owner) - _TENSOR_ATTRIBUTES
 
 
 def _may_have_own_to(context: Context, owner: ast.expr) -> bool:
     """Return whether batches may be of a class that defines `.to()`."""
-    paths = {
-        binding.path
-        for scopes in context.script.scopes.values()
-        for table in scopes.tables.values()
-        for bindings in table.values()
-        for binding in bindings
-        if binding.kind == "import"
-    }
-    is_library_batch = any(path.startswith(_MOVABLE_BATCHES) for path in paths)
+    is_library_batch = any(
+        (getattr(node, "module", None) or node.names[0].name).startswith(_MOVABLE_BATCHES)
+        for node in context.script.nodes(ast.Import, ast.ImportFrom)
+    )
     loaders = context.values.calls("DataLoader")
     is_collated = any(item.arg == "collate_fn" for call in loaders for item in call.keywords)
     return is_library_batch or is_collated or not _is_network_input(context, owner)
@@ -122,22 +109,21 @@ def _is_network_input(context: Context, owner: ast.expr) -> bool:
     if not isinstance(owner, ast.Name) or not _is_used_as_tensor(context, owner):
         return False
     function = context.script.function(owner)
-    for node in context.script.source(owner).all(ast.Call):
-        if context.kinds.kind(node.func) in (Kind.NETWORK, Kind.LOSS):
-            names = [value.id for value in node.args if isinstance(value, ast.Name)]
-            if owner.id in names and context.script.function(node) is function:
+    for node in context.script.source(owner).by_key[owner.id]:
+        call = context.script.parent(node)
+        if isinstance(node, ast.Name) and isinstance(call, ast.Call) and node is not call.func:
+            is_input = context.kinds.kind(call.func) in (Kind.NETWORK, Kind.LOSS)
+            if is_input and context.script.function(call) is function:
                 return True
     return False
 
 
 def _is_used_again(context: Context, owner: ast.expr, move: ast.expr) -> bool:
     """Return whether the tensor is used elsewhere, so that the move mattered."""
-    key = key_of(owner)
-    for node in context.script.source(owner).all(ast.Name, ast.Attribute, ast.Subscript):
-        if key_of(node) == key and node is not owner:
-            is_read = isinstance(getattr(node, "ctx", None), ast.Load)
+    for node in context.script.source(owner).by_key[key_of(owner)]:
+        if node is not owner:
             is_inside = any(parent is move for parent in context.script.ancestors(node))
-            if is_read and not is_inside and _is_same(context, owner, node):
+            if not is_inside and _is_same(context, owner, node):
                 return True
     return False
 

@@ -1,17 +1,18 @@
 """Rule on losses that are accumulated together with their graphs."""
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from onsight_lint.edits import replace_node, show_changed
 from onsight_lint.kinds import LOSS_FUNCTIONS, Kind
 from onsight_lint.loops import BatchLoop, backward_calls, backward_keys, loop_nodes
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
-from onsight_lint.scopes import Binding
 from onsight_lint.syntax import (
     FUNCTIONS,
     LOOPS,
+    Position,
     call_owner,
     expressions_in,
     key_of,
@@ -25,6 +26,7 @@ from onsight_lint.values import Origin
 
 _DETACHES = word_set("item detach float tolist numpy data cpu_ no_grad int")
 _KEEPS_GRAPH = word_set("mean sum cpu cuda to clone squeeze double half")
+_NEVER: Position = (1 << 30, 0)
 
 
 class _Accumulation(NamedTuple):
@@ -37,10 +39,12 @@ class _Accumulation(NamedTuple):
 def _check(context: Context) -> Iterator[Mistake]:
     """`total_loss += loss` where no gradient of the total is ever computed."""
     seen: set[ast.AST] = set()
+    passed_to_torch = _passed_to_torch(context)
     for loop in context.batch_loops:
         if not isinstance(loop.node, LOOPS):
             continue
-        needed = backward_keys(context.script.function(loop.node))
+        needed = backward_keys(context, context.script.function(loop.node))
+        created, backpropagated = _creations(loop), _backpropagated(loop)
         for node in loop_nodes(loop):
             accumulation = _accumulation(node) or _meter_update(context, node)
             if accumulation is None or node in seen:
@@ -49,11 +53,12 @@ def _check(context: Context) -> Iterator[Mistake]:
             loss = _loss_in(context, value)
             if loss is None or key_of(target) in needed or not key_of(target):
                 continue
-            if _is_fresh(loop, target, node) or context.gradients.are_off_here(node):
+            is_fresh = created.get(key_of(target), _NEVER) < start_position(node)
+            if is_fresh or context.gradients.are_off_here(node):
                 continue
-            if _has_graph(context, loop, node, loss):
+            if _has_graph(context, loop, node, loss, backpropagated):
                 seen.add(node)
-                yield _mistake(context, node, target, loss)
+                yield _mistake(context, node, target, loss, passed_to_torch)
 
 
 RULE = Rule(
@@ -68,25 +73,27 @@ RULE = Rule(
 )
 
 
-def _mistake(context: Context, node: ast.AST, target: ast.expr, loss: ast.expr) -> Mistake:
+def _mistake(
+    context: Context, node: ast.AST, target: ast.expr, loss: ast.expr, passed_to_torch: set[str]
+) -> Mistake:
     name = context.script.code(loss)
     changes = [replace_node(context.script, loss, f"{name}.item()")]
     problem = f"{context.script.code(target)} keeps the graph of every {name}"
     fixed = show_changed(context.script, node, changes)
-    is_certain = _may_hold_numbers(context, target)
+    is_only_appended_to = not context.kinds.uses(target) - {"append"}
+    is_certain = is_only_appended_to and key_of(target) not in passed_to_torch
     return Mistake(node, problem, fixed, changes=changes if is_certain else [])
 
 
-def _may_hold_numbers(context: Context, target: ast.expr) -> bool:
-    """Return whether no use of a sum or list requires tensors."""
-    passed_to_torch = {
+def _passed_to_torch(context: Context) -> set[str]:
+    """The keys of sums and lists that may have to hold tensors."""
+    return {
         key_of(part)
         for call in context.script.nodes(ast.Call)
         if context.script.path_of(call.func).startswith("torch")
         for value in call.args
         for part in expressions_in(value)
     }
-    return not context.kinds.uses(target) - {"append"} and key_of(target) not in passed_to_torch
 
 
 def _accumulation(node: ast.AST) -> _Accumulation | None:
@@ -138,18 +145,24 @@ def _without_methods(context: Context, value: ast.expr) -> ast.expr:
     return value
 
 
-def _is_fresh(loop: BatchLoop, target: ast.expr, accumulation: ast.AST) -> bool:
-    """Return whether the sum or list is created again for each batch."""
+def _creations(loop: BatchLoop) -> dict[str, Position]:
+    """Where each sum or list that is created again for each batch is first created."""
+    positions: dict[str, Position] = {}
     for node in loop_nodes(loop):
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and _accumulation(node) is None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            is_earlier = start_position(node) < start_position(accumulation)
-            if is_earlier and key_of(target) in {key for item in targets for key in keys_in(item)}:
-                return True
-    return False
+            for item in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for key in keys_in(item):
+                    positions.setdefault(key, start_position(node))
+    return positions
 
 
-def _has_graph(context: Context, loop: BatchLoop, node: ast.AST, loss: ast.expr) -> bool:
+def _has_graph(
+    context: Context,
+    loop: BatchLoop,
+    node: ast.AST,
+    loss: ast.expr,
+    backpropagated: dict[str, list[ast.Name]],
+) -> bool:
     """Return whether a loss certainly has a graph where it is accumulated."""
     if loop.evaluates and context.gradients.are_off(node):
         return False
@@ -162,7 +175,12 @@ def _has_graph(context: Context, loop: BatchLoop, node: ast.AST, loss: ast.expr)
         return False
     bindings = context.script.scope(loss).reaching(loss)
     values = [binding.value for binding in bindings if binding.value is not None]
-    return _is_backpropagated(context, loop, loss, bindings) and not any(map(_detaches, values))
+    is_backpropagated = any(  # the gradients of the same loss were computed before
+        start_position(name) < start_position(loss)
+        and context.script.scope(name).reaching(name) == bindings
+        for name in backpropagated.get(loss.id, [])
+    )
+    return is_backpropagated and not any(map(_detaches, values))
 
 
 def _creates_loss(context: Context, value: ast.expr, depth: int = 6) -> bool:
@@ -187,17 +205,14 @@ def _is_loss(context: Context, origin: Origin, depth: int) -> bool:
     return bool(LOSS_FUNCTIONS.match(path)) or is_loss_object
 
 
-def _is_backpropagated(
-    context: Context, loop: BatchLoop, loss: ast.Name, bindings: Sequence[Binding]
-) -> bool:
-    """Return whether gradients of the same loss are computed in the loop."""
+def _backpropagated(loop: BatchLoop) -> dict[str, list[ast.Name]]:
+    """The names whose gradients a loop computes, with where it does."""
+    names: dict[str, list[ast.Name]] = defaultdict(list)
     for call in backward_calls(loop.node):
         for name in (call_owner(call), *call.args):
-            if isinstance(name, ast.Name) and name.id == loss.id:
-                is_same = context.script.scope(name).reaching(name) == bindings
-                if start_position(call) < start_position(loss) and is_same:
-                    return True
-    return False
+            if isinstance(name, ast.Name):
+                names[name.id].append(name)
+    return names
 
 
 def _detaches(value: ast.expr) -> bool:

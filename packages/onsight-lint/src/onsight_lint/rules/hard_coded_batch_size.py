@@ -4,9 +4,10 @@ import ast
 import re
 from collections.abc import Iterator
 
+from onsight_lint.batch_means import is_batch_count
 from onsight_lint.edits import replace_node, show_changed
 from onsight_lint.kinds import Kind
-from onsight_lint.loops import BatchLoop, batch_length, is_batch_number, loop_nodes
+from onsight_lint.loops import BatchLoop, batch_length, loop_nodes
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.syntax import block_nodes, expressions_in, key_of, keys_in, last_name, own_nodes
 
@@ -92,7 +93,7 @@ def _size_in_product(context: Context, loop: BatchLoop, divisor: ast.expr) -> as
     if not isinstance(divisor, ast.BinOp) or not isinstance(divisor.op, ast.Mult):
         return None
     for factor, other in ((divisor.left, divisor.right), (divisor.right, divisor.left)):
-        if _is_size(context, loop, factor) and _is_batch_count(context, loop, other):
+        if _is_size(context, loop, factor) and is_batch_count(context, loop, other):
             return factor
     return None
 
@@ -170,25 +171,6 @@ def _is_divisor(context: Context, loop: BatchLoop, target: ast.expr) -> bool:
             names = map(last_name, ast.walk(node.left))
             if key_of(node.right) == key and any(map(_COUNTED_NAME.search, names)):
                 return True
-    return False
-
-
-def _is_batch_count(context: Context, loop: BatchLoop, expression: ast.expr) -> bool:
-    """Return whether an expression is the number of batches: `len(loader)`, `i + 1`."""
-    if isinstance(expression, ast.Call) and last_name(expression.func) == "len":
-        counted = expression.args[0] if expression.args else expression
-        is_same = context.script.code(counted) == context.script.code(loop.loader)
-        return is_same or context.kinds.kind(counted) is Kind.LOADER
-    if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Add):
-        is_one = isinstance(expression.right, ast.Constant) and expression.right.value == 1
-        return is_one and is_batch_number(loop, expression.left)
-    if isinstance(expression, ast.Name):
-        return any(
-            origin.node is not expression
-            and isinstance(origin.node, ast.Call)
-            and _is_batch_count(context, loop, origin.node)
-            for origin in context.values.origins(expression)
-        )
     return False
 
 

@@ -7,28 +7,34 @@ from onsight_lint.batch_means import (
     BatchSum,
     batch_rows,
     batch_sums,
-    summed_key,
+    divisions_after,
     weighted_line,
 )
 from onsight_lint.edits import indented
 from onsight_lint.kinds import Kind
-from onsight_lint.loops import BatchLoop, loop_nodes
+from onsight_lint.loops import BatchLoop
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
-from onsight_lint.syntax import key_of, last_name, own_nodes, start_position
+from onsight_lint.syntax import last_name
 
 
 def _check(context: Context) -> Iterator[Mistake]:
     """`total += loss.item()` for each batch, then `total / len(loader.dataset)`."""
     seen: set[ast.AST] = set()
     for loop in context.loader_loops:
-        if not loop.network_calls or _has_single_rows(context, loop):
+        is_single = bool(context.loaders.creations(loop.loader))
+        is_single = is_single and not context.loaders.has_several_rows(loop.loader)
+        if not loop.network_calls or is_single:
             continue
+        divided = {
+            key
+            for key, items in divisions_after(context, loop).items()
+            for _, divisor in items
+            if divisor is not None and _is_row_count(context, loop, divisor)
+        }
         for batch_sum in batch_sums(context, loop):
             statement = batch_sum.statement
-            if statement in seen or not isinstance(statement, ast.AugAssign):
-                continue
-            later = _nodes_after(context, loop)
-            if any(_divides_by_rows(context, loop, batch_sum, node) for node in later):
+            is_sum = isinstance(statement, ast.AugAssign) and not batch_sum.is_count
+            if is_sum and batch_sum.key in divided and statement not in seen:
                 seen.add(statement)
                 yield _mistake(context, loop, batch_sum)
 
@@ -43,28 +49,6 @@ RULE = Rule(
     check=_check,
     pattern=TRAINING_CODE,
 )
-
-
-def _has_single_rows(context: Context, loop: BatchLoop) -> bool:
-    """Return whether batches may be of one row, where sum and mean are the same."""
-    creations = context.loaders.creations(loop.loader)
-    return any(context.loaders.value(call, "batch_size", 1) == 1 for call in creations)
-
-
-def _nodes_after(context: Context, loop: BatchLoop) -> Iterator[ast.AST]:
-    inside = set(loop_nodes(loop))
-    for node in own_nodes(context.script.function(loop.node)):
-        if node not in inside and start_position(node) > start_position(loop.node):
-            yield node
-
-
-def _divides_by_rows(context: Context, loop: BatchLoop, batch_sum: BatchSum, node: ast.AST) -> bool:
-    match node:
-        case ast.BinOp(left=left, op=ast.Div(), right=right):
-            return summed_key(left) == batch_sum.key and _is_row_count(context, loop, right)
-        case ast.AugAssign(target=target, op=ast.Div(), value=value):
-            return key_of(target) == batch_sum.key and _is_row_count(context, loop, value)
-    return False
 
 
 def _is_row_count(context: Context, loop: BatchLoop, expression: ast.expr) -> bool:

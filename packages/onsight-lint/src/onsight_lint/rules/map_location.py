@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from onsight_lint.edits import replace_node, show_changed
 from onsight_lint.kinds import Kind
+from onsight_lint.loops import called_functions
 from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.syntax import (
     FUNCTIONS,
@@ -35,6 +36,7 @@ _PUBLISHED_WEIGHTS = re.compile(  # names of weights that others have published,
 )
 _MOVES_WEIGHTS = re.compile(r"lightning")  # libraries that choose the device for checkpoints
 _WITHOUT_WEIGHTS = re.compile(r"optim|sched|scaler|sampler|(^|_)opt$")  # have other states
+_MAX_SAVES = 20  # calls of torch.save that are compared with each torch.load
 _LOADING_METHODS = ("load_state_dict", "load_checkpoint", "load_weights")
 
 
@@ -46,6 +48,8 @@ def _check(context: Context) -> Iterator[Mistake]:
         if len(call.args) > 1 or any(item.arg in ("map_location", None) for item in call.keywords):
             continue
         if _has_alternative(context, call) or context.loads_network(call):
+            continue
+        if _is_for_first_process(context, call):
             continue
         if _is_published(context, call) or _is_own_file(context, call):
             continue
@@ -131,6 +135,12 @@ def _is_unconditional(context: Context, call: ast.Call) -> bool:
     )
 
 
+def _is_for_first_process(context: Context, call: ast.Call) -> bool:
+    """Return whether only one of several processes loads a file."""
+    tests = [p.test for p in context.script.ancestors(call) if isinstance(p, ast.If)]
+    return any(re.search(r"rank_?0|rank == 0|main_process", context.script.code(t)) for t in tests)
+
+
 def _is_published(context: Context, call: ast.Call) -> bool:
     """Return whether a file has the name of weights that others publish, or is loaded as such."""
     path = call.args[0]
@@ -148,17 +158,21 @@ def _is_published(context: Context, call: ast.Call) -> bool:
 
 def _is_own_file(context: Context, call: ast.Call) -> bool:
     """Return whether the same run has saved the file before, and so on the same device."""
-    for save in context.values.calls("save"):
+    here, path = context.script.function(call), call.args[0]
+    bindings = context.script.scope(path).reaching(path) if isinstance(path, ast.Name) else []
+    returned = [item.value for item in bindings if isinstance(item.value, ast.Call)]
+    for save in context.values.calls("save")[:_MAX_SAVES]:
         if len(save.args) < 2 or context.script.path_of(save.func) != "torch.save":
             continue
-        if _path_dumps(context, save.args[1]) & _path_dumps(context, call.args[0]):
+        if _path_dumps(context, save.args[1]) & _path_dumps(context, path):
             home = context.script.function(save)
             places = [call]
-            if context.script.function(call) is not home:
-                around = context.script.function(call)
-                places = context.values.call_sites(around) if isinstance(around, FUNCTIONS) else []
+            if here is not home:
+                places = context.values.call_sites(here) if isinstance(here, FUNCTIONS) else []
             if places and all(_follows(context, place, save) for place in places):
                 return True
+            if any(home in called_functions(context, node) for node in returned):
+                return True  # `path = train()`, which saves the file
     return False
 
 

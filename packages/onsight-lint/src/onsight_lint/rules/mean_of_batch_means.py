@@ -6,44 +6,47 @@ from collections.abc import Iterator
 
 from onsight_lint.batch_means import (
     BatchSum,
+    Division,
     batch_rows,
     batch_sums,
+    divisions_after,
+    is_batch_count,
     is_batch_mean,
-    summed_key,
     weighted_line,
 )
 from onsight_lint.edits import indented, replace_node, show_changed
-from onsight_lint.kinds import Kind
-from onsight_lint.loops import BatchLoop, is_batch_number, loop_nodes
+from onsight_lint.loops import BatchLoop, loop_nodes
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
-from onsight_lint.syntax import (
-    FUNCTIONS,
-    expressions_in,
-    key_of,
-    last_name,
-    own_nodes,
-    start_position,
-)
+from onsight_lint.syntax import FUNCTIONS, key_of
+
+_WHY_COUNT = "The result is too large by about the batch size: divide by the number of rows."
 
 
 def _check(context: Context) -> Iterator[Mistake]:
-    """Sums of batch means divided by the number of batches."""
+    """Sums of batch means, or numbers of rows, divided by the number of batches."""
     seen: set[ast.AST] = set()
     for loop in context.loader_loops:
         if not isinstance(loop.node, (ast.For, ast.AsyncFor)) or not loop.network_calls:
             continue
-        if not context.loaders.last_may_be_short(loop.loader):
-            continue
-        if loop.evaluates:
+        is_short = context.loaders.last_may_be_short(loop.loader)
+        if loop.evaluates and is_short:
             yield from _divided_inside(context, loop)
+        divisions = divisions_after(context, loop)
         for batch_sum in batch_sums(context, loop):
-            if not loop.evaluates and not _is_accuracy(batch_sum):
-                continue
-            for division in _divisions(context, loop, batch_sum):
-                if division not in seen:
-                    seen.add(division)
+            if batch_sum.is_count:
+                is_wrong = context.loaders.has_several_rows(loop.loader)
+            else:
+                is_wrong = is_short and (loop.evaluates or _is_accuracy(batch_sum))
+            means = batch_sum.key if batch_sum.is_list else ""
+            for division in divisions.pop(batch_sum.key, []) if is_wrong else ():
+                node, divisor = division
+                if node in seen or (batch_sum.is_count and _is_divided_again(context, node)):
+                    continue
+                if is_batch_count(context, loop, divisor, means):
+                    seen.add(node)
                     yield _mistake(context, loop, batch_sum, division)
-            if _is_unweighted_meter(context, batch_sum) and batch_sum.statement not in seen:
+            is_new = is_wrong and batch_sum.statement not in seen
+            if is_new and _is_unweighted_meter(context, batch_sum):
                 seen.add(batch_sum.statement)
                 yield _meter_mistake(context, loop, batch_sum)
 
@@ -61,7 +64,15 @@ RULE = Rule(
 
 
 def _is_accuracy(batch_sum: BatchSum) -> bool:
-    return bool(re.search(r"acc(?!um)", batch_sum.key))
+    return bool(re.search(r"acc(?!um)|correct", batch_sum.key))
+
+
+def _is_divided_again(context: Context, division: ast.AST) -> bool:
+    """Return whether a quotient is divided once more: `correct / len(loader) / batch_size`."""
+    match context.script.parent(division):
+        case ast.BinOp(op=ast.Div(), left=left, right=right):
+            return left is division and not isinstance(right, ast.Constant)
+    return False
 
 
 def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
@@ -74,7 +85,7 @@ def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
                 value=ast.BinOp(left=left, op=ast.Div(), right=right) as value,
             ) if key_of(target) and is_batch_mean(context, left):
                 batch_sum = BatchSum(key_of(target), node, left)
-                if _is_batch_count(context, loop, right, batch_sum):
+                if is_batch_count(context, loop, right):
                     rows = batch_rows(context, loop, batch_sum)
                     new = f"{context.script.code(left)} * {rows} / {_all_rows(context, loop)}"
                     change = replace_node(context.script, value, new)
@@ -84,73 +95,6 @@ def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
 
 def _problem(context: Context, loop: BatchLoop, batch_sum: BatchSum) -> str:
     return f"{batch_sum.key} is a mean of batch means over {context.script.code(loop.loader)}"
-
-
-def _divisions(context: Context, loop: BatchLoop, batch_sum: BatchSum) -> Iterator[ast.AST]:
-    """Where a sum of means is divided by the number of batches, after its loop."""
-    scope, begin = context.script.function(loop.node), start_position(loop.node)
-    inside = set(loop_nodes(loop))
-    for node in own_nodes(scope):
-        if node in inside or not hasattr(node, "lineno") or start_position(node) < begin:
-            continue
-        if _divides_by_batches(context, loop, batch_sum, node):
-            yield node
-
-
-def _divides_by_batches(
-    context: Context, loop: BatchLoop, batch_sum: BatchSum, node: ast.AST
-) -> bool:
-    key, is_list = batch_sum.key, batch_sum.is_list
-    match node:
-        case ast.BinOp(left=left, op=ast.Div(), right=right):
-            return summed_key(left) == key and _is_batch_count(context, loop, right, batch_sum)
-        case ast.AugAssign(target=target, op=ast.Div(), value=value):
-            return key_of(target) == key and _is_batch_count(context, loop, value, batch_sum)
-        case ast.Call(func=function, args=[value, *_]) if last_name(function) in (
-            "mean",
-            "average",
-            "fmean",
-        ):
-            return key_of(value) == key and is_list
-        case ast.Call(func=ast.Attribute(value=ast.Call() as inner, attr="mean"), args=[]):
-            return is_list and key in {key_of(part) for part in expressions_in(inner)}
-    return False
-
-
-def _is_batch_count(
-    context: Context, loop: BatchLoop, expression: ast.expr, batch_sum: BatchSum
-) -> bool:
-    """Return whether an expression is the number of batches of a loop."""
-    if isinstance(expression, ast.Call) and last_name(expression.func) == "max":
-        return any(_is_batch_count(context, loop, part, batch_sum) for part in expression.args)
-    if isinstance(expression, ast.Call) and last_name(expression.func) == "len" and expression.args:
-        counted = expression.args[0]
-        if key_of(counted) == batch_sum.key and batch_sum.is_list:
-            return True
-        is_same = context.script.code(counted) == context.script.code(loop.loader)
-        return is_same or context.kinds.kind(counted) is Kind.LOADER
-    if isinstance(expression, ast.Name):
-        return _is_counter(context, loop, expression) or any(
-            isinstance(origin.node, ast.Call)
-            and _is_batch_count(context, loop, origin.node, batch_sum)
-            for origin in context.values.origins(expression)
-        )
-    if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Add):
-        is_one = isinstance(expression.right, ast.Constant) and expression.right.value == 1
-        return is_one and is_batch_number(loop, expression.left)
-    return False
-
-
-def _is_counter(context: Context, loop: BatchLoop, name: ast.Name) -> bool:
-    """Return whether a name is incremented once per batch."""
-    return any(
-        isinstance(node, ast.AugAssign)
-        and key_of(node.target) == name.id
-        and isinstance(node.value, ast.Constant)
-        and node.value.value == 1
-        and context.script.parent(node) is loop.node
-        for node in loop_nodes(loop)
-    )
 
 
 def _is_unweighted_meter(context: Context, batch_sum: BatchSum) -> bool:
@@ -165,20 +109,22 @@ def _is_unweighted_meter(context: Context, batch_sum: BatchSum) -> bool:
     return len(names) == 3 and len(update.args.defaults) == 1 and names[2] in ("n", "num", "count")
 
 
-def _mistake(context: Context, loop: BatchLoop, batch_sum: BatchSum, division: ast.AST) -> Mistake:
+def _mistake(context: Context, loop: BatchLoop, batch_sum: BatchSum, division: Division) -> Mistake:
     line = weighted_line(context, batch_sum, batch_rows(context, loop, batch_sum))
     all_rows = _all_rows(context, loop)
-    statement = context.script.statement(division)
-    if batch_sum.is_list:
-        mean = _whole_mean(context, division)
-        changes = [replace_node(context.script, mean, f"sum({batch_sum.key}) / {all_rows}")]
+    node, divisor = division
+    if batch_sum.is_list or divisor is None:
+        mean = _whole_mean(context, node)
+        change = replace_node(context.script, mean, f"sum({batch_sum.key}) / {all_rows}")
     else:
-        count = division.right if isinstance(division, ast.BinOp) else None
-        count = division.value if isinstance(division, ast.AugAssign) else count
-        changes = [replace_node(context.script, count, all_rows)] if count is not None else []
+        change = replace_node(context.script, divisor, all_rows)
+    fixed = show_changed(context.script, node, [change])
+    if batch_sum.is_count:
+        problem = f"{batch_sum.key} counts rows, but is divided by the number of batches"
+        return Mistake(node, problem, fixed, _WHY_COUNT)
+    statement = context.script.statement(node)
     in_loop = indented(context.script, statement, f"{line}  # for each batch")
-    fixed = f"{in_loop}\n{show_changed(context.script, division, changes)}"
-    return Mistake(division, _problem(context, loop, batch_sum), fixed)
+    return Mistake(node, _problem(context, loop, batch_sum), f"{in_loop}\n{fixed}")
 
 
 def _whole_mean(context: Context, division: ast.AST) -> ast.AST:

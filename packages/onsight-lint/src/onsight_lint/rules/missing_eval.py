@@ -8,7 +8,7 @@ from onsight_lint.edits import insert_line_above, show_with_line_above
 from onsight_lint.loops import BatchLoop, NetworkCall, network_code, phase_test
 from onsight_lint.modes import Mode, depends_on_mode
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
-from onsight_lint.syntax import FUNCTIONS, last_name, start_position
+from onsight_lint.syntax import FUNCTIONS, called_object, last_name, start_position
 
 _BATCH_NORM_UPDATE = re.compile(r"(^|_)bn(_|$)|batch_?norm|calib|(^|_)stats$", re.IGNORECASE)
 
@@ -57,7 +57,7 @@ def _call_in_training_mode(context: Context, loop: BatchLoop) -> NetworkCall | N
         if (
             _mode(context, network_call) == "train"
             and not _is_deliberate(context, loop, network_call.call)
-            and depends_on_mode(context, network_call.call.func)
+            and depends_on_mode(context, called_object(network_call.call))
         ):
             return network_call
     return None
@@ -66,7 +66,7 @@ def _call_in_training_mode(context: Context, loop: BatchLoop) -> NetworkCall | N
 def _mode(context: Context, network_call: NetworkCall) -> Mode | None:
     """The mode in which a loop runs a network."""
     call, helper = network_call
-    name = last_name(call.func)
+    name = last_name(called_object(call))
     mode = context.modes.set_before(call, name)
     if mode is not None:
         return mode

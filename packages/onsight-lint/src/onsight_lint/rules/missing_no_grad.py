@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from onsight_lint.edits import show_wrapped, wrap_statement
 from onsight_lint.loops import NetworkCall, network_code
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
-from onsight_lint.syntax import last_name, own_nodes
+from onsight_lint.syntax import called_object, last_name, own_nodes
 
 _NO_GRAD = "with torch.no_grad():"
 _WHY_VOLATILE = (
@@ -65,7 +65,7 @@ def _builds_graph(context: Context, network_call: NetworkCall) -> bool:
     call, helper = network_call
     if last_name(context.script.parent(call)) in ("detach", "data"):
         return False
-    for owner in context.values.classes(call.func):
+    for owner in context.values.classes(called_object(call)):
         forward = context.values.method(owner, "forward")
         if forward is not None and context.gradients.are_off_by_decorator(forward):
             return False

@@ -8,7 +8,7 @@ from onsight_lint.edits import insert_line_above, show_with_line_above
 from onsight_lint.loops import BatchLoop, phase_test
 from onsight_lint.modes import ModeCall, depends_on_mode
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
-from onsight_lint.syntax import FUNCTIONS, last_name, start_position
+from onsight_lint.syntax import FUNCTIONS, called_object, last_name, start_position
 
 _AVERAGE_NAME = re.compile(r"(^|[_.])(ema|swa|avg|teacher)|averag", re.IGNORECASE)
 
@@ -20,7 +20,7 @@ def _check(context: Context) -> Iterator[Mistake]:
         calls = [call for call, helper in loop.network_calls if helper is None]
         if not loop.trains or not calls or phase_test(loop) is not None:
             continue
-        network = calls[0].func
+        network = called_object(calls[0])
         for place in _places(context, loop):
             epochs = _loop_over_epochs(context, place)
             if epochs is None or modes.calls_setting("train", epochs):
@@ -112,7 +112,8 @@ def _evaluates_network(context: Context, event: ModeCall) -> bool:
     ]
     if not calls or function is None:
         return False
-    value = context.values.argument(event.call, function, last_name(calls[0].func))
+    network = last_name(called_object(calls[0]))
+    value = context.values.argument(event.call, function, network)
     sources = [value] if value is not None else []
     if isinstance(value, ast.Name):
         bindings = context.script.scope(value).reaching(value)

@@ -28,7 +28,8 @@ def _check(context: Context) -> Iterator[Mistake]:
             if call in seen or dataset is None:
                 continue
             seen.add(call)
-            if not _is_training_set(context, dataset):
+            is_part = loaders.has_sampler(loop.loader) and "train" not in last_name(loop.loader)
+            if is_part or not _is_training_set(context, dataset):
                 step = _random_step(context, dataset)
                 if step is not None and step not in seen:
                     seen.add(step)
