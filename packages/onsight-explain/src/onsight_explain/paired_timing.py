@@ -5,10 +5,12 @@ measured as neighbours, round after round, and only the ratio within a round is 
 """
 
 import math
-import os
 import statistics
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from onsight_explain.console import Messages
 from onsight_explain.text import plural
@@ -16,7 +18,8 @@ from onsight_explain.text import plural
 MIN_ROUNDS = 3  # with fewer, the interval is too wide to be useful
 MIN_CLEAR_GAIN = 1.1  # speed-up that the lower end of a clear gain's interval must reach
 
-_BUSY_SHARE = 0.5  # fraction of the cores
+_BUSY_SHARE = 0.25  # fraction of the cores' time
+_SAMPLE_SECONDS = 0.3
 
 # Student's t at 97.5% for 1, 2, ... degrees of freedom. Beyond the end the last value is used,
 # which makes intervals of more than 21 rounds slightly too wide.
@@ -34,11 +37,12 @@ class RatioInterval:
     ratio: float
     high: float
     rounds: int
+    min_gain: float = MIN_CLEAR_GAIN  # smallest speed-up that can be told from noise
 
     @property
     def is_clear_gain(self) -> bool:
-        """Whether even the lower end of the interval is at least MIN_CLEAR_GAIN."""
-        return self.low >= MIN_CLEAR_GAIN
+        """Whether even the lower end of the interval is more than noise."""
+        return self.low >= self.min_gain
 
     @property
     def ends(self) -> str:
@@ -116,14 +120,31 @@ def ratio_interval(ratios: Sequence[float]) -> RatioInterval:
     )
 
 
-def warn_if_busy(messages: Messages) -> None:
-    """Warn if other work keeps half of the cores busy, before anything is timed."""
-    load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
-    if load > _BUSY_SHARE * cores:
+def is_machine_busy() -> bool:
+    """Return whether other processes keep many of the cores busy while this one sleeps."""
+    before = _core_ticks()
+    time.sleep(_SAMPLE_SECONDS)
+    busy, total = (after - earlier for after, earlier in zip(_core_ticks(), before, strict=True))
+    return busy > _BUSY_SHARE * total
+
+
+def warn_if_busy(messages: Messages) -> bool:
+    """Warn if other work keeps many cores busy, before anything is timed; return whether."""
+    is_busy = is_machine_busy()
+    if is_busy:
         messages.warn(
-            f"this machine is busy with other work (load {load:.1f} on {cores} cores), which slows "
-            "several threads down more than one; measure again when it is idle"
+            "this machine is busy with other work, which slows several threads down more than one; "
+            "measure again when it is idle"
         )
+    return is_busy
+
+
+def _core_ticks() -> tuple[int, int]:
+    """Return how long all cores were busy, of how long in total; zeros if unknown."""
+    with suppress(OSError, ValueError, IndexError):
+        times = [*map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:9])]
+        return sum(times) - times[3] - times[4], sum(times)  # these are idle
+    return 0, 0
 
 
 def _format_ratio(value: float, scale: float) -> str:

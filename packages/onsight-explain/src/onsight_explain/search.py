@@ -3,11 +3,11 @@
 import statistics
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from onsight_explain.console import Messages
-from onsight_explain.paired_timing import MIN_ROUNDS, PairedRounds, RatioInterval
+from onsight_explain.paired_timing import MIN_CLEAR_GAIN, MIN_ROUNDS, PairedRounds, RatioInterval
 from onsight_explain.text import ratio_words
 
 MIN_GAIN = 1.05  # speed-up below which a change counts as noise
@@ -114,6 +114,13 @@ class SearchResult(Generic[C]):
     best: TrialResult[C] | None  # None if nothing was faster or could be confirmed
     baseline_rates: list[float]  # images/s of the unchanged training, in every round
     skipped: list[C]  # not tried, because time ran out
+    # How many times as fast the unchanged training was as itself, in the rounds of a second trial.
+    control: list[float] = field(default_factory=list)
+
+    @property
+    def min_gain(self) -> float:
+        """The smallest speed-up that can be told from noise: the control showed none larger."""
+        return max([MIN_CLEAR_GAIN, *self.control, *(1 / ratio for ratio in self.control)])
 
 
 @dataclass
@@ -139,13 +146,13 @@ class _Entry(Generic[C]):
     def is_faster(self) -> bool:
         return self.ratio >= MIN_GAIN
 
-    def result(self) -> TrialResult[C]:
+    def result(self, min_gain: float) -> TrialResult[C]:
         if self.problem:
             return TrialResult(self.changes, problem=self.problem)
         return TrialResult(
             self.changes,
             statistics.fmean(self.rounds.changed),
-            self.rounds.interval,
+            replace(self.rounds.interval, min_gain=min_gain),
             self.trial.losses(),
             notes=self.trial.notes(),
         )
@@ -177,15 +184,21 @@ class Search(Generic[C]):
         self.baseline_seconds = 0.0  # duration of the latest baseline measurement
         self.baseline_fresh_until = 0.0  # until then the latest baseline rate may be reused
         self.singles: list[_Entry[C]] = []
+        self.control: _Entry[C] = _Entry((), bench.open(()))
 
     def run(self, changes: Sequence[C]) -> SearchResult[C]:
         """Try the changes in this order while there is time, and combine the best of them."""
         skipped = self._try_singles(changes)
         self._repeat_leaders()
         best = self._combine()
-        results = [entry.result() for entry in self.singles]
-        confirmed = self._confirm(best, results) if best else None
-        return SearchResult(results, confirmed, self.baseline_rates, skipped)
+        while len(self.control.rounds.baseline) < MIN_ROUNDS and not self.control.problem:
+            self._measure_round(self.control)
+        self.control.trial.close()
+        control = [] if self.control.problem else self.control.rounds.ratios
+        noise = SearchResult[C]([], None, self.baseline_rates, skipped, control)
+        results = [entry.result(noise.min_gain) for entry in self.singles]
+        confirmed = self._confirm(best, results, noise.min_gain) if best else None
+        return replace(noise, results=results, best=confirmed)
 
     def _try_singles(self, changes: Sequence[C]) -> list[C]:
         """Measure each change in one round; return the changes that time did not allow."""
@@ -204,10 +217,10 @@ class Search(Generic[C]):
         return []
 
     def _repeat_leaders(self) -> None:
-        """Measure the fastest single changes in more rounds, to compare their intervals."""
+        """Measure the fastest single changes and the control in more rounds."""
         leaders = [entry for entry in self._ranked_singles() if entry.is_faster][:_LEADERS]
-        for number in range(1, MIN_ROUNDS):
-            for entry in leaders:
+        for number in range(MIN_ROUNDS):
+            for entry in [*leaders, self.control]:
                 needs_round = len(entry.rounds.baseline) == number
                 if needs_round and self._has_time(_COMBINATIONS_UNTIL):
                     self._measure_round(entry)
@@ -256,7 +269,9 @@ class Search(Generic[C]):
         self._report(combined)
         return combined
 
-    def _confirm(self, best: _Entry[C], singles: Sequence[TrialResult[C]]) -> TrialResult[C] | None:
+    def _confirm(
+        self, best: _Entry[C], singles: Sequence[TrialResult[C]], min_gain: float
+    ) -> TrialResult[C] | None:
         """Compare the best combination with the unchanged training in new rounds.
 
         The old rounds overestimate it, because it was selected by them. A single change is returned
@@ -271,7 +286,7 @@ class Search(Generic[C]):
                 if interval.high < _MAX_INTERVAL_RATIO * interval.low or is_late:
                     break
             self._measure_round(entry)
-        winner = entry.result()
+        winner = entry.result(min_gain)
         for single in singles:
             is_clear_gain = winner.interval and winner.interval.is_clear_gain
             may_replace = single.ratio >= winner.ratio or not is_clear_gain
@@ -347,6 +362,8 @@ class Search(Generic[C]):
         latest = self._time_at(share)
         if self._has_gain:
             confirm_seconds = MIN_ROUNDS * 2 * self.baseline_seconds + self.reserved_seconds
+            control_rounds = MIN_ROUNDS - len(self.control.rounds.baseline)
+            confirm_seconds += control_rounds * 2 * self.window_seconds
             latest = min(latest, self._time_at(1.0) - confirm_seconds)
         return time.monotonic() + more_seconds < latest
 

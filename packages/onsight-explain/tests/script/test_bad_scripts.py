@@ -60,6 +60,10 @@ BAD = {  # what it does: the script, and words that its message holds
     "needs arguments": (ARGUMENTS, ["required: --data", "after --, as in `onsight-explain bad.py"]),
     "prints a lot": ("print('x' * 10**7)\n1 / 0", ["ZeroDivisionError: division by zero"]),
     "is killed": ("import os; os.kill(os.getpid(), 9)", ["SIGKILL", "out of memory"]),
+    "deletes itself": (
+        "import subprocess; subprocess.run(['rm', __file__]); 1 / 0",
+        ["ZeroDivisionError: division by zero"],
+    ),
     "closes its output": ("import os; os.close(1); os.close(2); 1 / 0", ["exit code 3"]),
 }
 NOT_RUN = {
