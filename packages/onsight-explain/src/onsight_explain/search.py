@@ -363,7 +363,8 @@ class Search(Generic[C]):
         if self._has_gain:
             confirm_seconds = MIN_ROUNDS * 2 * self.baseline_seconds + self.reserved_seconds
             control_rounds = MIN_ROUNDS - len(self.control.rounds.baseline)
-            confirm_seconds += control_rounds * 2 * self.window_seconds
+            round_seconds = 2 * min(self.window_seconds, self.baseline_seconds)
+            confirm_seconds += control_rounds * round_seconds
             latest = min(latest, self._time_at(1.0) - confirm_seconds)
         return time.monotonic() + more_seconds < latest
 

@@ -34,7 +34,6 @@ def print_search(
         table.add_row(*_cells(result)[: len(table.columns)])
     if table.rows:
         console.print(table)
-        console.print()
     console.print(_describe_search(found), style="dim")
 
 

@@ -34,7 +34,7 @@ _LOSSES = {
     "not comparable": "the losses of the first steps cannot be compared",
 }
 _LONG_SETUP_SECONDS = 1.0
-_SHOWN_ROWS, _SHOWN_FINDINGS = 5, 3
+_SHOWN_ROWS, _SHOWN_FINDINGS = 3, 3  # of an addition; the rest is counted
 _DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -166,14 +166,13 @@ def _print_findings(explanation: Explanation, console: Console) -> None:
     findings = explanation.findings
     if not findings:
         return
-    script = explanation.script
-    console.print(f"\nReading the script: {plural(len(findings), 'thing')} to fix", end="")
-    console.print(f" (see `onsight-lint {script}`)")
+    console.print(
+        f"\nReading the script: {plural(len(findings), 'thing')} to fix; "
+        f"`onsight-lint {explanation.script}` shows how"
+    )
     for finding in findings[:_SHOWN_FINDINGS]:
         site = Site(file=str(finding.file), line=finding.line)
         console.print(Padding(f"{site}: {finding.problem}", (0, 0, 0, 2)))
-    if len(findings) > _SHOWN_FINDINGS:
-        console.print(f"  and {len(findings) - _SHOWN_FINDINGS} more")
 
 
 def _tried_facts(result: TrialResult[WhatIf]) -> dict[str, Any]:
