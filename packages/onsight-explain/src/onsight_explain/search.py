@@ -17,6 +17,7 @@ _SINGLES_UNTIL = 0.55  # start no single change after this share of the time
 _COMBINATIONS_UNTIL = 0.8  # start no combination after this share of the time
 _STALLED_RATIO = 0.5  # below this share of the usual speed, assume other load and repeat the round
 _FRESH_FACTOR = 3.0  # a baseline rate may be reused for this many times its duration
+_LONG_FACTOR = 3.0  # a baseline measurement is long from this many times a window's length
 _LEADERS = 4  # number of single changes to measure in several rounds
 _MAX_ROUNDS = 8  # for the confirmation of the winner, which ends earlier with a narrow interval
 _MAX_INTERVAL_RATIO = 1.15  # high / low of an interval that counts as narrow
@@ -191,7 +192,7 @@ class Search(Generic[C]):
         skipped = self._try_singles(changes)
         self._repeat_leaders()
         best = self._combine()
-        while len(self.control.rounds.baseline) < MIN_ROUNDS and not self.control.problem:
+        while self._control_rounds_left > 0 and not self.control.problem:
             self._measure_round(self.control)
         self.control.trial.close()
         control = [] if self.control.problem else self.control.rounds.ratios
@@ -350,6 +351,12 @@ class Search(Generic[C]):
         self.messages.say(f"what if {_join_labels(entry.changes)}: {result}")
 
     @property
+    def _control_rounds_left(self) -> int:
+        """The rounds that the control needs: one if they are long, such as whole epochs."""
+        is_long = self.baseline_seconds >= _LONG_FACTOR * self.window_seconds
+        return (1 if is_long else MIN_ROUNDS) - len(self.control.rounds.baseline)
+
+    @property
     def _has_gain(self) -> bool:
         return any(entry.is_faster for entry in self.singles)
 
@@ -362,9 +369,7 @@ class Search(Generic[C]):
         latest = self._time_at(share)
         if self._has_gain:
             confirm_seconds = MIN_ROUNDS * 2 * self.baseline_seconds + self.reserved_seconds
-            control_rounds = MIN_ROUNDS - len(self.control.rounds.baseline)
-            round_seconds = 2 * min(self.window_seconds, self.baseline_seconds)
-            confirm_seconds += control_rounds * round_seconds
+            confirm_seconds += self._control_rounds_left * 2 * self.baseline_seconds
             latest = min(latest, self._time_at(1.0) - confirm_seconds)
         return time.monotonic() + more_seconds < latest
 
