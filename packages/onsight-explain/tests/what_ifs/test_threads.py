@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from onsight_explain.delivery.fixed_script import suggested_changes
+from onsight_explain.delivery.fixed_script import fix_script
 from onsight_explain.script.thread_settings import UNSET
 from onsight_explain.script.trace import ThreadSetting
 from onsight_explain.threads import SHORT_SPIN, SPIN_VARIABLE
@@ -78,6 +78,6 @@ def test_cause_and_lines_name_where_they_are_set(baseline, settings):
     assert cause.name == "threads"
     assert "GOMP_SPINCOUNT=0, at train.py:2 and OMP_WAIT_POLICY=active, in" in cause.sentence
     script = settings[0].site.file
-    lines = suggested_changes(what_if.fixes(trace), Path(script))
+    lines = fix_script(Path(script), what_if.fixes(trace)).lines
     assert lines[0].text.startswith("remove this line, which sets GOMP_SPINCOUNT=0")
     assert lines[1].text == "start it without OMP_WAIT_POLICY=active: unset OMP_WAIT_POLICY"
