@@ -137,3 +137,4 @@ def test_names_neither_steer_the_terminal_nor_become_pictures(explanation, capsy
         assert "\\x1b[31m:smile:[bold]\\x9b.py" in output
         assert "\x1b[31m:" not in output
         assert "\x9b" not in output
+        assert "\N{SMILING FACE WITH OPEN MOUTH AND SMILING EYES}" not in output

@@ -1,6 +1,7 @@
 """Threads: how many, how they wait, and settings of a script or its environment."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,13 @@ from onsight_explain.what_ifs.threads import DefaultThreadSettings, ShortSpin, T
 def test_one_and_all_cores_are_tried_on_the_cpu(baseline, device, threads, counts):
     found = ThreadCount.candidates(baseline(device=device, threads=threads))
     assert [one.value for one in found] == counts
+
+
+def test_on_a_busy_machine_what_fewer_threads_gain_shows_nothing(baseline):
+    """They wait for a core that other work has."""
+    busy = replace(baseline(device="cpu"), is_busy=True)
+    assert not ThreadCount.candidates(busy)
+    assert not ShortSpin.candidates(busy)
 
 
 def test_the_script_cannot_change_it_back(apply):
