@@ -27,5 +27,4 @@ def known_ceilings(monkeypatch):
 @pytest.fixture(autouse=True)
 def idle_machine(monkeypatch):
     """What else the machine does decides nothing in the tests."""
-    monkeypatch.setattr(paired_timing, "_core_ticks", lambda: (0, 0))
-    monkeypatch.setattr(paired_timing, "_SAMPLE_SECONDS", 0.0)
+    monkeypatch.setattr(paired_timing, "is_busy", lambda: False)

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from onsight_explain import paired_timing
-from onsight_explain.paired_timing import (
-    PairedRounds,
-    RatioInterval,
-    is_machine_busy,
-    ratio_interval,
-)
+from onsight_explain.paired_timing import PairedRounds, RatioInterval, ratio_interval
 
 
 @pytest.mark.parametrize("rounds", [2, 3, 5, 12, 21])
@@ -125,11 +119,3 @@ def test_ratios_are_those_of_neighbours():
     rounds = PairedRounds([100.0, 10.0, 50.0], [200.0, 20.0, 100.0])
     assert rounds.interval.low == pytest.approx(2.0)
     assert rounds.interval.high == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize(("after", "is_busy"), [((110, 400), False), ((200, 400), True)])
-def test_a_machine_is_busy_if_others_take_a_quarter_of_its_cores(monkeypatch, after, is_busy):
-    """10 or 100 of 200 ticks."""
-    ticks = iter([(100, 200), after])
-    monkeypatch.setattr(paired_timing, "_core_ticks", lambda: next(ticks))
-    assert is_machine_busy() is is_busy

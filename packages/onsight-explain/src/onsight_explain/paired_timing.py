@@ -6,20 +6,15 @@ measured as neighbours, round after round, and only the ratio within a round is 
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from onsight_explain.console import Messages
 from onsight_explain.text import plural
+from onsight_explain.threads import is_busy
 
 MIN_ROUNDS = 3  # with fewer, the interval is too wide to be useful
 MIN_CLEAR_GAIN = 1.1  # speed-up that the lower end of a clear gain's interval must reach
-
-_BUSY_SHARE = 0.25  # fraction of the cores' time
-_SAMPLE_SECONDS = 0.3
 
 # Student's t at 97.5% for 1, 2, ... degrees of freedom. Beyond the end the last value is used,
 # which makes intervals of more than 21 rounds slightly too wide.
@@ -120,31 +115,15 @@ def ratio_interval(ratios: Sequence[float]) -> RatioInterval:
     )
 
 
-def is_machine_busy() -> bool:
-    """Return whether other processes keep many of the cores busy while this one sleeps."""
-    before = _core_ticks()
-    time.sleep(_SAMPLE_SECONDS)
-    busy, total = (after - earlier for after, earlier in zip(_core_ticks(), before, strict=True))
-    return busy > _BUSY_SHARE * total
-
-
 def warn_if_busy(messages: Messages) -> bool:
-    """Warn if other work keeps many cores busy, before anything is timed; return whether."""
-    is_busy = is_machine_busy()
-    if is_busy:
-        messages.warn(
-            "this machine is busy with other work, which slows several threads down more than one; "
-            "measure again when it is idle"
-        )
-    return is_busy
-
-
-def _core_ticks() -> tuple[int, int]:
-    """Return how long all cores were busy, of how long in total; zeros if unknown."""
-    with suppress(OSError, ValueError, IndexError):
-        times = [*map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:9])]
-        return sum(times) - times[3] - times[4], sum(times)  # these are idle
-    return 0, 0
+    """Return whether other processes leave too few cores, and warn if they do."""
+    if not is_busy():
+        return False
+    messages.warn(
+        "this machine is busy with other work, which slows several threads down more than one; "
+        "measure again when it is idle"
+    )
+    return True
 
 
 def _format_ratio(value: float, scale: float) -> str:

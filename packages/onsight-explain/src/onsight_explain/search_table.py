@@ -90,7 +90,7 @@ def _describe_search(found: SearchResult[C]) -> str:
             f"gains count from {ratio_words(found.min_gain)}"
         )
     unshown = [result for result in tried if not _is_shown(result)]
-    slower = [f"{result.name} ({ratio_words(result.ratio)})" for result in unshown if result.ratio]
+    slower = [f"{result.name} ({_ratio_with_ends(result)})" for result in unshown if result.ratio]
     failed = [f"{result.name} ({result.problem})" for result in unshown if result.problem]
     untried = [change.label for change in skipped]
     lists = (("No gain shown", slower), ("Failed", failed), ("No time for", untried))
@@ -101,6 +101,11 @@ def _describe_search(found: SearchResult[C]) -> str:
 
 def _is_shown(result: TrialResult[Any]) -> bool:
     return result.interval is not None and result.interval.is_clear_gain
+
+
+def _ratio_with_ends(result: TrialResult[C]) -> str:
+    assert result.interval
+    return ", ".join(filter(None, (ratio_words(result.ratio), result.interval.ends)))
 
 
 def _cells(result: TrialResult[C]) -> list[str | Text]:

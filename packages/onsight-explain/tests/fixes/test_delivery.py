@@ -38,7 +38,7 @@ class FakeTrial:
 class FakeBench:
     """Opens one trial, and keeps what it was asked for."""
 
-    losses = (2.3, 2.2, 2.1)
+    losses, startup_seconds = (2.3, 2.2, 2.1), 1.0
 
     def __init__(self, trial):
         self.trial = trial
@@ -96,7 +96,7 @@ def test_a_longer_set_up_is_named_with_the_training_that_makes_up_for_it(deliver
     slow = FakeTrial(200.0)
     slow.first.startup_seconds = 20.0
     found, _ = deliver_as(slow)
-    assert found.facts()["setup_seconds"] == {"before": 1.0, "after": 20.0}
+    assert found.facts()["setup_seconds"] == (1.0, 20.0)
     told = "set-up takes 20 s instead of 1 s, which pays off if train.py trains for more than 38 s"
     assert told in describe_delivery(found)
     assert "set-up" not in describe_delivery(deliver_as(FakeTrial(200.0))[0])

@@ -40,7 +40,7 @@ class FixProof:
     problem: str = ""  # why there are no rounds, or ""
     min_gain: float = MIN_CLEAR_GAIN  # smallest speed-up that can be told from noise
     # From the start to the first step, of the original and of the fixed script.
-    setup_seconds: tuple[float, float] = (0.0, 0.0)
+    setup_seconds: tuple[float, float] | None = None  # None if there are no rounds
 
     @property
     def interval(self) -> RatioInterval:
@@ -78,9 +78,7 @@ class Delivery:
             facts |= {
                 "images_per_second": {"before": rounds.baseline, "after": rounds.changed},
                 "ratio": rounds.interval.facts() if rounds.changed else None,
-                "setup_seconds": dict(
-                    zip(("before", "after"), self.proof.setup_seconds, strict=True)
-                ),
+                "setup_seconds": self.proof.setup_seconds,
                 "losses": self.proof.losses,
                 "problem": self.proof.problem or None,
             }
@@ -123,9 +121,7 @@ def deliver(
             f"running {target.name} and {script.name} alternately, after waiting at most "
             f"{bench.first_limit(window_seconds):.0f} s for the first step of {target.name}"
         )
-        proof = prove(fixed, what_ifs, bench, plain, window_seconds)
-        setup_seconds = trace.startup_seconds, proof.setup_seconds[1]
-        proof = replace(proof, min_gain=min_gain, setup_seconds=setup_seconds)
+        proof = replace(prove(fixed, what_ifs, bench, plain, window_seconds), min_gain=min_gain)
     delivery = Delivery(target, fixed, proof)
     if delivery.is_sound:
         write_atomically(target, fixed.after)
@@ -162,7 +158,8 @@ def prove(
             trial.close()
     assert trial.first
     losses = _compare_losses(bench.losses, trial.first.losses, tuple(what_ifs))
-    return FixProof(rounds, losses, setup_seconds=(0.0, trial.first.startup_seconds))
+    setup_seconds = bench.startup_seconds, trial.first.startup_seconds
+    return FixProof(rounds, losses, setup_seconds=setup_seconds)
 
 
 class _FixedScriptFailed(Exception):

@@ -18,7 +18,7 @@ from onsight_explain.delivery.fixed_script import FixedScript, fix_script, fixes
 from onsight_explain.diagnosis.causes import find_cause, verdict
 from onsight_explain.errors import ExplainError, ScriptFailed
 from onsight_explain.json_dataclasses import from_json
-from onsight_explain.paired_timing import MIN_ROUNDS, is_machine_busy, warn_if_busy
+from onsight_explain.paired_timing import MIN_ROUNDS, warn_if_busy
 from onsight_explain.process.bench import ScriptBench, ScriptTrial
 from onsight_explain.process.failure import describe_no_training
 from onsight_explain.process.processes import Processes
@@ -27,7 +27,7 @@ from onsight_explain.script.thread_settings import read_settings
 from onsight_explain.script.trace import Trace
 from onsight_explain.search import MIN_GAIN, Search, SearchResult, TrialResult
 from onsight_explain.search_table import describe_noise
-from onsight_explain.threads import usable_cores
+from onsight_explain.threads import is_busy, usable_cores
 from onsight_explain.tracing.timeline import Timeline, write_timeline
 from onsight_explain.tracing.window import Epoch
 from onsight_explain.what_ifs.what_if import Cause, WhatIf
@@ -95,14 +95,14 @@ def explain_script(
     findings = find_mistakes(script)
     if not parse_script(script).body:
         raise ExplainError(f"{script} contains no code")
-    is_busy = warn_if_busy(messages)
+    was_busy = warn_if_busy(messages)
     with Processes(script, args, _MAX_STEPS, limit_seconds) as processes:
         watch_seconds = max(0.3, _WATCH_SHARE * seconds)
         messages.say(
             f"running {script.name} unchanged, to measure {watch_seconds:.0f} s of its training"
         )
         bench = ScriptBench(processes)
-        bench.is_busy = is_busy
+        bench.is_busy = was_busy
         watch = partial(bench.watch, watch_seconds)
         trace, plain = _watch_with_timeline(watch, trace_file, script.name, messages)
         if not trace.images:
@@ -122,7 +122,7 @@ def explain_script(
                 bench, plain, remaining, _window_seconds(trace), messages, reserved
             )
             found = race.run(candidates)
-            is_busy = is_busy or is_machine_busy()  # all our processes are suspended
+            was_busy = was_busy or is_busy()  # all our processes are suspended
         best = found.best if found.best and found.best.ratio >= MIN_GAIN else None
         delivery = None
         if best and write:
@@ -133,7 +133,7 @@ def explain_script(
         elif write:
             messages.warn(f"{write} was not written: no change was shown to help")
         unchanged = processes.unchanged_files()
-    noise = describe_noise(found, is_busy)
+    noise = describe_noise(found, was_busy)
     fixed = None
     if best and best.interval and best.interval.is_clear_gain:
         fixed = fix_script(script, fixes_for(best.changes, trace))
@@ -145,7 +145,7 @@ def explain_script(
         search=found,
         best=best,
         fixed=fixed,
-        cautions=list_cautions(best.changes, trace) if fixed and best else [],
+        cautions=list_cautions(best.changes, trace) if best and (fixed or delivery) else [],
         cause=find_cause(trace, found.results, best, usable_cores(), noise),
         findings=findings,
         seconds=time.monotonic() - began + trace.startup_seconds,

@@ -182,11 +182,12 @@ def _tried_facts(result: TrialResult[WhatIf]) -> dict[str, Any]:
 
 def _setup_words(proof: FixProof, script: str) -> str:
     """Return how much longer the set-up of the fixed script takes, and when that pays off."""
+    assert proof.setup_seconds
     before, after = proof.setup_seconds
-    extra, interval = after - before, proof.interval
-    if extra < _LONG_SETUP_SECONDS or not interval.is_clear_gain:
+    extra = after - before
+    if extra < _LONG_SETUP_SECONDS or not proof.interval.is_clear_gain:
         return ""
-    saved_share = 1 - 1 / interval.low
+    saved_share = 1 - 1 / proof.interval.low
     return (
         f" Its set-up takes {after:.0f} s instead of {before:.0f} s, which pays off if {script} "
         f"trains for more than {extra / saved_share:.0f} s."

@@ -56,6 +56,8 @@ class ScriptTrial:
         except ScriptFailed as error:
             raise TrialFailed(_failure_line(self.what_ifs, str(error))) from None
         if not trace.images:
+            if trace.ended == "script":
+                raise TrialFailed("it ended before a training step could be measured")
             is_users = self.limit_seconds >= self.bench.processes.limit_seconds
             hint = ": raise the time limit with --limit" if is_users else ""
             raise TrialFailed(f"no training step in {self.limit_seconds:.0f} s{hint}")
