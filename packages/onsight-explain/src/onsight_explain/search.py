@@ -222,7 +222,7 @@ class Search(Generic[C]):
         leaders = [entry for entry in self._ranked_singles() if entry.is_faster][:_LEADERS]
         for number in range(MIN_ROUNDS):
             for entry in [*leaders, self.control]:
-                needs_round = len(entry.rounds.baseline) == number
+                needs_round = len(entry.rounds.baseline) == number and not entry.problem
                 if needs_round and self._has_time(_COMBINATIONS_UNTIL):
                     self._measure_round(entry)
 

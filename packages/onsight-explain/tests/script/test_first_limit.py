@@ -1,5 +1,6 @@
 """How long a trial of a script is waited for; the clock is planted."""
 
+import itertools
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,25 +43,31 @@ def test_late_trials_are_given_what_a_start_and_a_window_take(bench):
 
 
 class Preparing:
-    """A trial that prepares its items for 30 s before its first step."""
+    """A trial that prepares its items for 30 s before its first step, and is not steady."""
 
-    def __init__(self, bench):
-        self.bench = bench
-        self.first = Trace(ended="window", startup_seconds=30.0, losses=[1.0])
+    def __init__(self, bench, clock):
+        self.bench, self.clock = bench, clock
+        self.rates = itertools.cycle([500.0, 900.0])
+        self.first = None
 
     def measure(self, seconds):
         if self.bench.first_limit(seconds) < 30.0:
             raise TrialFailed("no training step in time")
-        return 500.0
+        if not self.first:
+            self.clock[0] += 30.0
+            self.first = Trace(ended="window", startup_seconds=30.0, losses=[1.0])
+        return next(self.rates)
 
     def close(self):
         pass
 
 
 def test_the_set_up_of_a_fixed_script_is_waited_for_after_the_search(bench, monkeypatch):
-    """Prepared in 30 s, although the time for the search has passed."""
+    """Prepared in 30 s, although the time for the search has passed; all rounds come after it."""
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     bench.until, bench.losses = 99.0, [1.0]
-    monkeypatch.setattr(bench, "open", lambda changes: Preparing(bench))
+    monkeypatch.setattr(bench, "open", lambda changes: Preparing(bench, clock))
     script, target = bench.processes.script, bench.processes.script.with_name("fixed.py")
     trace = Trace(ended="window", startup_seconds=2.0, seconds=1.0, steps=10)
     plain = SimpleNamespace(measure=lambda seconds: 100.0)
@@ -68,4 +75,5 @@ def test_the_set_up_of_a_fixed_script_is_waited_for_after_the_search(bench, monk
     found = deliver(script, trace, changes, target, bench, plain, 0.5)
     assert found.proof.problem == ""
     assert found.proof.setup_seconds == (2.0, 30.0)
+    assert len(found.proof.rounds.changed) == 8
     assert target.exists()

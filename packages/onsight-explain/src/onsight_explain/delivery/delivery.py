@@ -168,7 +168,9 @@ class _FixedScriptFailed(Exception):
 
 def _measure_rounds(plain: Callable[[], float], fixed: Callable[[], float]) -> PairedRounds:
     """Measure the minimum number of rounds, and more while their ratios vary widely."""
-    rounds, began = PairedRounds(), time.monotonic()
+    rounds = PairedRounds()
+    rounds.measure(plain, fixed)
+    began = time.monotonic()  # after the set-up, which is part of the first round
     while len(rounds.baseline) < _MAX_ROUNDS:
         if len(rounds.baseline) >= MIN_ROUNDS:
             is_narrow = rounds.interval.high < _NARROW_RATIO * rounds.interval.low

@@ -57,7 +57,7 @@ def verdict(trace: Trace, cause: Cause, best: TrialResult[WhatIf] | None, tried:
     """Return the cause and what removing it gained at least, of `tried` changes, in a sentence."""
     start = f"{cause.sentence[0].upper()}{cause.sentence[1:]}"
     if cause.name == TOO_NOISY:
-        return f"{start}; measure again when this machine is idle."
+        return f"{start}; measure again when this machine is idle.{_memory_mistake(trace, cause)}"
     return f"{start}{_gain_words(best, tried)}.{_memory_mistake(trace, cause)}"
 
 

@@ -22,7 +22,12 @@ from onsight_explain.paired_timing import MIN_ROUNDS, warn_if_busy
 from onsight_explain.process.bench import ScriptBench, ScriptTrial
 from onsight_explain.process.failure import describe_no_training
 from onsight_explain.process.processes import Processes
-from onsight_explain.script.source import check_is_file, check_is_left, find_mistakes, parse_script
+from onsight_explain.script.source import (
+    check_is_file,
+    check_still_exists,
+    find_mistakes,
+    parse_script,
+)
 from onsight_explain.script.thread_settings import read_settings
 from onsight_explain.script.trace import Trace
 from onsight_explain.search import MIN_GAIN, Search, SearchResult, TrialResult
@@ -107,7 +112,7 @@ def explain_script(
         trace, plain = _watch_with_timeline(watch, trace_file, script.name, messages)
         if not trace.images:
             raise ScriptFailed(describe_no_training(trace.ended, limit_seconds, trace.last_output))
-        check_is_left(script)
+        check_still_exists(script)
         began += trace.startup_seconds  # the time to search is counted without it
         trace.script = str(script.resolve())
         trace.thread_settings = read_settings(script, os.environ)

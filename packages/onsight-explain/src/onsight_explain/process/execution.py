@@ -16,7 +16,7 @@ import torch
 from onsight_explain.errors import ExplainError
 from onsight_explain.process.file_guard import FileGuard
 from onsight_explain.process.guarded_functions import guard_process
-from onsight_explain.script.source import check_is_left
+from onsight_explain.script.source import check_still_exists
 
 
 def prepare(script: Path, args: list[str], folder: Path) -> None:
@@ -39,7 +39,7 @@ def execute(
     vars(main).update(__file__=str(script), __builtins__=__builtins__)
     seed_everything(0)
     try:
-        check_is_left(script)
+        check_still_exists(script)
         tree = ast.parse(script.read_bytes(), str(script))
     except (ExplainError, OSError) as error:
         sys.exit(str(error))

@@ -25,7 +25,7 @@ def check_is_file(script: Path) -> None:
         raise ExplainError(f"{script} does not exist")
 
 
-def check_is_left(script: Path) -> None:
+def check_still_exists(script: Path) -> None:
     """Raise ExplainError if a run of the script has deleted it, so that it cannot run again."""
     if not script.is_file():
         raise ExplainError(
