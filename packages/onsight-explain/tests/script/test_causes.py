@@ -5,8 +5,11 @@ from dataclasses import replace
 import pytest
 
 from onsight_explain.delivery.fixed_script import list_cautions
+from onsight_explain.diagnosis import explain
 from onsight_explain.diagnosis.causes import find_cause, verdict
 from onsight_explain.paired_timing import RatioInterval
+from onsight_explain.process.bench import ScriptBench
+from onsight_explain.process.processes import Processes
 from onsight_explain.script.trace import ItemFacts, LoaderFacts, OptimizerFacts, Reads, Trace
 from onsight_explain.search import SearchResult, TrialResult
 from onsight_explain.search_table import describe_noise
@@ -257,3 +260,28 @@ def test_larger_batches_are_recommended_with_their_learning_rate():
     assert "accuracy, which was not measured" in caution
     adam = replace(seen, optimizer=OptimizerFacts("Adam", SITE, False))
     assert "4 times as much for Adam" in list_cautions(make_what_ifs({"batch_factor": 16}), adam)[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"),
+    [(False, False, "compute"), (True, False, "noise"), (False, True, "noise")],
+)
+def test_other_work_before_or_after_the_search_is_noise(
+    tmp_path, monkeypatch, before, after, cause
+):
+    script, busy_benches = tmp_path / "train.py", []
+    script.write_text("import torch\n")
+
+    def candidates(bench, plain):
+        busy_benches.append(bench.is_busy)
+        return make_what_ifs({"bf16": True})
+
+    found = SearchResult([tried(1.01, bf16=True)], None, [100.0], [], [1.0])
+    monkeypatch.setattr(Processes, "__enter__", lambda processes: processes)
+    monkeypatch.setattr(ScriptBench, "watch", lambda *_: (trace(**COMPUTES), None))
+    monkeypatch.setattr(ScriptBench, "candidates", candidates)
+    monkeypatch.setattr(explain.Search, "run", lambda search, changes: found)
+    monkeypatch.setattr(explain, "warn_if_busy", lambda messages: before)
+    monkeypatch.setattr(explain, "is_busy", lambda: after)
+    assert explain.explain_script(script, []).cause.name == cause
+    assert busy_benches == [before]
