@@ -366,10 +366,11 @@ class Search(Generic[C]):
 
     def _has_time(self, share: float, more_seconds: float = 0.0) -> bool:
         """Return whether `more_seconds` fit into this share, and a confirmation after them."""
-        rounds = max(0, self._control_rounds_left) + (MIN_ROUNDS if self._has_gain else 0)
-        needed_seconds = rounds * 2 * self.baseline_seconds
-        needed_seconds += self.reserved_seconds if self._has_gain else 0.0
-        latest = min(self._time_at(share), self._time_at(1.0) - needed_seconds)
+        latest = self._time_at(share)
+        if self._has_gain:
+            rounds = MIN_ROUNDS + max(0, self._control_rounds_left)
+            needed_seconds = rounds * 2 * self.baseline_seconds + self.reserved_seconds
+            latest = min(latest, self._time_at(1.0) - needed_seconds)
         return time.monotonic() + more_seconds < latest
 
 
