@@ -238,3 +238,9 @@ def test_without_a_control_the_usual_gain_counts(run):
     _, found = run({"a": 1.3}, second_start="fails")
     assert (found.control, found.min_gain) == ([], 1.1)
     assert found.best.interval.is_clear_gain
+
+
+def test_the_control_takes_one_round_where_three_are_long(run):
+    """Three of a second are more than 0.15 of 15 s."""
+    assert len(run({"a": 1.5}, seconds=15.0)[1].control) == 1
+    assert len(run({"a": 1.5}, seconds=60.0)[1].control) == 3

@@ -17,7 +17,8 @@ _SINGLES_UNTIL = 0.55  # start no single change after this share of the time
 _COMBINATIONS_UNTIL = 0.8  # start no combination after this share of the time
 _STALLED_RATIO = 0.5  # below this share of the usual speed, assume other load and repeat the round
 _FRESH_FACTOR = 3.0  # a baseline rate may be reused for this many times its duration
-_LONG_FACTOR = 3.0  # a baseline measurement is long from this many times a window's length
+_EPOCH_FACTOR = 3.0  # a measurement of this many times a window's length is a whole epoch
+_CONTROL_SHARE = 0.15  # fraction of the time for the control
 _LEADERS = 4  # number of single changes to measure in several rounds
 _MAX_ROUNDS = 8  # for the confirmation of the winner, which ends earlier with a narrow interval
 _MAX_INTERVAL_RATIO = 1.15  # high / low of an interval that counts as narrow
@@ -192,7 +193,7 @@ class Search(Generic[C]):
         skipped = self._try_singles(changes)
         self._repeat_leaders()
         best = self._combine()
-        while self._control_rounds_left > 0 and not self.control.problem:
+        while self._control_rounds_left and not self.control.problem:
             self._measure_round(self.control)
         self.control.trial.close()
         control = [] if self.control.problem else self.control.rounds.ratios
@@ -221,7 +222,8 @@ class Search(Generic[C]):
         """Measure the fastest single changes and the control in more rounds."""
         leaders = [entry for entry in self._ranked_singles() if entry.is_faster][:_LEADERS]
         for number in range(MIN_ROUNDS):
-            for entry in [*leaders, self.control]:
+            control = [self.control] if self._control_rounds_left else []
+            for entry in [*leaders, *control]:
                 needs_round = len(entry.rounds.baseline) == number and not entry.problem
                 if needs_round and self._has_time(_COMBINATIONS_UNTIL):
                     self._measure_round(entry)
@@ -352,9 +354,11 @@ class Search(Generic[C]):
 
     @property
     def _control_rounds_left(self) -> int:
-        """The rounds that the control needs: one if they are long, such as whole epochs."""
-        is_long = self.baseline_seconds >= _LONG_FACTOR * self.window_seconds
-        return (1 if is_long else MIN_ROUNDS) - len(self.control.rounds.baseline)
+        """The rounds that the control still needs: one in all if they are whole epochs or long."""
+        is_epoch = self.baseline_seconds >= _EPOCH_FACTOR * self.window_seconds
+        is_long = MIN_ROUNDS * 2 * self.window_seconds > _CONTROL_SHARE * self.seconds
+        rounds = 1 if is_epoch or is_long else MIN_ROUNDS
+        return max(0, rounds - len(self.control.rounds.baseline))
 
     @property
     def _has_gain(self) -> bool:
@@ -366,11 +370,10 @@ class Search(Generic[C]):
 
     def _has_time(self, share: float, more_seconds: float = 0.0) -> bool:
         """Return whether `more_seconds` fit into this share, and a confirmation after them."""
-        latest = self._time_at(share)
+        needed_seconds = self._control_rounds_left * 2 * self.window_seconds
         if self._has_gain:
-            rounds = MIN_ROUNDS + max(0, self._control_rounds_left)
-            needed_seconds = rounds * 2 * self.baseline_seconds + self.reserved_seconds
-            latest = min(latest, self._time_at(1.0) - needed_seconds)
+            needed_seconds += MIN_ROUNDS * 2 * self.baseline_seconds + self.reserved_seconds
+        latest = min(self._time_at(share), self._time_at(1.0) - needed_seconds)
         return time.monotonic() + more_seconds < latest
 
 
