@@ -36,7 +36,7 @@ class PlantedTrial:
 
 
 class PlantedBench:
-    """100 images/s, times the factor of every change; opening a trial takes a second.
+    """100 images/s, times the factor of every change.
 
     fails, unsteady: labels; swing: of what is unsteady; noise: a factor by the number of windows.
     """
@@ -51,9 +51,11 @@ class PlantedBench:
         most=float("inf"),
         noise=lambda number: 1.0,
         second_start=1.0,
+        opening_seconds=1.0,
     ):
         self.now, self.factors, self.fails, self.most = now, factors, fails, most
         self.unsteady, self.swing, self.noise = unsteady, swing, noise
+        self.opening_seconds = opening_seconds
         self.second_start = second_start  # speed of the second trial without changes
         self.windows, self.asked, self.later = 0, [], []
         self.trials = []
@@ -69,7 +71,7 @@ class PlantedBench:
     def rate(self, trial, seconds):
         if set(self.fails) & {one.label for one in trial.changes}:
             raise TrialFailed("planted")
-        self.now[0] += seconds + (0.0 if trial.is_open else 1.0)
+        self.now[0] += seconds + (0.0 if trial.is_open else self.opening_seconds)
         trial.is_open = True
         rate = 100.0
         for one in trial.changes:
@@ -244,3 +246,8 @@ def test_the_control_takes_one_round_where_three_are_long(run):
     """Three of a second are more than 0.15 of 15 s."""
     assert len(run({"a": 1.5}, seconds=15.0)[1].control) == 1
     assert len(run({"a": 1.5}, seconds=60.0)[1].control) == 3
+
+
+def test_the_control_ends_with_the_time(run):
+    """Each start takes half a minute; one round is always measured."""
+    assert len(run({"a": 1.0}, seconds=20.0, opening_seconds=30.0)[1].control) == 1
