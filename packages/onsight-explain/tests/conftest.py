@@ -7,6 +7,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as on a busy machine; before 
 import pytest
 import torch
 
+from onsight_explain import paired_timing
 from onsight_explain.ceilings import Ceilings
 from onsight_explain.diagnosis import explain
 
@@ -18,3 +19,10 @@ def known_ceilings(monkeypatch):
     """Explanations name the ceilings of the device, which take a second to measure."""
     ceilings = Ceilings({"fp32": 1e11, "bf16": 2e11}, copy_bytes_per_second=1e10, threads=1)
     monkeypatch.setattr(explain, "measure_ceilings", lambda *_: ceilings)
+
+
+@pytest.fixture(autouse=True)
+def idle_machine(monkeypatch):
+    """What else the machine does decides nothing in the tests."""
+    monkeypatch.setattr(paired_timing, "is_busy", lambda: False)
+    monkeypatch.setattr(explain, "is_busy", lambda: False)

@@ -45,7 +45,7 @@ def test_help_names_every_option_without_loading_torch():
     code = "import sys; from onsight_explain.cli import main\ntry: main(['--help'])\n"
     code += "finally: assert not {'torch', 'numpy'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for option in ("--seconds", "--quick", "--no-what-ifs", "--write", "--trace", "--simulate-gpu"):
+    for option in ("--seconds", "--quick", "--no-what-ifs", "--write", "--trace", "--html"):
         assert option in done.stdout
 
 
@@ -108,6 +108,7 @@ def test_quick_takes_half_a_minute_at_most(capsys, script, explained):
         (["--write", "fixed.py", "--no-what-ifs"], "--write needs changes to try out"),
         (["--trace", "trace.json", "--simulate-gpu"], "remove --simulate-gpu"),
         (["--trace", "."], "is a folder"),
+        (["--html", "other.py"], "name a file that ends in .html"),
     ],
 )
 def test_wrong_options_are_explained(capsys, script, words, message):
@@ -171,3 +172,10 @@ def test_what_sigterm_ends_is_cleaned_up(capsys, script, monkeypatch):
     finally:
         signal.signal(signal.SIGTERM, before)
     assert cleaned
+
+
+def test_a_failure_does_not_steer_the_terminal(capsys, tmp_path):
+    code, _, err = run(capsys, tmp_path / "\x1b[2J.py")
+    assert code == 2
+    assert "\\x1b[2J.py does not exist" in err
+    assert "\x1b" not in err

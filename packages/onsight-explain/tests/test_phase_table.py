@@ -26,3 +26,7 @@ def test_speed_is_compared_with_the_ceiling_of_its_precision():
     line = describe_utilization(10**9, 10**8, 0.02, "bf16", ceilings)
     assert "50.0 GFLOP/s, 25.0% of the 200 GFLOP/s of a large bf16 matrix product" in line
     assert f"{rate_words(5e9)}, 25.0% of the {rate_words(20e9)} of a large copy" in line
+    assert "caches" not in line
+    assert "over 100% thanks to caches" in describe_utilization(
+        10**9, 10**9, 0.02, "bf16", ceilings
+    )

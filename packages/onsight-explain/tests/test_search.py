@@ -36,7 +36,7 @@ class PlantedTrial:
 
 
 class PlantedBench:
-    """100 images/s, times the factor of every change; opening a trial takes a second.
+    """100 images/s, times the factor of every change.
 
     fails, unsteady: labels; swing: of what is unsteady; noise: a factor by the number of windows.
     """
@@ -50,9 +50,13 @@ class PlantedBench:
         swing=0.2,
         most=float("inf"),
         noise=lambda number: 1.0,
+        second_start=1.0,
+        opening_seconds=1.0,
     ):
         self.now, self.factors, self.fails, self.most = now, factors, fails, most
         self.unsteady, self.swing, self.noise = unsteady, swing, noise
+        self.opening_seconds = opening_seconds
+        self.second_start = second_start  # speed of the second trial without changes
         self.windows, self.asked, self.later = 0, [], []
         self.trials = []
 
@@ -67,13 +71,17 @@ class PlantedBench:
     def rate(self, trial, seconds):
         if set(self.fails) & {one.label for one in trial.changes}:
             raise TrialFailed("planted")
-        self.now[0] += seconds + (0.0 if trial.is_open else 1.0)
+        self.now[0] += seconds + (0.0 if trial.is_open else self.opening_seconds)
         trial.is_open = True
         rate = 100.0
         for one in trial.changes:
             rate *= self.factors[one.label]
             if one.label == self.unsteady:
                 rate *= 1 - self.swing if trial.windows % 2 else 1 + self.swing
+        if not trial.changes and trial is not self.trials[0]:
+            if self.second_start == "fails":
+                raise TrialFailed("planted")
+            rate *= self.second_start
         trial.windows += 1
         self.windows += 1
         return min(rate, 100 * self.most) * self.noise(self.windows)
@@ -181,7 +189,7 @@ def test_a_recent_rate_of_the_unchanged_training_serves_several_single_changes(r
     factors = {str(number): 1.0 for number in range(6)}
     _, found = run(factors)
     assert len(found.results) == 6
-    assert len(found.baseline_rates) < 6
+    assert len(found.baseline_rates) - len(found.control) < 6
 
 
 def test_a_stalled_window_is_measured_again(run):
@@ -214,3 +222,32 @@ def test_noise_alone_is_not_shown_to_be_a_gain(run):
     rates = [1.0, 1.4, 0.8, 1.1, 1.3, 0.9, 0.7, 1.2]
     _, found = run({"a": 1.0, "b": 1.0}, noise=lambda n: rates[n % 8])
     assert found.best is None or not found.best.interval.is_clear_gain
+
+
+def test_gains_within_the_difference_of_two_equal_trainings_are_not_shown(run):
+    """The same training is started twice, and runs 1.4 times as fast the second time."""
+    _, found = run({"a": 1.3}, second_start=1.4)
+    assert found.control == pytest.approx([1.4, 1.4, 1.4])
+    assert found.min_gain == pytest.approx(1.4)
+    assert not found.best.interval.is_clear_gain
+    assert run({"a": 1.5}, second_start=1.4)[1].best.interval.is_clear_gain
+    assert run({"a": 1.3}, second_start=1 / 1.4)[1].min_gain == pytest.approx(1.4)
+    assert run({"a": 1.3})[1].best.interval.is_clear_gain
+
+
+def test_without_a_control_the_usual_gain_counts(run):
+    """A script that cannot run twice at once, such as one that listens on a port."""
+    _, found = run({"a": 1.3}, second_start="fails")
+    assert (found.control, found.min_gain) == ([], 1.1)
+    assert found.best.interval.is_clear_gain
+
+
+def test_the_control_takes_one_round_where_three_are_long(run):
+    """Three of a second are more than 0.15 of 15 s."""
+    assert len(run({"a": 1.5}, seconds=15.0)[1].control) == 1
+    assert len(run({"a": 1.5}, seconds=60.0)[1].control) == 3
+
+
+def test_the_control_ends_with_the_time(run):
+    """Each start takes half a minute; one round is always measured."""
+    assert len(run({"a": 1.0}, seconds=20.0, opening_seconds=30.0)[1].control) == 1

@@ -66,6 +66,10 @@ def explain(
             "or chrome://tracing.",
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        Parameter(group=RUN, help="Write the result to this file as a page, too."),
+    ] = None,
     recipe: Recipe = None,
     config: ConfigFile = None,
     json_: Annotated[Json, Parameter(group=RUN)] = False,
@@ -88,6 +92,7 @@ def explain(
         config=config,
         trace_file=trace,
         plot_file=save_plot,
+        page_file=html,
         **given_fields(settings),
     )
     if json_:

@@ -177,13 +177,23 @@ class FreshTrial:
 class RunBench:
     """Times a run's step with changes. Its config is fully resolved (no "auto")."""
 
-    def __init__(self, config: Config, data: TrainingData, fresh: "FreshRun | None" = None) -> None:
-        """Choose the changes to try; those of the environment only on the CPU."""
+    def __init__(
+        self,
+        config: Config,
+        data: TrainingData,
+        fresh: "FreshRun | None" = None,
+        is_busy: bool = False,
+    ) -> None:
+        """Choose the changes to try; those of the environment only on the CPU.
+
+        is_busy: whether other processes keep the machine busy, so that fewer threads seem better.
+        """
         self.config, self.data, self.fresh = config, data, fresh
         self._changes: list[RunChange] = []
         if fresh and data.device.type == "cpu":
             self._changes.append(fresh.without)
-        self._changes += flag_changes(config, data, data.new_network(config))
+        flags = flag_changes(config, data, data.new_network(config))
+        self._changes += [flag for flag in flags if not (is_busy and flag.group == "threads")]
 
     def config_with(self, flags: Changes) -> Config:
         """Return the config with these flags."""

@@ -1,6 +1,7 @@
 """`onsight.explain`: explain a script, a run or DATA."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import TIMEOUT_MAX
 from typing import Any
@@ -10,7 +11,7 @@ from onsight.config_files import config_layers
 from onsight.errors import ConfigError, UserError
 from onsight.files import check_output
 from onsight_explain.errors import ExplainError
-from onsight_explain.explain import LIMIT_SECONDS, SECONDS, Explained, is_script
+from onsight_explain.explain import LIMIT_SECONDS, SECONDS, Explained, check_page_name, is_script
 from onsight_explain.explain import explain as explain_script
 
 
@@ -29,6 +30,7 @@ def explain(
     config: Path | None = None,
     trace_file: Path | None = None,
     plot_file: Path | None = None,
+    page_file: Path | None = None,
     **fields: Any,
 ) -> Explained[Any]:
     """Measure what slows down a run or any training script, and which changes help.
@@ -47,6 +49,7 @@ def explain(
         config: The config file of the run, as for `train`.
         trace_file: Where to write a timeline.
         plot_file: A PNG file to draw the comparison into.
+        page_file: An HTML file to write the answer to.
         fields: Settings of the run, as for `train`.
 
     Raises UserError for what the caller can fix.
@@ -58,7 +61,7 @@ def explain(
                 "a script has its own settings: put them after --, as in "
                 f"`onsight explain {name} -- --batch-size 32`"
             )
-        try:
+        with _as_user_errors():
             return explain_script(
                 name,
                 script_args,
@@ -68,9 +71,8 @@ def explain(
                 simulate_gpu=simulate_gpu,
                 write=write,
                 trace_file=trace_file,
+                page_file=page_file,
             )
-        except ExplainError as error:
-            raise UserError(str(error)) from error
     if script_args or simulate_gpu or write:
         raise ConfigError(f"this needs a training script, and {name} is not a Python file")
     if not 0 < seconds <= TIMEOUT_MAX:
@@ -80,17 +82,37 @@ def explain(
 
         check_plot_name(plot_file)
         compare = compare or "all"
+    if page_file:
+        with _as_user_errors():
+            check_page_name(page_file)
     compares_devices = compare is not None or bool(batch_sizes)
     if trace_file and compares_devices:
         raise ConfigError("--trace records one training run as it is: omit --compare")
     data, run_config = _read_subject(name, fields, recipe, config)
-    for flag, path in (("--trace", trace_file), ("--save-plot", plot_file)):
+    for flag, path in (
+        ("--trace", trace_file),
+        ("--save-plot", plot_file),
+        ("--html", page_file),
+    ):
         if path:
             run = [Path(name, file) for file in ("config.toml", "plan.json", "model.safetensors")]
             check_output(flag, path, config=config, run=run, data=_files_of(data, run_config))
     if compares_devices:
-        return _compare_devices(data, run_config, compare or "", batch_sizes, plot_file)
-    return _explain_data(data, run_config, seconds, what_ifs, trace_file)
+        explained = _compare_devices(data, run_config, compare or "", batch_sizes, plot_file)
+    else:
+        explained = _explain_data(data, run_config, seconds, what_ifs, trace_file)
+    if page_file:
+        with _as_user_errors():
+            explained.write_page(page_file)
+    return explained
+
+
+@contextmanager
+def _as_user_errors() -> Iterator[None]:
+    try:
+        yield
+    except ExplainError as error:
+        raise UserError(str(error)) from error
 
 
 def _files_of(data: str, config: Config) -> Iterator[str]:

@@ -27,7 +27,7 @@ from onsight.hardware.memory import keep_freed_memory
 from onsight.hardware.reproducible import KERNELS
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter
-from onsight.report.run_files import read_json
+from onsight.report.run_files import read_results
 from onsight.training.job import Job, report_device
 from onsight.training.layout import choose_layout, find_data
 from onsight.training.open_data import open_data
@@ -38,6 +38,7 @@ from onsight.tune.training_data import TrainingData
 from onsight_explain.ceilings import Ceilings, measure_ceilings
 from onsight_explain.paired_timing import warn_if_busy
 from onsight_explain.search import MIN_GAIN, Search, SearchResult, TrialResult
+from onsight_explain.search_table import describe_noise
 from onsight_explain.tracing.timeline import write_timeline
 
 _RECORDING_FRACTION = 0.05  # fraction of the budget, per recording (before and after)
@@ -53,17 +54,16 @@ class RunExplanation:
     device: torch.device
     before: StepRecord
     ceilings: Ceilings
-    tried: list[TrialResult[RunChange]]
-    best: TrialResult[RunChange] | None
-    left_out: list[RunChange]  # not tried, because time ran out
-    rates: list[float]  # images/s of the unchanged run, beside each change
+    search: SearchResult[RunChange]
+    best: TrialResult[RunChange] | None  # if it is more than a little faster
     after: StepRecord | None  # a record with the best flags applied
     settings: UnsetVariables | None = None  # OpenMP variables set in the environment
+    noise: str = ""  # why timings cannot show more than what certainly gained, or ""
 
     @property
     def rate(self) -> float:
         """Images/s of the unchanged run: the median of its windows."""
-        return statistics.median(self.rates or [self.before.images_per_second])
+        return statistics.median(self.search.baseline_rates or [self.before.images_per_second])
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,12 @@ def explain_data(
     timeline of the unchanged run. Raises UserError for what the user can fix.
     """
     reporter = reporter or Reporter()
-    warn_if_busy(reporter)
+    is_busy = warn_if_busy(reporter)
     settings = thread_settings()
     fresh = FreshRun(data, config, settings) if settings else None
     with (
         open_run(data, config, reporter) as run,
-        closing(RunBench(run.config, run.data, fresh)) as bench,
+        closing(RunBench(run.config, run.data, fresh, is_busy)) as bench,
     ):
         record_seconds = _RECORDING_FRACTION * seconds
         before = bench.record((), record_seconds, has_timeline=trace_file is not None)
@@ -118,12 +118,11 @@ def explain_data(
         device=run.device,
         before=before,
         ceilings=ceilings,
-        tried=found.results,
+        search=found,
         best=best,
-        left_out=found.skipped,
-        rates=found.baseline_rates,
         after=after,
         settings=settings,
+        noise=describe_noise(found, is_busy),
     )
 
 
@@ -159,10 +158,10 @@ def find_config(run: Path) -> Path:
 
     A network with a frozen backbone has no training step to explain.
     """
-    results = read_json(run / "results.json")
-    members = results.get("members", []) if isinstance(results, dict) else []
-    for row in sorted(members, key=lambda row: -row["weight"]):
-        path: Path = run / "members" / row["name"] / "config.toml"
+    folders = {folder.name: folder for folder in run.glob("members/*")}
+    rows = [row for row in read_results(run)["members"] or [] if row["name"] in folders]
+    for row in sorted(rows, key=lambda row: -row["weight"]):
+        path = folders[row["name"]] / "config.toml"
         if path.is_file() and not read_config_file(path).get("freeze"):
             return path
     return run / "config.toml"
@@ -176,7 +175,9 @@ def data_of_run(run: Path) -> str:
             f"{run} is not a finished run: it has no model.safetensors, so its dataset is unknown. "
             "Pass the dataset instead, and --config for the run's settings"
         )
-    data = str(load_model_file(model).provenance["data"])
+    data = str(load_model_file(model).provenance.get("data", ""))
+    if not data:
+        raise OutputError(f"{model} does not name its dataset: pass the dataset instead of {run}")
     if is_memory_name(data):
         raise OutputError(
             f"{run} was trained on {data}, which no command can read again. Pass a dataset "

@@ -15,9 +15,9 @@ from onsight_explain.phase_table import describe_utilization, phase_table
 from onsight_explain.search import MIN_GAIN, TrialResult
 from onsight_explain.search_table import (
     best_ratio,
-    describe_search,
-    make_results_table,
+    print_search,
     result_facts,
+    search_facts,
 )
 from onsight_explain.text import step_times
 
@@ -42,14 +42,9 @@ def print_explanation(explanation: RunExplanation, console: Console) -> None:
     if explanation.settings:
         console.print(f"Set in the environment: {explanation.settings.settings}", style="dim")
     console.print(Padding(verdict(explanation), (1, 0)), style="bold")
-    if explanation.tried:
-        console.print(
-            make_results_table(
-                explanation.tried, explanation.best, explanation.rate, with_losses=False
-            )
-        )
-        method = describe_search(explanation.tried, explanation.left_out, explanation.rates)
-        console.print(f"\n{method}", style="dim")
+    found = explanation.search
+    if found.results:
+        print_search(found, explanation.best, console, with_losses=False)
     if explanation.best and explanation.after:
         console.print(
             f"\nApplied and recorded again, {_describe_changes(explanation.best)}: "
@@ -66,11 +61,12 @@ def explanation_facts(explanation: RunExplanation) -> dict[str, Any]:
         "cause": cause(explanation),
         "images_per_second": explanation.before.images_per_second,
         "phases": explanation.before.phases,
-        "what_ifs": [_tried_facts(tried) for tried in explanation.tried],
+        "what_ifs": [_tried_facts(tried) for tried in explanation.search.results],
         "best": _tried_facts(best) if best else None,
         "best_ratio": best_ratio(best),
-        "not_tried": [change.label for change in explanation.left_out],
-        "rates": explanation.rates,
+        **search_facts(explanation.search),
+        "not_tried": [change.label for change in explanation.search.skipped],
+        "rates": explanation.search.baseline_rates,
         "thread_settings": dict(zip(settings.names, settings.values, strict=True))
         if settings
         else {},
@@ -86,13 +82,18 @@ def explanation_facts(explanation: RunExplanation) -> dict[str, Any]:
 
 def verdict(explanation: RunExplanation) -> str:
     """State the cause with its figures, the flags to change, and their gain."""
+    if cause(explanation) == "noise":
+        return f"Too noisy to tell: {explanation.noise}; measure again when this machine is idle."
     return f"{_cause_sentence(explanation)}; {_gain_sentence(explanation)}."
 
 
 def cause(explanation: RunExplanation) -> str:
-    """Return the short name of the cause: threads, loader, small-batch, compute or other."""
+    """Return the short name of the cause: noise, threads, loader, small-batch, compute or other."""
     before, best = explanation.before, explanation.best
-    if best and find_unset(best.changes) and _is_significant(best):
+    is_shown = best is not None and _is_significant(best)
+    if explanation.noise and not is_shown:
+        return "noise"
+    if best and find_unset(best.changes) and is_shown:
         return "threads"
     if before.share("data") >= _DATA_BOUND:
         return "loader"
@@ -140,7 +141,7 @@ def _cause_sentence(explanation: RunExplanation) -> str:
 def _gain_sentence(explanation: RunExplanation) -> str:
     best = explanation.best
     if best is None:
-        count = len(explanation.tried)
+        count = len(explanation.search.results)
         return (
             f"none of {count} other flags is {MIN_GAIN - 1:.0%} faster"
             if count
@@ -151,7 +152,10 @@ def _gain_sentence(explanation: RunExplanation) -> str:
         return f"no significant gain: with {flags}, the best, it is {best.interval}"
     note = ""
     if "batch_size" in best.groups:
-        note = ", but with fewer updates per epoch it may need more epochs"
+        note = (
+            ", but with fewer updates per epoch it may need a higher --learning-rate and more "
+            "epochs; accuracy was not compared"
+        )
     return f"with {flags} it is {best.interval}{note}"
 
 
@@ -170,7 +174,7 @@ def _fixed_cost_share(explanation: RunExplanation) -> float | None:
     """Return the fixed cost as a share of a step, fitted to the steps of several batch sizes."""
     own_size = explanation.config.batch_size
     steps = {own_size: explanation.before.step_seconds}
-    for tried in explanation.tried:
+    for tried in explanation.search.results:
         if tried.groups == {"batch_size"} and not tried.problem:
             (size,) = changed_fields(tried.changes).values()
             steps[size] = size / tried.images_per_second

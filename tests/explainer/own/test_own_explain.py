@@ -170,7 +170,7 @@ def test_flags_are_really_timed_and_a_flag_that_fails_gives_its_reason(bars, mon
             super().__init__(config, data)
 
     monkeypatch.setattr(benches, "Trial", Picky)
-    two, bad = explained(bars, seconds=4.0).tried
+    two, bad = explained(bars, seconds=4.0).search.results
     assert two.ratio > 0
     assert (bad.problem, bad.ratio) == ("no fp16 here", 0.0)
 
@@ -215,17 +215,58 @@ def test_a_run_folder_is_explained(bars, tmp_path, capfd, plant):
     assert (told["model"], told["config"]["batch_size"]) == ("lenet", 4)
 
 
-def test_of_several_networks_the_one_that_counts_most_is_explained(tmp_path):
+@pytest.fixture
+def blended(tmp_path):
+    """A run of three networks, and a function that writes their rows of its results."""
     weights = {"head": 0.5, "compact": 0.2, "tuned": 0.3}
     for name in weights:
         (tmp_path / "members" / name).mkdir(parents=True)
         text = f"freeze = {str(name == 'head').lower()}"
         (tmp_path / "members" / name / "config.toml").write_text(text)
-    assert explaining.find_config(tmp_path) == tmp_path / "config.toml"
-    rows = [{"name": name, "weight": weight} for name, weight in weights.items()]
-    (tmp_path / "results.json").write_text(json.dumps({"members": rows}))
-    found = explaining.find_config(tmp_path)
-    assert found == tmp_path / "members" / "tuned" / "config.toml"
+    numbers = dict.fromkeys(("loss", "seconds", "ms_per_image"), 1.0)
+    accuracies = dict.fromkeys(("accuracy", "accuracy_low", "accuracy_high"), 0.5)
+    row = numbers | accuracies | {"model": "lenet", "images": 9, "parameters": 9}
+    rows = [
+        row | {"name": name, "weight": weight, "image_size": [8, 8]}
+        for name, weight in weights.items()
+    ]
+
+    def write(**changes):
+        rows[2].update(changes)
+        (tmp_path / "results.json").write_text(json.dumps({"members": rows}))
+        return tmp_path
+
+    return write
+
+
+def test_of_several_networks_the_one_that_counts_most_is_explained(blended):
+    run = blended()
+    found = explaining.find_config(run)
+    assert found == run / "members" / "tuned" / "config.toml"
+    (run / "results.json").unlink()
+    assert explaining.find_config(run) == run / "config.toml"
+
+
+@pytest.mark.parametrize("changes", [{"weight": "most"}, {"name": 7}, {"weight": None}])
+def test_altered_results_are_refused_with_the_key(blended, changes):
+    with pytest.raises(OutputError, match=r"results.json is damaged: members.2.\w+"):
+        explaining.find_config(blended(**changes))
+
+
+def test_only_networks_of_the_run_are_explained(blended, tmp_path):
+    """Altered results that name a folder elsewhere."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "config.toml").write_text("freeze = false")
+    found = explaining.find_config(blended(name="../elsewhere"))
+    assert found == tmp_path / "members" / "compact" / "config.toml"
+
+
+def test_noise_is_named_instead_of_a_cause(bars, plant):
+    plant({})
+    found = dataclasses.replace(explained(bars), noise="a reason")
+    assert cause(found) == "noise"
+    assert verdict(found).startswith("Too noisy to tell: a reason; measure again")
 
 
 def test_an_unfinished_run_is_refused_with_advice(tmp_path):

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from onsight_explain.errors import ExplainError
 from onsight_explain.explain import LIMIT_SECONDS, QUICK_SECONDS, SECONDS, explain
+from onsight_explain.text import printable
 from onsight_explain.threads import choose_spinning
 
 _INTERRUPTED = 130
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         choose_spinning()  # before torch loads
         sys.exit(_run(options))
     except ExplainError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
@@ -59,6 +60,7 @@ def _run(options: argparse.Namespace) -> int:
         simulate_gpu=options.simulate_gpu,
         write=options.write,
         trace_file=options.trace,
+        page_file=options.html,
     )
     if options.json:
         print(json.dumps(explained.facts()), flush=True)
@@ -117,9 +119,9 @@ def _make_parser() -> argparse.ArgumentParser:
         "--seconds",
         type=float,
         default=SECONDS,
-        help="How long it may take in total, in seconds, approximately (default: %(default)g). "
-        "More time distinguishes smaller gains from noise, and allows more changes to be tried for "
-        "a script that starts slowly.",
+        help="How long it may take, in seconds, approximately and without the set-up of the script "
+        "(default: %(default)g). More time distinguishes smaller gains from noise, and allows more "
+        "changes to be tried for a script that starts slowly.",
     )
     add(
         "--quick",
@@ -147,6 +149,12 @@ def _make_parser() -> argparse.ArgumentParser:
         "ui.perfetto.dev or in chrome://tracing.",
     )
     add(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="Write the result to this file as a page, too.",
+    )
+    add(
         "--simulate-gpu",
         action="store_true",
         help="Run the script on a GPU simulated on the CPU, and report the line that fails on a "
@@ -158,8 +166,8 @@ def _make_parser() -> argparse.ArgumentParser:
         type=float,
         default=LIMIT_SECONDS,
         metavar="SECONDS",
-        help="Longest time from the script's start to its first training steps (default: "
-        "%(default)g).",
+        help="Longest set-up of the script, and with --write of its fixed version: the time from "
+        "its start to its first training steps (default: %(default)g).",
     )
     add("--json", action="store_true", help="Print the result as one JSON object on stdout.")
     add("--version", action="version", version=f"%(prog)s {_version()}")

@@ -1,10 +1,14 @@
-"""Progress messages of `explain`, on stderr."""
+"""Progress messages of `explain`, on stderr, and the console that shows results."""
 
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
+
+from onsight_explain.text import printable
 
 
 class Messages(Protocol):
@@ -29,7 +33,19 @@ class StderrMessages:
         _print(Text.assemble(("note:", "yellow"), f" {text}"))
 
 
-class _Stderr(Console):
+class TextConsole(Console):
+    """A console for text of any origin: markup, emojis and control characters stay text."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **settings)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render as usual, with the characters that would steer the terminal escaped."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
     def on_broken_pipe(self) -> NoReturn:
         """Raise the error instead of exiting with code 1."""
         raise
@@ -37,5 +53,5 @@ class _Stderr(Console):
 
 def _print(line: Text) -> None:
     with suppress(OSError, ValueError):
-        console = _Stderr(stderr=True)
+        console = TextConsole(stderr=True)
         console.print(line, soft_wrap=not console.is_terminal)  # paths stay whole in a pipe

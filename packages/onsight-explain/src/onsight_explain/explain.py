@@ -1,5 +1,6 @@
 """Explains a training script: the entry point in Python, which the command line uses as well."""
 
+import io
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,13 +10,30 @@ from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 
+from onsight_explain.console import TextConsole
 from onsight_explain.errors import ExplainError
-from onsight_explain.files import check_output
+from onsight_explain.files import check_output, write_atomically
 
 SECONDS = 60.0  # approximate time of the whole command
 QUICK_SECONDS = 30.0
 LIMIT_SECONDS = 120.0
 _NOTEBOOK = ".ipynb"
+_PAGE_WIDTH = 110  # characters
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>What limits the training</title>
+<style>
+body {{ color: {foreground}; background: {background}; margin: 2em; }}
+pre {{ font: 14px/1.4 ui-monospace, Menlo, Consolas, monospace; overflow-x: auto; }}
+{stylesheet}
+</style>
+</head>
+<body><pre>{code}</pre></body>
+</html>
+"""
 
 R = TypeVar("R")
 
@@ -34,7 +52,20 @@ class Explained(Generic[R]):
 
     def show(self, console: Console | None = None) -> None:
         """Print the explanation as `onsight-explain` does."""
-        self.print_to(self.result, console or Console(highlight=False, markup=False))
+        self.print_to(self.result, console or TextConsole())
+
+    def write_page(self, file: Path) -> None:
+        """Write an HTML page with what `show` prints. Raises DiskError."""
+        console = TextConsole(record=True, file=io.StringIO(), width=_PAGE_WIDTH)
+        self.show(console)
+        page = console.export_html(code_format=_PAGE)
+        write_atomically(file, page.encode("utf-8", "backslashreplace"))
+
+
+def check_page_name(file: Path) -> None:
+    """Raise ExplainError if a page would get the name of another kind of file."""
+    if file.suffix.lower() not in (".html", ".htm"):
+        raise ExplainError(f"--html {file} writes a page: name a file that ends in .html")
 
 
 def explain(
@@ -47,6 +78,7 @@ def explain(
     simulate_gpu: bool = False,
     write: Path | None = None,
     trace_file: Path | None = None,
+    page_file: Path | None = None,
 ) -> Explained[Any]:
     """Measure what slows down a training script, and which changes help.
 
@@ -54,11 +86,12 @@ def explain(
         script: A Python file, which is run unchanged.
         script_args: Arguments of the script.
         what_ifs: Try changes and time each of them.
-        seconds: How long all of it may take, approximately.
-        limit_seconds: The longest time from the script's start to its first training steps.
+        seconds: How long all of it may take, approximately and without the set-up of the script.
+        limit_seconds: The longest set-up: from the script's start to its first training steps.
         simulate_gpu: Run the script on a GPU simulated on the CPU, without timing anything.
         write: Where to write the script with the changes that helped most.
         trace_file: Where to write a timeline of the measured steps.
+        page_file: Where to write the explanation as a page.
 
     Raises:
         ExplainError: For what the caller can fix.
@@ -82,29 +115,35 @@ def explain(
         raise ExplainError("--trace is a timeline of measured steps: remove --simulate-gpu")
     if trace_file and trace_file.suffix == ".py":
         raise ExplainError(f"--trace writes JSON, and {trace_file} is a script; name another file")
+    inputs: list[str | Path] = [script, *(word.rpartition("=")[2] for word in script_args)]
     if trace_file:
-        arguments = [word.rpartition("=")[2] for word in script_args]
-        trace_file = check_output(trace_file, "--trace", [script, *arguments])
+        trace_file = check_output(trace_file, "--trace", inputs)
+    if page_file:
+        check_page_name(page_file)
+        page_file = check_output(page_file, "--html", inputs)
+    explained: Explained[Any]
     if simulate_gpu:
-        return _explain_on_simulated_gpu(script, list(script_args), limit_seconds)
-    from onsight_explain.delivery.delivery import check_target
-    from onsight_explain.diagnosis.explain import explain_script
-    from onsight_explain.diagnosis.show import facts, print_explanation
+        explained = _explain_on_simulated_gpu(script, list(script_args), limit_seconds)
+    else:
+        from onsight_explain.delivery.delivery import check_target
+        from onsight_explain.diagnosis.explain import explain_script
+        from onsight_explain.diagnosis.show import facts, print_explanation
 
-    target = check_target(script, write) if write else None
-    remaining = max(
-        seconds / 2, seconds - (time.monotonic() - began)
-    )  # without the time to load torch
-    explanation = explain_script(
-        script,
-        list(script_args),
-        remaining,
-        what_ifs,
-        limit_seconds,
-        write=target,
-        trace_file=trace_file,
-    )
-    return Explained(explanation, facts, print_explanation)
+        target = check_target(script, write) if write else None
+        loading_seconds = time.monotonic() - began  # of torch
+        explanation = explain_script(
+            script,
+            list(script_args),
+            max(seconds / 2, seconds - loading_seconds),
+            what_ifs,
+            limit_seconds,
+            write=target,
+            trace_file=trace_file,
+        )
+        explained = Explained(explanation, facts, print_explanation)
+    if page_file:
+        explained.write_page(page_file)
+    return explained
 
 
 def is_script(name: str) -> bool:

@@ -5,18 +5,16 @@ measured as neighbours, round after round, and only the ratio within a round is 
 """
 
 import math
-import os
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from onsight_explain.console import Messages
 from onsight_explain.text import plural
+from onsight_explain.threads import is_busy
 
 MIN_ROUNDS = 3  # with fewer, the interval is too wide to be useful
 MIN_CLEAR_GAIN = 1.1  # speed-up that the lower end of a clear gain's interval must reach
-
-_BUSY_SHARE = 0.5  # fraction of the cores
 
 # Student's t at 97.5% for 1, 2, ... degrees of freedom. Beyond the end the last value is used,
 # which makes intervals of more than 21 rounds slightly too wide.
@@ -34,11 +32,12 @@ class RatioInterval:
     ratio: float
     high: float
     rounds: int
+    min_gain: float = MIN_CLEAR_GAIN  # smallest speed-up that can be told from noise
 
     @property
     def is_clear_gain(self) -> bool:
-        """Whether even the lower end of the interval is at least MIN_CLEAR_GAIN."""
-        return self.low >= MIN_CLEAR_GAIN
+        """Whether even the lower end of the interval is more than noise."""
+        return self.low >= self.min_gain
 
     @property
     def ends(self) -> str:
@@ -116,14 +115,15 @@ def ratio_interval(ratios: Sequence[float]) -> RatioInterval:
     )
 
 
-def warn_if_busy(messages: Messages) -> None:
-    """Warn if other work keeps half of the cores busy, before anything is timed."""
-    load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
-    if load > _BUSY_SHARE * cores:
-        messages.warn(
-            f"this machine is busy with other work (load {load:.1f} on {cores} cores), which slows "
-            "several threads down more than one; measure again when it is idle"
-        )
+def warn_if_busy(messages: Messages) -> bool:
+    """Return whether other processes leave too few cores, and warn if they do."""
+    if not is_busy():
+        return False
+    messages.warn(
+        "this machine is busy with other work, which slows several threads down more than one; "
+        "measure again when it is idle"
+    )
+    return True
 
 
 def _format_ratio(value: float, scale: float) -> str:

@@ -7,7 +7,7 @@ from onsight_explain.text import flops_words, percent, rate_words, step_times
 from onsight_explain.tracing.clock import PHASES
 
 _BAR_WIDTH = 16  # characters
-_MIN_SHARE = 0.0005  # fraction of the time; smaller phases are not listed
+_MIN_SHARE = 0.005  # fraction of the time; smaller phases are not listed
 
 
 def phase_table(
@@ -47,10 +47,11 @@ def describe_utilization(
     """Return how much of the device's ceilings a step reaches, in one line."""
     flops = flops_per_step / step_seconds
     traffic = bytes_per_step / step_seconds
+    cached = " (over 100% thanks to caches)" * (traffic > ceilings.copy_bytes_per_second)
     name, peak = ceilings.peak(precision) or ("fp32", ceilings.flops_per_second["fp32"])
     return (
         f"arithmetic: {flops_words(flops)}, {percent(flops / peak)} of the {flops_words(peak)} of "
         f"a large {name} matrix product here; memory traffic of the operations: "
         f"{rate_words(traffic)}, {percent(traffic / ceilings.copy_bytes_per_second)} of the "
-        f"{rate_words(ceilings.copy_bytes_per_second)} of a large copy (over 100% thanks to caches)"
+        f"{rate_words(ceilings.copy_bytes_per_second)} of a large copy{cached}"
     )

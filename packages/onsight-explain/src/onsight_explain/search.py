@@ -3,11 +3,11 @@
 import statistics
 import time
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from onsight_explain.console import Messages
-from onsight_explain.paired_timing import MIN_ROUNDS, PairedRounds, RatioInterval
+from onsight_explain.paired_timing import MIN_CLEAR_GAIN, MIN_ROUNDS, PairedRounds, RatioInterval
 from onsight_explain.text import ratio_words
 
 MIN_GAIN = 1.05  # speed-up below which a change counts as noise
@@ -17,6 +17,8 @@ _SINGLES_UNTIL = 0.55  # start no single change after this share of the time
 _COMBINATIONS_UNTIL = 0.8  # start no combination after this share of the time
 _STALLED_RATIO = 0.5  # below this share of the usual speed, assume other load and repeat the round
 _FRESH_FACTOR = 3.0  # a baseline rate may be reused for this many times its duration
+_EPOCH_FACTOR = 3.0  # a measurement of this many times a window's length is a whole epoch
+_CONTROL_SHARE = 0.15  # fraction of the time for the control
 _LEADERS = 4  # number of single changes to measure in several rounds
 _MAX_ROUNDS = 8  # for the confirmation of the winner, which ends earlier with a narrow interval
 _MAX_INTERVAL_RATIO = 1.15  # high / low of an interval that counts as narrow
@@ -114,6 +116,13 @@ class SearchResult(Generic[C]):
     best: TrialResult[C] | None  # None if nothing was faster or could be confirmed
     baseline_rates: list[float]  # images/s of the unchanged training, in every round
     skipped: list[C]  # not tried, because time ran out
+    # How many times as fast the unchanged training was as itself, in the rounds of a second trial.
+    control: list[float] = field(default_factory=list)
+
+    @property
+    def min_gain(self) -> float:
+        """The smallest speed-up that can be told from noise: the control showed none larger."""
+        return max([MIN_CLEAR_GAIN, *self.control, *(1 / ratio for ratio in self.control)])
 
 
 @dataclass
@@ -139,13 +148,13 @@ class _Entry(Generic[C]):
     def is_faster(self) -> bool:
         return self.ratio >= MIN_GAIN
 
-    def result(self) -> TrialResult[C]:
+    def result(self, min_gain: float) -> TrialResult[C]:
         if self.problem:
             return TrialResult(self.changes, problem=self.problem)
         return TrialResult(
             self.changes,
             statistics.fmean(self.rounds.changed),
-            self.rounds.interval,
+            replace(self.rounds.interval, min_gain=min_gain),
             self.trial.losses(),
             notes=self.trial.notes(),
         )
@@ -177,15 +186,23 @@ class Search(Generic[C]):
         self.baseline_seconds = 0.0  # duration of the latest baseline measurement
         self.baseline_fresh_until = 0.0  # until then the latest baseline rate may be reused
         self.singles: list[_Entry[C]] = []
+        self.control: _Entry[C] = _Entry((), bench.open(()))
 
     def run(self, changes: Sequence[C]) -> SearchResult[C]:
         """Try the changes in this order while there is time, and combine the best of them."""
         skipped = self._try_singles(changes)
         self._repeat_leaders()
         best = self._combine()
-        results = [entry.result() for entry in self.singles]
-        confirmed = self._confirm(best, results) if best else None
-        return SearchResult(results, confirmed, self.baseline_rates, skipped)
+        while self._control_rounds_left and not self.control.problem:
+            if self.control.rounds.baseline and time.monotonic() > self._time_at(1.0):
+                break  # other work makes everything slow
+            self._measure_round(self.control)
+        self.control.trial.close()
+        control = [] if self.control.problem else self.control.rounds.ratios
+        noise = SearchResult[C]([], None, self.baseline_rates, skipped, control)
+        results = [entry.result(noise.min_gain) for entry in self.singles]
+        confirmed = self._confirm(best, results, noise.min_gain) if best else None
+        return replace(noise, results=results, best=confirmed)
 
     def _try_singles(self, changes: Sequence[C]) -> list[C]:
         """Measure each change in one round; return the changes that time did not allow."""
@@ -204,11 +221,12 @@ class Search(Generic[C]):
         return []
 
     def _repeat_leaders(self) -> None:
-        """Measure the fastest single changes in more rounds, to compare their intervals."""
+        """Measure the fastest single changes and the control in more rounds."""
         leaders = [entry for entry in self._ranked_singles() if entry.is_faster][:_LEADERS]
-        for number in range(1, MIN_ROUNDS):
-            for entry in leaders:
-                needs_round = len(entry.rounds.baseline) == number
+        for number in range(MIN_ROUNDS):
+            control = [self.control] if self._control_rounds_left else []
+            for entry in [*leaders, *control]:
+                needs_round = len(entry.rounds.baseline) == number and not entry.problem
                 if needs_round and self._has_time(_COMBINATIONS_UNTIL):
                     self._measure_round(entry)
 
@@ -256,7 +274,9 @@ class Search(Generic[C]):
         self._report(combined)
         return combined
 
-    def _confirm(self, best: _Entry[C], singles: Sequence[TrialResult[C]]) -> TrialResult[C] | None:
+    def _confirm(
+        self, best: _Entry[C], singles: Sequence[TrialResult[C]], min_gain: float
+    ) -> TrialResult[C] | None:
         """Compare the best combination with the unchanged training in new rounds.
 
         The old rounds overestimate it, because it was selected by them. A single change is returned
@@ -271,7 +291,7 @@ class Search(Generic[C]):
                 if interval.high < _MAX_INTERVAL_RATIO * interval.low or is_late:
                     break
             self._measure_round(entry)
-        winner = entry.result()
+        winner = entry.result(min_gain)
         for single in singles:
             is_clear_gain = winner.interval and winner.interval.is_clear_gain
             may_replace = single.ratio >= winner.ratio or not is_clear_gain
@@ -335,6 +355,14 @@ class Search(Generic[C]):
         self.messages.say(f"what if {_join_labels(entry.changes)}: {result}")
 
     @property
+    def _control_rounds_left(self) -> int:
+        """The rounds that the control still needs: one in all if they are whole epochs or long."""
+        is_epoch = self.baseline_seconds >= _EPOCH_FACTOR * self.window_seconds
+        is_long = MIN_ROUNDS * 2 * self.window_seconds > _CONTROL_SHARE * self.seconds
+        rounds = 1 if is_epoch or is_long else MIN_ROUNDS
+        return max(0, rounds - len(self.control.rounds.baseline))
+
+    @property
     def _has_gain(self) -> bool:
         return any(entry.is_faster for entry in self.singles)
 
@@ -344,10 +372,10 @@ class Search(Generic[C]):
 
     def _has_time(self, share: float, more_seconds: float = 0.0) -> bool:
         """Return whether `more_seconds` fit into this share, and a confirmation after them."""
-        latest = self._time_at(share)
+        needed_seconds = self._control_rounds_left * 2 * self.window_seconds
         if self._has_gain:
-            confirm_seconds = MIN_ROUNDS * 2 * self.baseline_seconds + self.reserved_seconds
-            latest = min(latest, self._time_at(1.0) - confirm_seconds)
+            needed_seconds += MIN_ROUNDS * 2 * self.baseline_seconds + self.reserved_seconds
+        latest = min(self._time_at(share), self._time_at(1.0) - needed_seconds)
         return time.monotonic() + more_seconds < latest
 
 

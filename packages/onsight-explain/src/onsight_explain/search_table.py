@@ -1,14 +1,16 @@
 """The results of a search, as a printed table and as JSON values."""
 
-from collections.abc import Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from onsight_explain.search import MIN_GAIN, C, Losses, SearchChange, TrialResult
+from onsight_explain.search import C, Losses, SearchResult, TrialResult
 from onsight_explain.text import listed, ratio_words
 
+_MAX_ROWS = 6
+_MAX_NOISE = 1.25  # speed-up; if noise hides larger ones, what seems not to help may help much
 _LOSSES: dict[Losses, str] = {
     "same": "the same",
     "close": "within 2%",
@@ -18,38 +20,36 @@ _LOSSES: dict[Losses, str] = {
 }
 
 
-def make_results_table(
-    results: Sequence[TrialResult[C]],
-    best: TrialResult[C] | None,
-    baseline_rate: float,
-    with_losses: bool,
-) -> Table:
-    """Build a table with a row for each result, the fastest first; rates are in images/s."""
+def print_search(
+    found: SearchResult[C], best: TrialResult[C] | None, console: Console, *, with_losses: bool
+) -> None:
+    """Print the changes that were shown to gain, the surest gain first, and a note on the rest."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("what if (each one was run)")
+    table.add_column("what was shown to help")
     for name in ("images/s", "ratio", "95% CI", *(["first losses"] if with_losses else [])):
         table.add_column(name, justify="right")
-    table.add_row("unchanged", f"{baseline_rate:,.0f}", "1.00x")
-    shown = [result for result in results if not best or result.changes != best.changes]
-    for result in sorted([*shown, *([best] if best else [])], key=lambda result: -result.ratio):
+    others = [result for result in found.results if not best or result.changes != best.changes]
+    shown = filter(_is_shown, [*others, *([best] if best else [])])
+    for result in sorted(shown, key=lambda result: -result.low)[:_MAX_ROWS]:
         table.add_row(*_cells(result)[: len(table.columns)])
-    return table
+    if table.rows:
+        console.print(table)
+    console.print(_describe_search(found), style="dim")
 
 
-def describe_search(
-    results: Sequence[TrialResult[C]],
-    skipped: Sequence[SearchChange],
-    baseline_rates: Sequence[float],
-) -> str:
-    """Describe how many changes were tried, and how much the baseline's windows vary."""
-    text = (
-        f"{len(results)} of {len(results) + len(skipped)} changes tried, each beside the unchanged "
-        f"training, whose own {len(baseline_rates)} measurements range from "
-        f"{min(baseline_rates):,.0f} to {max(baseline_rates):,.0f} images/s"
-    )
-    if skipped:
-        text += f"; no time for {listed([change.label for change in skipped])}"
-    return text
+def describe_noise(found: SearchResult[Any], is_busy: bool) -> str:
+    """Return why a cause that no change confirmed may be wrong; "" if it can be trusted.
+
+    is_busy: whether other processes keep the machine busy.
+    """
+    if found.min_gain > _MAX_NOISE:
+        return (
+            f"the unchanged training was {min(found.control):.2f} to {max(found.control):.2f} "
+            "times as fast as itself, and no change was shown to gain more than that"
+        )
+    if found.results and is_busy:
+        return "other work keeps this machine busy, and no change was shown to help beside it"
+    return ""
 
 
 def result_facts(result: TrialResult[Any]) -> dict[str, Any]:
@@ -67,16 +67,50 @@ def result_facts(result: TrialResult[Any]) -> dict[str, Any]:
     }
 
 
+def search_facts(found: SearchResult[Any]) -> dict[str, Any]:
+    """Return what decides which gains count, as plain values."""
+    return {"control": found.control, "min_gain": found.min_gain}
+
+
 def best_ratio(best: TrialResult[Any] | None) -> float:
     """Return the lower end of the best speed-up; 1 without a clear gain."""
-    return best.low if best and best.interval and best.interval.is_clear_gain else 1.0
+    return best.low if best and _is_shown(best) else 1.0
+
+
+def _describe_search(found: SearchResult[C]) -> str:
+    """Describe what did not help or was not tried, and how much the baseline's windows vary."""
+    tried, skipped, rates = found.results, found.skipped, found.baseline_rates
+    text = (
+        f"{len(tried)} of {len(tried) + len(skipped)} changes tried, each beside the unchanged "
+        f"training, which ran at {min(rates):,.0f} to {max(rates):,.0f} images/s"
+    )
+    if found.control:
+        text += (
+            f" and {min(found.control):.2f} to {max(found.control):.2f} times as fast as itself: "
+            f"gains count from {ratio_words(found.min_gain)}"
+        )
+    unshown = [result for result in tried if not _is_shown(result)]
+    slower = [f"{result.name} ({_ratio_with_ends(result)})" for result in unshown if result.ratio]
+    failed = [f"{result.name} ({result.problem})" for result in unshown if result.problem]
+    untried = [change.label for change in skipped]
+    lists = (("No gain shown", slower), ("Failed", failed), ("No time for", untried))
+    return ". ".join(
+        [text, *(f"{title}: {listed(names)}" for title, names in lists if names), ""]
+    ).strip()
+
+
+def _is_shown(result: TrialResult[Any]) -> bool:
+    return result.interval is not None and result.interval.is_clear_gain
+
+
+def _ratio_with_ends(result: TrialResult[C]) -> str:
+    assert result.interval
+    return ", ".join(filter(None, (ratio_words(result.ratio), result.interval.ends)))
 
 
 def _cells(result: TrialResult[C]) -> list[str | Text]:
-    if result.interval is None:
-        problem = Text(result.problem, style="dim", overflow="fold")
-        return [result.name, "failed", "", problem, ""]
-    ratio = Text(ratio_words(result.ratio), style="green" if result.ratio >= MIN_GAIN else "")
+    assert result.interval
+    ratio = Text(ratio_words(result.ratio), style="green")
     notes = [_LOSSES[result.losses], *(f"({note})" for note in result.notes)]
     rate = f"{result.images_per_second:,.0f}"
     return [result.name, rate, ratio, result.interval.ends, Text(" ".join(notes))]

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ import pytest
 from onsight_explain.cli import main
 from onsight_explain.diagnosis.explain import explain_script
 from onsight_explain.errors import ExplainError, ScriptFailed
+from onsight_explain.process.bench import ScriptBench
+from onsight_explain.process.execution import execute
 from onsight_explain.process.failure import describe_failure, describe_no_training
 from onsight_explain.process.processes import Processes
+from onsight_explain.script.trace import Trace
 
 LIMIT_SECONDS = 4
 DAEMON = """
@@ -183,3 +187,21 @@ def test_a_failed_script_is_reported_by_the_command(tmp_path, capsys):
 def test_a_folder_is_no_script(tmp_path):
     with pytest.raises(ExplainError, match="is a folder: name the script in it"):
         explain_script(tmp_path, [])
+
+
+def test_a_script_that_deletes_itself_is_told_so(tmp_path, monkeypatch):
+    """By another program, whose changes are not made to copies; while it is watched, or later."""
+    script = tmp_path / "train.py"
+    script.write_text("import torch\n")
+
+    def watch(bench, seconds):
+        script.unlink()
+        return Trace(ended="window", startup_seconds=1.0, seconds=1.0, images=5), None
+
+    monkeypatch.setattr(ScriptBench, "watch", watch)
+    monkeypatch.setattr(Processes, "__enter__", lambda processes: processes)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    with pytest.raises(ExplainError, match="deleted or moved itself, .* restore it"):
+        explain_script(script, [])
+    with pytest.raises(SystemExit, match="deleted or moved itself, .* restore it"):
+        execute(script)

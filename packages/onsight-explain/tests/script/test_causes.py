@@ -4,10 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from onsight_explain.delivery.fixed_script import list_cautions
+from onsight_explain.diagnosis import explain
 from onsight_explain.diagnosis.causes import find_cause, verdict
 from onsight_explain.paired_timing import RatioInterval
-from onsight_explain.script.trace import ItemFacts, LoaderFacts, Reads, Trace
-from onsight_explain.search import TrialResult
+from onsight_explain.process.bench import ScriptBench
+from onsight_explain.process.processes import Processes
+from onsight_explain.script.trace import ItemFacts, LoaderFacts, OptimizerFacts, Reads, Trace
+from onsight_explain.search import SearchResult, TrialResult
+from onsight_explain.search_table import describe_noise
 from onsight_explain.tracing.clock import PHASES
 from onsight_explain.tracing.sites import Site
 from onsight_explain.what_ifs.what_if import make_what_ifs
@@ -222,3 +227,61 @@ def test_the_verdict_is_one_sentence_with_both_speeds():
     assert "; nothing was shown to make it faster" in verdict(seen, cause, unsure, 3)
     assert verdict(seen, cause, None, 3).endswith("; none of 3 changes made it 5% faster.")
     assert verdict(seen, cause, None, 0).endswith("in the training process.")
+
+
+def test_what_noise_may_hide_is_not_named():
+    """Not even a phase that takes nearly all of the time; but a gain that is shown is."""
+    cause = find_cause(trace(**COMPUTES), [tried(1.01, bf16=True)], None, 2, noise="a reason")
+    assert cause.name == "noise"
+    told = "Too noisy to tell: a reason; measure again when this machine is idle."
+    assert verdict(replace(trace(**COMPUTES), graphs_kept=0), cause, None, 1) == told
+    shown = tried(2.0, bf16=True)
+    assert find_cause(trace(**COMPUTES), [shown], shown, 2, noise="a reason").name == "precision"
+
+
+@pytest.mark.parametrize(
+    ("control", "is_busy", "told"),
+    [
+        ([0.98, 1.02, 1.05], False, ""),
+        ([0.6, 1.02, 1.9], False, "0.60 to 1.90 times as fast as itself"),
+        ([0.98, 1.02, 1.05], True, "other work keeps this machine busy"),
+    ],
+)
+def test_noise_is_told_from_the_control_and_from_other_work(control, is_busy, told):
+    found = SearchResult([tried(1.01, bf16=True)], None, [100.0], [], control)
+    assert told in describe_noise(found, is_busy)
+    assert bool(told) == bool(describe_noise(found, is_busy))
+
+
+def test_larger_batches_are_recommended_with_their_learning_rate():
+    seen = replace(trace(**COMPUTES), optimizer=OptimizerFacts("SGD", SITE, False))
+    (caution,) = list_cautions(make_what_ifs({"batch_factor": 16, "bf16": True}), seen)
+    assert "start with 16 times as much for SGD" in caution
+    assert "accuracy, which was not measured" in caution
+    adam = replace(seen, optimizer=OptimizerFacts("Adam", SITE, False))
+    assert "4 times as much for Adam" in list_cautions(make_what_ifs({"batch_factor": 16}), adam)[0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"),
+    [(False, False, "compute"), (True, False, "noise"), (False, True, "noise")],
+)
+def test_other_work_before_or_after_the_search_is_noise(
+    tmp_path, monkeypatch, before, after, cause
+):
+    script, busy_benches = tmp_path / "train.py", []
+    script.write_text("import torch\n")
+
+    def candidates(bench, plain):
+        busy_benches.append(bench.is_busy)
+        return make_what_ifs({"bf16": True})
+
+    found = SearchResult([tried(1.01, bf16=True)], None, [100.0], [], [1.0])
+    monkeypatch.setattr(Processes, "__enter__", lambda processes: processes)
+    monkeypatch.setattr(ScriptBench, "watch", lambda *_: (trace(**COMPUTES), None))
+    monkeypatch.setattr(ScriptBench, "candidates", candidates)
+    monkeypatch.setattr(explain.Search, "run", lambda search, changes: found)
+    monkeypatch.setattr(explain, "warn_if_busy", lambda messages: before)
+    monkeypatch.setattr(explain, "is_busy", lambda: after)
+    assert explain.explain_script(script, []).cause.name == cause
+    assert busy_benches == [before]

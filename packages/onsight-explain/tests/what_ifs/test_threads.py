@@ -1,12 +1,13 @@
 """Threads: how many, how they wait, and settings of a script or its environment."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from onsight_explain.delivery.fixed_script import suggested_changes
+from onsight_explain.delivery.fixed_script import fix_script
 from onsight_explain.script.thread_settings import UNSET
 from onsight_explain.script.trace import ThreadSetting
 from onsight_explain.threads import SHORT_SPIN, SPIN_VARIABLE
@@ -20,6 +21,13 @@ from onsight_explain.what_ifs.threads import DefaultThreadSettings, ShortSpin, T
 def test_one_and_all_cores_are_tried_on_the_cpu(baseline, device, threads, counts):
     found = ThreadCount.candidates(baseline(device=device, threads=threads))
     assert [one.value for one in found] == counts
+
+
+def test_on_a_busy_machine_what_fewer_threads_gain_shows_nothing(baseline):
+    """They wait for a core that other work has."""
+    busy = replace(baseline(device="cpu"), is_busy=True)
+    assert not ThreadCount.candidates(busy)
+    assert not ShortSpin.candidates(busy)
 
 
 def test_the_script_cannot_change_it_back(apply):
@@ -78,6 +86,6 @@ def test_cause_and_lines_name_where_they_are_set(baseline, settings):
     assert cause.name == "threads"
     assert "GOMP_SPINCOUNT=0, at train.py:2 and OMP_WAIT_POLICY=active, in" in cause.sentence
     script = settings[0].site.file
-    lines = suggested_changes(what_if.fixes(trace), Path(script))
+    lines = fix_script(Path(script), what_if.fixes(trace)).lines
     assert lines[0].text.startswith("remove this line, which sets GOMP_SPINCOUNT=0")
     assert lines[1].text == "start it without OMP_WAIT_POLICY=active: unset OMP_WAIT_POLICY"

@@ -1,18 +1,25 @@
 """Compare a fixed script with the original, and write it if it runs and trains as before."""
 
+import math
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from onsight_explain.console import StderrMessages
-from onsight_explain.delivery.fixed_script import MARK, FixedScript, fix_script, fixes_for
+from onsight_explain.delivery.fixed_script import (
+    MARK,
+    FixedScript,
+    fix_script,
+    fixes_for,
+    list_cautions,
+)
 from onsight_explain.errors import ExplainError
 from onsight_explain.files import check_output, write_atomically
-from onsight_explain.paired_timing import MIN_ROUNDS, PairedRounds
+from onsight_explain.paired_timing import MIN_CLEAR_GAIN, MIN_ROUNDS, PairedRounds, RatioInterval
 from onsight_explain.process.bench import ScriptBench, ScriptTrial, compare_losses
 from onsight_explain.script.trace import Trace
 from onsight_explain.search import Losses, TrialFailed
@@ -31,6 +38,14 @@ class FixProof:
     rounds: PairedRounds = field(default_factory=PairedRounds)
     losses: Losses = "not comparable"
     problem: str = ""  # why there are no rounds, or ""
+    min_gain: float = MIN_CLEAR_GAIN  # smallest speed-up that can be told from noise
+    # From the start to the first step, of the original and of the fixed script.
+    setup_seconds: tuple[float, float] | None = None  # None if there are no rounds
+
+    @property
+    def interval(self) -> RatioInterval:
+        """The speed-up with its 95% interval."""
+        return replace(self.rounds.interval, min_gain=self.min_gain)
 
     @property
     def is_sound(self) -> bool:
@@ -63,6 +78,7 @@ class Delivery:
             facts |= {
                 "images_per_second": {"before": rounds.baseline, "after": rounds.changed},
                 "ratio": rounds.interval.facts() if rounds.changed else None,
+                "setup_seconds": self.proof.setup_seconds,
                 "losses": self.proof.losses,
                 "problem": self.proof.problem or None,
             }
@@ -90,16 +106,22 @@ def deliver(
     bench: ScriptBench,
     plain: ScriptTrial,
     window_seconds: float,
+    min_gain: float = MIN_CLEAR_GAIN,
 ) -> Delivery:
     """Make the what-ifs in a script's text, run it against the original, write it if it is sound.
 
     The target has been checked before, and `plain` is a trial of the original that already runs.
     Raises DiskError.
     """
-    fixed, proof = fix_script(script, fixes_for(what_ifs, trace)), None
+    cautions = list_cautions(what_ifs, trace)
+    fixed, proof = fix_script(script, fixes_for(what_ifs, trace), cautions), None
     if fixed.is_changed or fixed.outside:
-        StderrMessages().say(f"running {target.name} and {script.name} alternately")
-        proof = prove(fixed, what_ifs, bench, plain, window_seconds)
+        bench.until = math.inf  # the search is over: the set-up may take as long as the user allows
+        StderrMessages().say(
+            f"running {target.name} and {script.name} alternately, after waiting at most "
+            f"{bench.first_limit(window_seconds):.0f} s for the first step of {target.name}"
+        )
+        proof = replace(prove(fixed, what_ifs, bench, plain, window_seconds), min_gain=min_gain)
     delivery = Delivery(target, fixed, proof)
     if delivery.is_sound:
         write_atomically(target, fixed.after)
@@ -135,7 +157,9 @@ def prove(
         finally:
             trial.close()
     assert trial.first
-    return FixProof(rounds, _compare_losses(bench.losses, trial.first.losses, tuple(what_ifs)))
+    losses = _compare_losses(bench.losses, trial.first.losses, tuple(what_ifs))
+    setup_seconds = bench.startup_seconds, trial.first.startup_seconds
+    return FixProof(rounds, losses, setup_seconds=setup_seconds)
 
 
 class _FixedScriptFailed(Exception):
@@ -144,7 +168,9 @@ class _FixedScriptFailed(Exception):
 
 def _measure_rounds(plain: Callable[[], float], fixed: Callable[[], float]) -> PairedRounds:
     """Measure the minimum number of rounds, and more while their ratios vary widely."""
-    rounds, began = PairedRounds(), time.monotonic()
+    rounds = PairedRounds()
+    rounds.measure(plain, fixed)
+    began = time.monotonic()  # after the set-up, which is part of the first round
     while len(rounds.baseline) < _MAX_ROUNDS:
         if len(rounds.baseline) >= MIN_ROUNDS:
             is_narrow = rounds.interval.high < _NARROW_RATIO * rounds.interval.low

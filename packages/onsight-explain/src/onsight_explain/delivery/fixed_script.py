@@ -55,16 +55,21 @@ class FixedScript:
         """Whether any fix changed the script's text."""
         return any(not line.left and line.text not in self.outside for line in self.lines)
 
-    def diff(self, name: str) -> str:
-        """Return a unified diff from the script to a file of this name."""
+    def diff(self, name: str, context: int = 3) -> str:
+        """Return a unified diff from the script to a file of this name, with lines of context."""
         old, new = (
             raw.decode("utf-8", "replace").splitlines() for raw in (self.before, self.after)
         )
-        return "\n".join(difflib.unified_diff(old, new, self.script.name, name, lineterm=""))
+        return "\n".join(
+            difflib.unified_diff(old, new, self.script.name, name, n=context, lineterm="")
+        )
 
 
-def fix_script(script: Path, fixes: list[Fix]) -> FixedScript:
-    """Make fixes in a script's text. Raises ExplainError if the script cannot be read."""
+def fix_script(script: Path, fixes: list[Fix], notes: Sequence[str] = ()) -> FixedScript:
+    """Make fixes in a script's text, with notes at its top.
+
+    Raises ExplainError if the script cannot be read.
+    """
     script = script.resolve()
     main = read_draft(script)
     before, drafts = main.encoded(), {str(script): main}
@@ -85,13 +90,13 @@ def fix_script(script: Path, fixes: list[Fix]) -> FixedScript:
         for line, result in zip(lines, results.values(), strict=True)
         if result.left and result.draft is not main
     ]
-    _add_header(main, [f"{MARK} {script.name}.", *outside, *elsewhere])
+    _add_header(main, [f"{MARK} {script.name}.", *outside, *elsewhere, *notes])
     return FixedScript(script, before, main.encoded(), lines, outside)
 
 
-def suggested_changes(fixes: list[Fix], script: Path) -> list[SuggestedChange]:
-    """Return the changes that fixes would make, without the fixed script."""
-    return fix_script(script, fixes).lines
+def list_cautions(what_ifs: Sequence[WhatIf], trace: Trace) -> list[str]:
+    """Return what else must be changed or checked by those who make these changes."""
+    return [caution for what_if in what_ifs if (caution := what_if.caution(trace))]
 
 
 def fixes_for(what_ifs: Sequence[WhatIf], trace: Trace) -> list[Fix]:

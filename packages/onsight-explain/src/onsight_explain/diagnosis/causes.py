@@ -15,6 +15,7 @@ from onsight_explain.what_ifs.loading import (
 from onsight_explain.what_ifs.threads import DefaultThreadSettings
 from onsight_explain.what_ifs.what_if import Cause, WhatIf
 
+TOO_NOISY = "noise"  # the name of this cause
 _DOMINANT_SHARE = 0.5  # fraction of the time; a larger part is the cause if no change helps
 _TIE = 0.9  # fraction of the best lower bound that counts as equally good: timings are noisy
 _MISTAKES = (NoGrad, DefaultThreadSettings)  # these what-ifs remove an observed fault
@@ -22,9 +23,15 @@ _ARITHMETIC = {"precision", "memory_format", "matmul_precision", "compiling", "o
 
 
 def find_cause(
-    trace: Trace, tried: list[TrialResult[WhatIf]], best: TrialResult[WhatIf] | None, cores: int
+    trace: Trace,
+    tried: list[TrialResult[WhatIf]],
+    best: TrialResult[WhatIf] | None,
+    cores: int,
+    noise: str = "",
 ) -> Cause:
     """Return the cause behind the what-ifs that certainly gained most, or the largest phase.
+
+    noise: why timings cannot show more than what certainly gained, or "" if they can.
 
     What-ifs that cannot be distinguished count together: the cause of most of them is returned. A
     mistake that certainly costs time comes before other ways to compute the same result, which
@@ -32,7 +39,7 @@ def find_cause(
     """
     certain = _certain(tried, best)
     if not certain:
-        return _largest_phase(trace)
+        return Cause(TOO_NOISY, f"too noisy to tell: {noise}") if noise else _largest_phase(trace)
     threshold = _TIE * max(result.low for result in certain)
     ranked = sorted(
         (result for result in certain if result.low >= threshold), key=lambda result: -result.low
@@ -49,6 +56,8 @@ def find_cause(
 def verdict(trace: Trace, cause: Cause, best: TrialResult[WhatIf] | None, tried: int) -> str:
     """Return the cause and what removing it gained at least, of `tried` changes, in a sentence."""
     start = f"{cause.sentence[0].upper()}{cause.sentence[1:]}"
+    if cause.name == TOO_NOISY:
+        return f"{start}; measure again when this machine is idle.{_memory_mistake(trace, cause)}"
     return f"{start}{_gain_words(best, tried)}.{_memory_mistake(trace, cause)}"
 
 

@@ -14,7 +14,7 @@ import torch
 from onsight_explain.ceilings import Ceilings, measure_ceilings
 from onsight_explain.console import Messages, StderrMessages
 from onsight_explain.delivery.delivery import Delivery, deliver
-from onsight_explain.delivery.fixed_script import SuggestedChange, fixes_for, suggested_changes
+from onsight_explain.delivery.fixed_script import FixedScript, fix_script, fixes_for, list_cautions
 from onsight_explain.diagnosis.causes import find_cause, verdict
 from onsight_explain.errors import ExplainError, ScriptFailed
 from onsight_explain.json_dataclasses import from_json
@@ -22,11 +22,17 @@ from onsight_explain.paired_timing import MIN_ROUNDS, warn_if_busy
 from onsight_explain.process.bench import ScriptBench, ScriptTrial
 from onsight_explain.process.failure import describe_no_training
 from onsight_explain.process.processes import Processes
-from onsight_explain.script.source import check_is_file, find_mistakes, parse_script
+from onsight_explain.script.source import (
+    check_is_file,
+    check_still_exists,
+    find_mistakes,
+    parse_script,
+)
 from onsight_explain.script.thread_settings import read_settings
 from onsight_explain.script.trace import Trace
 from onsight_explain.search import MIN_GAIN, Search, SearchResult, TrialResult
-from onsight_explain.threads import usable_cores
+from onsight_explain.search_table import describe_noise
+from onsight_explain.threads import is_busy, usable_cores
 from onsight_explain.tracing.timeline import Timeline, write_timeline
 from onsight_explain.tracing.window import Epoch
 from onsight_explain.what_ifs.what_if import Cause, WhatIf
@@ -50,10 +56,10 @@ class Explanation:
     ceilings: Ceilings | None
     # images/s of the unchanged script: first over the whole interval, then beside each change.
     rates: list[float]
-    tried: list[TrialResult[WhatIf]]
-    best: TrialResult[WhatIf] | None
-    skipped: list[WhatIf]  # there was no time for these
-    lines: list[SuggestedChange]
+    search: SearchResult[WhatIf]
+    best: TrialResult[WhatIf] | None  # if it is more than a little faster
+    fixed: FixedScript | None  # with the best changes, if their gain was shown
+    cautions: list[str]  # what else to do about these changes
     cause: Cause
     findings: list[Finding]
     seconds: float
@@ -68,7 +74,7 @@ class Explanation:
     @property
     def verdict(self) -> str:
         """The cause, and the least that its removal gained."""
-        return verdict(self.trace, self.cause, self.best, len(self.tried))
+        return verdict(self.trace, self.cause, self.best, len(self.search.results))
 
 
 def explain_script(
@@ -83,9 +89,9 @@ def explain_script(
 ) -> Explanation:
     """Measure a script's training briefly, unchanged and then with changes.
 
-    It takes about `seconds`, or more if one start of the script takes longer; `limit_seconds` is
-    from a start to the first steps. The fixed script is written to `write`, which has been checked,
-    and the timeline of the unchanged script to `trace_file`.
+    It takes about `seconds`, besides the set-up of the script and of its fixed version, which lasts
+    from a start to the first step and at most `limit_seconds`. The fixed script is written to
+    `write`, which has been checked, and the timeline of the unchanged script to `trace_file`.
 
     Raises ExplainError if there is no such script, ScriptFailed with the script's output.
     """
@@ -94,17 +100,20 @@ def explain_script(
     findings = find_mistakes(script)
     if not parse_script(script).body:
         raise ExplainError(f"{script} contains no code")
-    warn_if_busy(messages)
+    was_busy = warn_if_busy(messages)
     with Processes(script, args, _MAX_STEPS, limit_seconds) as processes:
         watch_seconds = max(0.3, _WATCH_SHARE * seconds)
         messages.say(
             f"running {script.name} unchanged, to measure {watch_seconds:.0f} s of its training"
         )
         bench = ScriptBench(processes)
+        bench.is_busy = was_busy
         watch = partial(bench.watch, watch_seconds)
         trace, plain = _watch_with_timeline(watch, trace_file, script.name, messages)
         if not trace.images:
             raise ScriptFailed(describe_no_training(trace.ended, limit_seconds, trace.last_output))
+        check_still_exists(script)
+        began += trace.startup_seconds  # the time to search is counted without it
         trace.script = str(script.resolve())
         trace.thread_settings = read_settings(script, os.environ)
         candidates = bench.candidates(plain) if try_changes else []
@@ -118,26 +127,33 @@ def explain_script(
                 bench, plain, remaining, _window_seconds(trace), messages, reserved
             )
             found = race.run(candidates)
+            was_busy = was_busy or is_busy()  # all our processes are suspended
         best = found.best if found.best and found.best.ratio >= MIN_GAIN else None
         delivery = None
         if best and write:
             window_seconds = _window_seconds(trace)
-            delivery = deliver(script, trace, best.changes, write, bench, plain, window_seconds)
+            delivery = deliver(
+                script, trace, best.changes, write, bench, plain, window_seconds, found.min_gain
+            )
         elif write:
             messages.warn(f"{write} was not written: no change was shown to help")
         unchanged = processes.unchanged_files()
+    noise = describe_noise(found, was_busy)
+    fixed = None
+    if best and best.interval and best.interval.is_clear_gain:
+        fixed = fix_script(script, fixes_for(best.changes, trace))
     return Explanation(
         script=script,
         trace=trace,
         ceilings=_ceilings(trace),
         rates=[trace.images_per_second, *found.baseline_rates],
-        tried=found.results,
+        search=found,
         best=best,
-        skipped=found.skipped,
-        lines=suggested_changes(fixes_for(best.changes, trace), script) if best else [],
-        cause=find_cause(trace, found.results, best, usable_cores()),
+        fixed=fixed,
+        cautions=list_cautions(best.changes, trace) if best and (fixed or delivery) else [],
+        cause=find_cause(trace, found.results, best, usable_cores(), noise),
         findings=findings,
-        seconds=time.monotonic() - began,
+        seconds=time.monotonic() - began + trace.startup_seconds,
         delivery=delivery,
         unchanged=unchanged,
     )

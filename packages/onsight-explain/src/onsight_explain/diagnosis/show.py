@@ -2,6 +2,7 @@
 
 import statistics
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
 from rich.console import Console
@@ -9,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from onsight_explain.delivery.delivery import Delivery, FixProof
-from onsight_explain.delivery.fixed_script import SuggestedChange
+from onsight_explain.delivery.fixed_script import FixedScript
 from onsight_explain.diagnosis.explain import Explanation
 from onsight_explain.json_dataclasses import to_plain
 from onsight_explain.phase_table import describe_utilization, phase_table
@@ -17,9 +18,9 @@ from onsight_explain.process.file_guard import describe_unchanged
 from onsight_explain.search import TrialResult
 from onsight_explain.search_table import (
     best_ratio,
-    describe_search,
-    make_results_table,
+    print_search,
     result_facts,
+    search_facts,
 )
 from onsight_explain.text import plural
 from onsight_explain.tracing.sites import Site
@@ -32,19 +33,22 @@ _LOSSES = {
     "other": "the losses of the first steps differ",
     "not comparable": "the losses of the first steps cannot be compared",
 }
+_LONG_SETUP_SECONDS = 1.0
+_SHOWN_ROWS, _SHOWN_FINDINGS = 3, 3  # of an addition; the rest is counted
 _DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def print_explanation(explanation: Explanation, console: Console) -> None:
-    """Print phases, verdict, the gain of each change, the lines to change, and the mistakes."""
+    """Print the verdict, phases, the gain of each change, the lines to change, and the mistakes."""
     trace = explanation.trace
     shape = "x".join(str(side) for side in trace.shape)
     epochs = f", {plural(trace.epochs, 'whole epoch')}" if trace.epochs else ""
+    console.print(Padding(explanation.verdict, (0, 0, 1, 0)), style="bold")
     console.print(
         f"{explanation.script.name}: {explanation.rate:,.0f} images/s on {trace.device} "
         f"(batches of {trace.batch_size}, {shape}; {trace.precision}; "
-        f"{plural(trace.threads, 'thread')}; {trace.steps:,} steps in {trace.seconds:.1f} s"
-        f"{epochs}; {trace.startup_seconds:.1f} s from its start to its first step)\n"
+        f"{plural(trace.threads, 'thread')}; set-up of {trace.startup_seconds:.1f} s, then "
+        f"{trace.steps:,} steps in {trace.seconds:.1f} s{epochs})"
     )
     console.print(phase_table(trace.phases, trace.steps, trace.device_phases))
     if explanation.ceilings and trace.flops:
@@ -55,28 +59,27 @@ def print_explanation(explanation: Explanation, console: Console) -> None:
             trace.precision,
             explanation.ceilings,
         )
-        console.print(f"\n{utilization}", style="dim")
-    if trace.placement:
+        console.print(utilization, style="dim")
+    if trace.placement and trace.device != "cpu":
         console.print(f"placement: {trace.placement}", style="dim")
     for problem in trace.misplaced:
         console.print(f"placement: {problem}", style="yellow")
-    console.print(Padding(explanation.verdict, (1, 0)), style="bold")
-    if explanation.tried:
-        _print_tried(explanation, console)
+    console.print()
+    if explanation.search.results:
+        print_search(explanation.search, explanation.best, console, with_losses=True)
     for remark in trace.remarks:
         console.print(f"{remark[0].upper()}{remark[1:]}.", style="dim")
     if explanation.unchanged:
         sentence = describe_unchanged(explanation.script.name, explanation.unchanged)
         console.print(sentence, style="dim")
-    best = explanation.best
-    is_shown = best and best.interval and best.interval.is_clear_gain
-    if best and is_shown and not explanation.delivery:  # its diff shows the lines
-        console.print(f"\nFor {best.interval}, change")
-        for line in explanation.lines:
-            console.print(Padding(_line_text(line), (0, 0, 0, 2)))
-    _print_findings(explanation, console)
     if explanation.delivery:
         print_delivery(explanation.delivery, console)
+    elif explanation.fixed:
+        console.print("\nThe lines to edit (--write FILE writes the edited script):")
+        _print_fixed(explanation.fixed, f"edited {explanation.script.name}", console)
+    for caution in explanation.cautions:
+        console.print(caution, style="yellow")
+    _print_findings(explanation, console)
 
 
 def facts(explanation: Explanation) -> dict[str, Any]:
@@ -91,17 +94,20 @@ def facts(explanation: Explanation) -> dict[str, Any]:
         "steps": trace.steps,
         "phases": trace.phases,
         "device_phases": trace.device_phases,
-        "what_ifs": [_tried_facts(result) for result in explanation.tried],
+        "what_ifs": [_tried_facts(result) for result in explanation.search.results],
         "best": _tried_facts(best) if best else None,
         "best_ratio": best_ratio(best),
-        "not_tried": [what_if.label for what_if in explanation.skipped],
+        **search_facts(explanation.search),
+        "setup_seconds": trace.startup_seconds,
+        "not_tried": [what_if.label for what_if in explanation.search.skipped],
         "rates": explanation.rates,
         "explained_in_seconds": explanation.seconds,
         "lines": [
             {"file": line.site and line.site.file, "line": line.site and line.site.line}
             | {"text": line.text}
-            for line in explanation.lines
+            for line in (explanation.fixed.lines if explanation.fixed else [])
         ],
+        "cautions": explanation.cautions,
         "unchanged_files": [str(path) for path in explanation.unchanged],
         "fixed_script": delivery.facts() if delivery else None,
         "findings": [finding.to_dict() for finding in explanation.findings],
@@ -116,13 +122,7 @@ def facts(explanation: Explanation) -> dict[str, Any]:
 def print_delivery(delivery: Delivery, console: Console) -> None:
     """Print the diff, the changes left to the user, and the result of running it."""
     console.print()
-    for row in delivery.fixed.diff(delivery.target.name).splitlines():
-        console.print(Text(row, style=_DIFF_COLOURS.get(row[:1], "")), soft_wrap=True)
-    console.print()
-    for line in delivery.fixed.lines:
-        if line.left:
-            where = f"{line.site}: " if line.site else ""
-            console.print(f"{where}left to you ({line.left}): {line.text}", style="yellow")
+    _print_fixed(delivery.fixed, delivery.target.name, console)
     style = "bold" if delivery.is_sound else "bold red"
     console.print(describe_delivery(delivery), style=style)
 
@@ -140,34 +140,39 @@ def describe_delivery(delivery: Delivery) -> str:
     result = f"{_rates(delivery.proof, script, name)}; {_LOSSES[delivery.proof.losses]}"
     if not delivery.is_sound:
         return f"{name} was not written: {result}"
-    outside = "".join(f" {text[0].upper()}{text[1:]}." for text in delivery.fixed.outside)
-    return f"{delivery.target} was written. {result}.{outside}"
+    return f"{delivery.target} was written. {result}.{_setup_words(delivery.proof, script)}"
 
 
-def _print_tried(explanation: Explanation, console: Console) -> None:
-    tried = explanation.tried
-    table = make_results_table(tried, explanation.best, explanation.rate, with_losses=True)
-    console.print(table)
-    method = describe_search(tried, explanation.skipped, explanation.rates)
-    console.print(f"\n{method}; {explanation.seconds:.0f} s in total", style="dim")
-
-
-def _line_text(line: SuggestedChange) -> Text:
-    where = f"{line.site}: " if line.site else ""
-    return Text(where, style="bold").append(line.text, style="not bold")
+def _print_fixed(fixed: FixedScript, name: str, console: Console) -> None:
+    """Print the changed lines, of long additions only the first, and what is left to the user."""
+    for is_added, group in groupby(
+        fixed.diff(name, context=0).splitlines(), lambda row: row.startswith("+")
+    ):
+        rows = list(group)
+        hidden = rows[_SHOWN_ROWS:] if is_added and len(rows) > _SHOWN_ROWS + 1 else []
+        for row in rows[: len(rows) - len(hidden)]:
+            console.print(Text(row, style=_DIFF_COLOURS.get(row[:1], "")), soft_wrap=True)
+        if hidden:
+            console.print(f"+ ... {len(hidden)} more lines", style="green")
+    for line in fixed.lines:
+        where = f"{line.site}: " if line.site else ""
+        if line.left:
+            console.print(f"{where}left to you ({line.left}): {line.text}", style="yellow")
+    for text in fixed.outside:
+        console.print(f"{text[0].upper()}{text[1:]}.", style="yellow")
 
 
 def _print_findings(explanation: Explanation, console: Console) -> None:
     findings = explanation.findings
     if not findings:
         return
-    console.print(f"\nReading the script: {plural(len(findings), 'thing')} to fix")
-    for finding in findings:
+    console.print(
+        f"\nReading the script: {plural(len(findings), 'thing')} to fix; "
+        f"`onsight-lint {explanation.script}` shows how"
+    )
+    for finding in findings[:_SHOWN_FINDINGS]:
         site = Site(file=str(finding.file), line=finding.line)
         console.print(Padding(f"{site}: {finding.problem}", (0, 0, 0, 2)))
-        console.print(Padding(finding.why, (0, 0, 0, 6)), style="dim")
-        for row in finding.fixed.splitlines():
-            console.print(Padding(Text(row, style="green"), (0, 0, 0, 6)))
 
 
 def _tried_facts(result: TrialResult[WhatIf]) -> dict[str, Any]:
@@ -175,10 +180,24 @@ def _tried_facts(result: TrialResult[WhatIf]) -> dict[str, Any]:
     return result_facts(result) | {"changes": changes}
 
 
+def _setup_words(proof: FixProof, script: str) -> str:
+    """Return how much longer the set-up of the fixed script takes, and when that pays off."""
+    assert proof.setup_seconds
+    before, after = proof.setup_seconds
+    extra = after - before
+    if extra < _LONG_SETUP_SECONDS or not proof.interval.is_clear_gain:
+        return ""
+    saved_share = 1 - 1 / proof.interval.low
+    return (
+        f" Its set-up takes {after:.0f} s instead of {before:.0f} s, which pays off if {script} "
+        f"trains for more than {extra / saved_share:.0f} s."
+    )
+
+
 def _rates(proof: FixProof, script: str, name: str) -> str:
     rounds = proof.rounds
     before, after = statistics.median(rounds.baseline), statistics.median(rounds.changed)
-    ratio = f"{rounds.interval}"
-    if not rounds.interval.is_clear_gain:
-        ratio = f"no gain was shown ({rounds.interval})"
+    ratio = f"{proof.interval}"
+    if not proof.interval.is_clear_gain:
+        ratio = f"no gain was shown ({proof.interval})"
     return f"Run alternately, {script} made {before:,.0f} images/s and {name} {after:,.0f}: {ratio}"

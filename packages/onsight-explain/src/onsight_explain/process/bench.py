@@ -38,6 +38,7 @@ class ScriptTrial:
         self.bench, self.what_ifs = bench, what_ifs
         self.process: ScriptProcess | None = None
         self.first: Trace | None = None
+        self.limit_seconds = bench.processes.limit_seconds  # from its start to its first step
 
     def begin(self, process: ScriptProcess) -> Trace:
         """Continue with a running process, and store its first trace. Raises ScriptFailed."""
@@ -55,7 +56,11 @@ class ScriptTrial:
         except ScriptFailed as error:
             raise TrialFailed(_failure_line(self.what_ifs, str(error))) from None
         if not trace.images:
-            raise TrialFailed("no training step in time")
+            if trace.ended == "script":
+                raise TrialFailed("it ended before a training step could be measured")
+            is_users = self.limit_seconds >= self.bench.processes.limit_seconds
+            hint = ": raise the time limit with --limit" if is_users else ""
+            raise TrialFailed(f"no training step in {self.limit_seconds:.0f} s{hint}")
         if self.first and not all(what_if.took_effect(self.first) for what_if in self.what_ifs):
             raise TrialFailed(
                 "it changed nothing: the training sets this itself, or does not use it"
@@ -82,9 +87,10 @@ class ScriptTrial:
         if self.process and not self.process.is_over:
             return self._with_saved_timings(self.process.measure(seconds, self.bench.epoch))
         rate = 0.0 if self.first or self.bench.timings else self.bench.rate
-        limit = self.bench.first_limit(seconds)
+        self.limit_seconds = self.bench.first_limit(seconds)
         start = partial(self.bench.processes.start, epoch=self.bench.epoch)
-        return self.begin(start(self.what_ifs, seconds, rate, first_limit_seconds=limit))
+        process = start(self.what_ifs, seconds, rate, first_limit_seconds=self.limit_seconds)
+        return self.begin(process)
 
     def _with_saved_timings(self, trace: Trace) -> Trace:
         if self.bench.timings is None:
@@ -104,6 +110,7 @@ class ScriptBench:
         self.rate = 0.0  # images/s
         self.item: ItemFacts | None = None
         self.startup_seconds = 0.0
+        self.is_busy = False  # whether other processes keep the machine busy
         # Set if whole epochs must be measured, because they contain more than training steps.
         self.epoch: Epoch | None = None
         # The end of the search: a trial without a step in half of the time left is abandoned.
@@ -152,7 +159,7 @@ class ScriptBench:
         if trial.first is None:
             return []
         trace = dataclasses.replace(trial.first, item=self.item)
-        return choose_what_ifs(Baseline(trace, self.tree, usable_cores()))
+        return choose_what_ifs(Baseline(trace, self.tree, usable_cores(), self.is_busy))
 
     def open(self, changes: WhatIfs) -> ScriptTrial:
         """Return a trial with these changes."""

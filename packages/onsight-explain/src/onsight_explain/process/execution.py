@@ -13,8 +13,10 @@ from typing import NoReturn
 
 import torch
 
+from onsight_explain.errors import ExplainError
 from onsight_explain.process.file_guard import FileGuard
 from onsight_explain.process.guarded_functions import guard_process
+from onsight_explain.script.source import check_still_exists
 
 
 def prepare(script: Path, args: list[str], folder: Path) -> None:
@@ -36,7 +38,11 @@ def execute(
     sys.modules["__main__"] = main
     vars(main).update(__file__=str(script), __builtins__=__builtins__)
     seed_everything(0)
-    tree = ast.parse(script.read_bytes(), str(script))
+    try:
+        check_still_exists(script)
+        tree = ast.parse(script.read_bytes(), str(script))
+    except (ExplainError, OSError) as error:
+        sys.exit(str(error))
     vars(main).update(rewrite(tree))
     exec(compile(tree, str(script), "exec", dont_inherit=True), vars(main))
 

@@ -26,6 +26,15 @@ def check_is_file(script: Path) -> None:
         raise ExplainError(f"{script} {what}")
 
 
+def check_still_exists(script: Path) -> None:
+    """Raise ExplainError if a run of the script has deleted it, so that it cannot run again."""
+    if not script.is_file():
+        raise ExplainError(
+            f"{script} deleted or moved itself, so it cannot be run again with changes: restore it "
+            "and remove the command that does this"
+        )
+
+
 def parse_script(script: Path) -> ast.Module:
     """Return the syntax tree of a script. Raises ExplainError if it cannot be parsed."""
     with _as_explain_errors():

@@ -66,6 +66,16 @@ class LargerBatch(WhatIf):
         assert trace.loader.batch_size
         return [loader_keywords(trace, batch_size=self.value * trace.loader.batch_size)]
 
+    def caution(self, trace: Trace) -> str:
+        name = trace.optimizer.name if trace.optimizer else ""
+        times = self.value if name == "SGD" else self.value**0.5
+        return (
+            f"Batches {self.value} times as large make fewer updates per epoch, so this is another "
+            f"training: raise the learning rate too (start with {times:.3g} times as much"
+            f"{f' for {name}' * bool(name)}), perhaps train for more epochs, and compare the "
+            "accuracy, which was not measured."
+        )
+
     def cause(self, trace: Trace) -> Cause:
         (step,) = step_times(trace.seconds / trace.steps)
         return Cause(

@@ -28,7 +28,7 @@ class ThreadCount(WhatIf):
 
     @classmethod
     def candidates(cls, baseline: Baseline) -> list[WhatIf]:
-        if baseline.trace.device != "cpu":
+        if baseline.trace.device != "cpu" or baseline.is_busy:  # what gains there is luck elsewhere
             return []
         return [cls(count) for count in sorted({1, baseline.cores} - {baseline.trace.threads})]
 
@@ -109,7 +109,7 @@ class ShortSpin(WhatIf):
     def candidates(cls, baseline: Baseline) -> list[WhatIf]:
         has_several = baseline.trace.device == "cpu" and baseline.trace.threads > 1
         is_free = os.environ.get(SPIN_VARIABLE, SHORT_SPIN) == SHORT_SPIN  # not set by the user
-        return [cls(True)] if has_several and is_free else []
+        return [cls(True)] if has_several and is_free and not baseline.is_busy else []
 
     def max_saving(self, baseline: Baseline) -> float:
         return _max_waiting_share(baseline.trace)

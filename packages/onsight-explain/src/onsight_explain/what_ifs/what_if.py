@@ -27,6 +27,7 @@ class Baseline:
     trace: Trace
     tree: ast.Module
     cores: int
+    is_busy: bool = False  # whether other processes keep the machine busy
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,10 @@ class WhatIf(ABC):
     @abstractmethod
     def fixes(self, trace: Trace) -> list[Fix]:
         """Return the fixes that make the same change in the script's text."""
+
+    def caution(self, trace: Trace) -> str:
+        """Return what else must be changed or checked if this change is made, or ""."""
+        return ""
 
     def applies_to_evaluation(self, loader: LoaderFacts) -> bool:
         """Whether the fixes also apply to the loader of a long evaluation."""
