@@ -244,6 +244,7 @@ def test_what_noise_may_hide_is_not_named():
     [
         ([0.98, 1.02, 1.05], False, ""),
         ([0.6, 1.02, 1.9], False, "0.60 to 1.90 times as fast as itself"),
+        ([0.7], False, "was 0.70 times as fast as itself"),
         ([0.98, 1.02, 1.05], True, "other work keeps this machine busy"),
     ],
 )
