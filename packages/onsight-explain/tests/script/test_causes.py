@@ -257,7 +257,7 @@ def test_noise_is_told_from_the_control_and_from_other_work(control, is_busy, to
 def test_larger_batches_are_recommended_with_their_learning_rate():
     seen = replace(trace(**COMPUTES), optimizer=OptimizerFacts("SGD", SITE, False))
     (caution,) = list_cautions(make_what_ifs({"batch_factor": 16, "bf16": True}), seen)
-    assert "start with 16 times as much for SGD" in caution
+    assert "up to 16 times as much for SGD" in caution
     assert "accuracy, which was not measured" in caution
     adam = replace(seen, optimizer=OptimizerFacts("Adam", SITE, False))
     assert "4 times as much for Adam" in list_cautions(make_what_ifs({"batch_factor": 16}), adam)[0]
