@@ -208,8 +208,8 @@ def test_a_run_folder_is_explained(bars, tmp_path, capfd, plant):
     train(str(bars), out=tmp_path / "run", epochs=1, **SMALL)
     config = tmp_path / "run" / "config.toml"
     config.write_text(f'decode_on = "cpu"\n{config.read_text()}')  # of an older version
+    page = str(tmp_path / "page.html")
     with pytest.raises(SystemExit) as stop:
-        page = str(tmp_path / "page.html")
         main(["explain", str(tmp_path / "run"), "--seconds", "1", "--json", "--html", page])
     assert stop.value.code == 0
     told = json.loads(capfd.readouterr().out.splitlines()[-1])
