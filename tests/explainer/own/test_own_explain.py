@@ -208,11 +208,15 @@ def test_a_run_folder_is_explained(bars, tmp_path, capfd, plant):
     train(str(bars), out=tmp_path / "run", epochs=1, **SMALL)
     config = tmp_path / "run" / "config.toml"
     config.write_text(f'decode_on = "cpu"\n{config.read_text()}')  # of an older version
+    page = str(tmp_path / "page.html")
     with pytest.raises(SystemExit) as stop:
-        main(["explain", str(tmp_path / "run"), "--seconds", "1", "--json"])
+        main(["explain", str(tmp_path / "run"), "--seconds", "1", "--json", "--html", page])
     assert stop.value.code == 0
     told = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert (told["model"], told["config"]["batch_size"]) == ("lenet", 4)
+    text = " ".join((tmp_path / "page.html").read_text().split())
+    assert "lenet on cpu" in text
+    assert told["verdict"].split(":")[0] in text
 
 
 @pytest.fixture
@@ -287,6 +291,7 @@ def test_the_number_of_threads_is_restored(bars):
         (["absent.py"], "does not exist"),
         (["absent.py", "--batch-size", "4"], "after --"),
         (["absent.py", "--compare", "cpu"], "after --"),
+        (["demo", "--html", "page.txt"], "name a file that ends in .html"),
         (["absent.py", "--ranks", "2"], "--ranks is not supported for scripts"),
         (["absent.py", "--ranks", "2", "--simulate-gpu"], "--ranks is not supported for scripts"),
         (["pets.ipynb"], "make a script of it (`jupyter nbconvert --to script pets.ipynb`)"),

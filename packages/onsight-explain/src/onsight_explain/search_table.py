@@ -44,8 +44,8 @@ def describe_noise(found: SearchResult[Any], is_busy: bool) -> str:
     """
     if found.min_gain > _MAX_NOISE:
         return (
-            f"the unchanged training was {min(found.control):.2f} to {max(found.control):.2f} "
-            "times as fast as itself, and no change was shown to gain more than that"
+            f"the unchanged training was {_control_words(found)} times as fast as itself, and no "
+            "change was shown to gain more than that"
         )
     if found.results and is_busy:
         return "other work keeps this machine busy, and no change was shown to help beside it"
@@ -86,8 +86,8 @@ def _describe_search(found: SearchResult[C]) -> str:
     )
     if found.control:
         text += (
-            f" and {min(found.control):.2f} to {max(found.control):.2f} times as fast as itself: "
-            f"gains count from {ratio_words(found.min_gain)}"
+            f" and {_control_words(found)} times as fast as itself: gains count from "
+            f"{ratio_words(found.min_gain)}"
         )
     unshown = [result for result in tried if not _is_shown(result)]
     slower = [f"{result.name} ({_ratio_with_ends(result)})" for result in unshown if result.ratio]
@@ -97,6 +97,11 @@ def _describe_search(found: SearchResult[C]) -> str:
     return ". ".join(
         [text, *(f"{title}: {listed(names)}" for title, names in lists if names), ""]
     ).strip()
+
+
+def _control_words(found: SearchResult[Any]) -> str:
+    ends = sorted({f"{min(found.control):.2f}", f"{max(found.control):.2f}"}, key=float)
+    return " to ".join(ends)  # a single round has one end
 
 
 def _is_shown(result: TrialResult[Any]) -> bool:

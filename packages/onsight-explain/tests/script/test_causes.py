@@ -244,6 +244,7 @@ def test_what_noise_may_hide_is_not_named():
     [
         ([0.98, 1.02, 1.05], False, ""),
         ([0.6, 1.02, 1.9], False, "0.60 to 1.90 times as fast as itself"),
+        ([0.7], False, "was 0.70 times as fast as itself"),
         ([0.98, 1.02, 1.05], True, "other work keeps this machine busy"),
     ],
 )
@@ -256,7 +257,7 @@ def test_noise_is_told_from_the_control_and_from_other_work(control, is_busy, to
 def test_larger_batches_are_recommended_with_their_learning_rate():
     seen = replace(trace(**COMPUTES), optimizer=OptimizerFacts("SGD", SITE, False))
     (caution,) = list_cautions(make_what_ifs({"batch_factor": 16, "bf16": True}), seen)
-    assert "start with 16 times as much for SGD" in caution
+    assert "up to 16 times as much for SGD" in caution
     assert "accuracy, which was not measured" in caution
     adam = replace(seen, optimizer=OptimizerFacts("Adam", SITE, False))
     assert "4 times as much for Adam" in list_cautions(make_what_ifs({"batch_factor": 16}), adam)[0]

@@ -71,7 +71,7 @@ class LargerBatch(WhatIf):
         times = self.value if name == "SGD" else self.value**0.5
         return (
             f"Batches {self.value} times as large make fewer updates per epoch, so this is another "
-            f"training: raise the learning rate too (start with {times:.3g} times as much"
+            f"training: raise the learning rate too (up to {times:.3g} times as much"
             f"{f' for {name}' * bool(name)}), perhaps train for more epochs, and compare the "
             "accuracy, which was not measured."
         )
