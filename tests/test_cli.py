@@ -507,7 +507,7 @@ def test_model_files_that_are_none(capsys, bars, tmp_path):
     assert "cannot read" in refused(capsys, "predict", tmp_path / "no", tmp_path / "no.jpg")
     (tmp_path / "x.safetensors").write_bytes(b"nothing")
     assert "damaged" in refused(capsys, "predict", tmp_path / "x.safetensors", bars)
-    assert "not a finished run" in refused(capsys, "eval", bars, bars)
+    assert "not the folder of a finished run" in refused(capsys, "eval", bars, bars)
 
 
 def test_predict_on_nothing(capsys, bars, tmp_path):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from onsight_lint import files
 from onsight_lint.cli import main
 from onsight_lint.edits import Change, apply_changes, drop_overlaps
 from onsight_lint.read import rule_table, select_rules
@@ -491,3 +492,74 @@ def test_fix_rewrites_the_target_of_a_link(script):
     assert link.is_symlink()
     assert "    x = x.cuda()\n" in script.read_text(encoding="utf-8")
     assert [path.name for path in link.parent.iterdir()] == ["train.py"]
+
+
+def test_a_piped_fix_keeps_encoding_line_ends_and_all_characters(
+    tmp_path, monkeypatch, capsysbinary
+):
+    monkeypatch.chdir(tmp_path)
+    text = f"# -*- coding: latin-1 -*-\n# caf\xe9\n{MOVED.format(end='')}".replace("\n", "\r\n")
+    for before in (text.encode("latin-1"), "x = '\u2603'\r\n".encode()):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(before)))
+        lint("--fix", "-")
+        out = capsysbinary.readouterr().out
+        if b"latin" in before:
+            assert out != before
+            assert [*map(len, out.split(b"\r\n"))][:2] == [25, 6]
+            assert b"\n" not in out.replace(b"\r\n", b"")
+            assert b"caf\xe9\r\n" in out
+        else:
+            assert out == before
+
+
+def test_a_file_that_cannot_be_written_keeps_no_other_from_being_fixed(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.py", "b.py", "c.py"):
+        (tmp_path / name).write_text(MOVED.format(end=""))
+    replace = files._replace
+
+    def refuse(path, *rest):
+        if path.name == "b.py":
+            raise PermissionError(13, "Permission denied")
+        replace(path, *rest)
+
+    monkeypatch.setattr(files, "_replace", refuse)
+    assert lint("--fix") == 2
+    assert "cannot write b.py: Permission denied" in capsys.readouterr().err
+    changed = [
+        (tmp_path / name).read_text() != MOVED.format(end="") for name in ("a.py", "b.py", "c.py")
+    ]
+    assert changed == [True, False, True]
+
+
+def test_lines_of_a_diff_end_at_line_feeds_alone(script, capsys):
+    script.write_text("\x0c\n" + MOVED.format(end="") + "# \u2028\n", encoding="utf-8")
+    lint("--diff")
+    lines = capsys.readouterr().out.split("\n")
+    assert all(line[:1] in {"-", "+", " ", "@", ""} for line in lines)
+
+
+def test_a_folder_has_only_its_own_files(tmp_path, monkeypatch, capsys):
+    outside, inside = tmp_path / "other.py", tmp_path / "named"
+    inside.mkdir()
+    monkeypatch.chdir(tmp_path)
+    for path in (outside, inside / "a.py"):
+        path.write_text(MOVED.format(end=""))
+    (inside / "b.py").symlink_to(inside / "a.py")
+    (inside / "c.py").symlink_to(outside)
+    assert lint("--fix", "named") == 0
+    assert "fixed 1 file" in capsys.readouterr().err
+    assert outside.read_text() == MOVED.format(end="")
+
+
+def test_names_and_lines_cannot_steer_a_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x\x1b[31m.py").write_text(MOVED.format(end="  # \x1b[2J\u202e"))
+    lint()
+    lint("no\x1b[31m.py")
+    printed = "".join(capsys.readouterr())
+    assert "\x1b" not in printed
+    assert "\u202e" not in printed
+    assert "\\x1b[31m.py" in printed

@@ -24,6 +24,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from onsight.errors import Interrupted, OnsightError, RankLost
 from onsight.ranks.watchdog import STORE_ENV, LauncherWatchdog
+from onsight.text import resume_hint
 from onsight_explain.python_process import child_command
 
 _LOOPBACK = "127.0.0.1"
@@ -133,7 +134,7 @@ def _likeliest_cause(item: tuple[int, ProcessFailure]) -> tuple[bool, int, bool]
 def _resume_hint(run: Path) -> str:
     if not (run / "checkpoints" / "last.safetensors").exists():
         return "there was no checkpoint yet"
-    return f"continue from its last checkpoint with --out {run} --resume"
+    return resume_hint(run)
 
 
 @contextmanager

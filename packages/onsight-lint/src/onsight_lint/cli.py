@@ -15,10 +15,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from onsight_lint.errors import LintError, ReadError
+from onsight_lint.errors import LintError, ReadError, WriteError
 from onsight_lint.files import (
     decode,
     display_path,
+    encode,
+    printable,
     python_files,
     read_bounded,
     read_content,
@@ -139,7 +141,8 @@ def _lint(options: argparse.Namespace) -> int:
     if is_piped:
         name = Path("stdin")
         files = [Path.cwd() / name]
-        texts = {files[0]: decode(name, read_bounded(name, sys.stdin.buffer))}
+        contents = {files[0]: read_bounded(name, sys.stdin.buffer)}
+        texts = {files[0]: decode(name, contents[files[0]])}
     else:
         files = python_files(options.paths or [Path(".")])
         contents, texts = _read(files)
@@ -152,8 +155,7 @@ def _lint(options: argparse.Namespace) -> int:
             out.writelines(_diff(p, library.text(p), text) for p, text in fixed.items())
             return _exit_code(result, bool(fixed))
         if is_piped:
-            texts |= fixed
-            out.write(texts[files[0]])
+            texts |= _print_fixed(files[0], fixed, contents[files[0]], result)
             out = sys.stderr
         else:
             texts |= _rewrite(fixed, contents, result)
@@ -171,6 +173,21 @@ def _read(files: Sequence[Path]) -> tuple[dict[Path, bytes], dict[Path, str]]:
     return contents, texts
 
 
+def _print_fixed(
+    path: Path, fixed: Mapping[Path, str], before: bytes, result: LintResult
+) -> Mapping[Path, str]:
+    """Print the fixed text in its own encoding, or what was read; return what was fixed."""
+    content = before
+    try:
+        content = encode(path, fixed[path], before) if fixed else before
+    except ReadError as error:
+        result.exclude(path, str(error))
+        fixed = {}
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
+    return fixed
+
+
 def _rewrite(
     fixed: Mapping[Path, str], contents: Mapping[Path, bytes], result: LintResult
 ) -> dict[Path, str]:
@@ -180,7 +197,7 @@ def _rewrite(
         try:
             rewrite(path, text, contents.get(path, b""))
             written[path] = text
-        except ReadError as error:
+        except (ReadError, WriteError) as error:
             result.exclude(path, str(error))
     if written:
         print(f"fixed {plural(len(written), 'file')}", file=sys.stderr)
@@ -189,9 +206,8 @@ def _rewrite(
 
 def _diff(path: Path, old: str, new: str) -> str:
     name = display_path(path)
-    lines = difflib.unified_diff(
-        old.splitlines(keepends=True), new.splitlines(keepends=True), name, name
-    )
+    # Only line feeds end the lines of a patch, but form feeds, too, those of splitlines.
+    lines = difflib.unified_diff([*io.StringIO(old)], [*io.StringIO(new)], name, name)
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
@@ -210,7 +226,7 @@ def _print_result(
         out.write(as_text(findings, library, in_color))
     out.flush()
     for path, why in result.unread.items():
-        print(f"error: {why.replace(str(path), display_path(path))}", file=sys.stderr)
+        print(f"error: {printable(why.replace(str(path), display_path(path)))}", file=sys.stderr)
     print(summary(result, rules), file=sys.stderr)
 
 
@@ -231,5 +247,5 @@ def _discard(stream: TextIO) -> None:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {printable(message)}", file=sys.stderr)
     return code

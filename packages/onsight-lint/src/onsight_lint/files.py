@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import tempfile
 import tokenize
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from onsight_lint.errors import ReadError, WriteError
 _MAX_BYTES = 4 * 2**20  # larger files are generated tables, whose trees take gigabytes
 # Text that is the same in all encodings in which single lines can be changed.
 _PLAIN = bytes(range(32, 127)).replace(b"\\", b"\\n\\u0041\n")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _SKIPPED_FOLDERS = frozenset(
     {"build", "dist", "node_modules", "site-packages", "venv", "__pycache__"}
 )
@@ -22,8 +24,8 @@ _SKIPPED_FOLDERS = frozenset(
 def python_files(paths: Sequence[Path]) -> list[Path]:
     """Return the files among the paths and every .py file in the folders, as absolute paths.
 
-    Hidden folders, environments and build or installation folders are skipped unless they are
-    named. Raises ReadError for a path that does not exist or a folder without Python files.
+    Links, hidden folders, environments and build or installation folders are skipped unless they
+    are named. Raises ReadError for a path that does not exist or a folder without Python files.
     """
     files: list[Path] = []
     for path in paths:
@@ -36,6 +38,11 @@ def python_files(paths: Sequence[Path]) -> list[Path]:
             raise ReadError(f"{path} has no Python files.")
         files += [Path(os.path.abspath(file)) for file in inside]
     return list(dict.fromkeys(files))
+
+
+def printable(text: str) -> str:
+    """Return text that cannot steer a terminal, as names and lines of anybody's files might."""
+    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def display_path(path: Path) -> str:
@@ -116,7 +123,8 @@ def _files_inside(folder: Path) -> Iterator[Path]:
         here = Path(place)
         folders[:] = sorted(name for name in folders if not _is_skipped(here / name))
         python = (here / name for name in sorted(names) if name.endswith(".py"))
-        yield from (path for path in python if path.is_file())
+        # What a link leads to is either found by itself, or not in the folder that was named.
+        yield from (path for path in python if path.is_file() and not path.is_symlink())
 
 
 def _is_skipped(folder: Path) -> bool:

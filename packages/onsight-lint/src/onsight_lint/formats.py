@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from onsight_lint.files import display_path
+from onsight_lint.files import display_path, printable
 from onsight_lint.read_many import LintResult
 from onsight_lint.rule import Finding, Rule
 from onsight_lint.script import Library
@@ -84,13 +84,13 @@ def _finding_text(finding: Finding, lines: Sequence[str], in_color: bool) -> str
     margin = "".join("\t" if letter == "\t" else " " for letter in line[: finding.column - 1])
     bar = painted("|", _FAINT)
     mark = " [--fix]" if finding.changes else ""
-    place = f"{display_path(finding.file)}:{finding.line}:{finding.column}"
+    place = f"{printable(display_path(finding.file))}:{finding.line}:{finding.column}"
     rows = [
-        f"{painted(place, _BOLD)} {painted(finding.rule, _RED)}{mark} {finding.problem}",
-        f"  {painted(number, _FAINT)} {bar} {line}",
+        f"{painted(place, _BOLD)} {painted(finding.rule, _RED)}{mark} {printable(finding.problem)}",
+        f"  {painted(number, _FAINT)} {bar} {printable(line)}",
         f"  {'':{len(number)}} {bar} {margin}{painted('^' * width, _RED)}",
         *(
-            f"  {'+':>{len(number)}} {bar} {painted(part, _GREEN)}"
+            f"  {'+':>{len(number)}} {bar} {painted(printable(part), _GREEN)}"
             for part in finding.fixed.split("\n")
         ),
         textwrap.fill(finding.why, _WIDTH, initial_indent="  ", subsequent_indent="  "),
