@@ -537,8 +537,9 @@ def test_a_file_that_cannot_be_written_keeps_no_other_from_being_fixed(
 def test_lines_of_a_diff_end_at_line_feeds_alone(script, capsys):
     script.write_text("\x0c\n" + MOVED.format(end="") + "# \u2028\n", encoding="utf-8")
     lint("--diff")
-    lines = capsys.readouterr().out.split("\n")
-    assert all(line[:1] in {"-", "+", " ", "@", ""} for line in lines)
+    _, _, _, *lines = capsys.readouterr().out.removesuffix("\n").split("\n")
+    old = "".join(f"{line[1:]}\n" for line in lines if line[0] in " -")
+    assert old in script.read_text(encoding="utf-8")
 
 
 def test_a_folder_has_only_its_own_files(tmp_path, monkeypatch, capsys):
