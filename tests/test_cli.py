@@ -516,6 +516,10 @@ def test_predict_on_nothing(capsys, bars, tmp_path):
     assert "does not exist" in refused(capsys, "predict", run, tmp_path / "nowhere.jpg")
     (tmp_path / "empty").mkdir()
     assert "no input images found" in refused(capsys, "predict", run, tmp_path / "empty")
+    (tmp_path / "n.sh").touch()
+    assert "Did you mean" not in refused(capsys, "predict", run, tmp_path / "nosuch")
+    _, _, err = run_command(capsys, "predict", run, bars, "--csv", tmp_path / "rows.csv")
+    assert f"rows: {tmp_path / 'rows.csv'}" in err
 
 
 # --------------------------------------------------------------------- config

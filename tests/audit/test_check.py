@@ -253,7 +253,7 @@ def test_fail_on_sets_the_exit_code(faulty, tmp_path, capsys, groups, code):
     if code == 2:
         assert "Did you mean leakage" in printed.err
     else:
-        assert "Identical images: 1" in printed.out
+        assert "Identical images: 1\n" in printed.out  # and not how many of them are identical
         assert str(tmp_path / "check.html") in printed.out
 
 

@@ -308,10 +308,13 @@ def test_each_image_passes_through_a_frozen_network_once_however_many_folds(
         counts.append(len(features))
         return features
 
+    reserved = []
+    monkeypatch.setattr(folding, "reserve_heads", lambda _, trainings: reserved.append(trainings))
     monkeypatch.setattr(fit_head, "compute_features", count)
     monkeypatch.setattr(out_of_distribution, "_MIN_IMAGES", 5)
     run = onsight.train(bars, out=tmp_path / "run", **fields)
     assert sum(counts) == run.results["images"] == 120
+    assert reserved == [4, 3, 2, 1]  # heads that are still to be fitted
     monkeypatch.setattr(folding, "evaluate_head", lambda *_: None)  # a forward pass of each fold
     again = onsight.train(bars, out=tmp_path / "again", **fields)
     ours, theirs = (

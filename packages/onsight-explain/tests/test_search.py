@@ -225,7 +225,7 @@ def test_noise_alone_is_not_shown_to_be_a_gain(run):
 
 
 def test_gains_within_the_difference_of_two_equal_trainings_are_not_shown(run):
-    """The same training is started twice, and runs 1.4 times as fast the second time."""
+    """A second process of the same script is 1.4 times as fast as the first."""
     _, found = run({"a": 1.3}, second_start=1.4)
     assert found.control == pytest.approx([1.4, 1.4, 1.4])
     assert found.min_gain == pytest.approx(1.4)

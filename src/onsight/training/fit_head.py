@@ -157,10 +157,7 @@ def fit_head(
     job.reporter.detail(summary)
     left_out = len(data.dataset.ids(TRAIN)) - len(train)
     if left_out and config.freeze:
-        job.reporter.warn(
-            f"the head was fitted on only {len(train):,} of {len(train) + left_out:,} training "
-            "images: there was no time for more"
-        )
+        job.reporter.warn(f"the head {describe_left_out(left_out, len(train) + left_out)}")
     learning_curve: list[LearningCurvePoint] = []
     if config.freeze and loader.has_time_for("learning curve", _CURVE_TIME * fit_seconds):
         rounds = split_rounds(train, validation)
@@ -177,6 +174,14 @@ def fit_head(
         refit_images=len(refit_data) if refit_data else 0,
         left_out=left_out,
         learning_curve=tuple(learning_curve),
+    )
+
+
+def describe_left_out(left_out: int, images: int) -> str:
+    """Return how many of the training images a head was fitted on, after its name."""
+    return (
+        f"was fitted on only {images - left_out:,} of {images:,} training images: there was no "
+        "time for more"
     )
 
 

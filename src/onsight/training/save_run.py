@@ -26,6 +26,7 @@ from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
 from onsight.report.run_files import write_predictions
 from onsight.training.blend_members import FinalModel, describe_members, held_out_table
 from onsight.training.evaluate import Evaluation
+from onsight.training.fit_head import describe_left_out
 from onsight.training.job import RunJob
 from onsight.training.mistakes import find_heat, find_lookalikes
 from onsight.training.model_file import make_model_file
@@ -148,11 +149,8 @@ def _describe_left_out(final: FinalModel, folds: Sequence[FoldResult]) -> Iterat
     """Yield what learned from a part of the training images only, for lack of time."""
     for member in final.members:
         if left_out := member.trained.left_out:
-            total = len(member.dataset.ids(TRAIN))
-            yield (
-                f"the head of {member.name} was fitted on only {total - left_out:,} of {total:,} "
-                "training images: there was no time for more"
-            )
+            fitted = describe_left_out(left_out, len(member.dataset.ids(TRAIN)))
+            yield f"the head of {member.name} {fitted}"
     short = sum(row.get("left_out", 0) > 0 for row in folds)
     if short:
         yield (
