@@ -291,7 +291,7 @@ def test_a_head_has_more_time_for_all_of_few_images_than_for_their_mirror_images
     head = Candidate("head", {"model": "test_resnet", "freeze": True}, 0.4, (16, 16))
     monkeypatch.setattr(layout, "choose_candidates", lambda *_: (head, CANDIDATES[1]))
     monkeypatch.setattr(fit_head, "compute_features", record)
-    monkeypatch.setattr(fit_head, "_MOST_ESSENTIAL_IMAGES", most_images)
+    monkeypatch.setattr(fit_head, "FEW_IMAGES", most_images)
     fields = {key: value for key, value in PLAIN.items() if key != "epochs"}
     with pytest.raises(EnoughError):
         onsight.train(

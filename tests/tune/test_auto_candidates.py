@@ -48,6 +48,7 @@ CLOTHES = (60_000, 10_000, (28, 28, 1), 10)
 ICONS = (5_664, 1_906, (64, 64, 3), 9)
 FEW_PHOTOS = (748, 0, (375, 500, 3), 10)
 DIGITS = (1_797, 0, (8, 8, 1), 10)
+FEW_CLOTHES = (600, 0, (28, 28, 1), 10)
 MANY_PHOTOS = (50_000, 0, (375, 500, 3), 100)
 
 
@@ -75,8 +76,12 @@ def summarise(chosen):
         (FEW_PHOTOS, CPU, NO_BUDGET, "head 224, compact 128"),
         (FEW_PHOTOS, CUDA, 30, "head 224, compact 128"),  # tuned at 64x64 would be worse
         (FEW_PHOTOS, CUDA, 60, "head 224, compact 128, tuned 128"),
+        (DIGITS, CPU, 30, "head 64, sprint 8"),  # the fits of five folds fit in
         (DIGITS, CPU, 60, "head 64, compact 8"),
         (DIGITS, CPU, NO_BUDGET, "head 64, compact 8"),
+        (FEW_CLOTHES, CPU, 30, "head 64, sprint 28"),
+        (FEW_CLOTHES, CPU, 60, "head 64, compact 28"),
+        (FEW_CLOTHES, CPU, NO_BUDGET, "head 64, compact 28"),  # 20 epochs of six trainings
         (MANY_PHOTOS, CPU, 60, "sprint 64"),
         (MANY_PHOTOS, CPU, 300, "head 128, sprint 64"),
         (MANY_PHOTOS, CPU, NO_BUDGET, "head 160, compact 128"),

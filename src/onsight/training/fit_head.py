@@ -62,14 +62,12 @@ from onsight.training.decisions import ANSWER, COUNT
 from onsight.training.evaluate import Evaluation
 from onsight.training.job import Job
 from onsight.tune.training_data import TrainingData
+from onsight.tune.work import FEW_IMAGES
 
 # Estimated times of optional fits, as multiples of the time of the first fit.
 _REFIT_TIME = 1.5  # on the training and validation images
 _CURVE_TIME = 8.0  # on growing parts of the images, in each fold of a cross-validation
 
-# Of more images, a head gets no features beyond its part of the time: another network learns more
-# from all of them than it from more of them (NOTEBOOK.md).
-_MOST_ESSENTIAL_IMAGES = 2_000
 # A hidden layer is tried with at least this many images; with fewer, the comparison is noise.
 _MIN_HIDDEN_TRAINING, _MIN_HIDDEN_VALIDATION = 500, 100
 _MIN_GAIN = 0.01  # smallest relative decrease of the loss that is worth a hidden layer
@@ -275,7 +273,7 @@ class _FeatureLoader:
         essential_seconds = self.time_share * self.job.deadline.essential_seconds
         loaded: list[Tensor] = []
         for view in views:
-            is_essential = not loaded and len(ids) <= _MOST_ESSENTIAL_IMAGES
+            is_essential = not loaded and len(ids) <= FEW_IMAGES
             left_seconds = self.left_seconds() + (essential_seconds if is_essential else 0.0)
             deadline = time.monotonic() + share_of_time * left_seconds
             features = self._load_in_time(f"{view} {name} features", ids, view, deadline)

@@ -4,8 +4,10 @@ By a table (`tune/work.py`), in a fixed order: a head on a pretrained network, a
 scratch, and the pretrained network fine-tuned from that head.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -16,21 +18,28 @@ from onsight.data.sources.source import Source
 from onsight.models.members import is_member_name
 from onsight.models.timm_nets import OFFLINE_MODEL, offline_models
 from onsight.text import joined
+from onsight.tune.epochs import choose_epochs
 from onsight.tune.input_size import (
     Size,
     choose_scratch_size,
     find_fitting,
     list_pretrained_sizes,
 )
-from onsight.tune.work import HEAD_FIT_SECONDS, Work, describe_work
+from onsight.tune.work import (
+    FEW_IMAGES,
+    HEAD_FIT_SECONDS,
+    MIN_TUNED_EPOCHS,
+    Work,
+    describe_work,
+)
 
 AUTO = "auto"  # the model that stands for all candidates
 HEAD, SCRATCH, TUNED = "head", "scratch", "tuned"  # roles; from scratch, the network has a name
 
 _MAX_HEAD_SHARE, _MIN_HEAD_SHARE = 0.4, 0.15
-# Of images with more pixels, a pretrained network knows so much more than one from scratch that
-# its features deserve most of a short time (NOTEBOOK.md).
-_LARGE_SIDE, _MAX_LARGE_HEAD_SHARE = 96, 0.7
+# Of images with more pixels, or of few, a pretrained network knows so much more than one from
+# scratch that its head deserves most of a short time (NOTEBOOK.md).
+_LARGE_SIDE, _MAX_ESSENTIAL_HEAD_SHARE = 96, 0.7
 _MANY_IMAGES = 5_000  # with fewer large ones, Sprint had no weight in blends (NOTEBOOK.md)
 _TUNED_SHARE, _MIN_SCRATCH_SHARE = 0.4, 0.15
 _MIN_COMPACT_EPOCHS = 25  # with fewer, Sprint is better
@@ -95,7 +104,8 @@ def choose_candidates(
     work = describe_work(source, config, device, budget_seconds)
     limited = replace(work, seconds=min(work.seconds, _UNLIMITED_SECONDS))
     roles = _find_possible_roles(config, work)
-    sizes = _fit_pretrained_sizes(roles, config, limited)
+    epochs = _count_tuned_epochs(config, work)
+    sizes = _fit_pretrained_sizes(roles, config, limited, epochs)
     roles = [role for role in roles if role == SCRATCH or role in sizes]
     shares = _share_time(roles, sizes, limited)
     if {HEAD, SCRATCH} <= shares.keys() and _is_scratch_hopeless(config, work, shares[SCRATCH]):
@@ -142,7 +152,16 @@ def _find_possible_roles(config: Config, work: Work) -> list[str]:
     return roles or [SCRATCH]
 
 
-def _fit_pretrained_sizes(roles: list[str], config: Config, work: Work) -> dict[str, Size]:
+def _count_tuned_epochs(config: Config, work: Work) -> int:
+    """Return how many epochs there must be time for: the fewest that a budget leaves, or all."""
+    if math.isfinite(work.seconds):
+        return MIN_TUNED_EPOCHS
+    return choose_epochs(config.model_copy(update={"pretrained": True}), work.training).value
+
+
+def _fit_pretrained_sizes(
+    roles: list[str], config: Config, work: Work, epochs: int
+) -> dict[str, Size]:
     """Return the largest input of each pretrained role that fits into its share of the time.
 
     A role without one is left out, unless nothing else would be left. Fine-tuning on images of less
@@ -152,7 +171,7 @@ def _fit_pretrained_sizes(roles: list[str], config: Config, work: Work) -> dict[
     fitted: dict[str, Size] = {}
     for role, seconds_at, share in (
         (HEAD, work.head_seconds, _limit_head_share(work)),
-        (TUNED, work.tuned_seconds, _TUNED_SHARE),
+        (TUNED, partial(work.tuned_seconds, epochs=epochs), _TUNED_SHARE),
     ):
         if role not in roles:
             continue
@@ -187,7 +206,8 @@ def _is_scratch_hopeless(config: Config, work: Work, share: float) -> bool:
 
 
 def _limit_head_share(work: Work) -> float:
-    return _MAX_LARGE_HEAD_SHARE if work.side > _LARGE_SIDE else _MAX_HEAD_SHARE
+    is_essential = work.side > _LARGE_SIDE or work.training <= FEW_IMAGES
+    return _MAX_ESSENTIAL_HEAD_SHARE if is_essential else _MAX_HEAD_SHARE
 
 
 def _choose_from_scratch(config: Config, work: Work, seconds: float) -> tuple[str, Size]:
