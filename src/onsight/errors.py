@@ -60,6 +60,10 @@ class Interrupted(OnsightError):
         super().__init__(message)
         self.exit_code = 128 + signal_number
 
+    def within(self, part: str) -> "Interrupted":
+        """Return the same stop, its message naming the network or fold that was being trained."""
+        return Interrupted(f"{part}: {self}", self.exit_code - 128)
+
 
 class UserError(OnsightError):
     """Something the user can fix."""

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -255,6 +256,15 @@ def test_fail_on_sets_the_exit_code(faulty, tmp_path, capsys, groups, code):
     else:
         assert "Identical images: 1\n" in printed.out  # and not how many of them are identical
         assert str(tmp_path / "check.html") in printed.out
+        assert (f"next: onsight train {faulty}\n" in printed.out) == (code == 0)
+
+
+def test_the_next_command_reads_the_same_images(bars, tmp_path, capsys):
+    pattern = "([a-z]+)/[0-9]+"
+    words = ("--quick", "--out", tmp_path, "--label-from", pattern)
+    assert run_command("check", bars, *words) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert shlex.split(last) == ["next:", "onsight", "train", str(bars), "--label-from", pattern]
 
 
 def test_json_has_every_finding(faulty, tmp_path, capsys):

@@ -150,9 +150,11 @@ def test_a_stopped_run_resumes_to_the_same_bits(
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(world, "StopRequest", lambda: StopAfter(stop_at))
-        with pytest.raises(Interrupted, match=f"--out {out} --resume"):
+        with pytest.raises(Interrupted, match=f"--out {out} --resume") as stopped:
             train(shared_bars, out, **FOLDS)
     finished = len(list(out.glob("folds/*/evaluation.safetensors")))
+    start = f"fold {finished + 1} of 3: stopped " if finished < 3 else "stopped "
+    assert str(stopped.value).startswith(start)
     trained = note_trainings(monkeypatch)
     again = train(shared_bars, out, resume=True)
     assert len(trained) == 3 - finished

@@ -135,13 +135,14 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     stop = StopAfter(looks)
     with monkeypatch.context() as patch:
         patch.setattr(world, "StopRequest", lambda: stop)
-        with pytest.raises(Interrupted):
+        with pytest.raises(Interrupted, match="^(small|sprint): stopped in epoch") as stopped:
             train(bars, out)
+    is_first_finished = looks > 20
+    assert str(stopped.value).startswith("sprint" if is_first_finished else "small")
     fitted, real = [], members.fit
     monkeypatch.setattr(members, "fit", lambda run, *rest: fitted.append(run) or real(run, *rest))
     resumed = onsight.train(bars, out=out, resume=True, reporter=SilentReporter())
     assert_same_tensors(tensors_of(whole.path), tensors_of(resumed.path))
-    is_first_finished = looks > 20
     assert len(fitted) == (1 if is_first_finished else 2)
 
 

@@ -1,6 +1,8 @@
 """`onsight check`: check a dataset, print the summary, write the table, page and manifest."""
 
 import json
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,8 @@ def run_check(
     if write_manifest:
         reporter.say(write_clean_manifest(audit, write_manifest))
     failed = audit.failed_groups(groups)
-    _print_result(audit, page, failed, as_json)
+    again = "" if write_manifest else _repeat_reading_options(options)
+    _print_result(audit, page, failed, as_json, shlex.quote(str(write_manifest or data)) + again)
     return bool(failed)
 
 
@@ -146,7 +149,20 @@ def _make_folder_name(data: str) -> str:
     return name.partition(".")[0] or "data"
 
 
-def _print_result(audit: Audit, page: Path, failed: list[str], as_json: bool) -> None:
+def _repeat_reading_options(options: Mapping[str, Any]) -> str:
+    """Return the options that training needs to read the same images, as they are typed."""
+    usual = {"data_format": "auto", "label": "", "label_from": "", "cache_folder": ""}
+    words = [
+        f" --{name.replace('_', '-')} {shlex.quote(options[name])}"
+        for name, value in usual.items()
+        if options.get(name, value) != value
+    ]
+    return "".join(words) + " --crop-boxes" * bool(options.get("crop_boxes"))
+
+
+def _print_result(
+    audit: Audit, page: Path, failed: list[str], as_json: bool, to_train: str
+) -> None:
     if as_json:
         print(json.dumps({**audit.facts(), "failed": failed, "page": str(page)}))
         return
@@ -157,3 +173,5 @@ def _print_result(audit: Audit, page: Path, failed: list[str], as_json: bool) ->
     console.print(escape(f"page: {page}"))
     if failed:
         console.print(escape(f"failed (--fail-on): {joined(failed)}"))
+    else:
+        console.print(escape(f"next: onsight train {to_train}"))

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from onsight.errors import ImagesChanged
+from onsight.errors import ImagesChanged, Interrupted
 from onsight.evaluation.metrics import accuracy_with_interval
 from onsight.evaluation.predictions import PredictionTable, concatenate_tables
 from onsight.evaluation.results import FoldResult
@@ -74,7 +74,10 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
                 deadline=job.deadline.part(fraction),
                 decisions=job.decisions.of_part(folder.path),
             )
-            part = _evaluate_fold(fold, held_out, shared, fold_job)
+            try:
+                part = _evaluate_fold(fold, held_out, shared, fold_job)
+            except Interrupted as stop:
+                raise stop.within(name) from None
         else:
             job.deadline.add_elapsed(part.folds[0]["seconds"])
         if job.world.is_main:

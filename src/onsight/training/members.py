@@ -16,7 +16,7 @@ from onsight.config import PLACES, Config, make_config, refuse_code_from_files
 from onsight.config_files import read_config_file
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST
-from onsight.errors import BudgetTooSmall, NonFiniteLoss
+from onsight.errors import BudgetTooSmall, Interrupted, NonFiniteLoss
 from onsight.evaluation.predictions import HeldOutLogits, held_out_logits
 from onsight.features.choose_head import LearningCurvePoint
 from onsight.hardware.memory import reset_peak_device_memory
@@ -114,6 +114,8 @@ def train_members(
         member_job = _make_member_job(candidate, fraction, job) if len(candidates) > 1 else job
         try:
             member = _train_member(candidate, opened, module, shared, member_job)
+        except Interrupted as stop:
+            raise stop.within(candidate.name) if len(candidates) > 1 else stop from None
         except (BudgetTooSmall, NonFiniteLoss, RuntimeError) as error:
             is_fatal = isinstance(error, RuntimeError) and not is_out_of_memory(error)
             if is_last_chance or is_fatal or (is_out_of_memory(error) and job.world.size > 1):
