@@ -57,7 +57,8 @@ class TorchRunner:
 
     def run(self, images: Pixels, features: bool = False) -> Outputs:
         """Compute images uint8 (B, H, W, C). Raises ModelError if it has no features."""
-        batch = torch.from_numpy(images)
+        # Those of a pack are memory-mapped and read-only, which torch warns of.
+        batch = torch.from_numpy(images if images.flags.writeable else images.copy())
         forward = partial(logits_and_features if features else logits_and_scores, self.classifier)
         parts = self._parts.map(forward, batch) if self._parts else [forward(batch)]
         logits, extra = (torch.cat(column) for column in zip(*parts, strict=True))

@@ -232,6 +232,14 @@ def load_model_file(path: str | Path, member: str = "") -> ModelFile | BlendFile
     return file.members[member]
 
 
+def find_model_file(path: str | Path) -> ModelFile | BlendFile | None:
+    """Return the model file that a path leads to, None if weights from elsewhere are there."""
+    try:
+        return load_model_file(path)
+    except ModelError:  # whoever reads the weights says what is wrong with them
+        return None
+
+
 def _packed_format(file: ModelFile) -> ImageFormat:
     """Return the format of the images that are kept in memory, whatever the network's input is."""
     return file.format.for_input(file.format.decoded_size)

@@ -7,6 +7,7 @@ from typing import Any
 
 from onsight.choice import Choice
 from onsight.config import Config
+from onsight.models.catalog import builtin_names, is_user_spec
 
 HEAD_SHARE = 0.4  # of a budget, for fitting the head before fine-tuning
 
@@ -29,7 +30,7 @@ def choose_fine_tuning(config: Config) -> dict[str, Choice[Any]]:
     if not fine_tunes(config):
         return {}
     choices: dict[str, Choice[Any]] = {
-        "layer_decay": Choice(_LAYER_DECAY, "early layers suit most images as they are"),
+        "layer_decay": _choose_layer_decay(config.model),
         "norm_statistics": Choice("frozen", "the weights were trained with them"),
         "crop_area": Choice(_CROP_AREA, "a fitted head leaves nothing to learn from whole images"),
     }
@@ -42,6 +43,12 @@ def choose_fine_tuning(config: Config) -> dict[str, Choice[Any]]:
         name: choice if left_open[name] else Choice(getattr(config, name), "set by you")
         for name, choice in choices.items()
     }
+
+
+def _choose_layer_decay(model: str) -> Choice[float]:
+    if model in builtin_names() or is_user_spec(model):
+        return Choice(1.0, "only timm's networks say which layers come first")
+    return Choice(_LAYER_DECAY, "early layers suit most images as they are")
 
 
 def settle_fine_tuning(config: Config, choices: dict[str, Choice[Any]]) -> Config:

@@ -12,7 +12,10 @@ from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import refuse_one_class
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.source import Source, take_drawn
+from onsight.errors import ConfigError
+from onsight.models.file import BlendFile, find_model_file
 from onsight.models.members import MOST_MEMBERS
+from onsight.models.timm_nets import OFFLINE_MODEL
 from onsight.step.fine_tuning import choose_fine_tuning, settle_fine_tuning
 from onsight.step.optim import choose_learning_rate
 from onsight.text import joined
@@ -67,11 +70,32 @@ def choose_layout(source: Source, config: Config, job: Job) -> Layout:
     """Choose the networks and what to decode for them. Raises ConfigError, ModelError."""
     with job.timed("choosing a model"):
         source = take_drawn(source, config.train_images, config.seed)
-        if config.model == AUTO:
+        network = _find_network(config)
+        if config.model == AUTO and not network:
             return _lay_out_candidates(source, config, job)
-        model = Choice(config.model, "set by you")
+        model = Choice(
+            network or config.model, f"as in {config.weights}" if network else "set by you"
+        )
+        config = config.model_copy(update={"model": model.value})
         job.reporter.choice("model", model, is_detail=False)
         return _lay_out_network(source, config, model, job)
+
+
+def _find_network(config: Config) -> str:
+    """Return the network of the run that weights come from, if the model is for Onsight to choose.
+
+    Empty if several networks can start from them. Raises ConfigError.
+    """
+    file = find_model_file(config.weights) if config.weights and config.model == AUTO else None
+    if isinstance(file, BlendFile):
+        file = file.members.get(config.member or file.feature_member)
+    if file is None or file.model == OFFLINE_MODEL:
+        return ""
+    if ":" in file.model:
+        raise ConfigError(
+            f"{config.weights} has a network of your own: name it with --model {file.model}"
+        )
+    return file.model
 
 
 def settle_network(
@@ -142,7 +166,7 @@ def _lay_out_network(
     config, rate, fine_tuning = settle_network(config, job)
     is_size_planned = candidate is not None or job.deadline.is_set
     if candidate:
-        size = Choice(candidate.image_size, "by the size of the images and the budget")
+        size = Choice(candidate.image_size, explain_candidate_size(job))
     else:
         size = choose_input_size(source, config, device, seconds)
         candidate = Candidate(_shorten(config.model), {}, 1.0, size.value)
@@ -153,6 +177,11 @@ def _lay_out_network(
     config = _choose_streaming(source, config, size.value, job)
     choices |= {"learning_rate": rate, "image_size": size}
     return Layout(source, config, size.value, choices, fine_tuning, (candidate,))
+
+
+def explain_candidate_size(job: Job) -> str:
+    """Return the reason for the input size of one of several networks."""
+    return "by the size of the images" + " and the budget" * job.deadline.is_set
 
 
 def _choose_streaming(source: Source, config: Config, size: Size, job: Job) -> Config:

@@ -20,10 +20,11 @@ from onsight.data.packing import NO_TIME
 from onsight.data.sources.source import count_held_out, is_memory_name
 from onsight.data.split import group_identical
 from onsight.hardware.devices import package_versions
+from onsight.models.file import find_model_file, image_keys
 from onsight.report.console import Reporter
 from onsight.text import plural
 from onsight.training.job import Job
-from onsight.training.layout import Layout, settle_network
+from onsight.training.layout import Layout, explain_candidate_size, settle_network
 from onsight.tune.candidates import Candidate
 from onsight.tune.folds import choose_max_folds
 from onsight.tune.training_data import data_key
@@ -116,7 +117,7 @@ def select_candidate(
         **opened.choices,
         "model": Choice(config.model, f"one of {opened.choices['model'].value}"),
         "learning_rate": rate,
-        "image_size": Choice(candidate.image_size, "by the size of the images and the budget"),
+        "image_size": Choice(candidate.image_size, explain_candidate_size(job)),
     }
     return replace(
         opened,
@@ -142,8 +143,29 @@ def _decode(layout: Layout, module: nn.Module | None, job: Job) -> Dataset:
             ),
             _choose_decoding_deadline(job),
         )
+    if note := _describe_seen(config, dataset):
+        dataset.notes.append(note)
     _report_images(dataset, job.reporter)
     return dataset
+
+
+def _describe_seen(config: Config, dataset: Dataset) -> str:
+    """Return a note if the run whose weights are used has learned from images to evaluate on."""
+    file = find_model_file(config.weights) if config.weights else None
+    if file is None:
+        return ""
+    is_evaluated = dataset.splits == TEST
+    if dataset.folds.value > 1:
+        is_evaluated = np.ones(len(dataset.pack), bool)
+    evaluated = image_keys(dataset.pack.digests[is_evaluated])
+    count = int(np.isin(evaluated, file.seen).sum())
+    if not count:
+        return ""
+    return (
+        f"{count:,} of {len(evaluated):,} images to evaluate on were training or validation images "
+        f"of {config.weights}, whose weights this run starts from: its accuracy is too high for "
+        "new images"
+    )
 
 
 def _choose_decoding_deadline(job: Job) -> float:

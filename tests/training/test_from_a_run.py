@@ -1,0 +1,76 @@
+"""A run that starts from the weights of another: its network, and images that are no longer new."""
+
+import csv
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+import onsight
+from onsight.errors import ConfigError
+from onsight.models.file import load_model_file, save_model
+from onsight.report.console import Reporter, SilentReporter
+
+QUICK = {"epochs": 1, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
+
+
+@pytest.fixture(autouse=True)
+def without_reports(monkeypatch):
+    monkeypatch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
+
+
+def held_out_paths(run):
+    with (run.path / "predictions.csv").open(newline="") as file:
+        return {row["path"] for row in csv.DictReader(file)}
+
+
+@pytest.fixture
+def first(bars, tmp_path):
+    """A run of Sprint that held out a tenth of the images."""
+    fields = {"model": "sprint", "folds": 1, "test_fraction": 0.1}
+    return onsight.train(bars, out=tmp_path / "first", **fields, **QUICK)
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.4])
+def test_test_images_that_the_first_run_has_learned_from_are_counted(
+    first, bars, tmp_path, capsys, fraction
+):
+    fields = {"weights": str(first.path), "folds": 1, "test_fraction": fraction}
+    quick = QUICK | {"reporter": Reporter()}
+    run = onsight.train(bars, out=tmp_path / "run", **fields, **quick)
+    tested = held_out_paths(run)
+    count = len(tested - held_out_paths(first))
+    assert (count > 0) == (fraction > 0.1)
+    notes = [note for note in run.results["notes"] if "too high" in note]
+    assert len(notes) == (count > 0)
+    if count:
+        start = f"{count} of {len(tested)} images to evaluate on were training or validation"
+        assert notes[0].startswith(start)
+        assert " ".join(notes[0].split()) in " ".join(capsys.readouterr().err.split())
+
+
+def test_all_images_of_a_cross_validation_count(first, bars, tmp_path):
+    fields = {"weights": str(first.path), "folds": 2}
+    run = onsight.train(bars, out=tmp_path / "run", **fields, **QUICK)
+    (note,) = (note for note in run.results["notes"] if "too high" in note)
+    found = re.match(r"(\d+) of (\d+) images", note)
+    assert found
+    images, held_out = run.results["images"], len(held_out_paths(first))
+    assert [int(text) for text in found.groups()] == [images - held_out, images]
+
+
+def test_the_network_is_that_of_the_weights(first, bars, tmp_path):
+    run = onsight.train(bars, out=tmp_path / "run", weights=str(first.path), folds=1, **QUICK)
+    assert run.results["model"] == "sprint"
+    plan = json.loads((run.path / "plan.json").read_text())
+    assert plan["layer_decay"]["value"] == 1.0  # Sprint's layers have no order that timm knows
+
+
+def test_a_network_of_code_must_be_named(first, bars, tmp_path):
+    file = replace(load_model_file(first.path), model="mine.nets:Net")
+    save_model(tmp_path / "model.safetensors", file)
+    with pytest.raises(ConfigError, match="name it with --model mine.nets:Net"):
+        onsight.train(
+            bars, out=tmp_path / "run", weights=str(tmp_path / "model.safetensors"), **QUICK
+        )
