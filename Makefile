@@ -188,4 +188,4 @@ bench-smoke: setup  ## every benchmark with its smallest settings, to see that i
 	$(BIN)/python benchmarks/smoke.py
 
 clean:
-	rm -rf .venv .venv-bench .venv-fuzz .venv-release .venv-soak .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .docs site .venv .venv-bench .venv-fuzz .venv-release .venv-soak .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -108,7 +108,7 @@ def main() -> int:
     if missing:
         print(f"error: the navigation names missing pages: {', '.join(missing)}", file=sys.stderr)
         return 1
-    build = [Path(sys.executable).parent / "zensical", "build", "--clean", "--strict"]
+    build = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
     if subprocess.run(build, cwd=ROOT, check=False).returncode:
         return 1
     faults = site_faults(ROOT / "site")

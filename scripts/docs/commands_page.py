@@ -82,8 +82,8 @@ def flags(command: str) -> set[str]:
     if command in parsers:
         parser = parsers[command]()
         return {flag for action in parser._actions for flag in action.option_strings}
-    known = {"--help", "-h", "--help-all", "--version"}
-    return known | {flag for one in _arguments(make_app(command)[command]) for flag in one.names}
+    names = {name for one in _arguments(make_app(command)[command]) for name in one.names}
+    return {"--help", "-h", "--help-all", "--version", *(n for n in names if n.startswith("-"))}
 
 
 def escape(text: str) -> str:
@@ -131,23 +131,20 @@ def _bound(mark: Any) -> str:
 
 def _app_section(name: str) -> list[str]:
     app = make_app(name, shows_all=True)[name]
+    arguments = _arguments(app)
     settings = {f"--{field.replace('_', '-')}": field for field in Config.model_fields}
-    own, shared, arguments = [], [], _arguments(app)
-    for argument in arguments:
-        names = {*argument.names}
-        field = next((field for flag, field in settings.items() if flag in names), None)
-        is_setting = field and len(arguments) > len(settings)
-        (shared if is_setting else own).append((argument, field))
-    words = [_word(one) if one.required else f"[{_word(one)}]" for one, _ in own if _word(one)]
+    settings = settings if len(arguments) > len(settings) else {}
+    own = [argument for argument in arguments if argument.name not in settings]
+    words = [_word(one) if one.required else f"[{_word(one)}]" for one in own if _word(one)]
     lines = [f"## {name}", "", escape(re.sub(r"\n+", "\n\n", str(app.help))), ""]
     lines += ["```text", " ".join(["onsight", name, *words, "[OPTIONS]"]), "```", ""]
     lines += [f"Example: `{EXAMPLES[name]}`", ""]
-    for argument, _ in own:
+    for argument in own:
         lines += _option(_label(argument), _argument_facts(argument), argument.parameter.help or "")
-    if shared:
-        links = [f"[`--{f.replace('_', '-')}`](settings.md#{f})" for _, f in shared if f]
-        lines += ["Every setting is an option too:", ", ".join(links) + ".", ""]
-    return lines
+    links = [f"[`{flag}`](settings.md#{field})" for flag, field in settings.items()]
+    return (
+        [*lines, "Every setting is an option too:", f"{', '.join(links)}.", ""] if links else lines
+    )
 
 
 def _arguments(app: App) -> list[Argument]:

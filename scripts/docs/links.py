@@ -61,6 +61,8 @@ class _Page(HTMLParser):
             self.loads.add(given.get("href", ""))
         elif "src" in given:
             self.loads.add(given["src"])
+        if "mermaid" in given.get("class", "").split():
+            self.loads.add("https://unpkg.com/mermaid")  # which the theme would do
 
 
 def site_faults(site: Path) -> list[str]:

@@ -4,7 +4,8 @@ Blocks of a page run in order in one folder. `python` blocks share one process; 
 right after one is its output. The lines `$ command` of `console` blocks are run by bash, and must
 exit with 0, or with 2 if they end with `# exit 2`; the lines below are the output, in which digits
 are ignored. In both, `...` stands for anything. A block with a title, as in
-```` ```python title="train.py" ````, is saved as that file instead. Other blocks are not run.
+```` ```python title="train.py" ````, is saved as that file instead. Other blocks, such as
+`sh` and `py`, are not run.
 """
 
 import json
@@ -16,6 +17,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 COMMAND_SECONDS = 120
@@ -49,6 +51,11 @@ class Block:
     title: str  # of the fence, which is the name of the file to save the block as
     text: str
     line: int  # of its fence, from 1
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the block is run."""
+        return self.language in ("python", "console") and not self.title
 
     @property
     def commands(self) -> list[tuple[int, str, str]]:
@@ -130,7 +137,7 @@ class PageRun:
     def run(self, blocks: list[Block]) -> None:
         """Run the blocks. Raises Mismatch for the first that does not do what the page shows."""
         try:
-            for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+            for block, following in zip_longest(blocks, blocks[1:]):
                 if block.title:
                     path = self.folder / block.title
                     path.parent.mkdir(parents=True, exist_ok=True)

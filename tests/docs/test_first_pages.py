@@ -34,7 +34,7 @@ def test_the_readme_is_one_page():
 
 def test_the_readme_shows_functions_that_train_calls():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"```python\n(request = .*?)```", text, re.DOTALL)
+    (shown,) = re.findall(r"```py(?:thon)?\n(request = .*?)```", text, re.DOTALL)
     stages = re.findall(r"(\w+)\(", re.sub(r"#.*", "", shown))
     code = inspect.getsource(run.train) + inspect.getsource(run._train_model)
     assert len(stages) >= 8
