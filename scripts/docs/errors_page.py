@@ -38,7 +38,7 @@ EXIT_CODES = """\
 | 0 | success |
 | 1 | the run failed; or `check --fail-on`, `doctor`, `lint` or `verify-resume` found something |
 | 2 | a problem that you can fix; one message, no traceback |
-| 130, 143 | stopped by Ctrl-C or SIGTERM; `train` writes a checkpoint first |
+| 129, 130, 143 | stopped by SIGHUP, Ctrl-C or SIGTERM; `train` writes a checkpoint first |
 """
 
 
@@ -72,12 +72,14 @@ def errors_page() -> str:
     classes = error_classes()
     lines = ["# Errors", "", "Each message says what happened and what to do. Search for a part"]
     lines += [f"of yours; {_GAP} stands for names and numbers.", "", "## Exit codes", ""]
-    lines += [EXIT_CODES, "## Exceptions in Python", "", "| class | exit code | meaning |"]
-    lines += ["| --- | --- | --- |"]
+    lines += [EXIT_CODES, "## Exceptions in Python", "", "In `onsight.errors`, unless noted.", ""]
+    lines += ["| class | exit code | meaning |", "| --- | --- | --- |"]
     for name, kind in classes.items():
         (about, *_), code = (kind.__doc__ or "").split("\n"), getattr(kind, "exit_code", "")
         code = "129, 130 or 143" if kind is onsight.errors.Interrupted else code
-        lines += [f"| `{name}` | {code} | {escape(about)} |"]
+        module, _, short = name.rpartition(".")
+        place = "" if module == "onsight.errors" else f" (`{module}`)"
+        lines += [f"| `{short}` | {code} | {escape(about)}{place} |"]
     lines += ["", "## Messages", ""]
     for area, found in messages(calls).items():
         lines += [f"### {area}", "", *_items(found)]

@@ -2,8 +2,8 @@
 
 Blocks of a page run in order in one folder. `python` blocks share one process; the `text` block
 right after one is its output. The lines `$ command` of `console` blocks are run by bash, and must
-exit with 0, or with 2 if they end with `# exit 2`; the lines below are the output, in which digits
-are ignored. In both, `...` stands for anything. A block with a title, as in
+exit with 0, or with 2 if `# exit 2` follows, also on the next line; the lines below are the output,
+in which digits are ignored. In both, `...` stands for anything. A block with a title, as in
 ```` ```python title="train.py" ````, is saved as that file instead. Other blocks, such as
 `sh` and `py`, are not run.
 """
@@ -112,10 +112,10 @@ def matches(shown: str, actual: str, *, ignores_digits: bool) -> bool:
     parts = []
     for line in wanted.split("\n"):
         if line.strip() == "...":
-            parts.append(r"(?:.*\n)*")
+            parts.append(r"(?:.*\n)?")  # whole lines, or none
         else:
             parts.append(".*".join(re.escape(part) for part in line.split("...")) + "\n")
-    return re.fullmatch("".join(parts), f"{real}\n") is not None
+    return re.fullmatch("".join(parts), f"{real}\n", re.DOTALL) is not None
 
 
 def _plain(text: str, ignores_digits: bool) -> str:
@@ -178,6 +178,9 @@ class PageRun:
             )
 
     def _run_command(self, line: int, command: str, shown: str) -> None:
+        if ending := re.match(r"# exit \d+\n", shown):
+            shown = shown[ending.end() :]
+            command = f"{command}  {ending[0].strip()}"
         ending = re.search(r"\s# exit (\d+)\s*$", command)
         with tempfile.TemporaryFile("w+", errors="replace") as output:
             process = subprocess.Popen(

@@ -91,7 +91,7 @@ def test_known_messages_are_on_the_page_of_errors():
     assert "no DATA to train on." in page
     assert "not inside a class folder" in page.partition("## Reasons in problems.csv")[2]
     assert "near-duplicate" in page.partition("## Findings of check")[2]
-    assert "`onsight.errors.DataError` | 2 |" in page
+    assert "| `DataError` | 2 |" in page
     assert "Messages" in found
 
 
