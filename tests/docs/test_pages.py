@@ -55,7 +55,7 @@ def test_options_of_generated_pages_exist(page):
 
 
 @pytest.mark.docs
-@pytest.mark.timeout(120)  # on a busy machine; on an idle one, half of it
+@pytest.mark.timeout(240)
 @pytest.mark.filterwarnings("default")  # of the Jupyter libraries
 @pytest.mark.parametrize("notebook", sorted(ROOT.glob("docs/notebooks/*.ipynb")), ids=name)
 def test_notebook_runs(notebook, page_folder, page_environment, monkeypatch):
