@@ -6,7 +6,7 @@ OURS := --editable . $(PACKAGES:%=--editable packages/%)
 unexport PYTHONDONTWRITEBYTECODE # without bytecode, each process that a test starts compiles it all
 
 .PHONY: demo test setup lint types imports unit soak soak-tests soak-parallel soak-alone reliability api-fuzz \
-	browser format lock wheels pre-commit-mirror sbom audit release-check gpu-check gpu-check-short clean bench bench-full \
+	browser docs docs-check format lock wheels pre-commit-mirror sbom audit release-check gpu-check gpu-check-short clean bench bench-full \
 	bench-gpu bench-smoke compare compare-full
 
 demo: setup  ## train on the images inside the package and write a report
@@ -83,12 +83,18 @@ browser: setup  ## the page of `onsight serve` in a real browser; needs Chromium
 	$(BIN)/pip install --quiet --disable-pip-version-check -r tests/browser/requirements.txt
 	$(BIN)/pytest tests/browser -rs
 
+docs: setup  ## the documentation, into site/
+	$(BIN)/python scripts/docs/build.py
+
+docs-check: docs  ## the same, and every block, command, link and notebook of it
+	$(BIN)/pytest tests/docs -m docs --numprocesses auto --maxprocesses 3 --dist worksteal --durations 10
+
 format: setup  ## format every file
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 lock:  ## choose the newest versions that the packages allow
-	uv pip compile pyproject.toml --group dev --extra all --universal --python-version 3.11 \
+	uv pip compile pyproject.toml --group dev --group docs --extra all --universal --python-version 3.11 \
 		$(addprefix --no-emit-package ,$(PACKAGES)) \
 		--generate-hashes --no-header --quiet --upgrade --output-file requirements.lock
 
@@ -182,4 +188,4 @@ bench-smoke: setup  ## every benchmark with its smallest settings, to see that i
 	$(BIN)/python benchmarks/smoke.py
 
 clean:
-	rm -rf .venv .venv-bench .venv-fuzz .venv-release .venv-soak .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .docs site .venv .venv-bench .venv-fuzz .venv-release .venv-soak .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

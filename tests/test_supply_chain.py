@@ -31,14 +31,14 @@ assert not seen, seen
 
 
 def wanted():
-    """Every requirement that the lock is made from: the project's, all's, and the dev group's."""
+    """Every requirement that the lock is made from: the project's, all's, and those of groups."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     dependencies = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["dependencies"]
     extras = project["project"]["optional-dependencies"]
     (all_of_them,) = map(Requirement, extras["all"])
     chosen = [requirement for extra in all_of_them.extras for requirement in extras[extra]]
-    dev = project["dependency-groups"]["dev"]
-    return [Requirement(requirement) for requirement in [*dependencies, *chosen, *dev]]
+    groups = [name for group in project["dependency-groups"].values() for name in group]
+    return [Requirement(requirement) for requirement in [*dependencies, *chosen, *groups]]
 
 
 def locked():

@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
 def _parse(words: list[str]) -> argparse.Namespace:
     """Parse the command line; arguments after `--` belong to the script."""
     end = words.index("--") if "--" in words else len(words)
-    parser = _make_parser()
+    parser = make_parser()
     options, unknown = parser.parse_known_intermixed_args(words[:end])
     if "--ranks" in unknown:
         parser.error(_NO_RANKS)
@@ -97,7 +97,8 @@ class _ArgumentParser(argparse.ArgumentParser):
         raise ExplainError(f"{message}. See `{self.prog} --help`.")
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line, with its help."""
     parser = _ArgumentParser(
         prog="onsight-explain",
         allow_abbrev=False,
