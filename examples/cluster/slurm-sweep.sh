@@ -1,5 +1,6 @@
 #!/bin/bash
 # A sweep on one node: runs one after the other; finished runs are kept when it is started again.
+# On several nodes at once: start Ray in the job, and add --cluster auto.
 #SBATCH --job-name=pets-sweep
 #SBATCH --nodes=1
 #SBATCH --ntasks=1

@@ -1,4 +1,4 @@
-"""Manifests and scripts of the cluster pages: their fields, options and commands exist."""
+"""The manifests and scripts of examples/cluster: their fields, options and commands exist."""
 
 import copy
 import inspect
@@ -18,7 +18,7 @@ from cyclopts import CycloptsError
 from onsight.cli import make_app
 from onsight.errors import ConfigError
 
-DOCS = Path(__file__).parents[2] / "docs"
+FILES = Path(__file__).parents[2] / "examples" / "cluster"
 SCHEMAS = json.loads((Path(__file__).parent / "kubernetes_schemas.json").read_text())
 TYPES = {"object": dict, "array": list, "string": str, "boolean": bool}
 TYPES |= {"integer": int, "number": (int, float)}
@@ -59,13 +59,9 @@ SBATCH = [
 ]
 
 
-def blocks(page, kind):
-    text = (DOCS / page).read_text(encoding="utf-8")
-    return re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)
-
-
 def manifests():
-    return [yaml.safe_load(block) for block in blocks("cluster-kubernetes.md", "yaml")]
+    paths = sorted(FILES.glob("*.yaml"))
+    return [yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths]
 
 
 def faults(value, schema, place="spec"):
@@ -156,19 +152,19 @@ def test_every_volume_that_is_mounted_exists(manifest):
         assert {*mounts(pod)} == {volume["name"] for volume in pod["volumes"]}
 
 
-def scripts():
-    pages = ("cluster-slurm.md", "cluster-ssh.md")
-    return [block for page in pages for block in blocks(page, "bash")]
+def scripts(pattern="*.sh"):
+    found = {path.name: path.read_text(encoding="utf-8") for path in sorted(FILES.glob(pattern))}
+    return pytest.mark.parametrize("script", found.values(), ids=found)
 
 
-@pytest.mark.parametrize("script", scripts())
+@scripts()
 def test_bash_reads_every_script(script):
     assert script.startswith("#!/bin/bash\n")
     done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("script", blocks("cluster-slurm.md", "bash"))
+@scripts("slurm-*.sh")
 def test_every_option_of_sbatch_exists(script):
     lines = [line for line in script.splitlines() if line.startswith("#SBATCH")]
     assert len(lines) > 5
@@ -178,8 +174,8 @@ def test_every_option_of_sbatch_exists(script):
 
 
 def commands():
-    """Yield every Onsight command on these pages, with words in place of its variables."""
-    for path in sorted(DOCS.glob("cluster*.md")):
+    """Yield every Onsight command in these files, with words in place of its variables."""
+    for path in sorted(FILES.iterdir()):
         text = path.read_text(encoding="utf-8").replace("\\\n", " ")
         for line in re.findall(r"onsight ((?:train|sweep) [^\n`]*)", text):
             words = re.sub(r'"?\$\{resume\[@\]\}"?|\$resume|&$|"\s*&?$', "", line)
@@ -204,7 +200,7 @@ def test_every_command_is_accepted(line):
 
 
 @pytest.mark.parametrize("name", ["train", "sweep"])
-def test_the_pages_run_a_command_on_a_cluster(name):
+def test_the_files_run_a_command_on_a_cluster(name):
     assert any(line.startswith(name) and "--cluster " in line for line in commands())
 
 
@@ -239,7 +235,7 @@ def on_ray(monkeypatch):
     sys.modules.pop("onsight.serve.on_ray", None)
 
 
-def test_the_service_of_the_page_is_one_that_the_deployment_takes(on_ray, tmp_path):
+def test_the_service_is_one_that_the_deployment_takes(on_ray, tmp_path):
     module, told = on_ray
     (service,) = [manifest for manifest in manifests() if manifest["kind"] == "RayService"]
     inner = yaml.safe_load(service["spec"]["serveConfigV2"])
