@@ -1,11 +1,11 @@
 """A billion images on 1,000 GPUs: a forecast by simulation, and how good it is on this machine.
 
     python benchmarks/scaling.py check LINES          # LINES: of scaling_measure.py
-    python benchmarks/scaling.py plan LINES --chart docs/scaling/efficiency.svg
+    python benchmarks/scaling.py plan LINES --chart docs/understand/efficiency.svg
 
 check: calibrated on one rank and on what exchanging costs by itself, it forecasts two and three
 ranks and what a killed rank costs; beside it stands what was measured. plan: the published speed of
-a network on one machine of 8 GPUs, simulated on up to 125 of them. docs/scaling.md has the sources.
+a network on one machine of 8 GPUs, simulated on up to 125 of them. RESULTS.md has the sources.
 """
 
 import argparse

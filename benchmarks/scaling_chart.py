@@ -1,4 +1,4 @@
-"""The chart of docs/scaling.md: efficiency against the number of GPUs, as SVG."""
+"""The chart of docs/understand/scaling.md: efficiency against the number of GPUs, as SVG."""
 
 from collections.abc import Mapping
 from pathlib import Path

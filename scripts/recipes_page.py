@@ -17,15 +17,15 @@ from typing import Any
 from onsight.config_files import read_about
 
 PAGE = Path(__file__).parents[1] / "docs/recipes.md"
-HEADER = """# The recipes compared with their sources
+HEADER = """# The recipes compared with their tutorials
 
-Five widely read tutorials teach how to train a classifier on a GPU; for each of their trainings
-there is a recipe that reproduces it. This page shows the figures that they published and those
-measured with Onsight, each with the machine. It is written by `scripts/recipes_page.py` from the
-files of the runs. CIFAR-10 and PetImages cannot be redistributed with this repository, so
-`scripts/make_stand_ins.py` makes stand-ins with the same layout, size and number of images.
-**Accuracies are therefore not comparable; counts, rates and times are.** With the real files in
-place, the same commands run unchanged. No GPU was available: the recipes have not been run on one.
+Five widely read tutorials train an image classifier on a GPU. `onsight train --recipe NAME` trains
+what each of them trains; the tables show their published figures beside ours, with the machines.
+
+CIFAR-10 and PetImages cannot be redistributed, so `scripts/make_stand_ins.py` makes stand-ins with
+the same layout, size and number of images. **Compare counts, rates and times, not accuracies.**
+With the real files in place, the same commands run unchanged. No GPU was available: the recipes
+have not been run on one. `scripts/recipes_page.py` writes this page from the files of the runs.
 """
 
 
@@ -103,7 +103,7 @@ def dogs_vs_cats(run: Run, again: Run) -> list[Row]:
     return [
         (
             "files",
-            "25,002, of which 24,946 usable; the others are silently skipped",
+            "25,002, of which 24,946 usable; the others are skipped silently",
             f"{results['used'] + results['problems']:,}: {results['used']:,} used, "
             f"{results['problems']} listed with their reasons",
             "the stand-in contains 54 broken images and two Thumbs.db",
@@ -111,8 +111,8 @@ def dogs_vs_cats(run: Run, again: Run) -> list[Row]:
         (
             "decoding",
             "19 to 21 images/s",
-            f"{run.decoded_a_second:,.0f} images/s; in the second run {reopened:.2f} s for all",
-            "scaled JPEG decoding in threads, once, then cached",
+            f"{run.decoded_a_second:,.0f} images/s; {reopened:.2f} s for all in the second run",
+            "JPEGs are decoded at a reduced scale, in threads, once, and cached",
         ),
         (
             f"{epochs} epochs of {results_train(run):,} images",
@@ -124,7 +124,7 @@ def dogs_vs_cats(run: Run, again: Run) -> list[Row]:
             "loss by epoch",
             "0.251 0.208 0.188 0.156 0.135 (of the last batch)",
             " ".join(f"{row['train_loss']:.3f}" for row in run.epochs) + " (mean of the epoch)",
-            "other images; the last batch alone says little",
+            "other images; the loss of one batch says little",
         ),
         (
             "evaluation",
@@ -136,8 +136,8 @@ def dogs_vs_cats(run: Run, again: Run) -> list[Row]:
             "accuracy",
             "0.71, n = 2,494",
             run.accuracy,
-            "the task is to tell from which of two groups of photographs a crop is, not dogs from "
-            "cats; the test tenth is chosen by digest, not the last tenth of a shuffle",
+            "the stand-in's task is to tell crops of two groups of photographs apart, not dogs "
+            "from cats; the test images are chosen by digest, not by a shuffle",
         ),
     ]
 
@@ -176,19 +176,19 @@ def lenet(run: Run, larger: Run) -> list[Row]:
             "7 s on a GTX 1080 Ti, 16 s on a Core i7-7800X with 12 threads (2,400 images/s)",
             f"{seconds:.2f} s ({38_400 / seconds:,.0f} images/s), "
             f"{38_400 / seconds / 2400:.1f} times the source's CPU",
-            "images are decoded once and gathered in place, without worker processes; what is "
-            "left is torch's own step, whose speed varies by 40% on this machine",
+            "images are decoded once and batches gathered from memory, without worker processes; "
+            "torch's own step, whose speed varies by 40% on this machine, is what remains",
         ),
         (
             "accuracy on all test images",
-            "computed, not shown; counted by class with a fixed batch of 4",
+            "computed, not shown; counted by class for a batch size of 4 only",
             f"batch 4: {run.accuracy}; batch 32: {larger.accuracy}",
-            "other images; each run's report has it by class, with intervals",
+            "other images; each run's report has the classes, with intervals",
         ),
         (
             "reloaded weights",
             "a new network on the CPU",
-            "bit-identical predictions, and the sums by class are the test set (tests)",
+            "bit-identical predictions on all test images (a test)",
             "",
         ),
     ]
@@ -209,9 +209,9 @@ def quick(run: Run) -> list[Row]:
         ),
         (
             "test loss and accuracy after each epoch",
-            "computed, not shown; the loss is a sum of batch means",
+            "computed, not shown; the loss is a sum of the batches' means",
             f"loss {last['test_loss']:.3f} after epoch {last['epoch']}; accuracies {accuracies}",
-            "a mean over images; other images; Onsight shuffles the training images",
+            "means over images; other images; Onsight shuffles the training images",
         ),
         (
             "a model after each epoch",

@@ -1,13 +1,12 @@
-"""Write the schemas that docs' manifests are tested against, from definitions of their operators.
+"""Write the schemas that the manifests of examples/cluster are tested against.
 
-python scripts/trim_schemas.py FOLDER   (with the definitions' YAML files, see SOURCES)
+python scripts/trim_schemas.py FOLDER   (with the operators' definitions in YAML, see SOURCES)
 
 A definition has a megabyte. Kept are the fields that the manifests use, all that are required, and
 their types.
 """
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "cluster-kubernetes.md"
+FILES = ROOT / "examples" / "cluster"
 KEPT = ROOT / "tests" / "docs" / "kubernetes_schemas.json"
 SOURCES = {
     "RayJob": "ray-project/kuberay ray-operator/config/crd/bases/ray.io_rayjobs.yaml",
@@ -44,9 +43,9 @@ def main() -> None:
 
 
 def manifests() -> list[dict[str, Any]]:
-    """Read all manifests of the page."""
-    blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    return [yaml.safe_load(block) for block in blocks]
+    """Read all manifests."""
+    paths = sorted(FILES.glob("*.yaml"))
+    return [yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths]
 
 
 def trimmed(schema: dict[str, Any], values: list[Any]) -> dict[str, Any]:

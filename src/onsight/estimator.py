@@ -50,7 +50,7 @@ class Classifier:
 
     Attributes:
         classes_: The distinct labels (K,), sorted. Set by `fit`.
-        run_: The Run. Set by `fit`.
+        run_: The run, with its results and report. Set by `fit`.
 
     Raises:
         ArgumentError: An argument is unknown. This is a ValueError.
@@ -86,7 +86,11 @@ class Classifier:
         return {name: getattr(self, name) for name in _OWN_PARAMETERS} | self.fields
 
     def set_params(self, **params: Any) -> Self:
-        """Set arguments of the constructor. Raises ArgumentError for an unknown name."""
+        """Set arguments of the constructor.
+
+        Raises:
+            ArgumentError: A name is unknown.
+        """
         fields = {name: value for name, value in params.items() if name not in _OWN_PARAMETERS}
         _check_names(fields)
         self.fields = self.fields | fields

@@ -2,8 +2,6 @@
 
 import io
 import json
-import re
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,7 +11,6 @@ from onsight.doctor import examine
 from onsight.doctor.gpus import check_gpus
 from onsight.doctor.report import CheckResult, facts, print_results, verdict
 
-PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
 FINE = CheckResult("ok", "21.0 GiB of 23.0 GiB free; no swap.", "", {"free_bytes": 1})
 NOTE = CheckResult("note", "The cache is empty.")
 SLOW = CheckResult("warning", "1.8 of 2 cores were busy.", "Wait until it ends.")
@@ -164,8 +161,3 @@ def test_a_cpu_only_torch_on_a_gpu_machine_exits_with_1_and_shows_the_command(
         "pip install torch torchvision --index-url https://download.pytorch.org/whl/cu130\n" in out
     )
     assert "Traceback" not in err
-
-
-def test_the_page_names_every_check():
-    rows = re.findall(r"^\| ([a-z, ]+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert set(examine.CHECKS) <= {topic for row in rows for topic in row.split(", ")}

@@ -18,7 +18,6 @@ from onsight_lint.values import Values
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "src" / "onsight_lint"
-PAGE = HERE.parents[2] / "docs" / "lint.md"
 
 RULES = set(rule_table())
 SCRIPTS = sorted((HERE / "planted").glob("*.py"))
@@ -86,11 +85,6 @@ def test_the_id_of_a_rule_is_the_name_of_its_file():
     files = {path.stem for path in (PACKAGE / "rules").glob("[!_]*.py")}
     assert {name.replace("_", "-") for name in files} == RULES
     assert all(rule.title and rule.why.endswith(".") for rule in rule_table().values())
-
-
-def test_the_page_names_every_rule():
-    text = PAGE.read_text(encoding="utf-8")
-    assert {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")} == RULES
 
 
 def write(folder, **files):

@@ -32,15 +32,27 @@ _COLUMNS = tuple(AuditFinding("", "", "", (AuditItem(""),), 0.0).facts())
 
 @dataclass(frozen=True)
 class Audit:
-    """The result of `onsight.check`."""
+    """The result of `onsight.check`; `print` shows its summary.
 
-    data: str  # DATA as given
-    files: int  # number of files listed
-    images: int  # number of files that can be used
-    classes: dict[str, int]  # number of images of each class
-    findings: tuple[AuditFinding, ...]  # most serious first
-    ignored: int  # number of findings omitted on request
-    notes: tuple[str, ...]  # how labels were checked, or why they were not
+    Attributes:
+        data: DATA as given.
+        files: The number of files listed.
+        images: The number of files that can be used.
+        classes: The number of images of each class.
+        findings: All findings, most serious first.
+        ignored: The number of findings omitted on request.
+        notes: How labels were checked, or why they were not.
+        seconds: How long the check took.
+        dataset: The images that were checked.
+    """
+
+    data: str
+    files: int
+    images: int
+    classes: dict[str, int]
+    findings: tuple[AuditFinding, ...]
+    ignored: int
+    notes: tuple[str, ...]
     seconds: float
     dataset: CheckedDataset = field(repr=False)
 
@@ -100,7 +112,9 @@ class Audit:
     def save(self, folder: str | Path) -> Path:
         """Write check.csv and check.html into a folder, and return the path of the page.
 
-        Raises OutputError if that would replace files that were not written by a check; DiskError.
+        Raises:
+            OutputError: That would replace files that were not written by a check.
+            DiskError: A file cannot be written.
         """
         path = user_path(folder)
         check_not_foreign(path)

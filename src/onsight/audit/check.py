@@ -60,7 +60,7 @@ def check(
     Args:
         data: Labelled images, in any form that `train` accepts.
         quick: Skip the check of labels, which takes most of the time.
-        ignore: A CSV file with the ids of findings to omit.
+        ignore: A CSV file with the ids of findings to omit, such as rows of check.csv.
         image_size: The size in pixels to decode images at. auto: the original size if small,
             otherwise 128.
         device: auto, cpu, cuda, cuda:1, xpu or mps.
@@ -68,10 +68,13 @@ def check(
         label: The column with the labels, if a manifest has several.
         label_from: A regular expression that extracts the label from each image's path.
         crop_boxes: Treat each annotated box as a separate image.
-        cache_folder: Where to cache decoded images; none disables the cache.
+        cache_folder: Where to cache decoded images; "none" disables the cache.
         reporter: Where progress is shown. Default: stderr.
 
-    Raises DataError, ConfigError, DiskError.
+    Raises:
+        DataError: There are no usable images.
+        ConfigError: An argument is invalid.
+        DiskError: A file cannot be written.
     """
     started = time.monotonic()
     reporter = reporter or Reporter()

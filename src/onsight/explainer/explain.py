@@ -38,21 +38,22 @@ def explain(
     Args:
         subject: A run folder, DATA, or a training script.
         script_args: The arguments of the script.
-        what_ifs: Try out changes.
+        what_ifs: Try changes, and time each of them.
         seconds: About how long everything may take.
         limit_seconds: How long to wait until a script trains.
         simulate_gpu: Run the script on a simulated GPU.
-        write: Where to write the script with the changes that won.
+        write: Where to write the script with the changes that helped most.
         compare: Devices to compare, such as "cpu,cuda:0", or "all".
         batch_sizes: Batch sizes to compare, such as "4,32".
         recipe: The recipe of the run, as for `train`.
         config: The config file of the run, as for `train`.
-        trace_file: Where to write a timeline.
+        trace_file: A file to write a timeline to.
         plot_file: A PNG file to draw the comparison into.
         page_file: An HTML file to write the answer to.
-        fields: Settings of the run, as for `train`.
+        **fields: Settings of the run, as for `train`.
 
-    Raises UserError for what the caller can fix.
+    Raises:
+        UserError: The caller can fix the problem.
     """
     name = str(subject)
     if is_script(name):

@@ -45,7 +45,7 @@ def evaluate(
     """Evaluate a model on labelled images.
 
     Images identical to one that the model was trained or selected with are excluded, and counted
-    in the result as `seen`.
+    in the result as `seen`. The result has the keys of `results.json` that an evaluation has.
 
     Args:
         model: A run folder or a model file.
@@ -60,9 +60,11 @@ def evaluate(
         member: For a blend: the name of one of its networks, to evaluate it alone.
         csv: A file to write a row per evaluated image to.
         tta: Test-time augmentation (none, flip or flip-shift): also report its accuracy.
-        reporter: Shows progress. Default: none is shown.
+        reporter: Where progress is shown. Default: nowhere.
 
-    Raises UserError, DiskError.
+    Raises:
+        UserError: The caller can fix the problem.
+        DiskError: A file cannot be written.
     """
     reporter = reporter or SilentReporter()
     if csv:

@@ -48,19 +48,30 @@ _RUN_FILES = (  # files of a run folder that are read by `report`, `compare` and
 
 @dataclass(frozen=True)
 class Prediction:
-    """The prediction for one input, or the reason why there is none."""
+    """The prediction for one input, or the reason why there is none.
+
+    Attributes:
+        path: The path of the image, or a name for an image in memory.
+        predicted: The class. None if the image cannot be used, or its class was withheld.
+        probability: The probability of the most probable class.
+        problem: Why the image cannot be used; None if it can.
+        probabilities: The probabilities (K,), in the order of the classes.
+        out_of_distribution: Whether the image is unlike the training images. None if the model
+            has no detector.
+        score: The out-of-distribution score, to compare with the model's threshold.
+        features: The input of the last layer (D,), on request.
+        top: The most probable classes and their probabilities, on request.
+    """
 
     path: str
-    predicted: str | None  # None if the image cannot be used, or its class was withheld
-    probability: float | None  # probability of the most probable class
-    problem: str | None  # why the image cannot be used
-    # (K,), in the order of the classes
+    predicted: str | None
+    probability: float | None
+    problem: str | None
     probabilities: NDArray[np.float32] | None = field(repr=False)
-    out_of_distribution: bool | None = None  # None if the model has no detector
-    score: float | None = None  # out-of-distribution score, to compare with the model's threshold
-    # (D,), the input of the last layer, on request
+    out_of_distribution: bool | None = None
+    score: float | None = None
     features: NDArray[np.float32] | None = field(default=None, repr=False)
-    top: tuple[tuple[str, float], ...] = ()  # on request, the best classes and their probabilities
+    top: tuple[tuple[str, float], ...] = ()
 
     @property
     def unsure(self) -> bool:
@@ -69,7 +80,13 @@ class Prediction:
 
 
 class Predictor:
-    """A trained model with the prediction methods of scikit-learn; returned by `onsight.load`."""
+    """A trained model with the prediction methods of scikit-learn; returned by `onsight.load`.
+
+    Attributes:
+        classes: The names of the K classes, in the order of probabilities.
+        format: The size, channels and fit that images are prepared with.
+        runner: What computes the model: torch, or onnxruntime for an exported model.
+    """
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
@@ -87,13 +104,18 @@ class Predictor:
     def file(self) -> "ModelFile | BlendFile":
         """The model file, without its tensors: they are in the classifier's networks.
 
-        Raises ModelError for an exported model.
+        Raises:
+            ModelError: The model is an exported one.
         """
         return self._torch_runner().file
 
     @property
     def classifier(self) -> "ImageClassifier":
-        """The networks with their preprocessing. Raises ModelError for an exported model."""
+        """The networks with their preprocessing.
+
+        Raises:
+            ModelError: The model is an exported one.
+        """
         return self._torch_runner().classifier
 
     @overload
@@ -107,9 +129,13 @@ class Predictor:
     ) -> Prediction | list[Prediction]:
         """Return the prediction for an image, or a list with one for each of several images.
 
-        Takes the same images as `predict`. A prediction has the class (`predicted`), its
-        `probability`, and the `top` classes with theirs; or, for an image that cannot be used,
-        the `problem`.
+        Args:
+            images: The same as for `predict`.
+            top: How many of the most probable classes to include.
+
+        Returns:
+            A prediction has the class (`predicted`), its `probability`, and the `top` classes with
+            theirs. For an image that cannot be used, it has a `problem` instead.
         """
         if top < 1:
             raise ConfigError(f"top = {top} must be at least 1")
@@ -130,12 +156,15 @@ class Predictor:
     def predict(self, images: ImageLike | Iterable[ImageLike]) -> str | list[str]:
         """Return the class of an image, or a list with the class of each of several images.
 
-        An image is a path, the bytes of a file, a Pillow image, or an array or tensor of shape
-        (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels, uint8 or floats from 0 to 1.
-        Several images are a folder, any iterable of these, or an array (n, H, W, C).
+        Args:
+            images: An image is a path, the bytes of a file, a Pillow image, or an array or tensor
+                of shape (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels, uint8 or floats
+                from 0 to 1. Several images are a folder, any iterable of these, or an array
+                (n, H, W, C).
 
-        Raises ImageError for an image that cannot be used; calling the predictor reports it
-        instead. Raises DataError for a folder without files.
+        Raises:
+            ImageError: An image cannot be used. Calling the predictor reports it instead.
+            DataError: A folder has no files.
         """
         winners = self.predict_proba(images).argmax(axis=-1)
         if winners.ndim == 0:
@@ -145,7 +174,11 @@ class Predictor:
     def predict_proba(self, images: ImageLike | Iterable[ImageLike]) -> NDArray[np.float32]:
         """Return probabilities (n, K) in the order of `classes`, or (K,) for a single image.
 
-        Takes the same images as `predict`. Raises ImageError.
+        Args:
+            images: The same as for `predict`.
+
+        Raises:
+            ImageError: An image cannot be used.
         """
         rows = _column(self.predictions(images), "probabilities")
         if is_single_image(images):
@@ -155,8 +188,14 @@ class Predictor:
     def embed(self, images: ImageLike | Iterable[ImageLike]) -> NDArray[np.float32]:
         """Return features (n, D), the input of the network's last layer, or (D,) for one image.
 
-        Similar images have similar features. Takes the same images as `predict`. Raises
-        ImageError, and ModelError for a network that does not end in a linear layer.
+        Similar images have similar features.
+
+        Args:
+            images: The same as for `predict`.
+
+        Raises:
+            ImageError: An image cannot be used.
+            ModelError: The network does not end in a linear layer.
         """
         rows = _column(self.predictions(images, features=True), "features")
         if is_single_image(images):
@@ -168,7 +207,12 @@ class Predictor:
     ) -> Iterator[Prediction]:
         """Yield a Prediction per image, in order; one that cannot be used has its `problem`.
 
-        features: include them. Raises ModelError if the network has none.
+        Args:
+            images: The same as for `predict`.
+            features: Include the features.
+
+        Raises:
+            ModelError: Features are wanted, and the network has none.
         """
         for batch in self.batches(images, features):
             yield from batch
@@ -263,7 +307,11 @@ def load(
             package.module:callable that makes it. A model file never names code to run.
         member: For a blend: the name of one of its networks, to use it alone.
 
-    Raises ConfigError, ModelError, OutputError, DeviceError.
+    Raises:
+        ConfigError: An argument is invalid.
+        ModelError: The file is missing, damaged or not a model.
+        OutputError: The results in the file are damaged.
+        DeviceError: The device does not exist.
     """
     if Path(model).suffix.lower() == ".onnx":
         from onsight.inference.onnx_runner import load_onnx

@@ -48,11 +48,13 @@ def compare(*runs: str | Path, against: str | Path | None = None) -> RunComparis
     because the best was found with the same images.
 
     Args:
-        runs: Two or more run folders.
+        *runs: Two or more run folders.
         against: One of the runs, chosen without these images, to compare the others with instead
             of the best; p-values are corrected for its pairs alone.
 
-    Raises UserError for folders that are not finished runs, different classes, or no common image.
+    Raises:
+        UserError: A folder is not a finished run, or the runs have different classes or no common
+            image.
     """
     paths = _check_paths([user_path(run) for run in runs])
     chosen = None if against is None else _position(user_path(against), paths)

@@ -33,15 +33,25 @@ CAVEAT = (
 
 @dataclass(frozen=True)
 class Gap:
-    """The lead of one run over another on the same images."""
+    """The lead of one run over another on the same images.
+
+    Attributes:
+        above: The name of the run that is ahead.
+        below: The name of the other run.
+        counts: The images that both, one or none classified correctly; the run above comes first.
+        low: The lower end of the 95% interval of the difference.
+        high: The upper end.
+        p: The p-value of McNemar's exact test.
+        corrected_p: The p-value corrected for all tests that were made.
+    """
 
     above: str
     below: str
-    counts: PairedCounts  # the run above comes first
-    low: float  # lower limit of the 95% interval of the difference
+    counts: PairedCounts
+    low: float
     high: float
-    p: float  # McNemar's exact test
-    corrected_p: float  # p-value corrected for all tests that were made
+    p: float
+    corrected_p: float
 
     @property
     def difference(self) -> float:
@@ -91,18 +101,31 @@ class RunResult:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """The result of `onsight.compare`: the best run against each of the others."""
+    """The result of `onsight.compare`: the best run against each of the others.
 
-    images: int  # number of images that all runs held out
+    Attributes:
+        images: The number of images that all runs held out.
+        runs: The accuracy of each run on these images.
+        best: The name of the run that the others are compared with.
+        gaps: The differences from the other runs, in the order given.
+        class_gaps: The classes with a significant difference.
+        settings: The settings in which the runs differ.
+        notes: Which images are not compared, and what biases the figures.
+        held_out: The predictions of each run.
+        pairing: Which predictions belong to the same image.
+        pairs: The number of pairs of runs for which p-values are corrected.
+    """
+
+    images: int
     runs: tuple[RunResult, ...]
     best: str
-    gaps: tuple[Gap, ...]  # one per other run, in the order given
-    class_gaps: tuple[tuple[str, Gap], ...]  # classes with a significant difference
+    gaps: tuple[Gap, ...]
+    class_gaps: tuple[tuple[str, Gap], ...]
     settings: tuple[DifferingSetting, ...]
     notes: tuple[str, ...]
     held_out: Sequence[HeldOutPredictions] = field(repr=False)
     pairing: Pairing = field(repr=False)
-    pairs: int = 1  # pairs of runs for which p-values are corrected
+    pairs: int = 1
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -130,7 +153,9 @@ class RunComparison:
     def save_page(self, path: str | Path) -> Path:
         """Write the page with the images on which the runs differ, and return its path.
 
-        Raises OutputError if that would replace a file that is not such a page; DiskError.
+        Raises:
+            OutputError: That would replace a file that is not such a page.
+            DiskError: The file cannot be written.
         """
         return write_comparison_page(
             user_path(path),

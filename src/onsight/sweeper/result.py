@@ -78,15 +78,26 @@ def choose_winner(runs: Sequence[SweptRun]) -> SweptRun:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The result of `onsight.sweep`."""
+    """The result of `onsight.sweep`; `print` shows its table and conclusions.
+
+    Attributes:
+        path: The folder of the sweep, which contains the run folders.
+        space: The settings that were tried, and their values.
+        runs: The finished runs.
+        failed: The runs that failed, with the reason.
+        winner: The run with the best validation result; `winner.path` is its folder.
+        compared: The winner compared with every other run on test images. None if no other run
+            finished.
+        page: The HTML page of that comparison.
+    """
 
     path: Path
     space: Space
     runs: tuple[SweptRun, ...]
     failed: tuple[FailedRun, ...]
     winner: SweptRun
-    compared: RunComparison | None  # the winner with every other run; None if no other finished
-    page: Path | None  # HTML page of that comparison
+    compared: RunComparison | None
+    page: Path | None
 
     def __str__(self) -> str:
         return "\n".join(self.lines())

@@ -48,7 +48,13 @@ _TOLERATED_SECONDS = 0.5  # over a budget, without a warning
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its folder, its results as in results.json, and this process's rank."""
+    """A finished run. In a notebook, it shows its accuracy and its confusion matrix.
+
+    Attributes:
+        path: The run folder.
+        results: The content of `results.json`, such as `results["classes"]`.
+        rank: The rank of this process, if several train together.
+    """
 
     path: Path
     results: Results
@@ -111,29 +117,30 @@ def train(
     restarted: bool = False,
     **fields: Any,
 ) -> Run:
-    """Train a classifier on images; every field of the config is a keyword.
+    """Train a classifier on images.
 
     Args:
-        data: What the command takes, a pair (images, labels), or a torch Dataset whose items are
-            (image, label): paths, Pillow images, or arrays or tensors of uint8 or of floats from 0
-            to 1.
-        out: The run folder; by default a new one under `runs`.
-        resume: Go on with the run in `out`.
-        recipe: The name of a recipe.
-        config_file: Settings that a run has saved. Decisions of that run that depend on time or
-            memory are repeated if its images and settings are the same.
-        reporter: The console.
+        data: Any DATA that the command takes, a pair (images, labels), or a torch Dataset whose
+            items are (image, label). Images are paths, Pillow images, or arrays or tensors of
+            uint8 or of floats from 0 to 1.
+        out: The run folder; by default a new one in `runs`.
+        resume: Continue the run in `out`.
+        recipe: The name of a recipe, as in `onsight recipes`.
+        config_file: Settings that a run has saved. What that run decided by time or memory is
+            repeated if its images and settings are the same.
+        reporter: Where progress is shown. Default: stderr.
         verbose: Print every choice and every epoch, if no reporter is given.
-        spent: Returns the seconds of a budget used so far, by default since this call.
-        restarted: Go on with the run in `out` if it has begun; the time in between counts towards
+        spent: Returns the seconds of the budget used so far. Default: those since this call.
+        restarted: Continue the run in `out` if it has begun; the time in between counts towards
             its budget.
-        fields: Settings. `model` may also be a torch.nn.Module, which is then trained in place.
+        **fields: Settings, such as `epochs=5`. `model` may also be a torch.nn.Module, which is
+            then trained in place.
 
     Raises:
-        UserError: For what the user can fix.
-        Interrupted: After a signal, with a checkpoint written.
-        NonFiniteLoss: If a loss is not a number.
-        DiskError: If a file cannot be written.
+        UserError: The caller can fix the problem.
+        Interrupted: A signal has stopped the run; a checkpoint was written.
+        NonFiniteLoss: A loss is not a number.
+        DiskError: A file cannot be written.
     """
     request = read_request(
         data,

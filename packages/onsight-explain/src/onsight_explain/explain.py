@@ -40,7 +40,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Explained(Generic[R]):
-    """An explanation, with its full `result` and methods to present it."""
+    """An explanation, with methods to present it.
+
+    Attributes:
+        result: Everything that was measured.
+        to_facts: Returns plain values.
+        print_to: Prints the explanation.
+    """
 
     result: R
     to_facts: Callable[[R], dict[str, Any]]
@@ -55,7 +61,11 @@ class Explained(Generic[R]):
         self.print_to(self.result, console or TextConsole())
 
     def write_page(self, file: Path) -> None:
-        """Write an HTML page with what `show` prints. Raises DiskError."""
+        """Write an HTML page with what `show` prints.
+
+        Raises:
+            DiskError: The file cannot be written.
+        """
         console = TextConsole(record=True, file=io.StringIO(), width=_PAGE_WIDTH)
         self.show(console)
         page = console.export_html(code_format=_PAGE)

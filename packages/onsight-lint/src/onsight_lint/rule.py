@@ -55,7 +55,7 @@ class Mistake:
 class Rule:
     """A kind of mistake that running the script does not reveal."""
 
-    id: str  # used in reports, ignore comments and docs/lint.md; never changes
+    id: str  # used in reports, ignore comments and the reference page; never changes
     title: str  # names the mistake in a few words
     why: str  # the consequence, in one or two sentences
     check: Callable[[Context], Iterator[Mistake]]

@@ -54,10 +54,17 @@ class TensorGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class Placement:
-    """Where every tensor of a training loop is."""
+    """Where every tensor of a training loop is; `print` shows it as a table.
+
+    Attributes:
+        rows: Each tensor with its name and device.
+        device: The device where they should be.
+        problems: The tensors that are elsewhere, each with the line that fixes it.
+        notes: What is worth knowing, but not wrong.
+    """
 
     rows: list[TensorRow]
-    device: str  # where they should be
+    device: str
     problems: list[PlacementProblem]
     notes: list[str]
 
@@ -73,7 +80,11 @@ class Placement:
         return "; note: ".join([summary, *self.notes])
 
     def check(self) -> "Placement":
-        """Return the placement itself. Raises PlacementError if it has problems."""
+        """Return the placement itself.
+
+        Raises:
+            PlacementError: It has problems.
+        """
         if self.problems:
             raise PlacementError("\n".join(map(str, self.problems)))
         return self
