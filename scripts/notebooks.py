@@ -20,7 +20,6 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-SHOWN = ("text/plain", "image/png")  # kinds of output that are stored, of stdout and cells
 TIMEOUT_SECONDS = 300  # of a cell
 
 
@@ -64,10 +63,10 @@ def clean(notebook: Any) -> None:
 
 
 def is_shown(output: Any) -> bool:
-    """Whether an output is a result: not stderr, which has the progress of a run."""
+    """Whether an output is a result, and not the progress of a run."""
     if output.output_type == "stream":
         return bool(output.name == "stdout")
-    return any(kind in output.data for kind in SHOWN)
+    return output.output_type == "execute_result" or "image/png" in output.data
 
 
 if __name__ == "__main__":

@@ -66,3 +66,10 @@ def test_nothing_is_published_before_it_was_tested():
         "test",
         "publish",
     ]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_pinned_by_hash(path):
+    used = re.findall(r"uses: (.+)", path.read_text(encoding="utf-8"))
+    loose = [name for name in used if not re.fullmatch(r"\S+@[0-9a-f]{40} # v[\d.]+", name)]
+    assert loose in ([], ["pypa/gh-action-pypi-publish@release/v1"])
