@@ -6,6 +6,7 @@ Each runs in a temporary folder of its own, so that no output has a path of this
 """
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -27,6 +28,7 @@ def main() -> None:
     """Run and rewrite the notebooks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # threads do not spin while others compute
     for path in select(parser.parse_args().names):
         start = time.monotonic()
         notebook = nbformat.read(path, as_version=4)
