@@ -51,7 +51,7 @@ def select(names: list[str]) -> list[Path]:
 
 def clean(notebook: Any) -> None:
     """Keep printed results and plots; drop progress, timestamps and details of the kernel."""
-    notebook.metadata = nbformat.from_dict(METADATA)  # type: ignore[no-untyped-call]
+    notebook.metadata = nbformat.from_dict(METADATA)
     for cell in notebook.cells:
         cell.metadata = {}
         if cell.cell_type != "code":

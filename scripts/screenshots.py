@@ -13,6 +13,7 @@ import os
 import pty
 import re
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -28,19 +29,21 @@ from typing import Any
 from urllib.request import urlopen
 from zipfile import ZipFile
 
-from PIL import Image, ImageOps
+from PIL import Image
 from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 COLUMNS = 100
+WIDTH, MARGIN = 1100, 16  # pixels of pages
 MAX_BYTES = 200_000
 COLORS = 128  # of a PNG's palette
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-TRAINING = ("train", "clothes", "--budget", "75s")
+TRAINING = ("train", "clothes", "--budget", "2m")
 RUN = "runs/clothes"
 PER_CLASS = 300  # training images
+DISTINCT = ("ankle boot", "bag", "dress", "sandal", "sneaker", "trouser")
 NEW = ("bag", "sneaker", "dress", "shirt")  # classes of the images dropped on the served page
 
 # What rich's SVG would load from another host is left out.
@@ -104,24 +107,29 @@ def make_train(work: Path) -> None:
 
 
 def make_report(work: Path) -> None:
-    """The top of the report, and its worst mistakes."""
-    with open_page((finished_run(work) / "report.html").as_uri(), 1100, 1200) as page:
-        end = page.locator("#classes table").first.bounding_box()
-        save_png("report", page.screenshot(clip=clip(1100, end["y"] + end["height"] + 24)))
-        top = page.locator("#mistakes h3").first.bounding_box()["y"] - 16
-        save_png("report-mistakes", page.screenshot(full_page=True, clip=clip(1100, 640, top)))
+    """The result with the classes, and the worst mistakes."""
+    with open_page((finished_run(work) / "report.html").as_uri(), WIDTH, 900) as page:
+        page.add_style_tag(content="#use { display: none }")  # the commands before the classes
+        worst = page.locator("#classes tbody tr").nth(4)
+        save_png("report", page.screenshot(full_page=True, clip=until(worst, below=0)))
+        first_row = page.locator("#mistakes .gallery > li").first
+        heading = page.locator("#mistakes h3").first
+        part = page.screenshot(full_page=True, clip=until(first_row, heading))
+        save_png("report-mistakes", part)
 
 
 def make_serve(work: Path) -> None:
     """The page of the server, with some images on it."""
     finished_run(work)
-    server = subprocess.Popen(
-        [find("onsight"), "serve", RUN, "--port", "8765"], cwd=work, stderr=subprocess.DEVNULL
-    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [find("onsight"), "serve", RUN, "--port", str(port)]
+    server = subprocess.Popen(command, cwd=work, stderr=subprocess.DEVNULL)
     try:
-        address = "http://127.0.0.1:8765/"
-        wait_for(address)
-        with open_page(address, 1100, 900) as page:
+        address = f"http://127.0.0.1:{port}/"
+        wait_for(f"{address}ready")
+        with open_page(address, WIDTH, 900) as page:
             page.set_input_files("#files", [work / "new" / f"{name}.png" for name in NEW])
             page.wait_for_function(
                 f"document.querySelectorAll('#list .chart').length == {len(NEW)}"
@@ -142,8 +150,9 @@ def make_explain(work: Path) -> None:
 def make_check(work: Path) -> None:
     """The page of a check of images with planted copies and a wrong label."""
     subprocess.run([find("onsight"), "check", "faulty"], cwd=work, check=True)
-    with open_page((work / "checks" / "faulty" / "check.html").as_uri(), 1100, 900) as page:
-        save_png("check", page.screenshot(clip=clip(1100, 900)))
+    with open_page((work / "checks" / "faulty" / "check.html").as_uri(), WIDTH, 900) as page:
+        label = page.locator("#label .cards > li").first
+        save_png("check", page.screenshot(full_page=True, clip=until(label)))
 
 
 # --- The images that everything starts from ---
@@ -169,22 +178,21 @@ def write_images(work: Path) -> None:
                 )
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(demo.read(member))
-    for folder in sorted((work / "clothes").iterdir()):
-        (work / "faulty" / folder.name).mkdir(parents=True)
-        for path in sorted(folder.iterdir())[:40]:
-            shutil.copy(path, work / "faulty" / folder.name / path.name)
+    for name in DISTINCT:
+        (work / "faulty" / name).mkdir(parents=True)
+        for path in sorted((work / "clothes" / name).iterdir())[:60]:
+            shutil.copy(path, work / "faulty" / name / path.name)
     plant_faults(work / "faulty")
 
 
 def plant_faults(folder: Path) -> None:
-    """Plant copies (one under another label), a wrong label and files that cannot be used."""
-    shutil.copy(folder / "coat" / "003.png", folder / "pullover" / "copy-of-a-coat.png")
+    """Plant copies (one under another label), wrong labels and files that cannot be used."""
+    shutil.copy(folder / "ankle boot" / "003.png", folder / "sneaker" / "new-003.png")
     shutil.copy(folder / "sneaker" / "005.png", folder / "sneaker" / "005 (1).png")
-    with Image.open(folder / "bag" / "004.png") as image:
-        ImageOps.mirror(image).save(folder / "bag" / "004-mirrored.png")
     with Image.open(folder / "sandal" / "002.png") as image:
         image.resize((56, 56)).save(folder / "sandal" / "002-large.jpg", quality=90)
     shutil.move(folder / "trouser" / "006.png", folder / "bag" / "trouser-006.png")
+    shutil.move(folder / "bag" / "007.png", folder / "trouser" / "bag-007.png")
     (folder / "dress" / "empty.png").write_bytes(b"")
     (folder / "dress" / "cut.png").write_bytes((folder / "dress" / "001.png").read_bytes()[:200])
 
@@ -283,9 +291,11 @@ def open_page(address: str, width: int, height: int) -> Iterator[Any]:
         browser.close()
 
 
-def clip(width: float, height: float, top: float = 0) -> dict[str, float]:
-    """Return a part of a page over its whole width."""
-    return {"x": 0, "y": top, "width": width, "height": height}
+def until(last: Any, first: Any = None, below: int = MARGIN) -> dict[str, float]:
+    """Return the part of a page from one element, or its top, to the end of another."""
+    end = last.bounding_box()
+    top = first.bounding_box()["y"] - MARGIN if first else 0
+    return {"x": 0, "y": top, "width": WIDTH, "height": end["y"] + end["height"] + below - top}
 
 
 def wait_for(address: str) -> None:
@@ -303,7 +313,9 @@ def save_png(name: str, content: bytes) -> None:
     """Save a screenshot with a palette, which makes it several times smaller."""
     path = IMAGES / f"{name}.png"
     with Image.open(io.BytesIO(content)) as image:
-        reduced = image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
+        reduced = image.convert("RGB").quantize(
+            COLORS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+        )
     reduced.save(path, optimize=True)
     report_size(path)
 
