@@ -6,8 +6,8 @@ OURS := --editable . $(PACKAGES:%=--editable packages/%)
 unexport PYTHONDONTWRITEBYTECODE # without bytecode, each process that a test starts compiles it all
 
 .PHONY: demo test setup lint types imports unit soak soak-tests soak-parallel soak-alone reliability api-fuzz \
-	browser docs docs-check format lock wheels pre-commit-mirror sbom audit release-check gpu-check gpu-check-short clean bench bench-full \
-	bench-gpu bench-smoke compare compare-full
+	browser docs docs-check format lock wheels pre-commit-mirror sbom audit release-check try-wheels notebooks screenshots \
+	gpu-check gpu-check-short clean bench bench-full bench-gpu bench-smoke compare compare-full
 
 demo: setup  ## train on the images inside the package and write a report
 	$(BIN)/onsight train demo
@@ -122,11 +122,21 @@ sbom: .venv-release/installed  ## what is inside: dist/onsight.cdx.json, in Cycl
 audit: .venv-release/installed  ## whether weaknesses of the locked packages are known; asks the network
 	$(RELEASE)/python scripts/audit.py $(RELEASE)/pip-audit
 
-release-check: setup .venv-release/installed  ## wheels of git's tree, twice the same; lock, import, SBOM, audit
+release-check: setup .venv-release/installed  ## wheels of git's tree, twice the same; lock, import, SBOM, audit; TAG=v1.2.3
 	$(BIN)/pytest $(addprefix tests/test_,distributions.py supply_chain.py release_check.py run_package.py)
-	$(RELEASE)/python scripts/release_check.py
+	$(RELEASE)/python scripts/release_check.py $(if $(TAG),--tag $(TAG))
 	$(MAKE) sbom
 	$(MAKE) audit
+
+try-wheels: wheels  ## each wheel in a clean environment; torch is downloaded twice
+	$(PYTHON) scripts/try_wheels.py dist
+
+notebooks: setup  ## run the notebooks of the documentation and store their outputs
+	$(BIN)/python scripts/notebooks.py
+
+screenshots: setup  ## the pictures in docs/images, from real runs; needs Chromium and an idle machine
+	$(BIN)/pip install --quiet --disable-pip-version-check -r tests/browser/requirements.txt
+	$(BIN)/python scripts/screenshots.py
 
 gpu-check: setup  ## everything that depends on a GPU, on it; without one, on the simulated device
 	$(BIN)/python scripts/gpu_check.py

@@ -1,11 +1,14 @@
 """Build every distribution twice and compare: the same bytes, and in them the tree that git has.
 
-python scripts/release_check.py [--out dist]   (needs `build` and `hatchling`: make release-check)
+python scripts/release_check.py [--out dist] [--tag v1.2.3]
+(needs `build` and `hatchling`: make release-check). With a tag, the version must be the tag's and
+CHANGELOG.md must have a section for it.
 """
 
 import argparse
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,9 +30,11 @@ def main() -> None:
     """Build, compare and keep all distributions; exit with an error that lists all faults."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
-    out = parser.parse_args().out
+    parser.add_argument("--tag", default="")
+    arguments = parser.parse_args()
+    out = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    faults = []
+    faults = unlike_tag(arguments.tag, versions(), read_changelog()) if arguments.tag else []
     for name, project in PROJECTS.items():
         with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
             wheels = [build(project, Path(folder)) for folder in (first, second)]
@@ -42,6 +47,36 @@ def main() -> None:
     if faults:
         sys.exit("error: " + "\nerror: ".join(faults))
     print(f"all wheels are in {out}, built twice to the same bytes, and hold git's tree")
+
+
+def versions() -> dict[str, str]:
+    """Return the version of every package."""
+    found = {}
+    for name, project in PROJECTS.items():
+        with open(project / "pyproject.toml", "rb") as file:
+            found[name] = tomllib.load(file)["project"]["version"]
+    return found
+
+
+def read_changelog() -> str:
+    """Return the text of CHANGELOG.md."""
+    return (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def unlike_tag(tag: str, versions: dict[str, str], changelog: str) -> list[str]:
+    """Return how versions and changelog differ from what a tag such as v1.2.3 says."""
+    faults = [
+        f"{name} has version {version}, not {tag.removeprefix('v')} as the tag {tag}"
+        for name, version in versions.items()
+        if f"v{version}" != tag
+    ]
+    heading = rf"^## {re.escape(tag.removeprefix('v'))} \(\d{{4}}-\d\d-\d\d\)$"
+    if not re.search(heading, changelog, re.M):
+        faults.append(f"CHANGELOG.md has no section '## {tag.removeprefix('v')} (YYYY-MM-DD)'")
+    unreleased = re.search(r"^## Unreleased$(.*?)(?=^## |\Z)", changelog, re.M | re.S)
+    if unreleased and unreleased[1].strip():
+        faults.append("CHANGELOG.md has entries under 'Unreleased': move them to the new section")
+    return faults
 
 
 def build(project: Path, out: Path) -> Path:

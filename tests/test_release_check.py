@@ -1,4 +1,4 @@
-"""The check of the wheels sees what it is for: other bytes, files too many, too few or changed."""
+"""The release check sees other bytes, files too many, too few or changed, and another version."""
 
 import runpy
 import zipfile
@@ -57,3 +57,36 @@ def test_the_tree_is_that_of_git(name):
     bundled = {path for path in tree if not path.startswith(f"{package}/")}
     assert bool(bundled) == (name == "onsight-run")
     assert all(path.startswith("onsight_explain/") for path in bundled)
+
+
+RELEASED = "# Changelog\n\n## Unreleased\n\n## 1.2.0 (2026-01-31)\n\n- News.\n"
+
+
+@pytest.mark.parametrize(
+    ("tag", "changelog", "faults"),
+    [
+        ("v1.2.0", RELEASED, []),
+        ("1.2.0", RELEASED, ["a has version 1.2.0, not 1.2.0 as the tag 1.2.0"]),
+        (
+            "v1.2.1",
+            RELEASED,
+            [
+                "a has version 1.2.0, not 1.2.1 as the tag v1.2.1",
+                "CHANGELOG.md has no section '## 1.2.1 (YYYY-MM-DD)'",
+            ],
+        ),
+        (
+            "v1.2.0",
+            RELEASED.replace("Unreleased\n", "Unreleased\n\n- More.\n"),
+            ["CHANGELOG.md has entries under 'Unreleased': move them to the new section"],
+        ),
+    ],
+)
+def test_a_tag_names_the_version_and_its_section(tag, changelog, faults):
+    assert CHECK["unlike_tag"](tag, {"a": "1.2.0"}, changelog) == faults
+
+
+def test_every_package_has_a_version():
+    found = CHECK["versions"]()
+    assert set(found) == set(CHECK["PROJECTS"])
+    assert len(set(found.values())) == 1

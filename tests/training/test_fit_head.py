@@ -2,6 +2,7 @@
 
 import csv
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from onsight.tensorfile import read_tensors
 from onsight.training import fit, fit_head
 from onsight.training import folds as folding
 from onsight.training.decisions import Decisions
+from onsight.training.save_run import _describe_left_out
 
 QUICK = {
     "model": "test_resnet",
@@ -326,3 +328,14 @@ def test_each_image_passes_through_a_frozen_network_once_however_many_folds(
         assert float(mine["probability"]) == pytest.approx(float(other["probability"]), abs=1e-3)
     thresholds = [each.results["out_of_distribution"]["threshold"] for each in (run, again)]
     assert thresholds[0] == pytest.approx(thresholds[1], abs=1e-3)
+
+
+@pytest.mark.parametrize(("name", "stated"), [("head", "the head"), ("vgg", "the head of vgg")])
+def test_the_note_names_the_head(name, stated):
+    member = SimpleNamespace(
+        name=name,
+        trained=SimpleNamespace(left_out=60),
+        dataset=SimpleNamespace(ids=lambda split: range(100)),
+    )
+    (note,) = _describe_left_out(SimpleNamespace(members=[member]), [])
+    assert note.startswith(f"{stated} was fitted on only 40 of 100 training images")

@@ -31,6 +31,7 @@ from onsight.training.job import RunJob
 from onsight.training.mistakes import find_heat, find_lookalikes
 from onsight.training.model_file import make_model_file
 from onsight.training.open_data import OpenedData
+from onsight.tune.candidates import HEAD
 from onsight.untrusted import read_json
 from onsight_explain.python_process import seconds_since_start
 
@@ -150,7 +151,8 @@ def _describe_left_out(final: FinalModel, folds: Sequence[FoldResult]) -> Iterat
     for member in final.members:
         if left_out := member.trained.left_out:
             fitted = describe_left_out(left_out, len(member.dataset.ids(TRAIN)))
-            yield f"the head of {member.name} {fitted}"
+            name = "the head" if member.name == HEAD else f"the head of {member.name}"
+            yield f"{name} {fitted}"
     short = sum(row.get("left_out", 0) > 0 for row in folds)
     if short:
         yield (
