@@ -218,7 +218,7 @@ def save_console(
     """
     raw = run_in_terminal([find(command[0]), *command[1:]], work)
     if is_spoiled(" ".join(re.sub(r"\x1b\[[\d;]*m", "", raw).split())):
-        sys.exit(f"error: not saved, as this machine is not idle:\n{raw}")
+        sys.exit(f"error: not saved, as this machine is not idle:\n{final_screen(raw)}")
     console = Console(
         record=True,
         width=COLUMNS,
