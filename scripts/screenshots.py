@@ -103,7 +103,7 @@ def main() -> None:
 def make_train(work: Path) -> None:
     """The console of a run."""
     shutil.rmtree(work / RUN, ignore_errors=True)
-    save_console("train", ["onsight", *TRAINING], work)
+    save_console("train", ["onsight", *TRAINING], work, lacks_time)
 
 
 def make_report(work: Path) -> None:
@@ -144,7 +144,9 @@ def make_serve(work: Path) -> None:
 def make_explain(work: Path) -> None:
     """The console of `explain`, for a script with a slow loader."""
     shutil.copy(ROOT / "examples" / "slow_loader.py", work / "slow_loader.py")
-    save_console("explain", ["onsight", "explain", "slow_loader.py", "--", "clothes"], work)
+    save_console(
+        "explain", ["onsight", "explain", "slow_loader.py", "--", "clothes"], work, is_noisy
+    )
 
 
 def make_check(work: Path) -> None:
@@ -207,9 +209,16 @@ def finished_run(work: Path) -> Path:
 # --- Consoles ---
 
 
-def save_console(name: str, command: list[str], work: Path) -> None:
-    """Run a command in a terminal of its own and save what is on the screen at its end."""
+def save_console(
+    name: str, command: list[str], work: Path, is_spoiled: Callable[[str], bool]
+) -> None:
+    """Run a command in a terminal of its own and save what is on the screen at its end.
+
+    is_spoiled: Returns whether other work on this machine shows in the output.
+    """
     raw = run_in_terminal([find(command[0]), *command[1:]], work)
+    if is_spoiled(" ".join(re.sub(r"\x1b\[[\d;]*m", "", raw).split())):
+        sys.exit(f"error: not saved, as this machine is not idle:\n{final_screen(raw)}")
     console = Console(
         record=True,
         width=COLUMNS,
@@ -223,6 +232,20 @@ def save_console(name: str, command: list[str], work: Path) -> None:
     svg = console.export_svg(title="", code_format=SVG_FORMAT, unique_id=name)
     path.write_text("\n".join(map(str.rstrip, svg.splitlines())) + "\n", encoding="utf-8")
     report_size(path)
+
+
+def lacks_time(text: str) -> bool:
+    """Whether a run had too little time for something."""
+    return "there was no time" in text
+
+
+def is_noisy(text: str) -> bool:
+    """Whether the speed of the unchanged script varied, or the verdict is that it did."""
+    rates = re.search(r"which ran at ([\d,]+) to ([\d,]+) images/s", text)
+    if "machine is busy" in text or "Too noisy" in text or rates is None:
+        return True
+    slowest, fastest = (int(rate.replace(",", "")) for rate in rates.groups())
+    return fastest > 1.5 * slowest
 
 
 def run_in_terminal(command: list[str], folder: Path) -> str:
