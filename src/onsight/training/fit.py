@@ -161,7 +161,8 @@ def _train_layers(
         if (head or start.exists()) and is_affordable:
             deadline.reserve("interpolation", seconds)
         progress = trainer.run()
-        _report_early_end(deadline, job.reporter)
+        if trainer.pacer.ended_without_gain(progress):
+            _report_early_end(deadline, job.reporter)
         job.world.wait_for_first_rank("first weights")
         deadline.release("interpolation")
         if start.exists() and progress.epoch and progress.best_accuracy >= 0:

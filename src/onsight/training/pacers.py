@@ -64,6 +64,10 @@ class Pacer(Protocol):
         """Take note that the current segment ended after the steps made."""
         return
 
+    def ended_without_gain(self, progress: Progress) -> bool:
+        """Return whether training ended because validation no longer improved."""
+        return False
+
 
 @dataclass(frozen=True)
 class EpochPacer(Pacer):
@@ -158,6 +162,10 @@ class DeadlinePacer(Pacer):
         self._next_step += 1
         return self._is_late()
 
+    def ended_without_gain(self, progress: Progress) -> bool:
+        """Return whether the schedule was cut short, or patience ran out."""
+        return self._is_closing or is_out_of_patience(progress, self._patience)
+
     def _is_late(self) -> bool:
         next_steps = (_STEP_MARGIN + self._lag) * self._step_seconds
         return self._deadline.remaining() <= next_steps + self._evaluation_seconds
@@ -232,6 +240,10 @@ class RecordedPacer(Pacer):
     def must_stop(self) -> bool:
         """Return whether to end the current segment before its next step."""
         return not self._is_fixed and self._pacer.must_stop()
+
+    def ended_without_gain(self, progress: Progress) -> bool:
+        """Return what the other pacer says."""
+        return self._pacer.ended_without_gain(progress)
 
     def end_early(self, progress: Progress) -> None:
         """Record that the current segment ended after the steps made."""
