@@ -75,6 +75,16 @@ def test_without_time_there_is_none_and_that_is_said(
     assert "no time" in found.reason
 
 
+def test_without_a_budget_there_is_time_for_slow_maps(prepared):
+    data, classifier = prepared
+    wrong = all_wrong(data.dataset)
+    batch_seconds = 10.0
+    image_seconds = batch_seconds / mistakes_heat._MAX_HEAT_COST / mistakes_heat._HEAT_BATCH_SIZE
+    hurried = find_heat(data.dataset, classifier, wrong, Deadline(3600.0), image_seconds)
+    found = find_heat(data.dataset, classifier, wrong, Deadline(), image_seconds)
+    assert (len(hurried.heats), len(found.heats)) == (0, min(40, len(wrong)))
+
+
 def test_a_net_without_maps_has_none_and_that_is_said(prepared):
     data, _ = prepared
     net = nn.Sequential(nn.Flatten(), nn.Linear(144, 2))

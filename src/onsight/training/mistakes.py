@@ -30,6 +30,7 @@ _LOOKALIKES_PER_MISTAKE = 3
 _SAMPLE_SIZE = 2000  # training images to search if their features are not cached
 _MIN_SAMPLE_SIZE = 100  # among fewer, even the most similar image differs much
 _SEARCH_SECONDS = 1.0
+_UNHURRIED = 10  # times as long, for searching and for heat maps, if there is no budget
 
 
 def find_lookalikes(
@@ -43,7 +44,7 @@ def find_lookalikes(
     """Find the training images most similar to each of the worst mistakes.
 
     Searches all training images if their features are cached, otherwise a sample of up to 2,000.
-    Stops after a second, or at the deadline if that is earlier.
+    Stops after a second, or at the deadline if that is earlier; without one, after ten seconds.
 
     Args:
         per_image: Its predictions for the held-out images.
@@ -54,7 +55,7 @@ def find_lookalikes(
     if len(mistakes) == 0 or len(images) == 0:
         return _no_lookalikes(images, "")
     try:
-        end = time.monotonic() + min(_SEARCH_SECONDS, deadline.remaining())
+        end = _find_end(_SEARCH_SECONDS, deadline)
         return _search(config, dataset, classifier, mistakes, images, end, image_seconds)
     except ModelError:
         return _no_lookalikes(images, "the network does not end in a linear layer")
@@ -116,6 +117,12 @@ def _compute_features(
     return compute_features(classifier, loader.in_order(), deadline=end)
 
 
+def _find_end(seconds: float, deadline: Deadline) -> float:
+    """Return when to stop, on the monotonic clock."""
+    seconds = seconds if deadline.is_set else _UNHURRIED * seconds
+    return time.monotonic() + min(seconds, deadline.remaining())
+
+
 def _no_lookalikes(images: Tensor, reason: str) -> Lookalikes:
     empty = np.zeros((0, _LOOKALIKES_PER_MISTAKE))
     return Lookalikes(empty.astype(np.int64), empty.astype(np.float32), 0, len(images), reason)
@@ -135,7 +142,7 @@ def find_heat(
 ) -> MistakesHeat:
     """Compute heat maps of the worst mistakes, as many as there is time for.
 
-    Stops after three seconds, or at the deadline if that is earlier.
+    Stops after three seconds, or at the deadline if that is earlier; without one, after 30.
 
     Args:
         per_image: Its predictions for the held-out images.
@@ -146,7 +153,7 @@ def find_heat(
     if len(rows) == 0:
         return MistakesHeat(heats[0])
     reason = ""
-    end = time.monotonic() + min(_HEAT_SECONDS, deadline.remaining())
+    end = _find_end(_HEAT_SECONDS, deadline)
     batch_seconds = _MAX_HEAT_COST * _HEAT_BATCH_SIZE * image_seconds
     ids = torch.from_numpy(per_image.ids[rows])
     predicted = torch.from_numpy(per_image.predicted[rows])
