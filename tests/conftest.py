@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as on a busy machine; before torch loads
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # tests that import onnxruntime themselves
 
 import pytest
 import torch

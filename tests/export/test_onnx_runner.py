@@ -39,6 +39,40 @@ def test_predicting_with_it_loads_no_torch(trained, shared_bars, onnx_file):
     assert [row["predicted"] for row in rows] == expected
 
 
+CHECKED = """
+import os, sys
+from onsight.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    assert "onnxruntime" in sys.modules
+    print(os.environ.get("ORT_DISABLE_TELEMETRY"))
+"""
+
+
+@pytest.mark.parametrize("chosen", [None, "0"])
+def test_onnxruntime_reports_nothing_unless_the_user_lets_it(
+    trained, shared_bars, onnx_file, tmp_path, chosen
+):
+    """Before, it left a device id and queued events below HOME."""
+    ours = {key: text for key, text in os.environ.items() if key not in ("CI", "XDG_CACHE_HOME")}
+    ours.pop("ORT_DISABLE_TELEMETRY", None)
+    ours |= {"HOME": str(tmp_path)} | ({"ORT_DISABLE_TELEMETRY": chosen} if chosen else {})
+    commands = [["predict", str(onnx_file), str(shared_bars / "across")]]
+    if not chosen:  # nothing would be sent from here, but what is queued is looked for
+        commands += [["export", str(trained.path), "--out", str(tmp_path / "m.onnx"), "--int8"]]
+    for words in commands:
+        done = subprocess.run(
+            [sys.executable, "-c", CHECKED, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=ours if not chosen else ours | {"CI": "true"},
+        )
+        assert done.stdout.splitlines()[-1] == (chosen or "1"), done.stderr
+    assert [path for path in tmp_path.rglob("*") if "onnxruntime" in path.name] == []
+
+
 def resealed(source, path, **changes):
     """A copy of an exported file with other facts, and a checksum that is right."""
     model = onnx.load(source)
