@@ -146,6 +146,19 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     assert len(fitted) == (1 if is_first_finished else 2)
 
 
+@pytest.mark.parametrize("enough", [12, 13])
+def test_after_a_network_that_is_always_right_no_other_is_trained(
+    bars, tmp_path, monkeypatch, capsys, enough
+):
+    monkeypatch.setattr(members, "_ENOUGH_IMAGES", enough)
+    run = train(bars, tmp_path / "run", reporter=Reporter(), epochs=8)
+    first = run.results["members"][0]
+    assert (first["name"], first["images"], first["accuracy"]) == ("small", 12, 1.0)
+    assert len(run.results["members"]) == (1 if enough == 12 else 2)
+    said = "sprint is not trained: small is right on all 12 images" in capsys.readouterr().err
+    assert said == (enough == 12)
+
+
 def test_each_network_is_a_line_with_its_accuracy(bars, tmp_path, capsys, equal_weights):
     run = train(bars, tmp_path / "run", reporter=Reporter())
     lines = capsys.readouterr().err.splitlines()

@@ -46,6 +46,8 @@ _MIN_SECONDS = 2.0  # for a member: in less, nothing useful is trained
 # Of the time left, for features of a head on all images, even if they take longer than expected.
 # Networks that are trained for as long as there is time get less then.
 _MAX_HEAD_FRACTION = 0.8
+# Held-out images; if a network is right on all of so many, others have nothing to add.
+_ENOUGH_IMAGES = 200
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ def train_members(
 ) -> Iterator[Member]:
     """Train the candidates in their order; yield each as soon as it is trained.
 
-    A candidate that fails, or that there is no time for, is left out if there is another.
+    A candidate that fails, or that there is no time for, is left out if there is another, as are
+    those after one that is always right.
 
     Args:
         opened: The images, and the candidates to train.
@@ -105,7 +108,15 @@ def train_members(
     """
     candidates = opened.layout.candidates
     count = 0
+    perfect: Member | None = None
     for number, candidate in enumerate(candidates):
+        if perfect:
+            images = len(perfect.held_out.labels)
+            job.reporter.say(
+                f"{candidate.name} is not trained: {perfect.name} is right on all {images:,} "
+                "images that it did not learn from"
+            )
+            continue
         fraction = candidate.share / sum(later.share for later in candidates[number:])
         is_last_chance = count == 0 and number + 1 == len(candidates)
         if not is_last_chance and not _has_time(candidate, fraction, job):
@@ -125,8 +136,16 @@ def train_members(
             count += 1
             job.deadline.reserve(f"evaluating {candidate.name}", _evaluation_seconds(member))
             yield member
+            if job.world.agree(_is_always_right(member)):
+                perfect = member
             continue
         release_cached_memory(job.device.value)  # outside `except`, where the error holds memory
+
+
+def _is_always_right(member: Member) -> bool:
+    held_out = member.held_out
+    is_right = held_out.logits.argmax(dim=1) == held_out.labels
+    return len(is_right) >= _ENOUGH_IMAGES and bool(is_right.all())
 
 
 def _has_time(candidate: Candidate, fraction: float, job: RunJob) -> bool:
