@@ -144,8 +144,9 @@ def train_members(
 
 def _is_always_right(member: Member) -> bool:
     held_out = member.held_out
-    is_right = held_out.logits.argmax(dim=1) == held_out.labels
-    return len(is_right) >= _ENOUGH_IMAGES and bool(is_right.all())
+    if len(held_out.labels) < _ENOUGH_IMAGES:
+        return False
+    return bool((held_out.logits.argmax(dim=1) == held_out.labels).all())
 
 
 def _has_time(candidate: Candidate, fraction: float, job: RunJob) -> bool:
