@@ -9,10 +9,9 @@ from pathlib import Path
 import torch
 
 from onsight.config import Config
-from onsight.config_files import read_config_file
 from onsight.data.index import TRAIN
 from onsight.data.sources.source import is_memory_name
-from onsight.errors import OutputError
+from onsight.errors import ConfigError, OutputError
 from onsight.explainer.bench import (
     FreshRun,
     RunBench,
@@ -21,6 +20,7 @@ from onsight.explainer.bench import (
     find_unset,
     thread_settings,
 )
+from onsight.explainer.head_run import has_training_steps
 from onsight.explainer.step_record import StepRecord
 from onsight.hardware.devices import choose_device
 from onsight.hardware.memory import keep_freed_memory
@@ -28,7 +28,8 @@ from onsight.hardware.reproducible import KERNELS
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter
 from onsight.report.run_files import read_results
-from onsight.training.job import Job, report_device
+from onsight.training.fit_head import uses_fitted_head
+from onsight.training.job import Job
 from onsight.training.layout import choose_layout, find_data
 from onsight.training.open_data import open_data
 from onsight.training.place import PlannedRun, place, plan_run
@@ -146,25 +147,32 @@ def open_run(data: str, config: Config, reporter: Reporter) -> Iterator[OpenRun]
 
 
 def plan_without_training(data: str, config: Config, job: Job) -> PlannedRun:
-    """Go through the stages of a run up to its plan."""
+    """Go through the stages of a run up to its plan. Raises ConfigError if no step is trained."""
     source = find_data(data, config, job)
-    report_device(job)
+    job.reporter.choice("device", job.device, is_detail=False)
     layout = choose_layout(source, config, job)
-    return plan_run(place(open_data(layout, None, job), None, job), job)
+    placed = place(open_data(layout, None, job), None, job)
+    config = placed.config
+    if config.freeze and uses_fitted_head(config, placed.data.new_network(config)):
+        raise ConfigError(
+            f"{config.model} stays frozen, and only a head is fitted on its features: there are no "
+            "training steps to explain. --no-freeze explains fine-tuning"
+        )
+    return plan_run(placed, job)
 
 
 def find_config(run: Path) -> Path:
     """Return the settings of a run, or of the network of several that counts most in its model.
 
-    A network with a frozen backbone has no training step to explain.
+    A head, which has no training step to explain, comes last. Networks without a weight, and those
+    that were chosen but not trained, do not count.
     """
     folders = {folder.name: folder for folder in run.glob("members/*")}
     rows = [row for row in read_results(run)["members"] or [] if row["name"] in folders]
-    for row in sorted(rows, key=lambda row: -row["weight"]):
-        path = folders[row["name"]] / "config.toml"
-        if path.is_file() and not read_config_file(path).get("freeze"):
-            return path
-    return run / "config.toml"
+    ranked = sorted((row for row in rows if row["weight"] > 0), key=lambda row: -row["weight"])
+    found = [folders[row["name"]] for row in ranked]
+    found = [folder for folder in found if (folder / "config.toml").is_file()]
+    return next(filter(has_training_steps, found), (found or [run])[0]) / "config.toml"
 
 
 def data_of_run(run: Path) -> str:

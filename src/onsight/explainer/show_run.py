@@ -127,7 +127,9 @@ def _cause_sentence(explanation: RunExplanation) -> str:
             flops = before.flops / before.step_seconds
             peak = explanation.ceilings.peak(explanation.config.precision)
             of_peak = (
-                f", at {percent(flops / peak[1])} of its {peak[0]} matrix peak" if peak else ""
+                f", at {percent(min(1.0, flops / peak[1]))} of its {peak[0]} matrix peak"
+                if peak
+                else ""
             )
             share = before.share(*_COMPUTE_PHASES)
             return (
