@@ -136,7 +136,7 @@ def test_a_change_that_was_confirmed_is_not_listed_without_a_gain(explanation):
 def test_a_single_round_shows_no_gain_and_is_named(explanation):
     search = replace(explanation.search, results=[result(0.0, 1.57, math.inf, 1, bf16=True)])
     text = " ".join(shown(replace(explanation, search=search)).split())
-    assert "No gain shown: bf16 autocast (1.57x in a single round)." in text
+    assert "No gain shown: bf16 autocast (1.57x, 1 round)." in text
 
 
 def test_the_page_has_the_text_of_the_screen(explanation, tmp_path):

@@ -1,5 +1,6 @@
 """Explain a run of Onsight: record its training step, then apply and time other flags."""
 
+import math
 import statistics
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -39,7 +40,7 @@ from onsight.tune.training_data import TrainingData
 from onsight_explain.ceilings import Ceilings, measure_ceilings
 from onsight_explain.paired_timing import warn_if_busy
 from onsight_explain.search import MIN_GAIN, Search, SearchResult, TrialResult
-from onsight_explain.search_table import describe_noise
+from onsight_explain.search_table import describe_noise, noise_ratio
 from onsight_explain.tracing.timeline import write_timeline
 
 _RECORDING_FRACTION = 0.05  # fraction of the budget, per recording (before and after)
@@ -60,6 +61,7 @@ class RunExplanation:
     after: StepRecord | None  # a record with the best flags applied
     settings: UnsetVariables | None = None  # OpenMP variables set in the environment
     noise: str = ""  # why timings cannot show more than what certainly gained, or ""
+    noise_ratio: float = math.inf  # how many times too long noise may have made a phase
 
     @property
     def rate(self) -> float:
@@ -124,6 +126,7 @@ def explain_data(
         after=after,
         settings=settings,
         noise=describe_noise(found, is_busy),
+        noise_ratio=noise_ratio(found, is_busy),
     )
 
 

@@ -254,11 +254,6 @@ def test_of_several_networks_the_one_that_counts_most_is_explained(blended):
     assert explaining.find_config(run) == run / "config.toml"
 
 
-def test_a_network_without_a_weight_is_not_explained(blended):
-    run = blended(weight=0.0)
-    assert explaining.find_config(run) == run / "members" / "compact" / "config.toml"
-
-
 @pytest.mark.parametrize("changes", [{"weight": "most"}, {"name": 7}, {"weight": None}])
 def test_altered_results_are_refused_with_the_key(blended, changes):
     with pytest.raises(OutputError, match=r"results.json is damaged: members.2.\w+"):
@@ -279,6 +274,24 @@ def test_noise_is_named_instead_of_a_cause(bars, plant):
     found = dataclasses.replace(explained(bars), noise="a reason")
     assert cause(found) == "noise"
     assert verdict(found).startswith("Too noisy to tell: a reason; measure again")
+
+
+def test_waiting_that_noise_cannot_explain_is_named(bars, plant):
+    plant({})
+    found = dataclasses.replace(explained(bars), noise="a reason", noise_ratio=2.0)
+    seconds = found.before.seconds
+
+    def waiting(share):
+        phases = dict.fromkeys(found.before.phases, 0.0)
+        phases |= {"data": share * seconds, "forward": (1 - share) * seconds}
+        return dataclasses.replace(found, before=dataclasses.replace(found.before, phases=phases))
+
+    assert cause(waiting(0.64)) == "noise"
+    assert cause(waiting(0.7)) == "loader"
+    assert verdict(waiting(0.7)) == (
+        "Data bound: 70.0% of the time is spent waiting for images; too noisy to tell what helps: "
+        "a reason; measure again when this machine is idle."
+    )
 
 
 def test_an_unfinished_run_is_refused_with_advice(tmp_path):

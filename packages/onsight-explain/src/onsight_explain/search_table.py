@@ -11,6 +11,7 @@ from onsight_explain.text import listed, ratio_words
 
 _MAX_ROWS = 6
 _MAX_NOISE = 1.25  # speed-up; if noise hides larger ones, what seems not to help may help much
+_BUSY_RATIO = 2.0  # other work on the same cores may halve a speed
 _LOSSES: dict[Losses, str] = {
     "same": "the same",
     "close": "within 2%",
@@ -50,6 +51,16 @@ def describe_noise(found: SearchResult[Any], is_busy: bool) -> str:
     if found.results and is_busy:
         return "other work keeps this machine busy, and no change was shown to help beside it"
     return ""
+
+
+def noise_ratio(found: SearchResult[Any], is_busy: bool) -> float:
+    """Return how many times too long noise may have made a part of the time."""
+    return max(found.min_gain, _BUSY_RATIO if is_busy else 1.0)
+
+
+def is_beyond_noise(share: float, ratio: float) -> bool:
+    """Return whether a part would be most of the time even if noise had made it longer."""
+    return share / ratio > 1 - share
 
 
 def result_facts(result: TrialResult[Any]) -> dict[str, Any]:
@@ -114,7 +125,7 @@ def _is_shown(result: TrialResult[Any]) -> bool:
 def _ratio_with_ends(result: TrialResult[C]) -> str:
     assert result.interval
     ratio, ends = ratio_words(result.ratio), result.interval.ends
-    return f"{ratio}, {ends}" if ends else f"{ratio} in a single round"
+    return f"{ratio}, {ends}" if ends else f"{ratio}, 1 round"
 
 
 def _cells(result: TrialResult[C]) -> list[str | Text]:
