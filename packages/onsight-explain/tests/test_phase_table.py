@@ -27,6 +27,18 @@ def test_speed_is_compared_with_the_ceiling_of_its_precision():
     assert "50.0 GFLOP/s, 25.0% of the 200 GFLOP/s of a large bf16 matrix product" in line
     assert f"{rate_words(5e9)}, 25.0% of the {rate_words(20e9)} of a large copy" in line
     assert "caches" not in line
-    assert "over 100% thanks to caches" in describe_utilization(
-        10**9, 10**9, 0.02, "bf16", ceilings
-    )
+
+
+def test_a_speed_above_its_ceiling_is_said_as_measured():
+    """Not as a share above 100%, which would be printed as >99.99%."""
+    ceilings = Ceilings({"fp32": 100e9, "bf16": 200e9}, 4e9)
+    line = describe_utilization(5 * 10**9, 92 * 10**6, 0.02, "bf16", ceilings)
+    assert "250 GFLOP/s, more than the 200 GFLOP/s of a large bf16 matrix product" in line
+    assert "4.6 GB/s, more than the 4.0 GB/s of a large copy, thanks to caches" in line
+    assert "%" not in line
+
+
+def test_a_speed_that_rounds_to_its_ceiling_is_all_of_it():
+    line = describe_utilization(10**9, 80_100_000, 0.02, "fp32", Ceilings({"fp32": 100e9}, 4e9))
+    assert "4.0 GB/s, 100% of the 4.0 GB/s of a large copy" in line
+    assert "caches" not in line

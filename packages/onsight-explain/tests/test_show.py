@@ -1,6 +1,7 @@
 """What an explanation looks like: one screen, a page with the same text, nothing that steers."""
 
 import io
+import math
 import re
 from dataclasses import replace
 from html import unescape
@@ -116,6 +117,26 @@ def test_changes_are_ranked_by_what_they_gain_at_least(explanation):
     text = " ".join(shown(explanation).split())
     assert "No gain shown: short spin-waits of threads (7.8x, 0.57 to 105.30) and 2 workers" in text
     assert text.index("5.1x 4.9 to 5.3") < text.index("2.1x 2.0 to 2.2")
+
+
+def test_a_change_that_was_confirmed_is_not_listed_without_a_gain(explanation):
+    """It may have had a single round before the rounds that confirmed it."""
+    confirmed = result(1.36, 1.57, 1.8, rounds=8, bf16=True)
+    once = [result(0.0, 1.57, math.inf, rounds=1, bf16=True), result(0.9, 1.0, 1.1, workers=2)]
+    search = replace(explanation.search, results=once, best=confirmed)
+    text = " ".join(shown(replace(explanation, search=search, best=confirmed)).split())
+    assert "bf16 autocast 157 1.57x 1.36 to 1.80" in text
+    assert "2 of 2 changes tried" in text
+    assert "No gain shown: 2 workers (1.00x, 0.90 to 1.10)." in text
+    refuted = replace(explanation, search=search, best=result(0.9, 1.2, 1.6, rounds=8, bf16=True))
+    text = " ".join(shown(refuted).split())
+    assert "(1.00x, 0.90 to 1.10) and bf16 autocast (1.20x, 0.90 to 1.60)." in text
+
+
+def test_a_single_round_shows_no_gain_and_is_named(explanation):
+    search = replace(explanation.search, results=[result(0.0, 1.57, math.inf, 1, bf16=True)])
+    text = " ".join(shown(replace(explanation, search=search)).split())
+    assert "No gain shown: bf16 autocast (1.57x, 1 round)." in text
 
 
 def test_the_page_has_the_text_of_the_screen(explanation, tmp_path):

@@ -9,10 +9,21 @@ from typing import Any
 from onsight.config import PLACES, Config, make_config, refuse_code_from_files
 from onsight.config_files import config_layers
 from onsight.errors import ConfigError, UserError
+from onsight.explainer.head_run import (
+    HeadRun,
+    has_training_steps,
+    head_facts,
+    print_head,
+    read_head_run,
+    unfinished,
+)
+from onsight.explainer.origins import OriginReporter
 from onsight.files import check_output
 from onsight_explain.errors import ExplainError
 from onsight_explain.explain import LIMIT_SECONDS, SECONDS, Explained, check_page_name, is_script
 from onsight_explain.explain import explain as explain_script
+
+_ONE_OF_SEVERAL = "a small network, in place of those that --model auto trains"
 
 
 def explain(
@@ -89,7 +100,7 @@ def explain(
     compares_devices = compare is not None or bool(batch_sizes)
     if trace_file and compares_devices:
         raise ConfigError("--trace records one training run as it is: omit --compare")
-    data, run_config = _read_subject(name, fields, recipe, config)
+    data, run_config, origins = _read_subject(name, fields, recipe, config)
     for flag, path in (
         ("--trace", trace_file),
         ("--save-plot", plot_file),
@@ -98,10 +109,18 @@ def explain(
         if path:
             run = [Path(name, file) for file in ("config.toml", "plan.json", "model.safetensors")]
             check_output(flag, path, config=config, run=run, data=_files_of(data, run_config))
-    if compares_devices:
-        explained = _compare_devices(data, run_config, compare or "", batch_sizes, plot_file)
+    reporter = OriginReporter(origins)
+    head = None if config or compares_devices else _find_head_run(Path(name), run_config)
+    if head and trace_file:
+        raise ConfigError(f"--trace records training steps. {head.verdict}")
+    if head:
+        explained = Explained(head, head_facts, print_head)
+    elif compares_devices:
+        explained = _compare_devices(
+            data, run_config, compare or "", batch_sizes, plot_file, reporter
+        )
     else:
-        explained = _explain_data(data, run_config, seconds, what_ifs, trace_file)
+        explained = _explain_data(data, run_config, seconds, what_ifs, trace_file, reporter)
     if page_file:
         with _as_user_errors():
             explained.write_page(page_file)
@@ -127,24 +146,34 @@ def _files_of(data: str, config: Config) -> Iterator[str]:
 
 
 def _explain_data(
-    data: str, config: Config, seconds: float, what_ifs: bool, trace_file: Path | None
+    data: str,
+    config: Config,
+    seconds: float,
+    what_ifs: bool,
+    trace_file: Path | None,
+    reporter: OriginReporter,
 ) -> Explained[Any]:
     from onsight.explainer.explain_run import explain_data
     from onsight.explainer.show_run import explanation_facts, print_explanation
 
-    explanation = explain_data(data, config, seconds, what_ifs, trace_file=trace_file)
+    explanation = explain_data(data, config, seconds, what_ifs, reporter, trace_file)
     return Explained(explanation, explanation_facts, print_explanation)
 
 
 def _compare_devices(
-    data: str, config: Config, devices: str, batch_sizes: str, plot_file: Path | None
+    data: str,
+    config: Config,
+    devices: str,
+    batch_sizes: str,
+    plot_file: Path | None,
+    reporter: OriginReporter,
 ) -> Explained[Any]:
     from onsight.explainer.compare_devices import compare_devices, parse_batch_sizes
     from onsight.explainer.show_devices import comparison_facts, draw_comparison, print_comparison
 
     names = devices.split(",") if devices not in ("", "all") else ()
     sizes = parse_batch_sizes(batch_sizes) if batch_sizes else ()
-    comparison = compare_devices(data, config, names, sizes)
+    comparison = compare_devices(data, config, names, sizes, reporter)
     if plot_file:
         draw_comparison(comparison, plot_file)
     return Explained(comparison, comparison_facts, print_comparison)
@@ -152,17 +181,39 @@ def _compare_devices(
 
 def _read_subject(
     subject: str, fields: dict[str, Any], recipe: str | None, config_file: Path | None
-) -> tuple[str, Config]:
-    """Return DATA and config; for a run folder, the ones that the run was trained with."""
+) -> tuple[str, Config, dict[str, str]]:
+    """Return DATA, the config, and where fields come from that the user has not set.
+
+    For a run folder, DATA and config are those that the run was trained with.
+    """
     run = Path(subject)
-    is_run = (run / "config.toml").is_file() and (run / "plan.json").is_file()
-    if not is_run:
+    if not _is_run(run):
         config = make_config(*config_layers(recipe, config_file, fields))
-        return subject, refuse_code_from_files(config, fields)
+        origins = {"model": _ONE_OF_SEVERAL} if config.model == "auto" else {}
+        return subject, refuse_code_from_files(config, fields), origins
     from onsight.explainer.explain_run import data_of_run, find_config
 
+    origins = {}
     if config_file is None:  # where the run wrote says nothing about where to write now
+        origins = {name: f"as in {subject}" for name in Config.model_fields if name not in fields}
         config_file, fields = find_config(run), {**dict.fromkeys(PLACES, ""), **fields}
     config = make_config(*config_layers(recipe, config_file, fields))
     refuse_code_from_files(config, fields)
-    return data_of_run(run), config
+    data = data_of_run(run)
+    if config.model == "auto":
+        raise unfinished(run)
+    return data, config, origins
+
+
+def _find_head_run(run: Path, config: Config) -> HeadRun | None:
+    """Return a run that only fitted a head; None for DATA, and for what was trained in steps."""
+    if not config.freeze or not _is_run(run):
+        return None
+    from onsight.explainer.explain_run import find_config
+
+    folder = find_config(run).parent
+    return None if has_training_steps(folder) else read_head_run(run, folder)
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.toml").is_file() and (folder / "plan.json").is_file()

@@ -1,5 +1,6 @@
 """Explain a run of Onsight: record its training step, then apply and time other flags."""
 
+import math
 import statistics
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -9,10 +10,9 @@ from pathlib import Path
 import torch
 
 from onsight.config import Config
-from onsight.config_files import read_config_file
 from onsight.data.index import TRAIN
 from onsight.data.sources.source import is_memory_name
-from onsight.errors import OutputError
+from onsight.errors import ConfigError, OutputError
 from onsight.explainer.bench import (
     FreshRun,
     RunBench,
@@ -21,6 +21,7 @@ from onsight.explainer.bench import (
     find_unset,
     thread_settings,
 )
+from onsight.explainer.head_run import has_training_steps
 from onsight.explainer.step_record import StepRecord
 from onsight.hardware.devices import choose_device
 from onsight.hardware.memory import keep_freed_memory
@@ -28,7 +29,8 @@ from onsight.hardware.reproducible import KERNELS
 from onsight.models.file import load_model_file
 from onsight.report.console import Reporter
 from onsight.report.run_files import read_results
-from onsight.training.job import Job, report_device
+from onsight.training.fit_head import uses_fitted_head
+from onsight.training.job import Job
 from onsight.training.layout import choose_layout, find_data
 from onsight.training.open_data import open_data
 from onsight.training.place import PlannedRun, place, plan_run
@@ -38,7 +40,7 @@ from onsight.tune.training_data import TrainingData
 from onsight_explain.ceilings import Ceilings, measure_ceilings
 from onsight_explain.paired_timing import warn_if_busy
 from onsight_explain.search import MIN_GAIN, Search, SearchResult, TrialResult
-from onsight_explain.search_table import describe_noise
+from onsight_explain.search_table import describe_noise, noise_ratio
 from onsight_explain.tracing.timeline import write_timeline
 
 _RECORDING_FRACTION = 0.05  # fraction of the budget, per recording (before and after)
@@ -59,6 +61,7 @@ class RunExplanation:
     after: StepRecord | None  # a record with the best flags applied
     settings: UnsetVariables | None = None  # OpenMP variables set in the environment
     noise: str = ""  # why timings cannot show more than what certainly gained, or ""
+    noise_ratio: float = math.inf  # how many times too long noise may have made a phase
 
     @property
     def rate(self) -> float:
@@ -123,6 +126,7 @@ def explain_data(
         after=after,
         settings=settings,
         noise=describe_noise(found, is_busy),
+        noise_ratio=noise_ratio(found, is_busy),
     )
 
 
@@ -146,25 +150,32 @@ def open_run(data: str, config: Config, reporter: Reporter) -> Iterator[OpenRun]
 
 
 def plan_without_training(data: str, config: Config, job: Job) -> PlannedRun:
-    """Go through the stages of a run up to its plan."""
+    """Go through the stages of a run up to its plan. Raises ConfigError if no step is trained."""
     source = find_data(data, config, job)
-    report_device(job)
+    job.reporter.choice("device", job.device, is_detail=False)
     layout = choose_layout(source, config, job)
-    return plan_run(place(open_data(layout, None, job), None, job), job)
+    placed = place(open_data(layout, None, job), None, job)
+    config = placed.config
+    if config.freeze and uses_fitted_head(config, placed.data.new_network(config)):
+        raise ConfigError(
+            f"{config.model} stays frozen, and only a head is fitted on its features: there are no "
+            "training steps to explain. --no-freeze explains fine-tuning"
+        )
+    return plan_run(placed, job)
 
 
 def find_config(run: Path) -> Path:
     """Return the settings of a run, or of the network of several that counts most in its model.
 
-    A network with a frozen backbone has no training step to explain.
+    A head, which has no training step to explain, comes last. Networks without a weight, and those
+    that were chosen but not trained, do not count.
     """
     folders = {folder.name: folder for folder in run.glob("members/*")}
     rows = [row for row in read_results(run)["members"] or [] if row["name"] in folders]
-    for row in sorted(rows, key=lambda row: -row["weight"]):
-        path = folders[row["name"]] / "config.toml"
-        if path.is_file() and not read_config_file(path).get("freeze"):
-            return path
-    return run / "config.toml"
+    ranked = sorted((row for row in rows if row["weight"] > 0), key=lambda row: -row["weight"])
+    found = [folders[row["name"]] for row in ranked]
+    found = [folder for folder in found if (folder / "config.toml").is_file()]
+    return next(filter(has_training_steps, found), (found or [run])[0]) / "config.toml"
 
 
 def data_of_run(run: Path) -> str:

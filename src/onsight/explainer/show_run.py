@@ -15,6 +15,7 @@ from onsight_explain.phase_table import describe_utilization, phase_table
 from onsight_explain.search import MIN_GAIN, TrialResult
 from onsight_explain.search_table import (
     best_ratio,
+    is_beyond_noise,
     print_search,
     result_facts,
     search_facts,
@@ -84,15 +85,22 @@ def verdict(explanation: RunExplanation) -> str:
     """State the cause with its figures, the flags to change, and their gain."""
     if cause(explanation) == "noise":
         return f"Too noisy to tell: {explanation.noise}; measure again when this machine is idle."
-    return f"{_cause_sentence(explanation)}; {_gain_sentence(explanation)}."
+    gain = _gain_sentence(explanation)
+    if explanation.noise and not _is_shown(explanation):
+        gain = (
+            f"too noisy to tell what helps: {explanation.noise}; measure again when this machine "
+            "is idle"
+        )
+    return f"{_cause_sentence(explanation)}; {gain}."
 
 
 def cause(explanation: RunExplanation) -> str:
     """Return the short name of the cause: noise, threads, loader, small-batch, compute or other."""
     before, best = explanation.before, explanation.best
-    is_shown = best is not None and _is_significant(best)
+    is_shown = _is_shown(explanation)
     if explanation.noise and not is_shown:
-        return "noise"
+        is_clear = is_beyond_noise(before.share("data"), explanation.noise_ratio)
+        return "loader" if is_clear else "noise"
     if best and find_unset(best.changes) and is_shown:
         return "threads"
     if before.share("data") >= _DATA_BOUND:
@@ -127,7 +135,9 @@ def _cause_sentence(explanation: RunExplanation) -> str:
             flops = before.flops / before.step_seconds
             peak = explanation.ceilings.peak(explanation.config.precision)
             of_peak = (
-                f", at {percent(flops / peak[1])} of its {peak[0]} matrix peak" if peak else ""
+                f", at {percent(min(1.0, flops / peak[1]))} of its {peak[0]} matrix peak"
+                if peak
+                else ""
             )
             share = before.share(*_COMPUTE_PHASES)
             return (
@@ -164,6 +174,10 @@ def _describe_changes(best: TrialResult[RunChange]) -> str:
     unset = find_unset(best.changes)
     flags = " ".join(change.label for change in best.changes if isinstance(change, FlagChange))
     return " and ".join(filter(None, (unset.label if unset else "", flags)))
+
+
+def _is_shown(explanation: RunExplanation) -> bool:
+    return explanation.best is not None and _is_significant(explanation.best)
 
 
 def _is_significant(best: TrialResult[RunChange]) -> bool:

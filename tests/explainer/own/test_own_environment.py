@@ -71,7 +71,9 @@ def test_harmless_settings_are_named_and_are_no_cause(explained):
     assert (
         "Set in the environment: OMP_WAIT_POLICY=passive and OMP_NUM_THREADS=2" in page.getvalue()
     )
-    assert "OMP_WAIT_POLICY and OMP_NUM_THREADS unset (1.00x)" in " ".join(page.getvalue().split())
+    assert "OMP_WAIT_POLICY and OMP_NUM_THREADS unset (1.00x, 1 round)" in " ".join(
+        page.getvalue().split()
+    )
 
 
 def test_what_onsight_sets_for_itself_is_none_of_them(monkeypatch):

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import shutil
 import time
 
 import pytest
@@ -17,7 +18,9 @@ from onsight.explainer import bench as benches
 from onsight.explainer import explain_run
 from onsight.explainer import explain_run as explaining
 from onsight.explainer.bench import FlagChange, FlagTrial, changed_fields, flag_changes
+from onsight.explainer.explain import explain
 from onsight.explainer.explain_run import explain_data
+from onsight.explainer.head_run import has_training_steps
 from onsight.explainer.show_run import cause, explanation_facts, print_explanation, verdict
 from onsight.explainer.step_record import record_step
 from onsight.hardware.reproducible import reproducible
@@ -273,6 +276,24 @@ def test_noise_is_named_instead_of_a_cause(bars, plant):
     assert verdict(found).startswith("Too noisy to tell: a reason; measure again")
 
 
+def test_waiting_that_noise_cannot_explain_is_named(bars, plant):
+    plant({})
+    found = dataclasses.replace(explained(bars), noise="a reason", noise_ratio=2.0)
+    seconds = found.before.seconds
+
+    def waiting(share):
+        phases = dict.fromkeys(found.before.phases, 0.0)
+        phases |= {"data": share * seconds, "forward": (1 - share) * seconds}
+        return dataclasses.replace(found, before=dataclasses.replace(found.before, phases=phases))
+
+    assert cause(waiting(0.64)) == "noise"
+    assert cause(waiting(0.7)) == "loader"
+    assert verdict(waiting(0.7)) == (
+        "Data bound: 70.0% of the time is spent waiting for images; too noisy to tell what helps: "
+        "a reason; measure again when this machine is idle."
+    )
+
+
 def test_an_unfinished_run_is_refused_with_advice(tmp_path):
     with pytest.raises(OutputError, match="Pass the dataset instead"):
         explaining.data_of_run(tmp_path)
@@ -304,3 +325,107 @@ def test_wrong_arguments_are_explained(capfd, words, expected):
         main(["explain", *words])
     assert stop.value.code == 2
     assert expected in capfd.readouterr().err
+
+
+@pytest.fixture
+def run_of_head(tmp_path, trained):
+    """A function that writes a finished run whose model is a head alone."""
+    run = tmp_path / "runs" / "my first"
+
+    def write(others=(), **plan):
+        run.mkdir(parents=True)
+        shutil.copy(trained.path / "model.safetensors", run / "model.safetensors")
+        head = run / "members" / "head" if others else run
+        for name in ("head", *others) if others else ():
+            folder = run / "members" / name
+            folder.mkdir(parents=True)
+            frozen = str(name == "head").lower()
+            (folder / "config.toml").write_text(f'model = "lenet"\nfreeze = {frozen}')
+        chosen = {"threads": {"value": 1, "reason": "1 thread is faster", "figure": 2.0}} | plan
+        (run / "config.toml").write_text(
+            'folds = "5"' if others else 'model = "lenet"\nfreeze = true'
+        )
+        (run / "plan.json").write_text("{}")
+        (head / "plan.json").write_text(json.dumps(chosen))
+        results = {"used": 280, "model": "lite0", "images_per_second": 34.04, "data": "photos/"}
+        results |= {"phases": {"start": 5.98, "folds": 16.39, "heat maps": 0.01}, "device": "cpu"}
+        if others:
+            shown = dict.fromkeys(("accuracy", "accuracy_low", "accuracy_high"), 0.5)
+            row = {"model": "lite0", "images": 9, "loss": 1.0, "image_size": [8, 8], **shown}
+            row |= {"parameters": 9, "ms_per_image": 20.0}
+            rows = [row | {"name": "head", "weight": 1.0, "seconds": 35.6}]
+            rows += [row | {"name": name, "weight": 0.0, "seconds": 414.6} for name in others]
+            results |= {"members": rows, "images_per_second": 0.0}
+        (run / "results.json").write_text(json.dumps(results))
+        return run
+
+    return write
+
+
+def shown_head(run, **settings):
+    page = io.StringIO()
+    found = explain(run, **settings)
+    assert json.loads(json.dumps(found.facts()))["best_ratio"] == 1
+    found.show(Console(file=page, width=1000))
+    return [line.rstrip() for line in page.getvalue().splitlines()]
+
+
+def test_a_run_that_only_fitted_a_head_says_what_it_did(run_of_head):
+    assert shown_head(run_of_head()) == [
+        "This run only fitted a head: it computed features of 280 images with lite0, at 34 "
+        "images/s, and has no training steps to explain.",
+        "",
+        "time of the whole run: folds 16.4 s, start 6.0 s",
+        "threads: 1 (1 thread is faster)",
+        "`onsight explain photos/ --model sprint` explains the training of a network.",
+    ]
+
+
+def test_of_a_head_alone_the_network_without_a_weight_is_named(run_of_head):
+    run = run_of_head(others=["compact"])
+    lines = shown_head(run)
+    assert lines[0] == (
+        "The model of this run is a head alone: it computed features of 280 images with lite0, at "
+        "50 images/s, and has no training steps to explain."
+    )
+    assert lines[-1] == (
+        "compact was trained for 6 min 55 s, but is not in the model: `onsight explain "
+        f"'{run}' --config '{run}/members/compact/config.toml'` explains its training."
+    )
+
+
+def test_a_frozen_network_that_was_trained_in_steps_is_explained(run_of_head):
+    run = run_of_head(epochs={"value": 3, "reason": "set by you", "figure": None})
+    assert has_training_steps(run)
+
+
+def test_a_head_has_no_timeline(run_of_head, tmp_path):
+    with pytest.raises(ConfigError, match="records training steps. This run only fitted a head"):
+        explain(run_of_head(), trace_file=tmp_path / "trace.json")
+
+
+def test_a_run_that_does_not_say_what_is_in_its_model_is_not_explained(run_of_head):
+    run = run_of_head(others=["compact"])
+    (run / "results.json").unlink()
+    with pytest.raises(OutputError, match="not a finished run.*members/NAME/config.toml"):
+        explain(run)
+
+
+def test_data_of_which_only_a_head_would_be_fitted_is_refused(bars, backbone):
+    with pytest.raises(ConfigError, match="only a head is fitted .* --no-freeze explains"):
+        explained(bars, model="test_resnet", freeze=True, weights=str(backbone.path))
+
+
+def test_settings_are_said_to_be_yours_only_if_you_gave_them(bars, tmp_path, capsys, plant):
+    plant({})
+    train(str(bars), out=tmp_path / "run", epochs=1, device="cpu", **SMALL)
+    capsys.readouterr()
+    explain(tmp_path / "run", seconds=0.5, threads=1, folds="2")
+    said = capsys.readouterr().err
+    assert f"model: lenet (as in {tmp_path / 'run'})" in said
+    assert f"device: cpu (as in {tmp_path / 'run'})" in said
+    assert "folds: 2 (set by you)" in said
+    explain(bars, seconds=0.5, what_ifs=False, **(SMALL | {"model": "auto"}))
+    said = capsys.readouterr().err
+    assert "model: sprint (a small network, in place of those that --model auto trains)" in said
+    assert "set by you" not in said

@@ -1,5 +1,7 @@
 """The table of phases, and a line on how close a step comes to the device's limits."""
 
+from collections.abc import Callable
+
 from rich.table import Table
 
 from onsight_explain.ceilings import Ceilings
@@ -47,11 +49,17 @@ def describe_utilization(
     """Return how much of the device's ceilings a step reaches, in one line."""
     flops = flops_per_step / step_seconds
     traffic = bytes_per_step / step_seconds
-    cached = " (over 100% thanks to caches)" * (traffic > ceilings.copy_bytes_per_second)
     name, peak = ceilings.peak(precision) or ("fp32", ceilings.flops_per_second["fp32"])
-    return (
-        f"arithmetic: {flops_words(flops)}, {percent(flops / peak)} of the {flops_words(peak)} of "
-        f"a large {name} matrix product here; memory traffic of the operations: "
-        f"{rate_words(traffic)}, {percent(traffic / ceilings.copy_bytes_per_second)} of the "
-        f"{rate_words(ceilings.copy_bytes_per_second)} of a large copy{cached}"
-    )
+    copy_rate = ceilings.copy_bytes_per_second
+    arithmetic = _compare(flops, peak, flops_words, f"a large {name} matrix product here")
+    memory = _compare(traffic, copy_rate, rate_words, "a large copy", ", thanks to caches")
+    return f"arithmetic: {arithmetic}; memory traffic of the operations: {memory}"
+
+
+def _compare(
+    rate: float, ceiling: float, words: Callable[[float], str], what: str, excuse: str = ""
+) -> str:
+    """Compare a rate with its ceiling in words. excuse: why it may exceed the ceiling."""
+    if rate > ceiling and words(rate) != words(ceiling):
+        return f"{words(rate)}, more than the {words(ceiling)} of {what}{excuse}"
+    return f"{words(rate)}, {percent(min(1.0, rate / ceiling))} of the {words(ceiling)} of {what}"

@@ -11,6 +11,7 @@ from onsight_explain.text import listed, ratio_words
 
 _MAX_ROWS = 6
 _MAX_NOISE = 1.25  # speed-up; if noise hides larger ones, what seems not to help may help much
+_BUSY_RATIO = 2.0  # other work on the same cores may halve a speed
 _LOSSES: dict[Losses, str] = {
     "same": "the same",
     "close": "within 2%",
@@ -28,13 +29,13 @@ def print_search(
     table.add_column("what was shown to help")
     for name in ("images/s", "ratio", "95% CI", *(["first losses"] if with_losses else [])):
         table.add_column(name, justify="right")
-    others = [result for result in found.results if not best or result.changes != best.changes]
-    shown = filter(_is_shown, [*others, *([best] if best else [])])
-    for result in sorted(shown, key=lambda result: -result.low)[:_MAX_ROWS]:
+    results = [result for result in found.results if not best or result.changes != best.changes]
+    results += [best] if best else []  # by the rounds that confirmed it
+    for result in sorted(filter(_is_shown, results), key=lambda row: -row.low)[:_MAX_ROWS]:
         table.add_row(*_cells(result)[: len(table.columns)])
     if table.rows:
         console.print(table)
-    console.print(_describe_search(found), style="dim")
+    console.print(_describe_search(found, results), style="dim")
 
 
 def describe_noise(found: SearchResult[Any], is_busy: bool) -> str:
@@ -50,6 +51,16 @@ def describe_noise(found: SearchResult[Any], is_busy: bool) -> str:
     if found.results and is_busy:
         return "other work keeps this machine busy, and no change was shown to help beside it"
     return ""
+
+
+def noise_ratio(found: SearchResult[Any], is_busy: bool) -> float:
+    """Return how many times too long noise may have made a part of the time."""
+    return max(found.min_gain, _BUSY_RATIO if is_busy else 1.0)
+
+
+def is_beyond_noise(share: float, ratio: float) -> bool:
+    """Return whether a part would be most of the time even if noise had made it longer."""
+    return share / ratio > 1 - share
 
 
 def result_facts(result: TrialResult[Any]) -> dict[str, Any]:
@@ -77,8 +88,11 @@ def best_ratio(best: TrialResult[Any] | None) -> float:
     return best.low if best and _is_shown(best) else 1.0
 
 
-def _describe_search(found: SearchResult[C]) -> str:
-    """Describe what did not help or was not tried, and how much the baseline's windows vary."""
+def _describe_search(found: SearchResult[C], results: list[TrialResult[C]]) -> str:
+    """Describe what did not help or was not tried, and how much the baseline's windows vary.
+
+    results: of the tried changes and of the best.
+    """
     tried, skipped, rates = found.results, found.skipped, found.baseline_rates
     text = (
         f"{len(tried)} of {len(tried) + len(skipped)} changes tried, each beside the unchanged "
@@ -89,7 +103,7 @@ def _describe_search(found: SearchResult[C]) -> str:
             f" and {_control_words(found)} times as fast as itself: gains count from "
             f"{ratio_words(found.min_gain)}"
         )
-    unshown = [result for result in tried if not _is_shown(result)]
+    unshown = [result for result in results if not _is_shown(result)]
     slower = [f"{result.name} ({_ratio_with_ends(result)})" for result in unshown if result.ratio]
     failed = [f"{result.name} ({result.problem})" for result in unshown if result.problem]
     untried = [change.label for change in skipped]
@@ -110,7 +124,8 @@ def _is_shown(result: TrialResult[Any]) -> bool:
 
 def _ratio_with_ends(result: TrialResult[C]) -> str:
     assert result.interval
-    return ", ".join(filter(None, (ratio_words(result.ratio), result.interval.ends)))
+    ratio, ends = ratio_words(result.ratio), result.interval.ends
+    return f"{ratio}, {ends}" if ends else f"{ratio}, 1 round"
 
 
 def _cells(result: TrialResult[C]) -> list[str | Text]:

@@ -12,7 +12,7 @@ from onsight_explain.process.bench import ScriptBench
 from onsight_explain.process.processes import Processes
 from onsight_explain.script.trace import ItemFacts, LoaderFacts, OptimizerFacts, Reads, Trace
 from onsight_explain.search import SearchResult, TrialResult
-from onsight_explain.search_table import describe_noise
+from onsight_explain.search_table import describe_noise, noise_ratio
 from onsight_explain.tracing.clock import PHASES
 from onsight_explain.tracing.sites import Site
 from onsight_explain.what_ifs.what_if import make_what_ifs
@@ -237,6 +237,32 @@ def test_what_noise_may_hide_is_not_named():
     assert verdict(replace(trace(**COMPUTES), graphs_kept=0), cause, None, 1) == told
     shown = tried(2.0, bf16=True)
     assert find_cause(trace(**COMPUTES), [shown], shown, 2, noise="a reason").name == "precision"
+
+
+@pytest.mark.parametrize(
+    ("waiting", "control", "is_busy", "cause"),
+    [
+        (0.70, [0.6, 1.9], False, "loader"),  # 2.3 times the rest; noise explains 1.9 times
+        (0.64, [0.6, 1.9], False, "noise"),  # 1.8 times
+        (0.70, [1.0], True, "loader"),  # other work halves the speed of what it runs beside
+        (0.64, [1.0], True, "noise"),
+    ],
+)
+def test_waiting_that_noise_cannot_explain_is_the_cause_but_no_gain_is_claimed(
+    waiting, control, is_busy, cause
+):
+    seen = replace(trace(item=item(), data=waiting, forward=1 - waiting), graphs_kept=0)
+    unsure = tried(1.5, low=0.9, workers=2)
+    found = SearchResult([unsure], unsure, [100.0], [], control)
+    noise = describe_noise(found, is_busy)
+    named = find_cause(seen, [unsure], unsure, 2, noise, noise_ratio(found, is_busy))
+    assert named.name == cause
+    if cause == "loader":
+        assert verdict(seen, named, unsure, 1) == (
+            "70.0% of the time is spent waiting for the loader: reading and decoding an item takes "
+            "2.00 ms, in the training process; too noisy to tell what helps: "
+            f"{noise}; measure again when this machine is idle."
+        )
 
 
 @pytest.mark.parametrize(

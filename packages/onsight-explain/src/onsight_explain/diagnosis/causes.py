@@ -1,7 +1,11 @@
 """What holds a script back: the cause whose removal was shown to gain most, with the evidence."""
 
+import math
+from dataclasses import replace
+
 from onsight_explain.script.trace import Trace
 from onsight_explain.search import MIN_GAIN, TrialResult
+from onsight_explain.search_table import is_beyond_noise
 from onsight_explain.text import percent, plural
 from onsight_explain.what_ifs.batch import LargerBatch
 from onsight_explain.what_ifs.copies import PinnedMemory
@@ -28,10 +32,13 @@ def find_cause(
     best: TrialResult[WhatIf] | None,
     cores: int,
     noise: str = "",
+    noise_ratio: float = math.inf,
 ) -> Cause:
     """Return the cause behind the what-ifs that certainly gained most, or the largest phase.
 
     noise: why timings cannot show more than what certainly gained, or "" if they can.
+    noise_ratio: how many times too long noise may have made a part of the time; waiting for the
+    loader is the cause, even if no gain can be shown, if that does not explain it.
 
     What-ifs that cannot be distinguished count together: the cause of most of them is returned. A
     mistake that certainly costs time comes before other ways to compute the same result, which
@@ -39,7 +46,11 @@ def find_cause(
     """
     certain = _certain(tried, best)
     if not certain:
-        return Cause(TOO_NOISY, f"too noisy to tell: {noise}") if noise else _largest_phase(trace)
+        if not noise:
+            return _largest_phase(trace)
+        if is_beyond_noise(trace.share("data"), noise_ratio):
+            return replace(loading_cause(trace), noise=noise)
+        return Cause(TOO_NOISY, "too noisy to tell", noise)
     threshold = _TIE * max(result.low for result in certain)
     ranked = sorted(
         (result for result in certain if result.low >= threshold), key=lambda result: -result.low
@@ -56,9 +67,11 @@ def find_cause(
 def verdict(trace: Trace, cause: Cause, best: TrialResult[WhatIf] | None, tried: int) -> str:
     """Return the cause and what removing it gained at least, of `tried` changes, in a sentence."""
     start = f"{cause.sentence[0].upper()}{cause.sentence[1:]}"
-    if cause.name == TOO_NOISY:
-        return f"{start}; measure again when this machine is idle.{_memory_mistake(trace, cause)}"
-    return f"{start}{_gain_words(best, tried)}.{_memory_mistake(trace, cause)}"
+    rest = _gain_words(best, tried)
+    if cause.noise:
+        unknown = "" if cause.name == TOO_NOISY else "; too noisy to tell what helps"
+        rest = f"{unknown}: {cause.noise}; measure again when this machine is idle"
+    return f"{start}{rest}.{_memory_mistake(trace, cause)}"
 
 
 def _certain(

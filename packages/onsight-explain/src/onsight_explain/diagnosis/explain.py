@@ -31,7 +31,7 @@ from onsight_explain.script.source import (
 from onsight_explain.script.thread_settings import read_settings
 from onsight_explain.script.trace import Trace
 from onsight_explain.search import MIN_GAIN, Search, SearchResult, TrialResult
-from onsight_explain.search_table import describe_noise
+from onsight_explain.search_table import describe_noise, noise_ratio
 from onsight_explain.threads import is_busy, usable_cores
 from onsight_explain.tracing.timeline import Timeline, write_timeline
 from onsight_explain.tracing.window import Epoch
@@ -151,7 +151,9 @@ def explain_script(
         best=best,
         fixed=fixed,
         cautions=list_cautions(best.changes, trace) if best and (fixed or delivery) else [],
-        cause=find_cause(trace, found.results, best, usable_cores(), noise),
+        cause=find_cause(
+            trace, found.results, best, usable_cores(), noise, noise_ratio(found, was_busy)
+        ),
         findings=findings,
         seconds=time.monotonic() - began + trace.startup_seconds,
         delivery=delivery,

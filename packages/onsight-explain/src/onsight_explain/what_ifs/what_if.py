@@ -36,6 +36,7 @@ class Cause:
 
     name: str  # short, for programs
     sentence: str  # with the evidence
+    noise: str = ""  # why timings cannot show what helps; "" if they can
 
 
 @dataclass(frozen=True)
