@@ -19,7 +19,7 @@ setup: .venv/installed
 .venv/installed: requirements.lock pyproject.toml hatch_build.py $(PACKAGES:%=packages/%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Onsight needs Python 3.11 or later; name one by: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
-	@echo "Installing into .venv: a few minutes, 5 GB"
+	@echo "Installing into .venv: a few minutes, 6.6 GB"
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(OURS)

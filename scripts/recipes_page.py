@@ -17,7 +17,7 @@ from typing import Any
 from onsight.config_files import read_about
 
 PAGE = Path(__file__).parents[1] / "docs/recipes.md"
-HEADER = """# The recipes compared with their tutorials
+HEADER = """# Recipes and their sources
 
 Five widely read tutorials train an image classifier on a GPU. `onsight train --recipe NAME` trains
 what each of them trains; the tables show their published figures beside ours, with the machines.

@@ -74,7 +74,8 @@ def assemble(folder: Path) -> list[str]:
             missing.append(page)
             continue
         elif source.suffix == ".ipynb":
-            text = notebook_page(source, target.parent)
+            text = relocate(notebook_page(source, target.parent), source, page, homes)
+            text += f'\n<a href="{source.name}" download>Download this notebook</a>\n'
         else:
             text = relocate(source.read_text(encoding="utf-8"), source, page, homes)
         target.write_text(text, encoding="utf-8")
@@ -114,7 +115,10 @@ def main() -> int:
     faults = site_faults(ROOT / "site")
     for fault in faults:
         print(f"error: {fault}", file=sys.stderr)
-    return 1 if faults else 0
+    if faults:
+        return 1
+    print(f"The documentation is in {ROOT / 'site'}. Open site/index.html in a browser.")
+    return 0
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ def notebook_page(notebook: Path, folder: Path) -> str:
             blocks.append(f"```python\n{source}\n```")
             name = f"{notebook.stem}-{number}"
             blocks += [block for out in cell["outputs"] for block in _blocks(out, folder, name)]
-    blocks.append(f"[Download this notebook]({notebook.name})")
     return "\n\n".join(blocks) + "\n"
 
 

@@ -1,16 +1,12 @@
-"""The README is short and shows the real stages of a run, and no page links to what is missing.
+"""The README is short, and no page links to what is missing.
 
 Links between pages of the site are checked when it is built (`scripts/docs/links.py`).
 """
 
-import inspect
-import re
 from pathlib import Path
 
 import pytest
 from links import broken_file_links
-
-from onsight.training import run
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("packages/*/*.md"), ROOT / "benchmarks" / "RESULTS.md"]
@@ -30,12 +26,3 @@ def test_a_broken_link_is_found(tmp_path):
 
 def test_the_readme_is_one_page():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
-
-
-def test_the_readme_shows_functions_that_train_calls():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"```py(?:thon)?\n(request = .*?)```", text, re.DOTALL)
-    stages = re.findall(r"(\w+)\(", re.sub(r"#.*", "", shown))
-    code = inspect.getsource(run.train) + inspect.getsource(run._train_model)
-    assert len(stages) >= 8
-    assert [stage for stage in stages if f"{stage}(" not in code] == []

@@ -110,7 +110,6 @@ def test_a_notebook_has_its_outputs(tmp_path):
     notebook.write_text(json.dumps({"cells": cells}))
     assert notebook_page.notebook_page(notebook, tmp_path / "pages") == (
         "# Title\nText.\n\n```python\nprint(10)\n```\n\n```text\n10\n```\n\n"
-        "![Output of the cell above](one-1-0.png)\n\n<div><b>a</b>\n<i>b</i></div>\n\n"
-        "[Download this notebook](one.ipynb)\n"
+        "![Output of the cell above](one-1-0.png)\n\n<div><b>a</b>\n<i>b</i></div>\n"
     )
     assert (tmp_path / "pages" / "one-1-0.png").read_bytes() == b"\x89PNG\r\n\x1a\n"
