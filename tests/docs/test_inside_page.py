@@ -1,16 +1,19 @@
-"""docs/understand/inside.md shows the calls that a run really makes, in their order."""
+"""README and docs/understand/inside.md show the calls that a run really makes, in their order."""
 
 import inspect
 import re
 from pathlib import Path
 
+import pytest
+
 from onsight.training import run
 
-PAGE = Path(__file__).parents[2] / "docs" / "understand" / "inside.md"
+ROOT = Path(__file__).parents[2]
 
 
-def test_the_main_path_has_the_calls_of_train_in_their_order():
-    text = PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["README.md", "docs/understand/inside.md"])
+def test_the_main_path_has_the_calls_of_train_in_their_order(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
     (shown,) = re.findall(r"```py\n(request = .*?)```", text, re.DOTALL)
     calls = re.findall(r"\w+\([^()]*\)", re.sub(r"#.*", "", shown))
     calls = ["".join(call.split()).removesuffix("...)") for call in calls]
