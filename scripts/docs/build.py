@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from commands_page import commands_page, settings_page
 from errors_page import errors_page
@@ -38,11 +39,11 @@ OUTSIDE = {
 def nav_pages(config: Path = ROOT / "zensical.toml") -> list[str]:
     """Return the pages of the navigation, in order."""
 
-    def walk(entry: object) -> Iterator[str]:
+    def walk(entry: str | list[Any] | dict[str, Any]) -> Iterator[str]:
         if isinstance(entry, str):
             yield entry
-        for inner in entry.values() if isinstance(entry, dict) else entry or ():  # type: ignore
-            if not isinstance(entry, str):
+        else:
+            for inner in entry.values() if isinstance(entry, dict) else entry:
                 yield from walk(inner)
 
     return [*walk(tomllib.loads(config.read_text(encoding="utf-8"))["project"]["nav"])]

@@ -70,8 +70,10 @@ def groups() -> dict[str, dict[str, FieldInfo]]:
     """Return the fields of the config by the title of their group."""
     found: dict[str, dict[str, FieldInfo]] = {}
     for name, field in Config.model_fields.items():
-        parameters = [one for one in field.metadata if isinstance(one, Parameter) and one.group]
-        (group,) = parameters[0].group  # type: ignore[misc] # a tuple, after conversion
+        parameter = next(
+            mark for mark in field.metadata if isinstance(mark, Parameter) and mark.group
+        )
+        (group,) = parameter.group  # type: ignore[misc] # a tuple, after conversion
         found.setdefault(str(getattr(group, "name", group)), {})[name] = field
     return found
 
@@ -82,7 +84,8 @@ def flags(command: str) -> set[str]:
     if command in parsers:
         parser = parsers[command]()
         return {flag for action in parser._actions for flag in action.option_strings}
-    names = {name for one in _arguments(make_app(command)[command]) for name in one.names}
+    arguments = _arguments(make_app(command)[command])
+    names = {name for argument in arguments for name in argument.names}
     return {"--help", "-h", "--help-all", "--version", *(n for n in names if n.startswith("-"))}
 
 
@@ -98,7 +101,7 @@ def _facts(name: str, field: FieldInfo) -> Iterator[str]:
     flag = f"--{name.replace('_', '-')}"
     yield f"`{flag}`, `--no-{flag[2:]}`" if field.annotation is bool else f"`{flag}`"
     yield _kind(field.annotation)
-    bounds = [_bound(one) for one in (*field.metadata, *_inner(field.annotation))]
+    bounds = [_bound(mark) for mark in (*field.metadata, *_inner(field.annotation))]
     if limits := [bound for bound in bounds if bound]:
         yield " and ".join(limits)
     default = str(field.default).lower() if isinstance(field.default, bool) else field.default
@@ -114,13 +117,13 @@ def _kind(hint: Any) -> str:
         return ", ".join(f"`{value}`" for value in get_args(hint))
     if hint in _KINDS:
         return _KINDS[hint]
-    return " or ".join(_kind(one) for one in get_args(hint))
+    return " or ".join(_kind(member) for member in get_args(hint))
 
 
 def _inner(hint: Any) -> Iterator[Any]:
     """Yield the metadata inside a union, such as that of `int | Literal["auto"]`."""
-    for one in get_args(hint):
-        for extra in get_args(one)[1:] if get_origin(one) is Annotated else ():
+    for member in get_args(hint):
+        for extra in get_args(member)[1:] if get_origin(member) is Annotated else ():
             yield from getattr(extra, "metadata", [extra])
 
 
@@ -135,7 +138,8 @@ def _app_section(name: str) -> list[str]:
     settings = {f"--{field.replace('_', '-')}": field for field in Config.model_fields}
     settings = settings if len(arguments) > len(settings) else {}
     own = [argument for argument in arguments if argument.name not in settings]
-    words = [_word(one) if one.required else f"[{_word(one)}]" for one in own if _word(one)]
+    positional = [(_word(argument), argument.required) for argument in own if _word(argument)]
+    words = [word if is_required else f"[{word}]" for word, is_required in positional]
     lines = [f"## {name}", "", escape(re.sub(r"\n+", "\n\n", str(app.help))), ""]
     lines += ["```text", " ".join(["onsight", name, *words, "[OPTIONS]"]), "```", ""]
     lines += [f"Example: `{EXAMPLES[name]}`", ""]
@@ -149,7 +153,9 @@ def _app_section(name: str) -> list[str]:
 
 def _arguments(app: App) -> list[Argument]:
     found = app.assemble_argument_collection(parse_docstring=True)
-    return [one for one in found if not one.name.startswith("*")]  # the config, not its fields
+    return [
+        argument for argument in found if not argument.name.startswith("*")
+    ]  # not `*config` itself
 
 
 def _word(argument: Argument) -> str:
@@ -190,5 +196,6 @@ def _parser_lines(parser: argparse.ArgumentParser) -> list[str]:
         names = action.option_strings or [str(action.metavar)]
         help_text = (action.help or "") % {"default": action.default, "prog": parser.prog}
         facts = [", ".join(f"`{choice}`" for choice in action.choices or ())]
-        lines += _option(", ".join(f"`{one}`" for one in names), filter(None, facts), help_text)
+        label = ", ".join(f"`{name}`" for name in names)
+        lines += _option(label, filter(None, facts), help_text)
     return [*lines, "```text", epilogue.strip(), "```", ""] if epilogue else lines

@@ -53,7 +53,7 @@ class Call:
     def text(self, position: int) -> list[str]:
         """Return the templates that an argument can have, with … for what is filled in."""
         arguments = self.node.args[position : position + 1]
-        found = [t for one in arguments for t in _templates(one, self.scope)]
+        found = [text for node in arguments for text in _templates(node, self.scope)]
         found = [re.sub(f"{_GAP}+", _GAP, text) for text in found]
         return [text for text in found if len(re.sub(r"[^a-zA-Z]", "", text)) >= 8]
 
@@ -192,13 +192,13 @@ def _templates(node: ast.expr, scope: ast.AST) -> list[str]:
         return [*_templates(node.body, scope), *_templates(node.orelse, scope)]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         right = _templates(node.right, scope)
-        return [f"{one}{other}" for one in _templates(node.left, scope) for other in right]
+        return [f"{start}{end}" for start in _templates(node.left, scope) for end in right]
     if isinstance(node, ast.Name):
         assigned = [
-            one.value
-            for one in ast.walk(scope)
-            if isinstance(one, ast.Assign)
-            and node.id in [getattr(t, "id", "") for t in one.targets]
+            statement.value
+            for statement in ast.walk(scope)
+            if isinstance(statement, ast.Assign)
+            and node.id in [getattr(target, "id", "") for target in statement.targets]
         ]
         return [t for v in assigned if not isinstance(v, ast.Name) for t in _templates(v, scope)]
     return [_GAP]

@@ -22,12 +22,10 @@ def rules_page() -> str:
         "# Lint rules",
         "",
         "What `onsight lint` finds in training scripts. `# onsight: ignore[id]`",
-    ]
-    lines += [
         "silences a rule on its line; [Your own training script](../guides/scripts.md) shows",
+        "how to use the linter.",
         "",
     ]
-    lines[-1:] = ["how to use the linter.", ""]
     for rule in rule_table().values():
         finding = examples[rule.id]
         script = finding.file.read_text(encoding="utf-8").splitlines()
