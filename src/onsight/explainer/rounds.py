@@ -103,8 +103,10 @@ def run_rounds(cells: Iterable[TimedCell], advance: Callable[[], None]) -> None:
 
 def _warm_up_cell(cell: TimedCell) -> None:
     """Leave the seconds per step as the only round."""
-    seconds = cell.time_steps(1)  # the first step allocates memory and chooses kernels
-    if seconds < _MAX_STEP_SECONDS / 10:
+    # The first step of all loads libraries, and of each size it allocates memory and picks kernels:
+    # on a GPU this can take a second where later steps take a millisecond.
+    seconds = cell.time_steps(1)
+    if seconds < _MAX_STEP_SECONDS:
         steps = 1
         while (seconds := cell.time_steps(steps)) < _WARM_UP_SECONDS:
             steps *= 2
