@@ -34,6 +34,7 @@ from onsight.tune.compute import (
     Stage,
     default_options,
     may_compile,
+    may_graph,
     open_stages,
 )
 from onsight.tune.folds import expected_seconds
@@ -44,6 +45,7 @@ from onsight_explain.devices import is_out_of_memory
 from onsight_explain.threads import is_busy, thread_variables_set_by_user, usable_cores
 
 _MIN_RUN_SECONDS = 10.0  # shorter runs end before measuring has paid for itself
+_MIN_GRAPHED_STEPS = 100  # recording a graph takes as long as a few dozen steps made one by one
 _MEASURING_SHARE = 0.05  # of the run's time
 _MIN_MEASURING_SECONDS = 1.5
 _MAX_MEASURING_SECONDS = 5.0
@@ -110,7 +112,12 @@ def choose_compute(
         return unmeasured_plan(config, default, f"not measured: {reason}")
     if seconds < _MIN_RUN_SECONDS:
         reason = "not measured: the run is too short to gain from it"
-        return unmeasured_plan(config, default, reason)
+        plan = unmeasured_plan(config, default, reason)
+        if _count_steps(config, data) < _MIN_GRAPHED_STEPS or not may_graph(config, data.device):
+            return plan
+        # Launching kernels one by one may make such a run several times as long as was estimated.
+        reason += "; launching a graph takes less time than launching its kernels"
+        return replace(plan, cuda_graph=Choice("on", reason))
     max_seconds = max(_MIN_MEASURING_SECONDS, _MEASURING_SHARE * seconds)
     max_seconds = min(_MAX_MEASURING_SECONDS, max_seconds)
     images = budget.choose_images(config.batch_size, max_seconds)
@@ -136,14 +143,17 @@ def choose_compute(
 
 
 def _training_seconds(config: Config, data: TrainingData) -> float:
-    count = len(data.dataset.ids(TRAIN))
     return expected_seconds(
         data.new_network(config),
         data.dataset.input_shape,
-        config.epoch_count * count,
-        config.epoch_count * math.ceil(count / config.batch_size),
+        config.epoch_count * len(data.dataset.ids(TRAIN)),
+        _count_steps(config, data),
         data.device,
     )
+
+
+def _count_steps(config: Config, data: TrainingData) -> int:
+    return config.epoch_count * math.ceil(len(data.dataset.ids(TRAIN)) / config.batch_size)
 
 
 def _cache_path(config: Config, data: TrainingData, seconds: float) -> Path | None:

@@ -131,7 +131,7 @@ CASES = {
         "grey",
         {"pin_memory": True},
         [
-            "pin_memory=True,",
+            "train_loader = DataLoader(train_set, batch_size=None, shuffle=True, pin_memory=True)",
             "images, labels = (",
             "images.to(device, non_blocking=True),",
             "labels.to(device, non_blocking=True),",
