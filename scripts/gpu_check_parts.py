@@ -296,16 +296,20 @@ def run_out_of_memory(options: argparse.Namespace, folder: Path) -> Figures:
         peak_bytes = whole.results["peak_device_memory_bytes"]
         # Half a batch needs little more than half. On a GPU, cuDNN first makes do with algorithms
         # that need less memory.
-        limit_bytes = int((0.85 if machine else 0.6) * peak_bytes)
-        if machine:
-            machine.memories[device.index].limit_bytes = limit_bytes
-        else:
-            torch.cuda.empty_cache()
-            of_all = torch.cuda.get_device_properties(device).total_memory
-            torch.cuda.set_per_process_memory_fraction(limit_bytes / of_all, device)
-        parts = train((images, labels), folder / "parts", options.device, **settings)
-    told = [warning for warning in parts.warnings if "out of memory" in warning]
-    assert told, "memory did not run out"
+        for fraction in (0.85, 0.6, 0.4, 0.25):
+            limit_bytes = int(fraction * peak_bytes)
+            if machine:
+                machine.memories[device.index].limit_bytes = limit_bytes
+            else:
+                torch.cuda.empty_cache()
+                of_all = torch.cuda.get_device_properties(device).total_memory
+                torch.cuda.set_per_process_memory_fraction(limit_bytes / of_all, device)
+            out = folder / f"parts-{fraction}"
+            parts = train((images, labels), out, options.device, **settings)
+            told = [warning for warning in parts.warnings if "out of memory" in warning]
+            if told:
+                break
+    assert told, f"memory of {peak_bytes >> 20} MiB did not run out at {limit_bytes >> 20}"
     distance = parts.distance_to(whole)
     assert distance < TOLERANCE, f"weights are {distance:.1e} apart"
     return {

@@ -59,7 +59,10 @@ class Timing:
 
 
 def time_batch_sizes(
-    measure: Callable[[int], float], max_batch_size: int, max_seconds: float
+    measure: Callable[[int], float],
+    max_batch_size: int,
+    max_seconds: float,
+    smallest: int = _SMALLEST_BATCH,
 ) -> Timing:
     """Time batches of 2, 8, 32 ... images, as long as the next is expected to end in time.
 
@@ -70,8 +73,9 @@ def time_batch_sizes(
     Args:
         measure: Works on a batch of this size and returns the seconds.
         max_seconds: For all measurements but the first.
+        smallest: The first batch size, if it is not 2.
     """
-    size = min(_SMALLEST_BATCH, max_batch_size)
+    size = min(smallest, max_batch_size)
     warm_up = measure(size)
     end = time.perf_counter() + max_seconds
     seconds = {size: min(warm_up, _measure_shortest(measure, size, end))}

@@ -119,7 +119,9 @@ def train_members(
             continue
         fraction = candidate.share / sum(later.share for later in candidates[number:])
         is_last_chance = count == 0 and number + 1 == len(candidates)
-        if not is_last_chance and not _has_time(candidate, fraction, job):
+        # A head may take the time of others, whose training is then shorter.
+        largest = max(fraction, _MAX_HEAD_FRACTION) if candidate.is_head else fraction
+        if not is_last_chance and not _has_time(candidate, largest, job):
             job.reporter.warn(f"{candidate.name} is not trained: there is no time left for it")
             continue
         member_job = _make_member_job(candidate, fraction, job) if len(candidates) > 1 else job

@@ -26,12 +26,13 @@ from onsight.tune.compute import eager_options
 from onsight.tune.training_data import TrainingData
 from onsight.tune.trial import Trial
 from onsight.tune.work import HEAD_FIT_SECONDS
+from onsight_explain.devices import is_out_of_memory, release_cached_memory
 
 SLOWER = 1.1  # evaluation may take this much longer than in its trial, on a shared machine
 
 _MIN_TIMING_SECONDS = 0.4  # of steps and of evaluation: two images alone say nothing about batches
 _MIN_VALIDATED = 8
-_TIMED_IMAGES = 32
+_TIMED_IMAGES = 32  # on a CPU; elsewhere, a whole batch of an evaluation
 _VALIDATION_FRACTION = 0.1  # of the time for training, for one validation
 _TRIAL_FRACTION = 0.1  # of a budget, for finding out how to compute a step
 _EVALUATION_PURPOSES = ("evaluation", "detector", "heads")
@@ -78,9 +79,10 @@ def time_run(config: Config, data: TrainingData, world: World, seconds: float) -
     share = math.ceil(min(config.batch_size, len(trial.ids)) / world.size)
     steps = cache(trial.timer)  # an epoch's batches take long to list
     step_seconds = max(_MIN_TIMING_SECONDS, seconds - built)
-    train = time_batch_sizes(lambda size: steps(size)(1), share, step_seconds)
+    train = _time_work(lambda size: steps(size)(1), share, step_seconds, data.device)
     at_once = evaluation_batch_size(data.device, data.dataset.format.model_size)
-    evaluate = time_batch_sizes(_make_evaluation(trial), min(at_once, len(trial.ids)), seconds)
+    at_once = min(at_once, len(trial.ids))
+    evaluate = _time_work(_make_evaluation(trial), at_once, seconds, data.device)
     mine = [
         built,
         evaluate.scaled(1 / world.size).seconds,
@@ -93,12 +95,31 @@ def time_run(config: Config, data: TrainingData, world: World, seconds: float) -
     return RunTiming(build_seconds, evaluate, train)
 
 
+def _time_work(
+    measure: Callable[[int], float], batch_size: int, max_seconds: float, device: torch.device
+) -> Timing:
+    """Time some work on batches of up to a size."""
+    if device.type == "cpu":
+        return time_batch_sizes(measure, batch_size, max_seconds)
+    # A small batch takes an accelerator about as long as a large one, so it tells little of it.
+    while True:
+        try:
+            return time_batch_sizes(measure, batch_size, max_seconds, smallest=batch_size)
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or batch_size == 1:
+                raise
+        release_cached_memory(device)  # outside `except`, where the error holds memory
+        batch_size //= 2
+
+
 def time_inference(classifier: Classifier, data: TrainingData) -> float:
     """Return the seconds to classify an image, measured on a few training images."""
-    ids = data.dataset.ids(TRAIN)[:_TIMED_IMAGES]
-    size = min(evaluation_batch_size(data.device, data.dataset.format.model_size), len(ids))
+    size = evaluation_batch_size(data.device, data.dataset.format.model_size)
+    images = _TIMED_IMAGES if data.device.type == "cpu" else size
+    ids = data.dataset.ids(TRAIN)[:images]
+    size = min(size, len(ids))
     batches = list(Loader(data.images, ids, max(1, size), data.device).in_order())
-    classifier(batches[0].images)  # the first is slow
+    classifier(batches[0].images).cpu()  # the first is slow
     begun = time.perf_counter()
     for batch in batches:
         classifier(batch.images).cpu()
