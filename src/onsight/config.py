@@ -449,7 +449,8 @@ class Config(BaseModel):
     ] = Field(
         "auto",
         description="Memory layout. auto: channels_last if the network supports it, which is "
-        "nearly always faster.",
+        "nearly always faster, but contiguous for depthwise convolutions on a GPU, whose kernels "
+        "would be compiled for each batch size.",
     )
     residency: Annotated[
         Literal["auto", "device", "memory", "map", "stream"], _MACHINE, AFFECTS_STEP_TIME

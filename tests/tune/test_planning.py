@@ -21,7 +21,7 @@ from onsight.tensorfile import read_tensors
 from onsight.training import members as running
 from onsight.training import place
 from onsight.training.run import train
-from onsight.tune import planning, probe
+from onsight.tune import compute, planning, probe
 from onsight.tune.compute import default_options, open_stages
 from onsight.tune.folds import expected_seconds, forward_flops
 from onsight.tune.planning import choose_compute
@@ -209,6 +209,18 @@ def test_a_short_run_is_not_measured(bars, tmp_path):
     run = train(bars, out=tmp_path / "run", reporter=SilentReporter(), epochs=1, **FIELDS)
     plan = json.loads((run.path / "plan.json").read_text())
     assert "the run is too short" in plan["measured"]["reason"]
+
+
+def test_a_short_run_of_many_steps_replays_graphs_where_there_are_any(bars, monkeypatch):
+    monkeypatch.setattr("onsight.tune.compute.has_graphs", lambda device: True)
+    values = {}
+    for epochs in (1, 100):
+        plan = choose(bars, None, seconds=5.0, epochs=epochs)[1]
+        assert "the run is too short" in plan.cuda_graph.reason
+        values[epochs] = plan.cuda_graph.value
+    assert values == {1: "off", 100: "on"}
+    assert choose(bars, None, 5.0, epochs=100, cuda_graph="off")[1].cuda_graph.value == "off"
+    assert choose(bars, None, 5.0, epochs=100, plan="default")[1].cuda_graph.value == "off"
 
 
 def test_a_compiled_way_is_not_judged_by_the_steps_that_record_its_graphs(bars, monkeypatch):
@@ -483,6 +495,11 @@ def test_which_options_are_tried(monkeypatch):
     assert [options.memory_format for options in formats] == ["auto", "contiguous"]
     assert len(open_stages(config, prepared(torch.nn.Linear(2, 2)), 60)) == 1
     assert len(open_stages(config, convolving, 6000)) == 3
+    with monkeypatch.context() as patch:  # as depthwise convolutions on a GPU
+        patch.setattr(compute, "starts_slowly", lambda net, device: True)
+        assert len(open_stages(config, convolving, 60)) == 1
+        formats = open_stages(config, convolving, 6000)[1](plain)
+        assert [options.memory_format for options in formats] == ["auto", "channels_last"]
     monkeypatch.setattr("onsight.tune.compute.shutil.which", lambda name: None)
     assert len(open_stages(config, convolving, 6000)) == 2
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))

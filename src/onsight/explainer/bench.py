@@ -15,6 +15,7 @@ from onsight.data.index import TRAIN
 from onsight.errors import ConfigError, NonFiniteLoss
 from onsight.explainer.step_record import StepRecord, record_step
 from onsight.files import write_json
+from onsight.models.trial_forward import starts_slowly
 from onsight.text import joined
 from onsight.tune.training_data import TrainingData
 from onsight.tune.trial import Trial
@@ -105,7 +106,8 @@ def flag_changes(config: Config, data: TrainingData, net: nn.Module) -> list[Fla
         counts = sorted({1, usable_cores()} - {config.threads})
         changes += [FlagChange("threads", count) for count in counts]
     if any(parameter.ndim == 4 for parameter in net.parameters()):
-        is_plain = config.memory_format == "contiguous"
+        is_slow = config.memory_format == "auto" and starts_slowly(net, data.device)
+        is_plain = config.memory_format == "contiguous" or is_slow
         changes.append(FlagChange("memory_format", "channels_last" if is_plain else "contiguous"))
     if config.accumulate > 1:
         changes.append(FlagChange("accumulate", 1))

@@ -63,12 +63,15 @@ def set_memory_format(
 
     Args:
         shape: The shape (C, H, W) of an image.
-        memory_format: "auto" to try channels last, "channels_last" to require it, or "contiguous".
+        memory_format: "auto" to try channels last unless it starts slowly, "channels_last" to
+            require it, or "contiguous".
 
     Raises:
         ModelError: If channels last is required but not supported.
     """
     channels, height, width = shape
+    if memory_format == "auto" and starts_slowly(net, device):
+        memory_format = "contiguous"
     if memory_format == "contiguous":
         return _use_contiguous(net.to(device))
     net = net.to(device).to(memory_format=torch.channels_last)
@@ -82,6 +85,18 @@ def set_memory_format(
             "drop --memory-format channels_last, or use reshape() or flatten() in the network"
         )
     return _use_contiguous(net.to(memory_format=torch.contiguous_format))
+
+
+def starts_slowly(net: nn.Module, device: torch.device) -> bool:
+    """Return whether the first batch of each size takes seconds if images are channels last.
+
+    On a GPU, cuDNN compiles kernels for depthwise convolutions then: 8 s for a training step of
+    EfficientNet-Lite0 on an H100, against 0.5 s for contiguous images (NOTEBOOK.md).
+    """
+    return device.type == "cuda" and any(
+        isinstance(module, nn.Conv2d) and 1 < module.groups == module.in_channels
+        for module in net.modules()
+    )
 
 
 def trial_forward(net: nn.Module, images: Tensor) -> object:

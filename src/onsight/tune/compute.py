@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 
 from onsight.config import Config
+from onsight.models.trial_forward import starts_slowly
 from onsight.step.optim import FUSED_NAMES
 from onsight.text import plural
 from onsight.tune.plan import choose_precision, choose_threads
@@ -68,9 +69,13 @@ def open_stages(config: Config, data: TrainingData, expected_seconds: float) -> 
     """Return a stage for each choice that the config leaves open; its default comes first."""
     stages = _precision_and_threads(config, data.device)
     # The memory format matters only to convolutions, whose weights have four dimensions.
-    parameters = data.new_network(config).parameters()
-    if config.memory_format == "auto" and any(parameter.ndim == 4 for parameter in parameters):
-        stages.append(lambda best: [best, replace(best, memory_format="contiguous")])
+    net = data.new_network(config)
+    has_convolutions = any(parameter.ndim == 4 for parameter in net.parameters())
+    if config.memory_format == "auto" and has_convolutions:
+        if not starts_slowly(net, data.device):
+            stages.append(lambda best: [best, replace(best, memory_format="contiguous")])
+        elif expected_seconds > _MIN_COMPILE_SECONDS:
+            stages.append(lambda best: [best, replace(best, memory_format="channels_last")])
     if may_graph(config, data.device):
         stages.append(lambda best: [best, replace(best, cuda_graph="on")])
     if may_compile(config, data.device, expected_seconds):
