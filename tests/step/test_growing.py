@@ -1,10 +1,12 @@
 """Oracle: work whose seconds are known, by a fake clock."""
 
 import pytest
+import torch
 from slow import Clock
 
 from onsight.step import timing as growing
 from onsight.step.timing import Timing, time_batch_sizes
+from onsight.tune import fit_epochs
 
 
 @pytest.fixture
@@ -23,6 +25,23 @@ def worker(monkeypatch):
         return timed
 
     return make, calls, clock
+
+
+@pytest.mark.parametrize(("fitting", "timed"), [(64, 64), (20, 16), (1, 1)])
+def test_an_accelerator_is_timed_on_the_largest_batch_that_fits(monkeypatch, fitting, timed):
+    monkeypatch.setattr(fit_epochs, "release_cached_memory", lambda device: None)
+
+    def measure(images):
+        if images > fitting:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return 0.01 * images
+
+    assert fit_epochs._time_work(measure, 64, 1.0, torch.device("meta")).seconds == {
+        timed: 0.01 * timed
+    }
+    if fitting == 1:
+        with pytest.raises(torch.OutOfMemoryError):
+            fit_epochs._time_work(lambda images: measure(2), 64, 1.0, torch.device("meta"))
 
 
 def test_batches_grow_as_long_as_there_is_time(worker):

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -235,6 +236,19 @@ def test_one_member_can_be_asked_for(bars, tmp_path, equal_weights):
     rows = off.results["members"]
     best = min(rows, key=lambda row: row["loss"])
     assert [row["name"] for row in rows if row["weight"]] == [best["name"]]
+
+
+def test_a_head_may_take_more_than_its_share_of_the_time():
+    job = SimpleNamespace(
+        deadline=SimpleNamespace(remaining=lambda: 10.0),
+        decisions=SimpleNamespace(decide=lambda name, ask, kind: ask()),
+    )
+    head, sprint = (
+        Candidate(name, {"model": name, "freeze": name == "head"}, 0.1, (64, 64))
+        for name in ("head", "sprint")
+    )
+    assert members._has_time(head, 0.1, job)
+    assert not members._has_time(sprint, 0.1, job)
 
 
 def test_a_limit_of_milliseconds_leaves_out_slow_members(

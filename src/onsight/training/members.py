@@ -119,9 +119,7 @@ def train_members(
             continue
         fraction = candidate.share / sum(later.share for later in candidates[number:])
         is_last_chance = count == 0 and number + 1 == len(candidates)
-        # A head may take the time of others, whose training is then shorter.
-        largest = max(fraction, _MAX_HEAD_FRACTION) if candidate.is_head else fraction
-        if not is_last_chance and not _has_time(candidate, largest, job):
+        if not is_last_chance and not _has_time(candidate, fraction, job):
             job.reporter.warn(f"{candidate.name} is not trained: there is no time left for it")
             continue
         member_job = _make_member_job(candidate, fraction, job) if len(candidates) > 1 else job
@@ -152,6 +150,8 @@ def _is_always_right(member: Member) -> bool:
 
 
 def _has_time(candidate: Candidate, fraction: float, job: RunJob) -> bool:
+    if candidate.is_head:  # it may take the time of others, whose training is then shorter
+        fraction = max(fraction, _MAX_HEAD_FRACTION)
     return job.decisions.decide(
         f"train {candidate.name}",
         lambda: fraction * job.deadline.remaining() >= _MIN_SECONDS,
