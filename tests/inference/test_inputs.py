@@ -146,6 +146,7 @@ def test_anything_but_a_list_of_paths_is_refused():
 def test_inputs_that_cannot_be_opened_are_refused_at_once(tree):
     for words, message in (
         (["b.png", "b.pgn"], "b.pgn does not exist.* Did you mean b.png"),
+        (["b.png", "--out"], "--out is no option here, and there is no file of that name"),
         (["-", "-"], "only once"),
         ([], "no input images found"),
     ):

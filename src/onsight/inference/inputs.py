@@ -166,6 +166,11 @@ def _expand(path: str) -> Iterator[str]:
 
 def _missing(path: str) -> DataError:
     """Return the error for a path that does not exist, with a similar name if there is one."""
+    if path.startswith("--"):  # paths may begin so
+        return DataError(
+            f"{path} is no option here, and there is no file of that name; see "
+            "`onsight predict --help`"
+        )
     parent, name = os.path.split(path)
     try:
         with os.scandir(parent or ".") as scan:

@@ -36,7 +36,7 @@ from onsight.tune.plan import choose_threads
 from onsight.untrusted import read_text
 from onsight_explain.python_process import seconds_since_start
 
-_CLOSING_FRACTION = 0.9  # of the seconds that starting took
+_CLOSING_FRACTION = 1.1  # of the seconds that starting took
 _MIN_CLOSING_SECONDS = 1.5
 
 
