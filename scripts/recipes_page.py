@@ -24,8 +24,9 @@ what each of them trains; the tables show their published figures beside ours, w
 
 CIFAR-10 and PetImages cannot be redistributed, so `scripts/make_stand_ins.py` makes stand-ins with
 the same layout, size and number of images. **Compare counts, rates and times, not accuracies.**
-With the real files in place, the same commands run unchanged. No GPU was available: the recipes
-have not been run on one. `scripts/recipes_page.py` writes this page from the files of the runs.
+With the real files in place, the same commands run unchanged. Our figures are of CPUs; what ran on
+a GPU is in [Simulated device](simulated_device.md#on-a-real-gpu). `scripts/recipes_page.py` writes
+this page from the files of the runs.
 """
 
 
