@@ -110,6 +110,7 @@ def choose_candidates(
     shares = _share_time(roles, sizes, limited)
     if {HEAD, SCRATCH} <= shares.keys() and _is_scratch_hopeless(config, work, shares[SCRATCH]):
         roles.remove(SCRATCH)
+        sizes = _fit_pretrained_sizes(roles, config, limited, epochs)
         shares = _share_time(roles, sizes, limited)
     candidates = []
     for role, share in shares.items():

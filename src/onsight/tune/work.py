@@ -27,17 +27,18 @@ FEW_IMAGES = 2_000
 
 
 class Costs(NamedTuple):
-    """Nominal microseconds per image of 64x64 pixels."""
+    """Nominal microseconds per image: of 64x64 pixels, except for `any_forward`."""
 
-    forward: float  # forward pass of the pretrained network
+    any_forward: float  # part of the pretrained network's forward pass that all sizes have
+    forward: float  # the other part, which grows with the number of pixels
     fine_tuning: float  # training step of the pretrained network
     sprint: float  # training step of Sprint
     compact: float  # training step of Compact
 
 
 # Rough values for two cores and for a small GPU: a factor of two changes few choices.
-_CPU_COSTS = Costs(forward=1_000, fine_tuning=6_000, sprint=250, compact=550)
-_ACCELERATOR_COSTS = Costs(forward=30, fine_tuning=120, sprint=8, compact=15)
+_CPU_COSTS = Costs(any_forward=600, forward=900, fine_tuning=6_000, sprint=250, compact=550)
+_ACCELERATOR_COSTS = Costs(any_forward=0, forward=30, fine_tuning=120, sprint=8, compact=15)
 
 _OTHER_SECONDS = 10.0  # of a budget, for starting, decoding and closing
 _MAX_OTHER_FRACTION = 0.5  # of a budget
@@ -60,7 +61,9 @@ class Work:
 
     def head_seconds(self, size: tuple[int, int], views: int = 1) -> float:
         """Return the time to compute the features of all images, and to fit the heads of folds."""
-        features = _seconds(views * self.images, self.costs.forward, math.prod(size))
+        images = views * self.images
+        features = _seconds(images, self.costs.forward, math.prod(size))
+        features += images * self.costs.any_forward / 1e6
         return features + (self.trainings - 1) * HEAD_FIT_SECONDS
 
     def tuned_seconds(self, size: tuple[int, int], epochs: int = MIN_TUNED_EPOCHS) -> float:
