@@ -1,5 +1,6 @@
 """What `--model auto` trains, by hand from the table of nominal costs."""
 
+import io
 import math
 import time
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from onsight.config import make_config
 from onsight.data.index import TEST, TRAIN, UNSPLIT, Index, TextColumn
@@ -32,7 +34,7 @@ def with_weights(monkeypatch):
     monkeypatch.setattr(candidates, "offline_models", lambda: [LITE0])
 
 
-def make_source(images, test, shape, classes):
+def make_source(images, test, shape, classes, is_encoded=False):
     """Images of one shape (H, W, C), so many without a split and so many of a given test split."""
     count = images + test
     splits = np.full(count, TRAIN if test else UNSPLIT, np.int8)
@@ -40,8 +42,12 @@ def make_source(images, test, shape, classes):
     labels = np.arange(count, dtype=np.int32) % classes
     locators, names = TextColumn.of(map(str, range(count))), [f"c{k}" for k in range(classes)]
     index = Index.of_columns(locators, labels, names, splits)
-    pixels = np.zeros(shape, np.uint8)
-    return Source("folder", Path("images"), index, lambda row: pixels, "fingerprint", "")
+    content = np.zeros(shape, np.uint8)
+    if is_encoded:
+        file = io.BytesIO()
+        Image.fromarray(content).save(file, "png")
+        content = file.getvalue()
+    return Source("folder", Path("images"), index, lambda row: content, "fingerprint", "")
 
 
 CLOTHES = (60_000, 10_000, (28, 28, 1), 10)
@@ -50,6 +56,9 @@ FEW_PHOTOS = (748, 0, (375, 500, 3), 10)
 DIGITS = (1_797, 0, (8, 8, 1), 10)
 FEW_CLOTHES = (600, 0, (28, 28, 1), 10)
 MANY_PHOTOS = (50_000, 0, (375, 500, 3), 100)
+
+
+CLIP_ART = (1_980, 239, (373, 373, 3), 10, True)
 
 
 def summarise(chosen):
@@ -76,6 +85,8 @@ def summarise(chosen):
         (FEW_PHOTOS, CPU, NO_BUDGET, "head 224, compact 128"),
         (FEW_PHOTOS, CUDA, 30, "head 224, compact 128"),  # tuned at 64x64 would be worse
         (FEW_PHOTOS, CUDA, 60, "head 224, compact 128, tuned 128"),
+        (CLIP_ART[:-1], CPU, 30, "head 192"),
+        (CLIP_ART, CPU, 30, "head 160"),  # 4.4 s to decode
         (DIGITS, CPU, 30, "head 64, sprint 8"),  # the fits of five folds fit in
         (DIGITS, CPU, 60, "head 64, compact 8"),
         (DIGITS, CPU, NO_BUDGET, "head 64, compact 8"),
@@ -135,6 +146,12 @@ def test_settings_of_the_user_are_kept(fields, expected):
         settled = candidate.apply(config)
         assert settled.model in (LITE0, "compact")
         assert all(getattr(settled, name) == value for name, value in fields.items())
+
+
+def test_a_size_set_by_the_user_does_not_replace_the_head_by_a_worse_network():
+    config = make_config({"image_size": "192"})  # the head's features take longer than there is
+    chosen = choose_candidates(make_source(*CLIP_ART), config, CPU, 30)
+    assert summarise(chosen) == "head 192"
 
 
 def test_candidates_differ_in_where_they_start():

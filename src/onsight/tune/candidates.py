@@ -106,10 +106,9 @@ def choose_candidates(
     roles = _find_possible_roles(config, work)
     epochs = _count_tuned_epochs(config, work)
     sizes = _fit_pretrained_sizes(roles, config, limited, epochs)
-    roles = [role for role in roles if role == SCRATCH or role in sizes]
     shares = _share_time(roles, sizes, limited)
-    if {HEAD, SCRATCH} <= shares.keys() and _is_scratch_hopeless(config, work, shares[SCRATCH]):
-        roles.remove(SCRATCH)
+    if {HEAD, SCRATCH} <= set(roles) and _is_scratch_hopeless(config, work, shares[SCRATCH]):
+        roles = [role for role in (HEAD, TUNED) if role == HEAD or role in sizes]
         sizes = _fit_pretrained_sizes(roles, config, limited, epochs)
         shares = _share_time(roles, sizes, limited)
     candidates = []
@@ -187,13 +186,13 @@ def _fit_pretrained_sizes(
 
 
 def _share_time(roles: list[str], sizes: Mapping[str, Size], work: Work) -> dict[str, float]:
-    """Return the share of each role; a network from scratch gets what the others leave."""
-    parts = dict.fromkeys(roles, _TUNED_SHARE)
-    if HEAD in roles:
+    """Return the share of each role that has an input; from scratch gets what others leave."""
+    parts = {role: _TUNED_SHARE for role in roles if role == SCRATCH or role in sizes}
+    if HEAD in parts:
         seconds = work.head_seconds(sizes[HEAD], work.views) + HEAD_FIT_SECONDS
         share = seconds / work.seconds
         parts[HEAD] = min(_limit_head_share(work), max(_MIN_HEAD_SHARE, share))
-    if SCRATCH in roles:
+    if SCRATCH in parts:
         others = sum(part for role, part in parts.items() if role != SCRATCH)
         parts[SCRATCH] = max(_MIN_SCRATCH_SHARE, 1.0 - others)
     whole = sum(parts.values())

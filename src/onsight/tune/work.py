@@ -40,7 +40,9 @@ class Costs(NamedTuple):
 _CPU_COSTS = Costs(any_forward=600, forward=900, fine_tuning=6_000, sprint=250, compact=550)
 _ACCELERATOR_COSTS = Costs(any_forward=0, forward=30, fine_tuning=120, sprint=8, compact=15)
 
-_OTHER_SECONDS = 10.0  # of a budget, for starting, decoding and closing
+# Nominal microseconds to decode an image of any size, and for every 64x64 pixels, with two cores.
+_ANY_DECODING, _DECODING = 300.0, 50.0
+_OTHER_SECONDS = 10.0  # of a budget, for starting, planning and closing
 _MAX_OTHER_FRACTION = 0.5  # of a budget
 _MIN_TRAINING_SECONDS = 3.0  # for each training of a cross-validation
 
@@ -103,16 +105,17 @@ def describe_work(
         views=2 if config.flip else 1,
         own_size=find_common_size(source),
         side=measure_side(source),
-        seconds=training_seconds(budget_seconds),
+        seconds=training_seconds(budget_seconds, _decoding_seconds(source)),
         costs=_CPU_COSTS if device.type == "cpu" else _ACCELERATOR_COSTS,
     )
 
 
-def training_seconds(budget_seconds: float) -> float:
+def training_seconds(budget_seconds: float, decoding_seconds: float = 0.0) -> float:
     """Return about how much of a budget is left for training."""
     if math.isinf(budget_seconds):
         return math.inf
-    return budget_seconds - min(_OTHER_SECONDS, _MAX_OTHER_FRACTION * budget_seconds)
+    other_seconds = _OTHER_SECONDS + decoding_seconds
+    return budget_seconds - min(other_seconds, _MAX_OTHER_FRACTION * budget_seconds)
 
 
 def affordable_folds(budget_seconds: float) -> int:
@@ -148,6 +151,13 @@ def measure_side(source: Source, fraction: float = 0.5) -> int:
     """
     sides = [math.sqrt(height * width) for height, width in source.sizes]
     return round(float(np.quantile(sides, fraction))) if sides else UNIT_SIDE
+
+
+def _decoding_seconds(source: Source) -> float:
+    if not source.is_encoded:
+        return 0.0
+    images = len(source.index)
+    return _seconds(images, _DECODING, measure_side(source) ** 2) + images * _ANY_DECODING / 1e6
 
 
 def _seconds(images: int, cost: float, pixels: float) -> float:

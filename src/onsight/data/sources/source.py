@@ -99,6 +99,14 @@ class Source:
         sizes = (_read_size(self, row) for row in rows.tolist())
         return tuple(size for size in sizes if size)
 
+    @cached_property
+    def is_encoded(self) -> bool:
+        """Whether the images have to be decoded, as far as the first of them shows."""
+        try:
+            return isinstance(self.read(0), bytes)
+        except ImageError:
+            return True
+
 
 def compute_fingerprint(parts: Iterable[object]) -> str:
     """Return a SHA-256 digest of JSON-like values that identify a source's content."""
