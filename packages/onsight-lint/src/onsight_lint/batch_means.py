@@ -21,12 +21,16 @@ from onsight_lint.syntax import (
 )
 from onsight_lint.values import Origin
 
-_KEEP_VALUE = word_set("item detach cpu float numpy double to")  # methods
+_KEEP_VALUE = word_set(  # methods
+    "item detach cpu cuda float numpy double to clone squeeze unsqueeze"
+)
 _COUNTS = re.compile(  # the code of a count of equal elements
     r"(?!.*(?:mean|/)).*(?:(?:==|\beq\b).*\.sum\(\)|\bsum\(.*==)", re.DOTALL
 )
+_KEEP_MEAN = word_set("float reduce_mean tensor")  # functions
 _MAX_BINDINGS = 100  # of a name that may count batches
 _MEANS = ("mean", "average", "fmean")
+_STACKS = word_set("stack tensor Tensor array asarray")
 _ACCURACIES = word_set("accuracy_score balanced_accuracy_score multiclass_accuracy")
 
 
@@ -49,23 +53,31 @@ class BatchSum:
 def batch_sums(facts: Facts, loop: BatchLoop) -> Iterator[BatchSum]:
     """Yield the sums, lists and meters that a loop adds batch means or numbers of rows to."""
     for node in loop_nodes(loop):
-        match node:
-            case ast.AugAssign(target=target, op=ast.Add(), value=value):
-                key = key_of(target)
-            case ast.Expr(
-                value=ast.Call(
-                    func=ast.Attribute(value=owner, attr="append" | "update"),
-                    args=[value],
-                    keywords=[],
-                )
-            ):
-                key = key_of(owner)
-            case _:
-                continue
-        if key and is_batch_mean(facts, value):
+        key, value = added(node) or ("", None)
+        if value is None or not isinstance(node, ast.stmt):
+            continue
+        if is_batch_mean(facts, value):
             yield BatchSum(key, node, value)
-        elif key and isinstance(node, ast.AugAssign) and _is_count(facts, value):
+        elif isinstance(node, ast.AugAssign) and _is_count(facts, value):
             yield BatchSum(key, node, value, is_count=True)
+
+
+def added(node: ast.AST) -> tuple[str, ast.expr] | None:
+    """Return the key of the sum, list or meter that a statement adds a value to, and the value."""
+    match node:
+        case ast.AugAssign(target=target, op=ast.Add(), value=value):
+            key = key_of(target)
+        case ast.Expr(
+            value=ast.Call(
+                func=ast.Attribute(value=owner, attr="append" | "update"),
+                args=[value],
+                keywords=[],
+            )
+        ):
+            key = key_of(owner)
+        case _:
+            return None
+    return (key, value) if key else None
 
 
 def is_batch_mean(facts: Facts, value: ast.expr, depth: int = 8) -> bool:
@@ -81,7 +93,7 @@ def is_batch_mean(facts: Facts, value: ast.expr, depth: int = 8) -> bool:
         return bool(outputs) and all(
             _computes_loss(facts, item.node, ("labels", None)) for item in outputs
         )
-    if isinstance(value, ast.Call) and last_name(value.func) in ("float", "reduce_mean"):
+    if isinstance(value, ast.Call) and last_name(value.func) in _KEEP_MEAN:
         return bool(value.args) and is_batch_mean(facts, value.args[0], depth - 1)
     if isinstance(value, ast.BinOp):
         return _is_mean_of_operands(facts, value, depth - 1)
@@ -101,23 +113,23 @@ def divisions_after(facts: Facts, loop: BatchLoop) -> dict[str, list[Division]]:
     begin, inside = start_position(loop.node), set(loop_nodes(loop))
     divisions: dict[str, list[Division]] = defaultdict(list)
     for node in own_nodes(facts.script.function(loop.node)):
-        divisor: ast.expr | None = None
-        match node:
-            case ast.BinOp(left=left, op=ast.Div(), right=right):
-                key, divisor = summed_key(left), right
-            case ast.AugAssign(target=target, op=ast.Div(), value=value):
-                key, divisor = key_of(target), value
-            case ast.Call(func=function, args=[value, *_]) if last_name(function) in _MEANS:
-                key = key_of(value)
-            case ast.Call(
-                func=ast.Attribute(value=ast.Call(args=[value, *_]), attr="mean"), args=[]
-            ):
-                key = key_of(value)  # torch.stack(losses).mean()
-            case _:
-                continue
-        if key and start_position(node) > begin and node not in inside:
-            divisions[key].append(Division(node, divisor))
+        division = _divided(node)
+        if division is not None:
+            value, divisor = division
+            key = summed_key(value) if isinstance(node, ast.BinOp) else key_of(value)
+            if key and start_position(node) > begin and node not in inside:
+                divisions[key].append(Division(node, divisor))
     return divisions
+
+
+def averaged_list(node: ast.AST) -> ast.expr | None:
+    """Return the list whose mean is taken: `losses` of `sum(losses) / len(losses)`."""
+    match _divided(node):
+        case ast.expr() as values, None:
+            return values
+        case ast.Call(func=ast.Name(id="sum"), args=[values]), ast.Call(func=ast.Name(id="len")):
+            return values
+    return None
 
 
 def is_batch_count(facts: Facts, loop: BatchLoop, count: ast.expr | None, means: str = "") -> bool:
@@ -188,6 +200,23 @@ def batch_rows(facts: Facts, loop: BatchLoop, batch_sum: BatchSum) -> str:
     return batch_length(facts, loop)
 
 
+def _divided(node: ast.AST) -> tuple[ast.expr, ast.expr | None] | None:
+    """What is divided, with the divisor, or what the mean is taken of, with None."""
+    value: ast.expr
+    match node:
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            return left, right
+        case ast.AugAssign(target=target, op=ast.Div(), value=divisor):
+            return target, divisor
+        case ast.Call(func=function, args=[value, *_]) if last_name(function) in _MEANS:
+            if isinstance(value, ast.Call) and last_name(value.func) in _STACKS and value.args:
+                value = value.args[0]  # torch.mean(torch.stack(losses))
+            return value, None
+        case ast.Call(func=ast.Attribute(value=ast.Call(args=[value, *_]), attr="mean"), args=[]):
+            return value, None  # torch.stack(losses).mean()
+    return None
+
+
 def _is_counter(facts: Facts, loop: BatchLoop, name: ast.Name) -> bool:
     """Return whether a name is incremented once per batch."""
     return any(
@@ -246,7 +275,7 @@ def _is_mean_call(facts: Facts, call: ast.Call, depth: int) -> bool:
     path, name = facts.script.path_of(call.func), last_name(call.func)
     if LOSS_FUNCTIONS.match(path):
         return _reduces_to_mean(facts, call)
-    if name in _ACCURACIES:
+    if name in _ACCURACIES or path.endswith("metrics.functional.accuracy"):
         return True
     if name == "mean" and not call.keywords:
         return len(call.args) == (1 if path else 0)
@@ -260,7 +289,7 @@ def _is_mean_call(facts: Facts, call: ast.Call, depth: int) -> bool:
         )
     if (inner := _converted(facts, call)) is not None:
         return is_batch_mean(facts, inner, depth)
-    return name == "float" and bool(call.args) and is_batch_mean(facts, call.args[0], depth)
+    return name in _KEEP_MEAN and bool(call.args) and is_batch_mean(facts, call.args[0], depth)
 
 
 def _reduces_to_mean(facts: Facts, call: ast.Call) -> bool:
@@ -281,6 +310,9 @@ def _is_row_count(facts: Facts, expression: ast.expr) -> bool:
                 continue
             case ast.Call(func=ast.Attribute(attr="numel" | "nelement")):
                 continue
+            case ast.BinOp(left=rows, op=ast.Mult(), right=ast.Constant(value=1)):
+                if _is_row_count(facts, rows):  # `len(labels) * 1.0`
+                    continue
             case ast.Call(func=ast.Name(id="len"), args=[rows]):
                 is_whole = facts.kinds.kind(rows) in (Kind.LOADER, Kind.DATASET)
                 if not is_whole and last_name(rows) != "dataset":

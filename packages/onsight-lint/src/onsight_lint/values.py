@@ -13,6 +13,8 @@ from onsight_lint.syntax import (
     Function,
     call_owner,
     default_value,
+    key_of,
+    keyword_value,
     last_name,
     own_nodes,
     word_set,
@@ -27,7 +29,7 @@ _RETURN_FIRST = word_set(  # functions that return their first argument, or a wr
     "compile DataParallel DistributedDataParallel DDP FullyShardedDataParallel FSDP deepcopy "
     "script trace convert_sync_batchnorm tqdm trange track iter list tuple islice log_every "
     "prepare prepare_model prepare_data_loader progress_bar setup_dataloaders auto_model "
-    "auto_dataloader MpDeviceLoader freeze optimize_for_inference"
+    "auto_dataloader MpDeviceLoader freeze optimize_for_inference OrderedDict"
 )
 _MAX_DEPTH = 40  # nested calls of Values.origins
 _MAX_VISITS = 2000  # expressions visited in one search
@@ -274,7 +276,18 @@ class Values:
                 value = self.argument(call, function, node.arg)
                 if value is not None:
                     origins.extend(self.origins(value, steps))
+            if not origins and steps[:1] == (EACH,):
+                origins = self._follow_outputs(function, node, steps[1:])
         return origins or [Origin(node, steps)]
+
+    def _follow_outputs(self, function: Function, node: ast.arg, steps: Steps) -> list[Origin]:
+        """Return what Lightning collects for `validation_epoch_end`: what each step returns."""
+        phase, _, hook = function.name.partition("_")
+        owner = self.script.parent(function)
+        if hook != "epoch_end" or not isinstance(owner, ast.ClassDef):
+            return []
+        step = self.method(owner, f"{phase}_step") if node in function.args.args[1:2] else None
+        return (self._follow_returns(step, steps) if step is not None else None) or []
 
     def _follow_attribute(self, expression: ast.Attribute, steps: Steps) -> list[Origin] | None:
         if expression.attr == "module":  # the network inside DataParallel and similar wrappers
@@ -316,18 +329,22 @@ class Values:
         ]
 
     def _appended(self, created: ast.expr) -> list[ast.expr]:
-        """Return the values that the same function appends to a list after `name = [...]`."""
+        """Return the values appended to a list after `name = [...]` or `self.name = [...]`.
+
+        Those to a name are of the same function, and those to an attribute of the same class.
+        """
         assignment = self.script.parent(created)
-        if not isinstance(assignment, ast.Assign) or not isinstance(
-            assignment.targets[0], ast.Name
-        ):
+        target = assignment.targets[0] if isinstance(assignment, ast.Assign) else None
+        if not isinstance(target, (ast.Name, ast.Attribute)):
             return []
-        name, home = assignment.targets[0].id, self.script.function(created)
+        is_name, key = isinstance(target, ast.Name), key_of(target)
+        find_home = self.script.function if is_name else self.script.enclosing_class
+        home = find_home(created)
         return [
             call.args[0]
             for call in self._calls["append"]
-            if isinstance(owner := call_owner(call), ast.Name) and owner.id == name
-            if call.args and self.script.function(call) is home
+            if (owner := call_owner(call)) is not None and type(owner) is type(target)
+            if call.args and key_of(owner) == key and find_home(call) is home
         ]
 
     def _follow_dict(self, expression: ast.Dict, steps: Steps) -> list[Origin] | None:
@@ -340,6 +357,9 @@ class Values:
 
     def _follow_call(self, call: ast.Call, steps: Steps) -> list[Origin] | None:
         name, first = last_name(call.func), call.args[0] if call.args else None
+        if name in ("dict", "OrderedDict") and steps and first is None:
+            value = keyword_value(call, str(steps[0]))
+            return self.origins(value, steps[1:]) if value is not None else None
         definition = self.script.definition(call.func)
         if isinstance(definition, FUNCTIONS):
             return self._follow_returns(definition, steps)
