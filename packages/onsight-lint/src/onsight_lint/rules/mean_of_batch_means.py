@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from onsight_lint.batch_means import (
     BatchSum,
     Division,
+    averaged_list,
     batch_rows,
     batch_sums,
     divisions_after,
@@ -15,9 +16,11 @@ from onsight_lint.batch_means import (
     weighted_line,
 )
 from onsight_lint.edits import indented, replace_node, show_changed
+from onsight_lint.lightning import EPOCH_END, step_loaders
 from onsight_lint.loops import BatchLoop, loop_nodes
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
-from onsight_lint.syntax import FUNCTIONS, key_of
+from onsight_lint.scopes import EACH
+from onsight_lint.syntax import FUNCTIONS, Function, key_of, own_nodes
 
 _WHY_COUNT = "The result is too large by about the batch size: divide by the number of rows."
 
@@ -36,7 +39,7 @@ def _check(context: Context) -> Iterator[Mistake]:
             if batch_sum.is_count:
                 is_wrong = context.loaders.has_several_rows(loop.loader)
             else:
-                is_wrong = is_short and (loop.evaluates or _is_accuracy(batch_sum))
+                is_wrong = is_short and (loop.evaluates or _is_accuracy(batch_sum.key))
             means = batch_sum.key if batch_sum.is_list else ""
             for division in divisions.pop(batch_sum.key, []) if is_wrong else ():
                 node, divisor = division
@@ -49,6 +52,11 @@ def _check(context: Context) -> Iterator[Mistake]:
             if is_new and _is_unweighted_meter(context, batch_sum):
                 seen.add(batch_sum.statement)
                 yield _meter_mistake(context, loop, batch_sum)
+    for function in context.script.nodes(*FUNCTIONS):
+        phase = EPOCH_END.match(function.name)
+        loaders = step_loaders(context, context.loader_loops, phase[1]) if phase else []
+        if phase and any(map(context.loaders.last_may_be_short, loaders)):
+            yield from _averaged_outputs(context, function, phase[1])
 
 
 RULE = Rule(
@@ -63,8 +71,8 @@ RULE = Rule(
 )
 
 
-def _is_accuracy(batch_sum: BatchSum) -> bool:
-    return bool(re.search(r"acc(?!um)|correct", batch_sum.key))
+def _is_accuracy(name: str) -> bool:
+    return bool(re.search(r"acc(?!um)|correct", name))
 
 
 def _is_divided_again(context: Context, division: ast.AST) -> bool:
@@ -91,6 +99,63 @@ def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
                     change = replace_node(context.script, value, new)
                     fixed = show_changed(context.script, node, [change])
                     yield Mistake(node, _problem(context, loop, batch_sum), fixed)
+
+
+def _averaged_outputs(context: Context, function: Function, phase: str) -> Iterator[Mistake]:
+    """`torch.stack([x["loss"] for x in outputs]).mean()` in `validation_epoch_end`."""
+    step = "training_step" if phase == "train" else f"{phase}_step"
+    problem = f"the means of the batches from {step} are averaged as if all had the same size"
+    for node in own_nodes(function):
+        values = averaged_list(node)
+        if values is not None and _are_means_of(context, values, function):
+            code = context.script.code(context.script.statement(node))
+            if phase != "train" or _is_accuracy(code):
+                yield Mistake(node, problem, _show_weighted(context, node, values, step))
+        if isinstance(node, ast.For) and phase != "train":
+            loop = BatchLoop(node, node.iter, [])
+            divisions = divisions_after(context, loop)
+            for batch_sum in batch_sums(context, loop):
+                for division in divisions.pop(batch_sum.key, []) if not batch_sum.is_count else []:
+                    if is_batch_count(context, loop, division.divisor):
+                        fixed = _show_summed(context, division, batch_sum, step)
+                        yield Mistake(division.node, problem, fixed)
+
+
+def _are_means_of(context: Context, values: ast.expr, function: Function) -> bool:
+    """Return whether a list in a function holds batch means that other functions compute."""
+    origins = context.values.origins(values, (EACH,))
+    return bool(origins) and all(
+        isinstance(origin.node, ast.expr)
+        and not origin.steps
+        and context.script.function(origin.node) is not function
+        and _is_given_batch(context.script.function(origin.node))
+        and is_batch_mean(context, origin.node)
+        for origin in origins
+    )
+
+
+def _is_given_batch(function: ast.AST) -> bool:
+    """Return whether a function uses an argument, unlike one that plays episodes of a game."""
+    names = {item.arg for item in function.args.args[1:]} if isinstance(function, FUNCTIONS) else ()
+    return any(isinstance(node, ast.Name) and node.id in names for node in own_nodes(function))
+
+
+def _show_weighted(context: Context, node: ast.AST, values: ast.expr, step: str) -> str:
+    mean = _whole_mean(context, node)
+    new = f"sum(m * n for m, n in zip({context.script.code(values)}, rows)) / sum(rows)"
+    if isinstance(context.script.parent(mean), (ast.BinOp, ast.Attribute)):
+        new = f"({new})"
+    changed = show_changed(context.script, mean, [replace_node(context.script, mean, new)])
+    comment = f"# rows: of each batch, which {step} has to return as well"
+    return f"{indented(context.script, context.script.statement(node), comment)}\n{changed}"
+
+
+def _show_summed(context: Context, division: Division, batch_sum: BatchSum, step: str) -> str:
+    node, divisor = division
+    changes = [replace_node(context.script, divisor, "rows")] if divisor is not None else []
+    line = f"{weighted_line(context, batch_sum, 'n')}  # n: rows of the batch, from {step}"
+    in_loop = indented(context.script, context.script.statement(node), line)
+    return f"{in_loop}\n{show_changed(context.script, node, changes)}  # rows: the sum of all n"
 
 
 def _problem(context: Context, loop: BatchLoop, batch_sum: BatchSum) -> str:

@@ -145,7 +145,10 @@ class _Search:
         """The softmaxes of a call's return value. part: the element, if that is a tuple."""
         if part is None and (softmax := self._as_softmax(call)) is not None:
             return [softmax]
-        function = self.script.definition(call.func)
+        function = self.context.values.callee(call)
+        if function is None and isinstance(call.func, ast.Name) and call.func.id == "self":
+            owners = self.context.values.classes(call.func)  # `self(x)` in a module
+            function = self.context.values.method(owners[0], "forward") if owners else None
         if isinstance(function, FUNCTIONS):
             return self._of_function(function, depth, part)
         if isinstance(function, ast.ClassDef):

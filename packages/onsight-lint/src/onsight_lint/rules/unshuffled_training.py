@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from onsight_lint.edits import Change, replace_node, show_changed
+from onsight_lint.lightning import step_loaders
 from onsight_lint.loops import BatchLoop, called_functions
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.syntax import Function, last_name, own_nodes, word_set
@@ -19,13 +20,17 @@ def _check(context: Context) -> Iterator[Mistake]:
     if names & _ORDER_MATTERS:
         return
     seen: set[ast.AST] = set()
-    for loop in context.loader_loops:
-        creations = context.loaders.creations(loop.loader) if _updates(context, loop) else []
+    loops = [loop for loop in context.loader_loops if _updates(context, loop)]
+    trained = [(loop.loader, context.loaders.creations(loop.loader)) for loop in loops]
+    if not _shuffles_by_itself(context):
+        steps = step_loaders(context, context.loader_loops, "train")
+        trained += [(steps[0], steps)] if steps else []
+    for loader, creations in trained:
         if creations and all(_keeps_order(context, call) for call in creations):
             for call in creations:
                 if call not in seen:
                     seen.add(call)
-                    yield _mistake(context, loop, call)
+                    yield _mistake(context, loader, call)
 
 
 RULE = Rule(
@@ -48,6 +53,12 @@ def _updates(context: Context, loop: BatchLoop) -> bool:
     nodes = (node for place in places for node in own_nodes(place))
     called = {last_name(node.func) for node in nodes if isinstance(node, ast.Call)}
     return called >= {"backward", "step"}
+
+
+def _shuffles_by_itself(context: Context) -> bool:
+    """Return whether Lightning may replace the loader's sampler, as it does for several GPUs."""
+    keywords = (keyword for call in context.values.calls("Trainer") for keyword in call.keywords)
+    return any("ddp" in context.script.code(keyword.value) for keyword in keywords)
 
 
 def _keeps_order(context: Context, call: ast.Call) -> bool:
@@ -101,7 +112,7 @@ def _returns_requested_row(item: Function) -> bool:
     return bool(used) and all(isinstance(name.ctx, ast.Load) for name in used)
 
 
-def _mistake(context: Context, loop: BatchLoop, call: ast.Call) -> Mistake:
+def _mistake(context: Context, loader: ast.expr, call: ast.Call) -> Mistake:
     flag = context.loaders.setting(call, "shuffle")
     if flag is not None:
         change = replace_node(context.script, flag, "True")
@@ -109,5 +120,6 @@ def _mistake(context: Context, loop: BatchLoop, call: ast.Call) -> Mistake:
         end = context.script.source(call).end([*call.args, *call.keywords][-1])
         change = Change(end, end, ", shuffle=True")
     node = call if flag is None else flag
-    problem = f"{context.script.code(loop.loader)} yields its rows in the same order in every epoch"
+    name = "the loader" if isinstance(loader, ast.Call) else context.script.code(loader)
+    problem = f"{name} yields its rows in the same order in every epoch"
     return Mistake(node, problem, show_changed(context.script, node, [change]))
