@@ -10,7 +10,7 @@ from onsight_lint.values import Values
 
 _CORE_COUNTS = ("os.cpu_count", "multiprocessing.cpu_count", "os.process_cpu_count")
 _LOADER_PARAMETERS = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
-_DATASET_SIZES = {  # training and test images
+DATASET_SIZES = {  # training and test images
     "MNIST": (60_000, 10_000),
     "FashionMNIST": (60_000, 10_000),
     "KMNIST": (60_000, 10_000),
@@ -215,6 +215,12 @@ class LoaderSettings:
         rows = self._rows(dataset) if dataset is not None else None
         return size == 1 or (isinstance(size, int) and rows is not None and rows % size == 0)
 
+    def is_training_part(self, created: ast.Call) -> bool | None:
+        """Return whether a dataset such as MNIST has the training images; None if unknown."""
+        train = train_flag(created)
+        flag = True if train is None else self.constants.value(train)
+        return flag if isinstance(flag, bool) else None
+
     def _may_be_short(self, call: ast.Call) -> bool:
         if self.setting(call, "batch_sampler") is not None:
             return False
@@ -241,10 +247,9 @@ class LoaderSettings:
             return self._number(parts[steps[0]]) if steps[0] < len(parts) else None
         if steps:
             return None
-        if name in _DATASET_SIZES:
-            train = keyword_value(node, "train") or (node.args[1] if len(node.args) > 1 else None)
-            flag = True if train is None else self.constants.value(train)
-            return _DATASET_SIZES[name][0 if flag else 1] if isinstance(flag, bool) else None
+        if name in DATASET_SIZES:
+            flag = self.is_training_part(node)
+            return DATASET_SIZES[name][0 if flag else 1] if flag is not None else None
         if name == "FakeData":
             size = keyword_value(node, "size") or (node.args[0] if node.args else None)
             return 1000 if size is None else self._number(size)
@@ -294,6 +299,11 @@ class LoaderSettings:
                 if argument is not None:
                     return argument
         return None
+
+
+def train_flag(created: ast.Call) -> ast.expr | None:
+    """Return the argument of a dataset such as MNIST that chooses its part; None is training."""
+    return keyword_value(created, "train") or next(iter(created.args[1:2]), None)
 
 
 def _is_word(node: ast.AST, word: str) -> bool:

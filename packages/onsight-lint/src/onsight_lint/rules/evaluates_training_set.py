@@ -1,0 +1,121 @@
+"""Rule on validation and test loaders that yield the images of the training."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from onsight_lint.batch_means import batch_sums
+from onsight_lint.edits import Change, indented, replace_node, show_changed
+from onsight_lint.facts import DATASET_SIZES, train_flag
+from onsight_lint.lightning import step_loaders
+from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
+from onsight_lint.scopes import ANY, EACH
+from onsight_lint.syntax import COMPREHENSIONS, FUNCTIONS, LOOPS, last_name, word_set
+from onsight_lint.values import Origin
+
+_FOR_TESTS = re.compile(r"^(?!.*train).*(val(?!ue)|test|eval|dev(?!ice))")
+_MADE_UP = re.compile(r"fake|dummy|synth|toy|random(?!_split)", re.IGNORECASE)
+_READ_ONLY = word_set("classes class_to_idx num_classes n_classes collate_fn")  # of a dataset
+
+
+def _check(context: Context) -> Iterator[Mistake]:
+    """`test_loader = DataLoader(train_set)` in an evaluation that yields a figure."""
+    loops, creations = context.loader_loops, context.loaders.creations
+    trained = [call for loop in loops if loop.trains for call in creations(loop.loader)]
+    trained += step_loaders(context, loops, "train")
+    measured = [loop for loop in loops if loop.evaluates and any(batch_sums(context, loop))]
+    evaluated = [call for loop in measured for call in creations(loop.loader)]
+    evaluated += step_loaders(context, loops, "validation") + step_loaders(context, loops, "test")
+    opened = [origin for call in trained if (origin := _opened(context, call))]
+    keys = {(origin.node, origin.steps) for origin in opened}
+    parts = {path for origin in opened if (path := _part(context, origin))}
+    for call in dict.fromkeys(evaluated):
+        origin = _opened(context, call) if call not in trained else None
+        if origin is not None and _FOR_TESTS.search(_name(context, call)):
+            if (origin.node, origin.steps) in keys and _opens_one_dataset(context, origin, call):
+                yield _shared_mistake(context, call)
+            elif isinstance(origin.node, ast.Call) and _part(context, origin) in parts:
+                yield _part_mistake(context, origin.node)
+
+
+RULE = Rule(
+    id="evaluates-training-set",
+    title="Evaluation on the training images",
+    why=(
+        "The network has learned from these images, so the result says how well it remembers them, "
+        "not how well it will do on new ones; overfitting cannot be seen."
+    ),
+    check=_check,
+    pattern=TRAINING_CODE,
+)
+
+
+def _opened(context: Context, call: ast.Call) -> Origin | None:
+    """The call that opens a loader's dataset, if the loader certainly yields all of it."""
+    dataset = context.loaders.setting(call, "dataset")
+    samplers = [context.loaders.setting(call, name) for name in ("sampler", "batch_sampler")]
+    if dataset is None or any(samplers) or not context.kinds.uses(dataset) <= _READ_ONLY:
+        return None
+    origins = context.values.origins(dataset)
+    is_certain = len(origins) == 1 and isinstance(origins[0].node, ast.Call)
+    return origins[0] if is_certain and not {ANY, EACH}.intersection(origins[0].steps) else None
+
+
+def _name(context: Context, call: ast.Call) -> str:
+    """The variable that a loader is assigned to, or the function that returns it."""
+    match context.script.statement(call):
+        case ast.Assign(targets=[target]):
+            return last_name(target)
+        case ast.Return():
+            return getattr(context.script.function(call), "name", "")
+    return ""
+
+
+def _opens_one_dataset(context: Context, origin: Origin, call: ast.Call) -> bool:
+    """Return whether a loader's dataset is of files, or for training by its name.
+
+    The call that opens it must not run twice, and so open another.
+    """
+    created, dataset = origin.node, context.loaders.setting(call, "dataset")
+    assert isinstance(created, ast.Call)
+    owner, path = context.script.definition(created.func), context.script.path_of(created.func)
+    is_of_files = path.startswith("torchvision.datasets.") or isinstance(owner, ast.ClassDef)
+    is_for_training = dataset is not None and "train" in last_name(dataset)
+    home = context.script.function(created)
+    is_repeated = isinstance(home, FUNCTIONS) and len(context.values.call_sites(home)) > 1
+    around = context.script.ancestors(created)
+    return (is_for_training or (is_of_files and not origin.steps)) and not (
+        is_repeated
+        or _MADE_UP.search(last_name(created))
+        or any(isinstance(node, (*LOOPS, *COMPREHENSIONS, ast.Lambda)) for node in around)
+    )
+
+
+def _part(context: Context, origin: Origin) -> str:
+    """The full name of a dataset such as CIFAR10 if its training images are opened, else ""."""
+    created = origin.node
+    if origin.steps or not isinstance(created, ast.Call):
+        return ""
+    path = context.script.path_of(created.func)
+    is_known = path.startswith("torchvision.datasets.") and last_name(created) in DATASET_SIZES
+    return path if is_known and context.loaders.is_training_part(created) else ""
+
+
+def _shared_mistake(context: Context, call: ast.Call) -> Mistake:
+    dataset = context.loaders.setting(call, "dataset")
+    assert dataset is not None
+    name = context.script.code(dataset)
+    line = f"train_part, test_part = torch.utils.data.random_split({name}, [0.8, 0.2])"
+    fixed = indented(context.script, context.script.statement(call), line)
+    change = replace_node(context.script, dataset, "test_part")
+    fixed += f"\n{show_changed(context.script, call, [change])}"
+    return Mistake(call, f"{name} is also what the network is trained on", fixed)
+
+
+def _part_mistake(context: Context, created: ast.Call) -> Mistake:
+    flag = train_flag(created)
+    end = context.script.source(created).end([*created.args, *created.keywords][-1])
+    added = Change(end, end, ", train=False")
+    change = replace_node(context.script, flag, "False") if flag else added
+    problem = f"the test images are {last_name(created)}'s training images"
+    return Mistake(created, problem, show_changed(context.script, created, [change]))
