@@ -4,11 +4,13 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 
-from onsight_lint.batch_means import BatchSum, batch_rows, is_batch_mean
-from onsight_lint.edits import indented
+from onsight_lint.batch_means import BatchSum, added, batch_rows, is_batch_mean
+from onsight_lint.edits import indented, show_with_line_above
 from onsight_lint.loops import BatchLoop, loop_nodes
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
-from onsight_lint.syntax import own_nodes, start_position
+from onsight_lint.syntax import call_owner, own_nodes, start_position
+
+_WHY_STALE = "Every batch adds the same number, which says nothing about the images evaluated."
 
 
 def _check(context: Context) -> Iterator[Mistake]:
@@ -16,6 +18,7 @@ def _check(context: Context) -> Iterator[Mistake]:
     for loop in context.loader_loops:
         if not loop.evaluates or not isinstance(loop.node, (ast.For, ast.AsyncFor)):
             continue
+        yield from _stale_losses(context, loop)
         ends_early = any(isinstance(node, (ast.Break, ast.Return)) for node in loop_nodes(loop))
         if ends_early:
             continue
@@ -39,6 +42,33 @@ RULE = Rule(
     check=_check,
     pattern=TRAINING_CODE,
 )
+
+
+def _stale_losses(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
+    """`val_loss += loss.item()` in an evaluation, where only the training assigns `loss`."""
+    inside = {loop.node, *loop_nodes(loop)}
+    for node in loop_nodes(loop):
+        value: ast.AST | None = (added(node) or ("", None))[1]
+        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+            value = value.left
+        while isinstance(value, ast.Call):  # `loss.item()`
+            value = call_owner(value)
+        if not isinstance(value, ast.Name) or not is_batch_mean(context, value):
+            continue
+        bindings = context.script.scope(value).lookup(value)
+        trained = [item.value for item in bindings if _is_in_training(context, item.node)]
+        if trained and trained[-1] and not any(item.node in inside for item in bindings):
+            line = f"{value.id} = {context.script.code(trained[-1])}  # of this batch"
+            statement = context.script.statement(node)
+            fixed = show_with_line_above(context.script, statement, line)
+            problem = f"{value.id} is that of the last training batch: this loop does not assign it"
+            yield Mistake(statement, problem, fixed, _WHY_STALE)
+
+
+def _is_in_training(context: Context, node: ast.AST) -> bool:
+    """Return whether code is part of a loop over batches that trains."""
+    training = {loop.node for loop in context.loader_loops if loop.trains}
+    return any(parent in training for parent in context.script.ancestors(node))
 
 
 def _last_assignments(body: list[ast.stmt]) -> dict[str, ast.Assign]:
