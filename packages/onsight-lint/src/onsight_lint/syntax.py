@@ -1,6 +1,7 @@
 """Helpers for Python syntax trees: walking them, and reading names, calls and blocks."""
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
@@ -146,6 +147,14 @@ def keyword_value(call: ast.Call, name: str) -> ast.expr | None:
 def argument_values(call: ast.Call) -> list[ast.expr]:
     """Return the values that a call passes, by position and by keyword."""
     return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def option_name(call: ast.Call) -> str:
+    """Return the attribute that an option of `add_argument` sets; "" if it is not written out."""
+    written = [getattr(value, "value", "") for value in (keyword_value(call, "dest"), *call.args)]
+    names = [name for name in written if isinstance(name, str) and name]
+    long_names = [name for name in names if not re.match("-(?!-)", name)]
+    return next(iter([*long_names, *names]), "").lstrip("-").replace("-", "_")
 
 
 def default_value(function: Function, name: str) -> ast.expr | None:

@@ -1,11 +1,12 @@
 """Rule on settings that are true whatever the user or the machine says."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 
 from onsight_lint.edits import replace_node, show_changed
 from onsight_lint.rule import Context, Mistake, Rule
-from onsight_lint.syntax import keyword_value
+from onsight_lint.syntax import keyword_value, option_name
 
 _WHY_ON = "store_true sets what is True already, so the option cannot be turned off."
 _WHY_UNCALLED = "A function counts as true. Without the parentheses it is not asked."
@@ -13,11 +14,13 @@ _WHY_UNCALLED = "A function counts as true. Without the parentheses it is not as
 
 def _check(context: Context) -> Iterator[Mistake]:
     """`type=bool` of an option, and `if torch.cuda.is_available`."""
+    destinations = Counter(map(option_name, context.values.calls("add_argument")))
     for call in context.values.calls("add_argument"):
         kind, default = keyword_value(call, "type"), keyword_value(call, "default")
         action = keyword_value(call, "action")
         values = [getattr(node, "value", None) for node in (action, default)]
-        if values == ["store_true", True] and default is not None and call.args:
+        is_only = destinations[option_name(call)] == 1  # and no `--no-...` turns it off
+        if values == ["store_true", True] and default is not None and call.args and is_only:
             problem = f"{context.script.code(call.args[0])} is on with and without the option"
             yield Mistake(default, problem, _show(context, default, "False"), _WHY_ON)
         if isinstance(kind, ast.Name) and context.script.path_of(kind) == "bool" and call.args:
