@@ -13,7 +13,10 @@ from onsight_lint.scopes import ANY, EACH
 from onsight_lint.syntax import COMPREHENSIONS, FUNCTIONS, LOOPS, last_name, word_set
 from onsight_lint.values import Origin
 
-_FOR_TESTS = re.compile(r"^(?!.*train).*(val(?!ue)|test|eval|dev(?!ice))")
+_FOR_TESTS = re.compile(
+    r"^(?!.*train).*(?:^|_)(?:val|valid|validation|test|eval|dev)(?:_|\d*$|data|loader|set|dl)",
+    re.IGNORECASE,
+)
 _MADE_UP = re.compile(r"fake|dummy|synth|toy|random(?!_split)", re.IGNORECASE)
 _READ_ONLY = word_set("classes class_to_idx num_classes n_classes collate_fn")  # of a dataset
 

@@ -28,7 +28,10 @@ _HARMLESS = word_set(  # attributes that leave what is gathered as it is
 )
 _EMPTIES = word_set("clear pop reset")
 _MEANT_FOR_ALL = re.compile(r"(^|_)(all|global|cum\w*|overall|hist\w*)(_|$)")
+_EPOCH = re.compile(r"(?<!per_)epoch", re.IGNORECASE)
 _SINCE_THE_START = re.compile("epoch|global")  # in what a sum is divided by
+_SUMMARIES = word_set("stack cat concat hstack vstack concatenate mean average sum tensor array")
+_SHOWS = re.compile(r"plot|draw|show|save")  # functions for which a list may hold all epochs
 _STEPS = {"on_validation_epoch_end": "validation_step", "on_train_epoch_end": "training_step"}
 
 
@@ -78,7 +81,7 @@ def _epoch_loop(context: Context, loop: BatchLoop) -> Loop | None:
     for parent in context.script.ancestors(loop.node):
         if isinstance(parent, LOOPS) and context.script.function(parent) is home:
             head = [parent.test] if isinstance(parent, ast.While) else [parent.target, parent.iter]
-            if any("epoch" in context.script.code(part).lower() for part in head):
+            if any(_EPOCH.search(context.script.code(part)) for part in head):
                 return parent
     return None
 
@@ -181,14 +184,28 @@ def _kept_outputs(context: Context) -> Iterator[Mistake]:
         owner, step = context.script.parent(hook), _STEPS.get(hook.name, "")
         if isinstance(owner, ast.ClassDef) and context.kinds.is_module_class(owner):
             method = context.values.method(owner, step)
-            for key in dict.fromkeys(_appended(method)) if method else ():
+            keys = dict.fromkeys(_appended(method)) if method is not None else ()
+            for key in (key for key in keys if not _MEANT_FOR_ALL.search(key[5:])):
                 uses = context.script.source(hook).by_key[key]
-                reads = [use for use in uses if context.script.function(use) is hook]
+                reads = [use for use in uses if _is_summarized(context, use, hook)]
                 is_kept = not any(_may_empty(context, use) for use in uses)
                 if reads and is_kept and _is_created_once(context, owner, key):
                     line = f"{key}.clear()  # at the end of {hook.name}"
                     fixed = indented(context.script, context.script.statement(reads[0]), line)
                     yield Mistake(reads[0], _problem(key), fixed)
+
+
+def _is_summarized(context: Context, use: ast.AST, hook: Function) -> bool:
+    """Return whether a method makes one figure of a whole list."""
+    match context.script.parent(use) if context.script.function(use) is hook else None:
+        case ast.Call(func=function) as call:
+            is_own = context.values.callee(call) is not None
+            return last_name(function) in _SUMMARIES or (
+                is_own and not _SHOWS.search(last_name(function))
+            )
+        case ast.For() | ast.comprehension():
+            return True
+    return False
 
 
 def _appended(step: Function) -> Iterator[str]:
