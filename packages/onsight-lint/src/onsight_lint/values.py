@@ -4,6 +4,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 from onsight_lint.scopes import ANY, EACH, Binding, Step
@@ -335,17 +336,24 @@ class Values:
         """
         assignment = self.script.parent(created)
         target = assignment.targets[0] if isinstance(assignment, ast.Assign) else None
-        if not isinstance(target, (ast.Name, ast.Attribute)):
-            return []
-        is_name, key = isinstance(target, ast.Name), key_of(target)
-        find_home = self.script.function if is_name else self.script.enclosing_class
-        home = find_home(created)
-        return [
-            call.args[0]
-            for call in self._calls["append"]
-            if (owner := call_owner(call)) is not None and type(owner) is type(target)
-            if call.args and key_of(owner) == key and find_home(call) is home
-        ]
+        is_named = isinstance(target, (ast.Name, ast.Attribute))
+        return self._appends.get(self._list(target), []) if target and is_named else []
+
+    @cached_property
+    def _appends(self) -> dict[tuple[ast.AST | None, str], list[ast.expr]]:
+        """The values that are appended to each list."""
+        appends: dict[tuple[ast.AST | None, str], list[ast.expr]] = defaultdict(list)
+        for call in self._calls["append"]:
+            owner = call_owner(call)
+            if call.args and isinstance(owner, (ast.Name, ast.Attribute)):
+                appends[self._list(owner)].append(call.args[0])
+        return appends
+
+    def _list(self, name: ast.expr) -> tuple[ast.AST | None, str]:
+        """What tells a list from others of its name: the function, or the class of an attribute."""
+        is_name = isinstance(name, ast.Name)
+        home = self.script.function(name) if is_name else self.script.enclosing_class(name)
+        return home, key_of(name)
 
     def _follow_dict(self, expression: ast.Dict, steps: Steps) -> list[Origin] | None:
         pairs = list(zip(expression.keys, expression.values, strict=True))

@@ -56,8 +56,10 @@ def _stale_losses(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
         if not isinstance(value, ast.Name) or not is_batch_mean(context, value):
             continue
         bindings = context.script.scope(value).lookup(value)
+        if any(item.node in inside for item in bindings):
+            continue
         trained = [item.value for item in bindings if _is_in_training(context, item.node)]
-        if trained and trained[-1] and not any(item.node in inside for item in bindings):
+        if trained and trained[-1] is not None:
             line = f"{value.id} = {context.script.code(trained[-1])}  # of this batch"
             statement = context.script.statement(node)
             fixed = show_with_line_above(context.script, statement, line)

@@ -52,11 +52,12 @@ def _check(context: Context) -> Iterator[Mistake]:
             if is_new and _is_unweighted_meter(context, batch_sum):
                 seen.add(batch_sum.statement)
                 yield _meter_mistake(context, loop, batch_sum)
-    for function in context.script.nodes(*FUNCTIONS):
-        phase = EPOCH_END.match(function.name)
-        loaders = step_loaders(context, context.loader_loops, phase[1]) if phase else []
-        if phase and any(map(context.loaders.last_may_be_short, loaders)):
-            yield from _averaged_outputs(context, function, phase[1])
+    hooks = [node for node in context.script.nodes(*FUNCTIONS) if EPOCH_END.match(node.name)]
+    for phase in ("train", "validation", "test") if hooks else ():
+        loaders = step_loaders(context, context.loader_loops, phase)
+        if any(map(context.loaders.last_may_be_short, loaders)):
+            for hook in hooks:
+                yield from _averaged_outputs(context, hook, phase) if phase in hook.name else ()
 
 
 RULE = Rule(

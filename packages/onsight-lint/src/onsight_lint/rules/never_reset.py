@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 from onsight_lint.batch_means import batch_sums, divisions_after
@@ -13,7 +14,6 @@ from onsight_lint.syntax import (
     LOOPS,
     Function,
     Loop,
-    call_owner,
     end_position,
     key_of,
     last_name,
@@ -181,18 +181,36 @@ def _is_sum(node: ast.AST) -> bool:
 def _kept_outputs(context: Context) -> Iterator[Mistake]:
     """Lists that a step of Lightning appends to, and that are read after every epoch."""
     for hook in context.script.nodes(*FUNCTIONS):
-        owner, step = context.script.parent(hook), _STEPS.get(hook.name, "")
-        if isinstance(owner, ast.ClassDef) and context.kinds.is_module_class(owner):
-            method = context.values.method(owner, step)
-            keys = dict.fromkeys(_appended(method)) if method is not None else ()
-            for key in (key for key in keys if not _MEANT_FOR_ALL.search(key[5:])):
-                uses = context.script.source(hook).by_key[key]
-                reads = [use for use in uses if _is_summarized(context, use, hook)]
-                is_kept = not any(_may_empty(context, use) for use in uses)
-                if reads and is_kept and _is_created_once(context, owner, key):
-                    line = f"{key}.clear()  # at the end of {hook.name}"
-                    fixed = indented(context.script, context.script.statement(reads[0]), line)
-                    yield Mistake(reads[0], _problem(key), fixed)
+        owner, step = context.script.parent(hook), _STEPS.get(hook.name)
+        if (
+            not step
+            or not isinstance(owner, ast.ClassDef)
+            or not context.kinds.is_module_class(owner)
+        ):
+            continue
+        method = context.values.method(owner, step)
+        for key, uses in _attributes(context, owner).items():
+            reads = [use for use in uses if _is_summarized(context, use, hook)]
+            appends = [use for use in uses if last_name(context.script.parent(use)) == "append"]
+            if (
+                reads
+                and any(context.script.function(use) is method for use in appends)
+                and not any(_may_empty(context, use) for use in uses)
+                and not _MEANT_FOR_ALL.search(key[5:])
+                and _is_created_once(context, owner, key)
+            ):
+                line = f"{key}.clear()  # at the end of {hook.name}"
+                fixed = indented(context.script, context.script.statement(reads[0]), line)
+                yield Mistake(reads[0], _problem(key), fixed)
+
+
+def _attributes(context: Context, owner: ast.ClassDef) -> dict[str, list[ast.Attribute]]:
+    """Where a class and its bases read the attributes of self, by their keys."""
+    uses: dict[str, list[ast.Attribute]] = defaultdict(list)
+    for node in (node for part in context.values.lineage(owner) for node in ast.walk(part)):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            uses[key_of(node)].append(node)
+    return uses
 
 
 def _is_summarized(context: Context, use: ast.AST, hook: Function) -> bool:
@@ -206,14 +224,6 @@ def _is_summarized(context: Context, use: ast.AST, hook: Function) -> bool:
         case ast.For() | ast.comprehension():
             return True
     return False
-
-
-def _appended(step: Function) -> Iterator[str]:
-    """The attributes of self that a method appends to."""
-    for node in own_nodes(step):
-        owner = call_owner(node) if isinstance(node, ast.Call) else None
-        if owner is not None and last_name(node) == "append" and key_of(owner)[:5] == "self.":
-            yield key_of(owner)
 
 
 def _is_created_once(context: Context, owner: ast.ClassDef, key: str) -> bool:

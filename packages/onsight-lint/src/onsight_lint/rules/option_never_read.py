@@ -33,7 +33,7 @@ def _check(context: Context) -> Iterator[Mistake]:
 RULE = Rule(
     id="option-never-read",
     title="An option that is never read",
-    why="Whoever sets the option gets the same run as without it, and a result for other settings.",
+    why="Setting the option changes nothing, and the result is taken for one of that setting.",
     check=_check,
     pattern=r"\.parse_args\(",
 )
