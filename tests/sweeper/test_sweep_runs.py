@@ -12,7 +12,7 @@ import pytest
 import onsight
 from onsight.cli import main
 from onsight.errors import ConfigError, Interrupted, OutputError, UserError
-from onsight.report.console import SilentReporter
+from onsight.report.console import Reporter, SilentReporter
 from onsight.sweeper import child, runs
 from onsight.sweeper.plan import PlannedRun, claim_sweep
 from onsight.sweeper.sweep import sweep
@@ -114,6 +114,17 @@ def test_a_resumed_sweep_names_what_was_altered(shared_bars, tmp_path, asked):
             quiet_sweep(shared_bars, tries, out, epochs=1, resume=True)
 
 
+def test_a_resumed_sweep_says_that_files_have_changed(bars, tmp_path, asked, capsys):
+    tries, out = ["seed=1,2"], tmp_path / "s"
+    quiet_sweep(bars, tries, out, epochs=1)
+    reporter = Reporter()
+    sweep(bars, tries, out=out, reporter=reporter, epochs=1, resume=True)
+    assert "have changed" not in capsys.readouterr().err
+    next(bars.rglob("*.png")).unlink()
+    sweep(bars, tries, out=out, reporter=reporter, epochs=1, resume=True)
+    assert f"files in {bars} have changed since this sweep began" in capsys.readouterr().err
+
+
 def test_a_run_that_had_begun_resumes_with_its_own_config(tmp_path, asked):
     run = PlannedRun(tmp_path / "1-x", {}, {"model": "mine:Net", "epochs": 3})
     run.path.mkdir()
@@ -142,9 +153,9 @@ def test_what_makes_no_sense_is_refused_before_any_run(
 
 def test_two_sweeps_in_one_folder(tmp_path):
     with (
-        claim_sweep(tmp_path / "s", {}, resume=False),
+        claim_sweep(tmp_path / "s", {}, "", resume=False),
         pytest.raises(OutputError, match="in use"),
-        claim_sweep(tmp_path / "s", {}, resume=True),
+        claim_sweep(tmp_path / "s", {}, "", resume=True),
     ):
         pass
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -328,6 +329,21 @@ def test_each_image_passes_through_a_frozen_network_once_however_many_folds(
         assert float(mine["probability"]) == pytest.approx(float(other["probability"]), abs=1e-3)
     thresholds = [each.results["out_of_distribution"]["threshold"] for each in (run, again)]
     assert thresholds[0] == pytest.approx(thresholds[1], abs=1e-3)
+
+
+@pytest.mark.parametrize(("normalize", "is_complete"), [("half", True), ("dataset", False)])
+def test_folds_learn_from_all_images_if_features_of_all_are_needed_anyway(
+    bars, tmp_path, monkeypatch, normalize, is_complete
+):
+    def compute_some(classifier, batches, view, advance, deadline, **options):
+        features = compute_features(classifier, batches, view, advance, **options)
+        return features if deadline == math.inf else features[:40]
+
+    monkeypatch.setattr(fit_head, "compute_features", compute_some)
+    monkeypatch.setattr(fit_head._FeatureLoader, "left_seconds", lambda self: 1e-9)
+    fields = {**QUICK, "freeze": True, "folds": 3, "flip": False, "normalize": normalize}
+    run = onsight.train(bars, out=tmp_path / "run", **fields)
+    assert {not fold["left_out"] for fold in run.results["fold_results"]} == {is_complete}
 
 
 @pytest.mark.parametrize(("name", "stated"), [("head", "the head"), ("vgg", "the head of vgg")])

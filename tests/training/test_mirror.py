@@ -5,6 +5,7 @@ import pytest
 
 import onsight
 from onsight.errors import ConfigError, Interrupted, OutputError
+from onsight.files import is_unfinished
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.training import trainer
@@ -95,6 +96,9 @@ def test_a_copy_that_breaks_off_leaves_the_former_one(url, run, tmp_path, monkey
         broken.setattr(mirror.filesystem, "put_file", breaks_off)
         with pytest.raises(OSError, match="connection lost"):
             mirror.copy(run.last_checkpoint)
+    left = mirror.filesystem.find(mirror.path)
+    assert left
+    assert not any(is_unfinished(name.rpartition("/")[2]) for name in left)
     assert restore_checkpoints(url, tmp_path / "again")
     assert (tmp_path / "again/checkpoints/last.safetensors").read_bytes() == b"first"
 

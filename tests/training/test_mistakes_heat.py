@@ -99,7 +99,7 @@ def test_without_captum_there_is_none_and_that_is_said(prepared, monkeypatch):
     data, classifier = prepared
     found = heat_of(data, classifier, all_wrong(data.dataset))
     assert len(found.heats) == 0
-    assert "onsight[heatmaps]" in found.reason
+    assert "[heatmaps]" in found.reason
 
 
 def test_without_mistakes_nothing_is_missing(prepared):

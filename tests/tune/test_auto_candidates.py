@@ -79,14 +79,14 @@ def summarise(chosen):
         (ICONS, CPU, 300, "head 128, compact 64"),  # at most twice the images' side
         (ICONS, CPU, NO_BUDGET, "head 128, compact 64"),  # pretrained ones as with ten minutes
         (ICONS, CUDA, 60, "head 128, compact 64, tuned 128"),
-        (FEW_PHOTOS, CPU, 30, "head 224"),  # alone, it has all of the time
+        (FEW_PHOTOS, CPU, 30, "head 160"),
         (FEW_PHOTOS, CPU, 60, "head 224"),
         (FEW_PHOTOS, CPU, 300, "head 224, compact 128"),
         (FEW_PHOTOS, CPU, NO_BUDGET, "head 224, compact 128"),
         (FEW_PHOTOS, CUDA, 30, "head 224, compact 128"),  # tuned at 64x64 would be worse
         (FEW_PHOTOS, CUDA, 60, "head 224, compact 128, tuned 128"),
-        (CLIP_ART[:-1], CPU, 30, "head 192"),
-        (CLIP_ART, CPU, 30, "head 160"),  # 4.4 s to decode
+        (CLIP_ART[:-1], CPU, 30, "head 160"),
+        (CLIP_ART, CPU, 30, "head 128"),  # 4.4 s to decode
         (DIGITS, CPU, 30, "head 64, sprint 8"),  # the fits of five folds fit in
         (DIGITS, CPU, 60, "head 64, compact 8"),
         (DIGITS, CPU, NO_BUDGET, "head 64, compact 8"),
@@ -222,6 +222,7 @@ def test_few_images_are_larger_than_shared_ones(large_every, expected):
         (FEW_PHOTOS, {"model": LITE0, "pretrained": True}, NO_BUDGET, 224),
         (ICONS, {"model": LITE0, "pretrained": True}, NO_BUDGET, 128),
         (ICONS, {"model": LITE0, "pretrained": True, "freeze": True}, 20, 64),
+        (CLIP_ART, {"model": LITE0, "pretrained": True, "freeze": True}, 30, 128),  # as in auto
         (DIGITS, {"model": "resnet18", "pretrained": True}, NO_BUDGET, 96),
         (DIGITS, {"model": "vit_tiny_patch16_224", "pretrained": True}, NO_BUDGET, 224),
         (ICONS, {"model": LITE0, "pretrained": True, "image_size": "80"}, 60, 80),

@@ -205,10 +205,13 @@ class SharedFeatures:
     """Features in memory by image number, shared by the trainings of a run, such as its folds.
 
     Attributes:
+        are_all_needed: Whether those of every image are needed anyway, so that leaving some out of
+            a training saves no time.
         rows: Features (N, D) of each kind by image number; NaN for images that are missing.
     """
 
     def __init__(self) -> None:
+        self.are_all_needed = False
         self.rows: dict[Hashable, Tensor] = {}
 
     def get(self, kind: Hashable, ids: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:

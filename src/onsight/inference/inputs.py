@@ -168,8 +168,7 @@ def _missing(path: str) -> DataError:
     """Return the error for a path that does not exist, with a similar name if there is one."""
     if path.startswith("--"):  # paths may begin so
         return DataError(
-            f"{path} is no option here, and there is no file of that name; see "
-            "`onsight predict --help`"
+            f"{path} is no option here, and there is no file of that name; see the command's --help"
         )
     parent, name = os.path.split(path)
     try:

@@ -19,6 +19,7 @@ Settings = dict[str, Any]  # config field -> value
 Space = dict[str, list[Any]]  # config field -> values to try
 
 _PLAN = "sweep.json"
+_FILES = "files"  # its key for a digest of the files of the images
 _LOCK = ".lock"
 _NAME_LENGTH = 80
 _CHANGES_SPLIT = {
@@ -96,20 +97,25 @@ def plan_runs(folder: Path, settings: Sequence[Settings], fields: Settings) -> l
 
 
 @contextmanager
-def claim_sweep(folder: Path, plan: dict[str, Any], resume: bool) -> Iterator[None]:
+def claim_sweep(folder: Path, plan: dict[str, Any], files: str, resume: bool) -> Iterator[bool]:
     """Create or reopen the folder of a sweep, and lock it for this process.
+
+    Yields whether the files of the images are those that the sweep began with.
 
     Args:
         folder: The folder.
         plan: JSON values to save in it; a sweep can only be resumed with the same plan.
+        files: A digest of the files of the images.
         resume: Whether to reopen the folder of a stopped sweep.
 
     Raises:
         OutputError: The folder is in use, or there is nothing to resume.
         ConfigError: The plan has changed.
     """
+    begun_files = files
     if resume:
-        _check_same_plan(folder, plan)
+        saved = _check_same_plan(folder, plan)
+        begun_files = saved.get(_FILES, files)
     elif folder.exists() and (not folder.is_dir() or {*_list_names(folder)} - {_LOCK}):
         raise OutputError(
             f"{folder} is in use: it already holds files. "
@@ -120,8 +126,8 @@ def claim_sweep(folder: Path, plan: dict[str, Any], resume: bool) -> Iterator[No
     descriptor = lock_folder(folder)
     try:
         if not resume:
-            write_json(folder / _PLAN, plan)
-        yield
+            write_json(folder / _PLAN, {**plan, _FILES: files})
+        yield begun_files == files
     finally:
         os.close(descriptor)
 
@@ -165,7 +171,8 @@ def _check_field(name: str) -> None:
         raise ConfigError(f"--try {name}: this makes no difference to a model")
 
 
-def _check_same_plan(folder: Path, plan: dict[str, Any]) -> None:
+def _check_same_plan(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the saved plan. Raises ConfigError or OutputError."""
     saved = read_json(folder / _PLAN)
     if not isinstance(saved, dict):
         raise OutputError(f"nothing to resume: {folder} is not the folder of a sweep")
@@ -175,6 +182,7 @@ def _check_same_plan(folder: Path, plan: dict[str, Any]) -> None:
             f"a resumed sweep keeps its settings, but {', '.join(changed)} would change "
             f"(see {folder / _PLAN}); give the same settings, or start a new sweep"
         )
+    return saved
 
 
 def _list_names(folder: Path) -> Iterator[str]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from onsight.config import make_config, refuse_code_from_files
 from onsight.config_files import config_layers
-from onsight.data.sources.find import DEMO
+from onsight.data.cache import find_cache_folder
+from onsight.data.sources.find import DEMO, ReadOptions, find_source
 from onsight.errors import ConfigError, OnsightError, UserError
 from onsight.files import refuse_inside_data, user_path
 from onsight.report.compare import compare
@@ -76,7 +77,15 @@ def sweep(
     train_runs: Callable[[Sequence[PlannedRun], str, Reporter], Errors] = run_locally
     if cluster is not None:
         train_runs = partial(run_on_ray, cluster=cluster)
-    with claim_sweep(folder, {"data": location, "space": space, "fields": common}, resume):
+    cache_folder = find_cache_folder(common.get("cache_folder", ""))
+    files = find_source(location, ReadOptions.from_config(common), cache_folder).fingerprint
+    plan = {"data": location, "space": space, "fields": common}
+    with claim_sweep(folder, plan, files, resume) as is_unchanged:
+        if not is_unchanged:
+            reporter.warn(
+                f"files in {data} have changed since this sweep began, and runs that had finished "
+                "have not seen them; to compare runs on the same images, start a new sweep"
+            )
         errors = train_runs(runs, location, reporter)
         return _conclude(folder, space, runs, errors)
 

@@ -188,6 +188,11 @@ def take_last_layer(net: nn.Module, features: Tensor) -> Tensor:
     return features[:, : feature_size(net)].float()
 
 
+def evaluates_on_features(config: Config, job: Job) -> bool:
+    """Return whether a fold's images are evaluated on features that other folds learn from."""
+    return config.freeze and config.tta == "none" and job.world.size == 1
+
+
 def evaluate_head(
     config: Config,
     data: TrainingData,
@@ -200,8 +205,7 @@ def evaluate_head(
     Returns:
         The predictions; None if features are not all that it takes.
     """
-    is_enough = config.freeze and config.tta == "none" and job.world.size == 1
-    if not is_enough or not uses_fitted_head(config, classifier.net):
+    if not evaluates_on_features(config, job) or not uses_fitted_head(config, classifier.net):
         return None
     loader = _FeatureLoader(config, data, classifier.net, job, shared)
     ids = data.dataset.ids(TEST)
@@ -276,6 +280,8 @@ class _FeatureLoader:
             is_essential = not loaded and len(ids) <= FEW_IMAGES
             left_seconds = self.left_seconds() + (essential_seconds if is_essential else 0.0)
             deadline = time.monotonic() + share_of_time * left_seconds
+            if self.shared.are_all_needed and not loaded:
+                deadline = math.inf
             features = self._load_in_time(f"{view} {name} features", ids, view, deadline)
             if loaded and len(features) < len(loaded[0]):
                 break

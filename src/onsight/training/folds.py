@@ -19,7 +19,7 @@ from onsight.tensorfile import put_under, read_tensors, take_under, write_tensor
 from onsight.text import duration, fixed_percent, plural
 from onsight.training.evaluate import Evaluation, evaluate
 from onsight.training.fit import Shared, Trained, fit
-from onsight.training.fit_head import evaluate_head
+from onsight.training.fit_head import evaluate_head, evaluates_on_features
 from onsight.training.job import RunJob
 from onsight.training.loggers.logger import LoggedRun
 from onsight.training.loggers.loggers import closing_loggers
@@ -58,6 +58,10 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
     for fold in range(1, folds + 1):
         name = f"fold {fold} of {folds}"
         held_out = _hold_out(planned, fold)
+        shared.features.are_all_needed = (
+            evaluates_on_features(planned.config, job)
+            and held_out.data.normalization == planned.data.normalization
+        )
         folder = job.folder.of_part("folds", str(fold))
         part = _load_evaluation(held_out, folder, job.world)
         if part is None:
@@ -84,6 +88,7 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
             folder.remove_checkpoints()
         job.reporter.progress(f"{name}: {_format_row(part.folds[0])}")
         parts.append(part)
+    shared.features.are_all_needed = False
     if planned.config.freeze:
         reserve_heads(job.deadline, 1)
     return _pool(parts)

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -72,8 +73,13 @@ class Mirror:
             if is_unfinished(name.rpartition("/")[2]):  # left by a killed process
                 self.filesystem.rm_file(name)
         temporary = f"{parent}/{private_name()}"
-        self.filesystem.put_file(str(file), temporary)
-        self.filesystem.mv(temporary, target)
+        try:
+            self.filesystem.put_file(str(file), temporary)
+            self.filesystem.mv(temporary, target)
+        except Exception:  # part of it may be there, where the disk is full
+            with suppress(Exception):
+                self.filesystem.rm_file(temporary)
+            raise
 
 
 class CheckpointWriter:

@@ -28,6 +28,7 @@ from onsight.tune.input_size import (
 from onsight.tune.work import (
     FEW_IMAGES,
     HEAD_FIT_SECONDS,
+    MAX_HEAD_SHARE,
     MIN_TUNED_EPOCHS,
     Work,
     describe_work,
@@ -36,10 +37,10 @@ from onsight.tune.work import (
 AUTO = "auto"  # the model that stands for all candidates
 HEAD, SCRATCH, TUNED = "head", "scratch", "tuned"  # roles; from scratch, the network has a name
 
-_MAX_HEAD_SHARE, _MIN_HEAD_SHARE = 0.4, 0.15
 # Of images with more pixels, or of few, a pretrained network knows so much more than one from
 # scratch that its head deserves most of a short time (NOTEBOOK.md).
-_LARGE_SIDE, _MAX_ESSENTIAL_HEAD_SHARE = 96, 0.7
+_LARGE_SIDE = 96
+_MAX_MINOR_HEAD_SHARE, _MIN_HEAD_SHARE = 0.4, 0.15  # of other images
 _MANY_IMAGES = 5_000  # with fewer large ones, Sprint had no weight in blends (NOTEBOOK.md)
 _TUNED_SHARE, _MIN_SCRATCH_SHARE = 0.4, 0.15
 _MIN_COMPACT_EPOCHS = 25  # with fewer, Sprint is better
@@ -169,14 +170,14 @@ def _fit_pretrained_sizes(
     """
     sizes = [config.size] if config.size else list_pretrained_sizes(work.side)
     fitted: dict[str, Size] = {}
+    is_alone = len(roles) == 1
     for role, seconds_at, share in (
-        (HEAD, work.head_seconds, _limit_head_share(work)),
-        (TUNED, partial(work.tuned_seconds, epochs=epochs), _TUNED_SHARE),
+        (HEAD, work.head_seconds, MAX_HEAD_SHARE if is_alone else _limit_head_share(work)),
+        (TUNED, partial(work.tuned_seconds, epochs=epochs), 1.0 if is_alone else _TUNED_SHARE),
     ):
         if role not in roles:
             continue
-        seconds = work.seconds * (share if len(roles) > 1 else 1.0)
-        size = find_fitting(sizes, seconds_at, seconds)
+        size = find_fitting(sizes, seconds_at, share * work.seconds)
         if size is None and SCRATCH not in roles and role == roles[0]:
             size = sizes[-1]
         if size:
@@ -207,7 +208,7 @@ def _is_scratch_hopeless(config: Config, work: Work, share: float) -> bool:
 
 def _limit_head_share(work: Work) -> float:
     is_essential = work.side > _LARGE_SIDE or work.training <= FEW_IMAGES
-    return _MAX_ESSENTIAL_HEAD_SHARE if is_essential else _MAX_HEAD_SHARE
+    return MAX_HEAD_SHARE if is_essential else _MAX_MINOR_HEAD_SHARE
 
 
 def _choose_from_scratch(config: Config, work: Work, seconds: float) -> tuple[str, Size]:

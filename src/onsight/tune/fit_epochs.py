@@ -106,7 +106,7 @@ def _time_work(
         try:
             return time_batch_sizes(measure, batch_size, max_seconds, smallest=batch_size)
         except RuntimeError as error:
-            if not is_out_of_memory(error) or batch_size == 1:
+            if not is_out_of_memory(error) or batch_size <= 2:  # batch norm refuses one image
                 raise
         release_cached_memory(device)  # outside `except`, where the error holds memory
         batch_size //= 2

@@ -14,7 +14,14 @@ from onsight.data.sources.source import Source
 from onsight.models.catalog import builtin_names, preferred_size, scalable_side
 from onsight.models.compact import MIN_SIDE
 from onsight.models.timm_nets import has_offline_weights
-from onsight.tune.work import MIN_TUNED_EPOCHS, UNIT_SIDE, Work, describe_work, measure_side
+from onsight.tune.work import (
+    MAX_HEAD_SHARE,
+    MIN_TUNED_EPOCHS,
+    UNIT_SIDE,
+    Work,
+    describe_work,
+    measure_side,
+)
 
 Side = Annotated[int, Field(ge=1, lt=100_000)]  # pixels
 Size = tuple[Side, Side]  # (height, width)
@@ -48,7 +55,8 @@ def choose_input_size(
         return Choice(size, SAME_SIZE if is_own else "the largest with time for enough epochs")
     sizes = _list_sizes(config, work)
     seconds_at = work.head_seconds if config.freeze else work.tuned_seconds
-    size = find_fitting(sizes, seconds_at, work.seconds) or sizes[-1]
+    share = MAX_HEAD_SHARE if config.freeze else 1.0
+    size = find_fitting(sizes, seconds_at, share * work.seconds) or sizes[-1]
     if size != sizes[0]:
         return Choice(size, "the largest that there is time for")
     return Choice(size, "the size the model was made for" if size == preferred else _NOTHING_NEW)

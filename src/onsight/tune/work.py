@@ -21,6 +21,9 @@ from onsight.models.compact import stem_stride
 UNIT_SIDE = 64  # pixels a side, of the images that the table is about
 MIN_TUNED_EPOCHS = 8  # with fewer, a fitted head on a frozen network is better
 HEAD_FIT_SECONDS = 1.5  # for the final head, and for that of each fold
+# Of the time, for a head's features: on a slower machine, images would be left out, which costs
+# more than a smaller input (NOTEBOOK.md).
+MAX_HEAD_SHARE = 0.7
 # Of up to this many training images, a pretrained network's head deserves most of a short time; of
 # more, another network learns more from all of them than the head from more of them (NOTEBOOK.md).
 FEW_IMAGES = 2_000

@@ -237,7 +237,7 @@ def test_a_missing_library_is_named_before_any_work(bars, tmp_path, monkeypatch,
         "onsight.installation.find_spec",
         lambda wanted: None if wanted == name else find_spec(wanted),
     )
-    with pytest.raises(ConfigError, match=rf"pip install 'onsight\[{name}\]'"):
+    with pytest.raises(ConfigError, match=rf"pip install .*\[{name}\]'"):
         onsight.train(bars, out=tmp_path / "run", log=f"tensorboard,{name}", reporter=Reporter())
     assert not (tmp_path / "run").exists()
 
