@@ -46,6 +46,6 @@ def test_a_runs_validation_accuracy_is_that_of_the_epoch_it_kept(tmp_path, train
     assert found.validation_accuracy == kept["validation_accuracy"]
     assert found.validation_images == kept["validation_images"] == 12
     assert found.accuracy == trained.accuracy
-    (tmp_path / "metrics.jsonl").write_text("")
-    (tmp_path / "results.json").write_text(json.dumps(trained.results))
+    unknown = {k: v for k, v in trained.results.items() if not k.startswith("validation_")}
+    (tmp_path / "results.json").write_text(json.dumps(unknown))
     assert read_run(PlannedRun(tmp_path, {}, {})).validation_accuracy is None

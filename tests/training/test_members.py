@@ -19,6 +19,8 @@ from onsight.models.compact import Sprint
 from onsight.models.file import load_model_file
 from onsight.ranks import world
 from onsight.report.console import Reporter, SilentReporter
+from onsight.sweeper.plan import PlannedRun
+from onsight.sweeper.result import read_run
 from onsight.tensorfile import read_tensors
 from onsight.text import percent
 from onsight.training import blend_members, fit_head, layout, members
@@ -108,6 +110,21 @@ def test_a_blend_averages_the_probabilities_of_its_members(whole):
     mean = sum(logits.softmax(dim=1) for logits in members_logits) / 2
     expected = (mean.log() / classifier.temperature).softmax(dim=1)
     assert torch.allclose(classifier(images).double().softmax(dim=1), expected, atol=1e-6)
+
+
+def test_a_sweep_chooses_by_what_the_blend_is_right_about_on_validation_images(whole):
+    rows = [
+        HeldOutLogits(**read_tensors(whole.path / "members" / name / "held-out.safetensors")[0])
+        for name in ("small", "sprint")
+    ]
+    mean = sum(
+        (found.logits / load_model_file(whole.model, name).temperature).softmax(dim=1)
+        for name, found in zip(("small", "sprint"), rows, strict=True)
+    )
+    swept = read_run(PlannedRun(whole.path, {}, {}))
+    assert swept.validation_images == len(rows[0].ids) == 12
+    right = mean.argmax(dim=1) == rows[0].labels
+    assert swept.validation_accuracy == pytest.approx(float(right.double().mean()))
 
 
 def test_weights_and_temperature_come_from_images_that_no_member_learned_from(bars, tmp_path):

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from onsight.errors import OutputError
-from onsight.evaluation.results import EpochRow, check_types
 from onsight.report.compare_result import RunComparison, gap_sentence
-from onsight.report.run_files import read_epochs, read_results
+from onsight.report.run_files import read_results
 from onsight.sweeper.plan import PlannedRun, Settings, Space
 from onsight.text import duration, fixed_percent, notebook_table, percent, plural
 
@@ -42,19 +41,16 @@ class FailedRun:
 
 def read_run(run: PlannedRun) -> SweptRun:
     """Read the results of a finished run. Raises OutputError."""
-    results, metrics = read_results(run.path), run.path / "metrics.jsonl"
+    results = read_results(run.path)
     if results["accuracy"] is None or results["seconds"] is None:
         raise OutputError(f"{run.path} has no results; remove it, and the sweep trains it again")
-    epochs = read_epochs(metrics) or []
-    check_types(metrics, epochs, list[EpochRow])
-    epoch = _find_best_epoch(epochs)
     return SweptRun(
         name=run.name,
         path=str(run.path),
         settings=run.settings,
-        validation_accuracy=epoch["validation_accuracy"] if epoch else None,
-        validation_loss=epoch["validation_loss"] if epoch else None,
-        validation_images=epoch["validation_images"] if epoch else 0,
+        validation_accuracy=results["validation_accuracy"],
+        validation_loss=results["validation_loss"],
+        validation_images=results["validation_images"] or 0,
         accuracy=results["accuracy"],
         accuracy_low=results["accuracy_low"],
         accuracy_high=results["accuracy_high"],
@@ -153,19 +149,6 @@ class Sweep:
             "sweep": str(self.path),
             "page": str(self.page) if self.page else None,
         }
-
-
-def _find_best_epoch(rows: Sequence[EpochRow]) -> EpochRow | None:
-    """Return the epoch whose weights the run kept, by the same rule as the trainer.
-
-    If fine-tuning kept a blend instead, the blend validated a little better than this.
-    """
-    validated = [row for row in rows if row["validation_accuracy"] is not None]
-    if not validated:
-        return None
-    return max(
-        validated, key=lambda row: (row["validation_accuracy"], -(row["validation_loss"] or 0))
-    )
 
 
 def _format_table(runs: tuple[SweptRun, ...]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from onsight.choice import Choice
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 from onsight.evaluation.learning_curve import fit_learning_curve
-from onsight.evaluation.metrics import compute_metrics, tta_results
+from onsight.evaluation.metrics import compute_metrics, tta_results, validation_results
 from onsight.evaluation.out_of_distribution import detector_results, pool_folds
 from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import FoldResult, OutOfDistributionResult, Results, TtaResult
@@ -130,6 +130,8 @@ def _compute_results(final: FinalModel, evaluation: Evaluation, opened: OpenedDa
     }
     if folds:
         results |= {"folds": len(folds), "fold_results": list(folds)}
+    else:
+        results |= validation_results(held_out_table(final))
     if results["out_of_distribution"] is None:
         results["out_of_distribution_reason"] = final.out_of_distribution.reason
     if len(opened.layout.candidates) > 1:
