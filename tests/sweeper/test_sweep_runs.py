@@ -125,12 +125,13 @@ def test_a_resumed_sweep_says_that_files_have_changed(bars, tmp_path, asked, cap
 
 
 def test_a_run_that_had_begun_resumes_with_its_own_config(tmp_path, asked):
-    run = PlannedRun(tmp_path / "1-x", {}, {"model": "mine:Net", "epochs": 3})
+    named = {"model": "mine:Net", "cache_folder": "fast", "checkpoints": "safe"}
+    run = PlannedRun(tmp_path / "1-x", {}, {**named, "epochs": 3})
     run.path.mkdir()
     (run.path / "config.toml").write_text("epochs = 3")
     runs.train_run(run, "demo")
     assert asked[0]["resume"] is True
-    assert asked[0]["fields"] == {"model": "mine:Net"}  # code is named by the user alone
+    assert asked[0]["fields"] == named  # code and places to write to are named by the user alone
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,8 @@ def test_a_process_that_dies_without_a_word_is_a_failed_run(monkeypatch):
 def test_a_killed_sweep_goes_on_where_it_was(shared_bars, tmp_path, capsys, hostile_folder):
     out = tmp_path / "s"
     fields = [f"--{name.replace('_', '-')}={value}" for name, value in SLIGHT.items()]
-    words = ["sweep", str(shared_bars), "--try=seed=2", "--model=linear", f"--out={out}", *fields]
+    fields += ["--model=linear", f"--out={out}", f"--cache-folder={tmp_path / 'cache'}"]
+    words = ["sweep", str(shared_bars), "--try=seed=2", *fields]
     command = [sys.executable, "-m", "onsight", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path) as started:
         while not (out / "1-seed=2" / "config.toml").exists():
