@@ -127,6 +127,14 @@ def test_a_sweep_chooses_by_what_the_blend_is_right_about_on_validation_images(w
     assert swept.validation_accuracy == pytest.approx(float(right.double().mean()))
 
 
+def test_the_results_of_a_blend_are_not_those_of_its_members(whole):
+    file = load_model_file(whole.model)
+    assert file.results["accuracy"] == whole.accuracy
+    assert [member.results for member in file.members.values()] == [{}, {}]
+    assert "result" in onsight.load(whole.path).runner.facts
+    assert "result" not in onsight.load(whole.path, member="sprint").runner.facts
+
+
 def test_weights_and_temperature_come_from_images_that_no_member_learned_from(bars, tmp_path):
     run = train(bars, tmp_path / "run")
     rows = {
