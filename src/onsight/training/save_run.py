@@ -39,7 +39,6 @@ from onsight.training.model_file import make_model_file
 from onsight.training.open_data import OpenedData
 from onsight.tune.candidates import HEAD
 from onsight.untrusted import read_json
-from onsight_explain.python_process import seconds_since_start
 
 
 def save_run(
@@ -237,10 +236,10 @@ def _write_files(
     write_predictions(folder.path / "predictions.csv", per_image, dataset.pack, folds)
     save_gallery(folder.path / "gallery", per_image, dataset.pack, lookalikes, heat)
     results |= {"phases": phases, "peak_memory_bytes": peak_memory_bytes()}
-    results["seconds"] = seconds_since_start()
+    results["seconds"] = job.deadline.elapsed()
     write_json(folder.path / "results.json", results)
     results["report"] = str(write_report(folder.path))
     phases["report"] = time.perf_counter() - started
-    results |= {"seconds": seconds_since_start(), "peak_memory_bytes": peak_memory_bytes()}
+    results |= {"seconds": job.deadline.elapsed(), "peak_memory_bytes": peak_memory_bytes()}
     write_json(folder.path / "results.json", results)
     return results
