@@ -113,6 +113,21 @@ def test_a_resumed_sweep_names_what_was_altered(shared_bars, tmp_path, asked):
             quiet_sweep(shared_bars, tries, out, epochs=1, resume=True)
 
 
+def test_runs_that_held_out_different_images_have_a_winner_but_are_not_compared(
+    shared_bars, tmp_path, asked
+):
+    tries, out = ["seed=1,2"], tmp_path / "s"
+    quiet_sweep(shared_bars, tries, out)
+    table = out / "2-seed=2" / "predictions.csv"
+    header, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([header, *(f"other/{row[:-8]}{'0' * 8}" for row in rows)]))
+    found = quiet_sweep(shared_bars, tries, out, resume=True)
+    assert found.winner.name == "1-seed=1"
+    assert "note: the runs are not compared: no image was held out by both runs" in str(found)
+    assert found.facts()["differences"] == []
+    assert "not compared" in found.facts()["notes"][0]
+
+
 def test_a_resumed_sweep_says_that_files_have_changed(bars, tmp_path, asked, capsys):
     tries, out = ["seed=1,2"], tmp_path / "s"
     quiet_sweep(bars, tries, out, epochs=1)

@@ -83,8 +83,9 @@ class Sweep:
         failed: The runs that failed, with the reason.
         winner: The run with the best validation result; `winner.path` is its folder.
         compared: The winner compared with every other run on test images. None if no other run
-            finished.
+            finished, or if no image is a test image of all runs.
         page: The HTML page of that comparison.
+        notes: Which images are not compared, and why.
     """
 
     path: Path
@@ -94,6 +95,7 @@ class Sweep:
     winner: SweptRun
     compared: RunComparison | None
     page: Path | None
+    notes: tuple[str, ...]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -107,8 +109,8 @@ class Sweep:
         yield from _format_table(self.runs)
         yield from (f"failed: {run.name}: {run.error}" for run in self.failed)
         yield from self._winner_lines()
+        yield from (f"note: {note}" for note in self.notes)
         if self.compared:
-            yield from (f"note: {note}" for note in self.compared.notes)
             yield from (gap_sentence(self.compared, gap) for gap in self.compared.gaps)
 
     def _winner_lines(self) -> Iterator[str]:
@@ -144,7 +146,7 @@ class Sweep:
             "runs": [asdict(run) for run in self.runs],
             "failed": [asdict(run) for run in self.failed],
             "differences": compared.get("differences", []),
-            "notes": compared.get("notes", []),
+            "notes": list(self.notes),
             "space": self.space,
             "sweep": str(self.path),
             "page": str(self.page) if self.page else None,
