@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from onsight.errors import OutputError
+from onsight.evaluation.statistics import wilson
 from onsight.report.compare_result import RunComparison, gap_sentence
 from onsight.report.run_files import read_results
 from onsight.sweeper.plan import PlannedRun, Settings, Space
@@ -60,14 +61,17 @@ def read_run(run: PlannedRun) -> SweptRun:
 
 
 def choose_winner(runs: Sequence[SweptRun]) -> SweptRun:
-    """Return the run with the most correct validation images; ties: lowest loss, then first.
+    """Return the run with the best validation result; ties: lowest loss, then first.
 
+    The lower ends of the intervals are compared, as a budget may leave time to validate on a few
+    images only, of which all are easily right. With as many images each, the most correct wins.
     Test images play no part, so that they give an unbiased estimate of its accuracy.
     """
 
     def merit(run: SweptRun) -> tuple[float, float]:
-        accuracy, loss = run.validation_accuracy, run.validation_loss
-        return -1.0 if accuracy is None else accuracy, -math.inf if loss is None else -loss
+        accuracy, loss, images = run.validation_accuracy, run.validation_loss, run.validation_images
+        low = -1.0 if accuracy is None else wilson(round(accuracy * images), images)[0]
+        return low, -math.inf if loss is None else -loss
 
     return max(runs, key=merit)
 
@@ -115,15 +119,10 @@ class Sweep:
 
     def _winner_lines(self) -> Iterator[str]:
         winner, count = self.winner, len(self.runs)
-        validation = f"validation accuracy {percent(winner.validation_accuracy)}"
         images = plural(winner.validation_images, "image")
-        if count > 1:
-            yield (
-                f"winner: {winner.name}, {validation} (optimistic, as the best of {count} runs on "
-                f"the same {images})"
-            )
-        else:
-            yield f"winner: {winner.name}, {validation}"
+        validation = f"validation accuracy {percent(winner.validation_accuracy)} of {images}"
+        optimistic = f" (optimistic, as the best of {count} runs)" if count > 1 else ""
+        yield f"winner: {winner.name}, {validation}{optimistic}"
         yield (
             f"expected accuracy: {percent(winner.accuracy)} (95% CI "
             f"{percent(winner.accuracy_low)} to {percent(winner.accuracy_high)}, "
