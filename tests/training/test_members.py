@@ -23,7 +23,7 @@ from onsight.sweeper.plan import PlannedRun
 from onsight.sweeper.result import read_run
 from onsight.tensorfile import read_tensors
 from onsight.text import percent
-from onsight.training import blend_members, fit_head, layout, members
+from onsight.training import blend_members, fit_head, layout, members, save_run
 from onsight.training.decisions import is_complete, read_decisions
 from onsight.tune.candidates import Candidate
 
@@ -133,6 +133,16 @@ def test_the_results_of_a_blend_are_not_those_of_its_members(whole):
     assert [member.results for member in file.members.values()] == [{}, {}]
     assert "result" in onsight.load(whole.path).runner.facts
     assert "result" not in onsight.load(whole.path, member="sprint").runner.facts
+
+
+@pytest.mark.parametrize("blend", ["auto", "off"])
+def test_a_learning_curve_names_the_network_of_the_blend(
+    bars, tmp_path, monkeypatch, blend, equal_weights
+):
+    monkeypatch.setattr(save_run, "fit_learning_curve", lambda fewer: {"gain": 0.04})
+    run = train(bars, tmp_path / "run", epochs=1, blend=blend)
+    expected = {"network": "small"} if blend == "auto" else {}
+    assert run.results["learning_curve"] == {"gain": 0.04, **expected}
 
 
 def test_weights_and_temperature_come_from_images_that_no_member_learned_from(bars, tmp_path):

@@ -146,6 +146,7 @@ class LearningCurve(TypedDict):
     The error is modelled as factor * train_images ** -exponent.
     """
 
+    network: NotRequired[str]  # the member of a blend that it is of
     points: list[LearningCurveRow]
     exponent: float
     factor: float

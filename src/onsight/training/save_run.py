@@ -147,6 +147,8 @@ def _compute_results(final: FinalModel, evaluation: Evaluation, opened: OpenedDa
     if trained.fitted:
         results["fitted"] = trained.fitted
     if curve := fit_learning_curve(trained.fewer):
+        if len(final.kept) > 1:
+            curve["network"] = final.main.name
         results["learning_curve"] = curve
     _add_counts(results, dataset)
     if trained.left_out:
