@@ -146,6 +146,7 @@ def test_what_more_images_bring_is_told_in_points() -> None:
         "about +3.1 points of accuracy (95% CI 1.2 to 4.9), extrapolated"
         in learning_curve_sentence(curve)
     )
+    assert "accuracy of head alone (95%" in learning_curve_sentence({**curve, "network": "head"})
 
 
 def test_classes_are_unbalanced_beyond_twice_the_images() -> None:

@@ -9,8 +9,8 @@ from onsight.sweeper.plan import PlannedRun
 from onsight.sweeper.result import SweptRun, choose_winner, read_run
 
 
-def swept(name, validation, accuracy, loss=1.0):
-    return SweptRun(name, name, {}, validation, loss, 500, accuracy, 0.0, 1.0, 500, 1.0)
+def swept(name, validation, accuracy, loss=1.0, images=500):
+    return SweptRun(name, name, {}, validation, loss, images, accuracy, 0.0, 1.0, 500, 1.0)
 
 
 def test_the_test_images_choose_nothing():
@@ -21,6 +21,12 @@ def test_the_test_images_choose_nothing():
 def test_equal_runs_are_told_apart_by_their_validation_loss():
     runs = [swept("a", 0.8, 0.8, 0.7), swept("b", 0.8, 0.8, 0.6), swept("c", 0.8, 0.8, None)]
     assert choose_winner(runs).name == "b"
+
+
+def test_a_few_images_that_are_all_right_are_worth_less_than_many_that_mostly_are():
+    runs = [swept("slow", 1.0, 0.9, images=8), swept("fast", 0.95, 0.9), swept("none", None, 0.9)]
+    assert choose_winner(runs).name == "fast"
+    assert choose_winner([swept("no", 0.0, 0.1, images=8), swept("none", None, 0.9)]).name == "no"
 
 
 def test_the_winners_test_accuracy_is_not_flattered_but_its_validation_accuracy_is():
@@ -46,6 +52,6 @@ def test_a_runs_validation_accuracy_is_that_of_the_epoch_it_kept(tmp_path, train
     assert found.validation_accuracy == kept["validation_accuracy"]
     assert found.validation_images == kept["validation_images"] == 12
     assert found.accuracy == trained.accuracy
-    (tmp_path / "metrics.jsonl").write_text("")
-    (tmp_path / "results.json").write_text(json.dumps(trained.results))
+    unknown = {k: v for k, v in trained.results.items() if not k.startswith("validation_")}
+    (tmp_path / "results.json").write_text(json.dumps(unknown))
     assert read_run(PlannedRun(tmp_path, {}, {})).validation_accuracy is None

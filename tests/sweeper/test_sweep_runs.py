@@ -98,7 +98,6 @@ def test_a_resumed_sweep_names_what_was_altered(shared_bars, tmp_path, asked):
     results = json.loads((out / "1-seed=1" / "results.json").read_text())
     for name, text, message in (
         ("1-seed=1/results.json", json.dumps(results | {"accuracy": "high"}), "damaged: accuracy"),
-        ("1-seed=1/metrics.jsonl", '{"epoch": "first"}', "metrics.jsonl is damaged: 0.epoch: "),
         ("1-seed=1/results.json", '{"report": "x"}', "1-seed=1 has no results; remove it"),
     ):
         kept = (out / name).read_text()
@@ -114,6 +113,21 @@ def test_a_resumed_sweep_names_what_was_altered(shared_bars, tmp_path, asked):
             quiet_sweep(shared_bars, tries, out, epochs=1, resume=True)
 
 
+def test_runs_that_held_out_different_images_have_a_winner_but_are_not_compared(
+    shared_bars, tmp_path, asked
+):
+    tries, out = ["seed=1,2"], tmp_path / "s"
+    quiet_sweep(shared_bars, tries, out)
+    table = out / "2-seed=2" / "predictions.csv"
+    header, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([header, *(f"other/{row[:-8]}{'0' * 8}" for row in rows)]))
+    found = quiet_sweep(shared_bars, tries, out, resume=True)
+    assert found.winner.name == "1-seed=1"
+    assert "note: the runs are not compared: no image was held out by both runs" in str(found)
+    assert found.facts()["differences"] == []
+    assert "not compared" in found.facts()["notes"][0]
+
+
 def test_a_resumed_sweep_says_that_files_have_changed(bars, tmp_path, asked, capsys):
     tries, out = ["seed=1,2"], tmp_path / "s"
     quiet_sweep(bars, tries, out, epochs=1)
@@ -126,12 +140,13 @@ def test_a_resumed_sweep_says_that_files_have_changed(bars, tmp_path, asked, cap
 
 
 def test_a_run_that_had_begun_resumes_with_its_own_config(tmp_path, asked):
-    run = PlannedRun(tmp_path / "1-x", {}, {"model": "mine:Net", "epochs": 3})
+    named = {"model": "mine:Net", "cache_folder": "fast", "checkpoints": "safe"}
+    run = PlannedRun(tmp_path / "1-x", {}, {**named, "epochs": 3})
     run.path.mkdir()
     (run.path / "config.toml").write_text("epochs = 3")
     runs.train_run(run, "demo")
     assert asked[0]["resume"] is True
-    assert asked[0]["fields"] == {"model": "mine:Net"}  # code is named by the user alone
+    assert asked[0]["fields"] == named  # code and places to write to are named by the user alone
 
 
 @pytest.mark.parametrize(
@@ -171,7 +186,8 @@ def test_a_process_that_dies_without_a_word_is_a_failed_run(monkeypatch):
 def test_a_killed_sweep_goes_on_where_it_was(shared_bars, tmp_path, capsys, hostile_folder):
     out = tmp_path / "s"
     fields = [f"--{name.replace('_', '-')}={value}" for name, value in SLIGHT.items()]
-    words = ["sweep", str(shared_bars), "--try=seed=2", "--model=linear", f"--out={out}", *fields]
+    fields += ["--model=linear", f"--out={out}", f"--cache-folder={tmp_path / 'cache'}"]
+    words = ["sweep", str(shared_bars), "--try=seed=2", *fields]
     command = [sys.executable, "-m", "onsight", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path) as started:
         while not (out / "1-seed=2" / "config.toml").exists():

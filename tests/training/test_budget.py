@@ -23,7 +23,7 @@ from onsight.errors import BudgetTooSmall, ConfigError, Interrupted
 from onsight.ranks.world import World
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
-from onsight.training import blend_members, fit, layout, pacers, place, trainer
+from onsight.training import blend_members, fit, layout, pacers, place, save_run, trainer
 from onsight.training import job as jobs
 from onsight.training.decisions import read_decisions
 from onsight.training.pacers import Segment
@@ -87,6 +87,18 @@ def test_time_is_set_aside_to_close_the_run(
     deadline = Deadline(60, Clock(elapsed_seconds))
     jobs.reserve_closing(deadline, World())
     assert deadline.remaining() == pytest.approx(60 - elapsed_seconds - closing_seconds)
+
+
+@pytest.mark.parametrize(("process_seconds", "start"), [(5000.0, 20.0), (3.0, 3.0)])
+def test_a_run_lasts_from_its_call_to_its_end_however_old_its_process_is(
+    bars, tmp_path, monkeypatch, process_seconds, start
+):
+    monkeypatch.setattr(jobs, "seconds_since_start", lambda: process_seconds)
+    clock = Clock(20.0)
+    monkeypatch.setattr(save_run, "save_model", lambda *_: setattr(clock, "now", 30.0))
+    run = train(bars, tmp_path / "run", spent=clock, epochs=1, folds=1, **LENET)
+    assert run.results["phases"]["start"] == start
+    assert run.results["seconds"] == 30
 
 
 def test_every_rank_sets_the_same_time_aside_as_the_first(monkeypatch):

@@ -19,9 +19,11 @@ from onsight.models.compact import Sprint
 from onsight.models.file import load_model_file
 from onsight.ranks import world
 from onsight.report.console import Reporter, SilentReporter
+from onsight.sweeper.plan import PlannedRun
+from onsight.sweeper.result import read_run
 from onsight.tensorfile import read_tensors
 from onsight.text import percent
-from onsight.training import blend_members, fit_head, layout, members
+from onsight.training import blend_members, fit_head, layout, members, save_run
 from onsight.training.decisions import is_complete, read_decisions
 from onsight.tune.candidates import Candidate
 
@@ -108,6 +110,39 @@ def test_a_blend_averages_the_probabilities_of_its_members(whole):
     mean = sum(logits.softmax(dim=1) for logits in members_logits) / 2
     expected = (mean.log() / classifier.temperature).softmax(dim=1)
     assert torch.allclose(classifier(images).double().softmax(dim=1), expected, atol=1e-6)
+
+
+def test_a_sweep_chooses_by_what_the_blend_is_right_about_on_validation_images(whole):
+    rows = [
+        HeldOutLogits(**read_tensors(whole.path / "members" / name / "held-out.safetensors")[0])
+        for name in ("small", "sprint")
+    ]
+    mean = sum(
+        (found.logits / load_model_file(whole.model, name).temperature).softmax(dim=1)
+        for name, found in zip(("small", "sprint"), rows, strict=True)
+    )
+    swept = read_run(PlannedRun(whole.path, {}, {}))
+    assert swept.validation_images == len(rows[0].ids) == 12
+    right = mean.argmax(dim=1) == rows[0].labels
+    assert swept.validation_accuracy == pytest.approx(float(right.double().mean()))
+
+
+def test_the_results_of_a_blend_are_not_those_of_its_members(whole):
+    file = load_model_file(whole.model)
+    assert file.results["accuracy"] == whole.accuracy
+    assert [member.results for member in file.members.values()] == [{}, {}]
+    assert "result" in onsight.load(whole.path).runner.facts
+    assert "result" not in onsight.load(whole.path, member="sprint").runner.facts
+
+
+@pytest.mark.parametrize("blend", ["auto", "off"])
+def test_a_learning_curve_names_the_network_of_the_blend(
+    bars, tmp_path, monkeypatch, blend, equal_weights
+):
+    monkeypatch.setattr(save_run, "fit_learning_curve", lambda fewer: {"gain": 0.04})
+    run = train(bars, tmp_path / "run", epochs=1, blend=blend)
+    expected = {"network": "small"} if blend == "auto" else {}
+    assert run.results["learning_curve"] == {"gain": 0.04, **expected}
 
 
 def test_weights_and_temperature_come_from_images_that_no_member_learned_from(bars, tmp_path):

@@ -289,6 +289,12 @@ def test_a_run_that_fails_before_it_begins_leaves_no_folder(bars, tmp_path):
     with pytest.raises(DataError):
         onsight.train(tmp_path / "no such", out=out, **FAST)
     assert not out.exists()
+    spoilt = shutil.copytree(bars, tmp_path / "spoilt")
+    for path in spoilt.rglob("*.png"):
+        path.write_text("no image")
+    with pytest.raises(DataError):  # after what the budget decides
+        onsight.train(spoilt, out=out, budget="1h", **FAST)
+    assert not out.exists()
     onsight.train(bars, out=out, **FAST)
 
 

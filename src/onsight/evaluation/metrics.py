@@ -17,6 +17,7 @@ from onsight.evaluation.results import (
     ConfusedPair,
     Results,
     TtaResult,
+    ValidationResult,
 )
 from onsight.evaluation.statistics import Z_95, mean_proportion, wilson
 
@@ -65,6 +66,14 @@ def tta_results(table: PredictionTable, tta: str, z: float = Z_95) -> TtaResult:
     """
     accuracy = accuracy_with_interval(table, "tta_accuracy", z)
     return cast(TtaResult, {"tta": tta, "tta_images": len(table), **accuracy})
+
+
+def validation_results(table: PredictionTable) -> ValidationResult:
+    """Return the accuracy and the loss on validation images."""
+    loss = float(table.losses.mean()) if len(table) else None
+    accuracy = accuracy_with_interval(table, "validation_accuracy")
+    facts = {"validation_images": len(table), **accuracy, "validation_loss": loss}
+    return cast(ValidationResult, facts)
 
 
 def accuracy_with_interval(

@@ -123,6 +123,16 @@ class TtaResult(TypedDict, total=False):
     tta_accuracy_high: float | None
 
 
+class ValidationResult(TypedDict, total=False):
+    """The accuracy of the final model on the images that its weights and epochs were chosen on."""
+
+    validation_images: int
+    validation_accuracy: float | None
+    validation_accuracy_low: float | None
+    validation_accuracy_high: float | None
+    validation_loss: float | None
+
+
 class LearningCurveRow(Accuracy):
     """The accuracy after training on `train_images` images, evaluated on `images` other images."""
 
@@ -136,6 +146,7 @@ class LearningCurve(TypedDict):
     The error is modelled as factor * train_images ** -exponent.
     """
 
+    network: NotRequired[str]  # the member of a blend that it is of
     points: list[LearningCurveRow]
     exponent: float
     factor: float
@@ -156,7 +167,7 @@ class OutOfDistributionResult(TypedDict):
     flagged_high: float | None
 
 
-class Results(EvaluationMetrics, TtaResult, total=False):
+class Results(EvaluationMetrics, TtaResult, ValidationResult, total=False):
     """The content of results.json, and the result of `onsight.evaluate`."""
 
     split: str

@@ -146,6 +146,11 @@ def _explain_nothing_common(runs: Sequence[HeldOutPredictions], left_out: Sequen
             f"{message}: one was trained on what another held out. Train with the same "
             "--test-fraction, or compare the results of `onsight eval` on other images"
         )
+    if len({run.format for run in runs}) > 1 and len({run.data for run in runs}) == 1:
+        return (
+            f"{message}: a JPEG that is decoded for another size or colour is another image, in "
+            "another part of the split. With folders train and test, all hold out the same images"
+        )
     data = joined(list(dict.fromkeys(run.data for run in runs)))
     return f"{message} (they were trained on {data}). Compare runs on the same DATA"
 

@@ -136,9 +136,10 @@ def pair_sentence(pair: ConfusedPair) -> str:
 def learning_curve_sentence(curve: LearningCurve) -> str:
     """Estimate the gain from twice as many training images."""
     low, high = (_points(curve[end]) for end in ("gain_low", "gain_high"))
+    of = f" of {curve['network']} alone" if "network" in curve else ""
     return (
         f"With twice the training images, expect about +{_points(curve['gain'])} points of "
-        f"accuracy (95% CI {low} to {high}), extrapolated from a learning curve of "
+        f"accuracy{of} (95% CI {low} to {high}), extrapolated from a learning curve of "
         f"{plural(len(curve['points']), 'point')}."
     )
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from onsight.errors import OutputError
-from onsight.evaluation.results import EpochRow, check_types
+from onsight.evaluation.statistics import wilson
 from onsight.report.compare_result import RunComparison, gap_sentence
-from onsight.report.run_files import read_epochs, read_results
+from onsight.report.run_files import read_results
 from onsight.sweeper.plan import PlannedRun, Settings, Space
 from onsight.text import duration, fixed_percent, notebook_table, percent, plural
 
@@ -42,19 +42,16 @@ class FailedRun:
 
 def read_run(run: PlannedRun) -> SweptRun:
     """Read the results of a finished run. Raises OutputError."""
-    results, metrics = read_results(run.path), run.path / "metrics.jsonl"
+    results = read_results(run.path)
     if results["accuracy"] is None or results["seconds"] is None:
         raise OutputError(f"{run.path} has no results; remove it, and the sweep trains it again")
-    epochs = read_epochs(metrics) or []
-    check_types(metrics, epochs, list[EpochRow])
-    epoch = _find_best_epoch(epochs)
     return SweptRun(
         name=run.name,
         path=str(run.path),
         settings=run.settings,
-        validation_accuracy=epoch["validation_accuracy"] if epoch else None,
-        validation_loss=epoch["validation_loss"] if epoch else None,
-        validation_images=epoch["validation_images"] if epoch else 0,
+        validation_accuracy=results["validation_accuracy"],
+        validation_loss=results["validation_loss"],
+        validation_images=results["validation_images"] or 0,
         accuracy=results["accuracy"],
         accuracy_low=results["accuracy_low"],
         accuracy_high=results["accuracy_high"],
@@ -64,14 +61,17 @@ def read_run(run: PlannedRun) -> SweptRun:
 
 
 def choose_winner(runs: Sequence[SweptRun]) -> SweptRun:
-    """Return the run with the most correct validation images; ties: lowest loss, then first.
+    """Return the run with the best validation result; ties: lowest loss, then first.
 
+    The lower ends of the intervals are compared, as a budget may leave time to validate on a few
+    images only, of which all are easily right. With as many images each, the most correct wins.
     Test images play no part, so that they give an unbiased estimate of its accuracy.
     """
 
     def merit(run: SweptRun) -> tuple[float, float]:
-        accuracy, loss = run.validation_accuracy, run.validation_loss
-        return -1.0 if accuracy is None else accuracy, -math.inf if loss is None else -loss
+        accuracy, loss, images = run.validation_accuracy, run.validation_loss, run.validation_images
+        low = -1.0 if accuracy is None else wilson(round(accuracy * images), images)[0]
+        return low, -math.inf if loss is None else -loss
 
     return max(runs, key=merit)
 
@@ -87,8 +87,9 @@ class Sweep:
         failed: The runs that failed, with the reason.
         winner: The run with the best validation result; `winner.path` is its folder.
         compared: The winner compared with every other run on test images. None if no other run
-            finished.
+            finished, or if no image is a test image of all runs.
         page: The HTML page of that comparison.
+        notes: Which images are not compared, and why.
     """
 
     path: Path
@@ -98,6 +99,7 @@ class Sweep:
     winner: SweptRun
     compared: RunComparison | None
     page: Path | None
+    notes: tuple[str, ...]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -111,21 +113,16 @@ class Sweep:
         yield from _format_table(self.runs)
         yield from (f"failed: {run.name}: {run.error}" for run in self.failed)
         yield from self._winner_lines()
+        yield from (f"note: {note}" for note in self.notes)
         if self.compared:
-            yield from (f"note: {note}" for note in self.compared.notes)
             yield from (gap_sentence(self.compared, gap) for gap in self.compared.gaps)
 
     def _winner_lines(self) -> Iterator[str]:
         winner, count = self.winner, len(self.runs)
-        validation = f"validation accuracy {percent(winner.validation_accuracy)}"
         images = plural(winner.validation_images, "image")
-        if count > 1:
-            yield (
-                f"winner: {winner.name}, {validation} (optimistic, as the best of {count} runs on "
-                f"the same {images})"
-            )
-        else:
-            yield f"winner: {winner.name}, {validation}"
+        validation = f"validation accuracy {percent(winner.validation_accuracy)} of {images}"
+        optimistic = f" (optimistic, as the best of {count} runs)" if count > 1 else ""
+        yield f"winner: {winner.name}, {validation}{optimistic}"
         yield (
             f"expected accuracy: {percent(winner.accuracy)} (95% CI "
             f"{percent(winner.accuracy_low)} to {percent(winner.accuracy_high)}, "
@@ -148,24 +145,11 @@ class Sweep:
             "runs": [asdict(run) for run in self.runs],
             "failed": [asdict(run) for run in self.failed],
             "differences": compared.get("differences", []),
-            "notes": compared.get("notes", []),
+            "notes": list(self.notes),
             "space": self.space,
             "sweep": str(self.path),
             "page": str(self.page) if self.page else None,
         }
-
-
-def _find_best_epoch(rows: Sequence[EpochRow]) -> EpochRow | None:
-    """Return the epoch whose weights the run kept, by the same rule as the trainer.
-
-    If fine-tuning kept a blend instead, the blend validated a little better than this.
-    """
-    validated = [row for row in rows if row["validation_accuracy"] is not None]
-    if not validated:
-        return None
-    return max(
-        validated, key=lambda row: (row["validation_accuracy"], -(row["validation_loss"] or 0))
-    )
 
 
 def _format_table(runs: tuple[SweptRun, ...]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from contextlib import redirect_stdout, suppress
 from typing import Any
 
 from onsight.cluster.session import list_live_nodes, ray_cluster
+from onsight.config import fields_for_resume
 from onsight.errors import Interrupted, OnsightError, OutputError
 from onsight.ranks.signals import handle_stop_signals
 from onsight.report.console import Reporter
@@ -99,15 +100,9 @@ def train_run(run: PlannedRun, data: str) -> str:
 
 def _make_request(run: PlannedRun, data: str) -> dict[str, Any]:
     resume = run.is_started
-    # A resumed run reads its settings from its folder, except for the user's code.
-    fields = _select_user_code(run.fields) if resume else run.fields
+    fields = fields_for_resume(run.fields) if resume else run.fields
     request = {"data": data, "out": str(run.path), "resume": resume}
     return {**request, "fields": fields, "verbose": run.is_verbose}
-
-
-def _select_user_code(fields: Settings) -> Settings:
-    """Return the model field if it names code, which is never taken from a run folder."""
-    return {"model": fields["model"]} if ":" in fields.get("model", "") else {}
 
 
 def _wait_for_stale_process(run: PlannedRun) -> None:

@@ -10,7 +10,7 @@ from onsight.config import make_config, refuse_code_from_files
 from onsight.config_files import config_layers
 from onsight.data.cache import find_cache_folder
 from onsight.data.sources.find import DEMO, ReadOptions, find_source
-from onsight.errors import ConfigError, OnsightError, UserError
+from onsight.errors import ConfigError, OnsightError, OutputError, UserError
 from onsight.files import refuse_inside_data, user_path
 from onsight.report.compare import compare
 from onsight.report.console import Reporter
@@ -131,10 +131,15 @@ def _conclude(folder: Path, space: Space, runs: Sequence[PlannedRun], errors: Er
     swept = [read_run(run) for run in finished]
     winner = choose_winner(swept)
     compared, page = None, None
+    notes: tuple[str, ...] = ()
     if len(finished) > 1:
-        compared = compare(*(run.path for run in finished), against=winner.path)
-        page = compared.save_page(folder)
-    return Sweep(folder, space, tuple(swept), tuple(failed), winner, compared, page)
+        try:
+            compared = compare(*(run.path for run in finished), against=winner.path)
+        except OutputError as error:  # they may have held out different images
+            notes = (f"the runs are not compared: {error}",)
+        else:
+            page, notes = compared.save_page(folder), compared.notes
+    return Sweep(folder, space, tuple(swept), tuple(failed), winner, compared, page, notes)
 
 
 def _make_error(failed: Sequence[FailedRun]) -> OnsightError:

@@ -153,7 +153,7 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
                         is_timed=deadline.is_set,
                         repeated_run=request.repeated_run,
                     ),
-                    phases={"start": seconds_since_start()},
+                    phases={"start": _starting_seconds(deadline)},
                     folder=folder,
                     resume=request.resume,
                     is_planned=world.broadcast("planned", lambda: str(is_planned)) == "True",
@@ -165,10 +165,17 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
 def reserve_closing(deadline: Deadline, world: World) -> None:
     """Set aside time to close the run, as much as starting shows that this machine needs."""
     if deadline.is_set:
-        # A run that was restarted has a clock that is older than its process.
-        starting_seconds = world.agree(min(deadline.elapsed(), seconds_since_start()))
+        starting_seconds = world.agree(_starting_seconds(deadline))
         seconds = max(_MIN_CLOSING_SECONDS, _CLOSING_FRACTION * starting_seconds)
         deadline.reserve("closing", seconds)
+
+
+def _starting_seconds(deadline: Deadline) -> float:
+    """Return the time that starting took, up to now.
+
+    A run that was restarted began before its process, and one in a notebook began after it.
+    """
+    return min(deadline.elapsed(), seconds_since_start())
 
 
 def report_device(job: Job) -> None:

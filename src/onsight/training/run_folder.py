@@ -10,6 +10,7 @@ from pathlib import Path
 from onsight.errors import ConfigError, OutputError
 from onsight.files import disk_errors, is_unfinished, remove_unfinished, write_atomically
 from onsight.ranks.watchdog import STORE_ENV
+from onsight.report.run_files import DECISIONS
 
 _LOCK = ".lock"
 _CHECKPOINTS = "checkpoints"
@@ -17,6 +18,7 @@ CONFIG = "config.toml"
 JOB = ".job"  # holds the id of the torchrun job
 IMAGES = ".images"  # holds the key of the images that the run began with
 _CLAIM = {_LOCK, _CHECKPOINTS, JOB}  # what claiming a folder creates
+_BEGUN = {CONFIG, DECISIONS}  # what a run writes before it knows whether it can use the images
 
 
 @dataclass(frozen=True)
@@ -102,18 +104,17 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     def release(self) -> None:
-        """End the claim, and remove a new run's folder if it holds nothing but its config."""
+        """End the claim, and remove a new run's folder if the run has hardly begun."""
         if self.lock is None:
             return
         os.close(self.lock)
         if self.resumed:  # a run killed while decoding has left only its config, but can be resumed
             return
         with suppress(OSError):
-            if {item.name for item in self.path.iterdir()} <= _CLAIM | {CONFIG}:
+            if {item.name for item in self.path.iterdir()} <= _CLAIM | _BEGUN:
                 self.checkpoints.rmdir()
-                (self.path / CONFIG).unlink(missing_ok=True)
-                (self.path / JOB).unlink(missing_ok=True)
-                (self.path / _LOCK).unlink()
+                for name in (*_BEGUN, JOB, _LOCK):
+                    (self.path / name).unlink(missing_ok=True)
                 self.path.rmdir()
 
 

@@ -1,7 +1,7 @@
 """Writes the results of a run: the metrics, the model file, the tables and the report."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,10 +11,16 @@ from onsight.choice import Choice
 from onsight.data.dataset import Dataset
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
 from onsight.evaluation.learning_curve import fit_learning_curve
-from onsight.evaluation.metrics import compute_metrics, tta_results
+from onsight.evaluation.metrics import compute_metrics, tta_results, validation_results
 from onsight.evaluation.out_of_distribution import detector_results, pool_folds
 from onsight.evaluation.predictions import PredictionTable
-from onsight.evaluation.results import FoldResult, OutOfDistributionResult, Results, TtaResult
+from onsight.evaluation.results import (
+    FoldResult,
+    OutOfDistributionResult,
+    Results,
+    TtaResult,
+    ValidationResult,
+)
 from onsight.evaluation.statistics import Z_95, fold_interval_ratio
 from onsight.files import write_json
 from onsight.hardware.memory import peak_device_memory_bytes, peak_memory_bytes
@@ -33,7 +39,6 @@ from onsight.training.model_file import make_model_file
 from onsight.training.open_data import OpenedData
 from onsight.tune.candidates import HEAD
 from onsight.untrusted import read_json
-from onsight_explain.python_process import seconds_since_start
 
 
 def save_run(
@@ -85,14 +90,16 @@ def save_best_so_far(
 def _make_file(
     final: FinalModel, results: Results, provenance: dict[str, Any]
 ) -> ModelFile | BlendFile:
+    is_blend = len(final.kept) > 1
+    of_member: Mapping[str, Any] = {} if is_blend else results  # a blend's hold for it alone
     files = {
         member.name: make_model_file(
-            member.config, member.dataset, member.classifier, results, provenance
+            member.config, member.dataset, member.classifier, of_member, provenance
         )
         for member in final.kept
     }
     main = files[final.main.name]
-    if len(files) == 1:
+    if not is_blend:
         return main
     return BlendFile(
         files,
@@ -120,6 +127,7 @@ def _compute_results(final: FinalModel, evaluation: Evaluation, opened: OpenedDa
     views: TtaResult = {}
     if evaluation.views:
         views = tta_results(evaluation.views, opened.config.tta, z)
+    validation: ValidationResult = {} if folds else validation_results(held_out_table(final))
     results: Results = {
         **compute_metrics(evaluation.per_image, dataset.classes, z),
         "split": evaluation.split,
@@ -127,6 +135,7 @@ def _compute_results(final: FinalModel, evaluation: Evaluation, opened: OpenedDa
         "temperature_reason": final.temperature.reason,
         "out_of_distribution": _evaluate_detector(final.classifier, evaluation, dataset),
         **views,
+        **validation,
     }
     if folds:
         results |= {"folds": len(folds), "fold_results": list(folds)}
@@ -138,6 +147,8 @@ def _compute_results(final: FinalModel, evaluation: Evaluation, opened: OpenedDa
     if trained.fitted:
         results["fitted"] = trained.fitted
     if curve := fit_learning_curve(trained.fewer):
+        if len(final.kept) > 1:
+            curve["network"] = final.main.name
         results["learning_curve"] = curve
     _add_counts(results, dataset)
     if trained.left_out:
@@ -227,10 +238,10 @@ def _write_files(
     write_predictions(folder.path / "predictions.csv", per_image, dataset.pack, folds)
     save_gallery(folder.path / "gallery", per_image, dataset.pack, lookalikes, heat)
     results |= {"phases": phases, "peak_memory_bytes": peak_memory_bytes()}
-    results["seconds"] = seconds_since_start()
+    results["seconds"] = job.deadline.elapsed()
     write_json(folder.path / "results.json", results)
     results["report"] = str(write_report(folder.path))
     phases["report"] = time.perf_counter() - started
-    results |= {"seconds": seconds_since_start(), "peak_memory_bytes": peak_memory_bytes()}
+    results |= {"seconds": job.deadline.elapsed(), "peak_memory_bytes": peak_memory_bytes()}
     write_json(folder.path / "results.json", results)
     return results

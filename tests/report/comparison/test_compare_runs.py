@@ -169,6 +169,7 @@ def test_errors_say_what_to_do(tmp_path):
     other = plant_run(tmp_path / "other", [said(9, "cat", "cat")], data="birds")
     trained = plant_run(tmp_path / "trained", [said(8, "cat", "cat")], seen=[rows[0].digest])
     classes = plant_run(tmp_path / "classes", rows, classes=("cat", "cow", "dog"))
+    resized = plant_run(tmp_path / "resized", [said(9, "cat", "cat")], size=24)
     empty = plant_run(tmp_path / "empty", [])
     unfinished, nothing = tmp_path / "unfinished", tmp_path / "nothing"
     (unfinished / "checkpoints").mkdir(parents=True)
@@ -183,6 +184,7 @@ def test_errors_say_what_to_do(tmp_path):
         ([good, nothing], "is not a run folder"),
         ([good, classes], "only classes has 'cow'"),
         ([good, other], "Compare runs on the same DATA"),
+        ([good, resized], "decoded for another size"),
         ([good, trained], "one was trained on what another held out"),
         ([good, empty], "empty held out no images"),
     ):
