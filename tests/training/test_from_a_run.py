@@ -45,7 +45,7 @@ def test_test_images_that_the_first_run_has_learned_from_are_counted(
     notes = [note for note in run.results["notes"] if "too high" in note]
     assert len(notes) == (count > 0)
     if count:
-        start = f"{count} of {len(tested)} images to evaluate on were training or validation"
+        start = f"{count} of {len(tested)} images to evaluate on have trained or selected"
         assert notes[0].startswith(start)
         assert " ".join(notes[0].split()) in " ".join(capsys.readouterr().err.split())
 
@@ -58,6 +58,25 @@ def test_all_images_of_a_cross_validation_count(first, bars, tmp_path):
     assert found
     images, held_out = run.results["images"], len(held_out_paths(first))
     assert [int(text) for text in found.groups()] == [images - held_out, images]
+
+
+def test_what_the_first_run_has_learned_from_is_not_forgotten(first, bars, tmp_path):
+    fields = {"folds": 1, "test_fraction": 0.4, **QUICK}
+    second = onsight.train(bars, out=tmp_path / "second", weights=str(first.path), **fields)
+    found = onsight.evaluate(second.path, bars, reporter=SilentReporter())
+    assert found["images"] == len(held_out_paths(first) & held_out_paths(second))
+    third = onsight.train(bars, out=tmp_path / "third", weights=str(second.path), **fields)
+    tested = held_out_paths(third)
+    (note,) = (note for note in third.results["notes"] if "too high" in note)
+    assert note.startswith(f"{len(tested - held_out_paths(first))} of {len(tested)} images")
+
+
+def test_validation_images_count_where_the_run_is_evaluated_on_them(first, bars, tmp_path):
+    fields = {"weights": str(first.path), "folds": 1, "test_fraction": 0, **QUICK}
+    run = onsight.train(bars, out=tmp_path / "run", validation_fraction=0.3, **fields)
+    validated = held_out_paths(run)
+    (note,) = (note for note in run.results["notes"] if "too high" in note)
+    assert note.startswith(f"{len(validated - held_out_paths(first))} of {len(validated)} images")
 
 
 def test_the_network_is_that_of_the_weights(first, bars, tmp_path):

@@ -6,7 +6,7 @@ n images, K classes, H height, W width, C channels.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +62,7 @@ class Dataset:
         folds: The number of folds; 1 if a test set is held out.
         fold: The fold of each image, from 1 on, (n,); 0 for images without a fold.
         units: The images that stay together in the split.
+        seen_before: Keys of images that the weights to start from have learned from, int64 (m,).
     """
 
     pack: Pack
@@ -75,6 +76,7 @@ class Dataset:
     folds: Choice[int]
     fold: NDArray[np.int8]
     units: SplitUnits
+    seen_before: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -90,6 +92,11 @@ class Dataset:
     def used(self) -> int:
         """The number of images in a split."""
         return int((self.splits > 0).sum())
+
+    @property
+    def evaluated_split(self) -> int:
+        """TEST, or VALIDATION if there are no test images."""
+        return TEST if (self.splits == TEST).any() else VALIDATION
 
     def at_size(self, size: tuple[int, int]) -> "Dataset":
         """Return the dataset for a network whose input has this (height, width) in pixels.

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -143,29 +143,26 @@ def _decode(layout: Layout, module: nn.Module | None, job: Job) -> Dataset:
             ),
             _choose_decoding_deadline(job),
         )
-    if note := _describe_seen(config, dataset):
-        dataset.notes.append(note)
+    if config.weights and (file := find_model_file(config.weights)):
+        dataset = replace(dataset, seen_before=file.seen)
+        dataset.notes.extend(_describe_seen(config.weights, dataset))
     _report_images(dataset, job.reporter)
     return dataset
 
 
-def _describe_seen(config: Config, dataset: Dataset) -> str:
-    """Return a note if the run whose weights are used has learned from images to evaluate on."""
-    file = find_model_file(config.weights) if config.weights else None
-    if file is None:
-        return ""
-    is_evaluated = dataset.splits == TEST
+def _describe_seen(weights: str, dataset: Dataset) -> Iterator[str]:
+    """Yield a note if the weights have learned from images to evaluate on."""
+    is_evaluated = dataset.splits == dataset.evaluated_split
     if dataset.folds.value > 1:
         is_evaluated = np.ones(len(dataset.pack), bool)
     evaluated = image_keys(dataset.pack.digests[is_evaluated])
-    count = int(np.isin(evaluated, file.seen).sum())
-    if not count:
-        return ""
-    return (
-        f"{count:,} of {len(evaluated):,} images to evaluate on were training or validation images "
-        f"of {config.weights}, whose weights this run starts from: its accuracy is too high for "
-        "new images"
-    )
+    count = int(np.isin(evaluated, dataset.seen_before).sum())
+    if count:
+        yield (
+            f"{count:,} of {len(evaluated):,} images to evaluate on have trained or selected the "
+            f"weights of {weights}, which this run starts from: its accuracy is too high for new "
+            "images"
+        )
 
 
 def _choose_decoding_deadline(job: Job) -> float:
