@@ -116,6 +116,21 @@ def test_a_given_split_that_divides_a_group_is_refused(tmp_path):
         dataset_of(folder, group_by="p[0-9]+")
 
 
+@pytest.mark.parametrize("held_out", ["test", "val"])
+def test_a_given_split_of_a_part_of_a_group_is_refused(tmp_path, held_out):
+    data = manifest(tmp_path / "data", "split", lambda number: "" if number else held_out)
+    with pytest.raises(DataError, match=r"group 'p00' is in both .* images without one count as"):
+        dataset_of(data, group_by="p[0-9]+")
+
+
+def test_a_given_split_of_whole_groups_is_kept(tmp_path):
+    marks = {0: "test", 1: "train"}  # of the patients; images of the others have none
+    data = manifest(tmp_path / "data", "split", lambda number: marks.get(number // 5, ""))
+    dataset = dataset_of(data, group_by="p[0-9]+")
+    assert {len(splits) for splits in sides(dataset).values()} == {1}
+    assert int((dataset.splits == TEST).sum()) == 5
+
+
 def test_too_few_groups_to_hold_any_out_are_pointed_out(tmp_path):
     data = manifest(tmp_path / "data", "group", lambda number: "all")
     dataset = dataset_of(data, folds="1")
