@@ -5,7 +5,9 @@ import json
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import onsight
 from onsight.errors import ConfigError
@@ -77,6 +79,26 @@ def test_validation_images_count_where_the_run_is_evaluated_on_them(first, bars,
     validated = held_out_paths(run)
     (note,) = (note for note in run.results["notes"] if "too high" in note)
     assert note.startswith(f"{len(validated - held_out_paths(first))} of {len(validated)} images")
+
+
+def test_images_are_found_again_where_they_are_decoded_for_another_size(tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        path = tmp_path / "data" / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (400, 400, 3), np.uint8)).save(path)
+    fields = {"folds": 1, "test_fraction": 0.4, **QUICK}
+    data = tmp_path / "data"
+    first = onsight.train(data, out=tmp_path / "1", model="sprint", image_size="96", **fields)
+    weights = str(first.path)
+    run = onsight.train(data, out=tmp_path / "2", weights=weights, image_size="64", **fields)
+    tested = held_out_paths(run)
+    learned = tested - held_out_paths(first)
+    assert learned
+    (note,) = (note for note in run.results["notes"] if "too high" in note)
+    assert note.startswith(f"{len(learned)} of {len(tested)} images to evaluate on have trained")
+    found = onsight.evaluate(run.path, data, reporter=SilentReporter())
+    assert found["images"] == len(tested) - len(learned)
 
 
 def test_the_network_is_that_of_the_weights(first, bars, tmp_path):

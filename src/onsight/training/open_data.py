@@ -16,11 +16,12 @@ from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import Dataset, count_reasons, open_dataset, summarise_splits
 from onsight.data.duplicates.near import connected_groups, sample_near_duplicates
 from onsight.data.index import TEST, TRAIN, VALIDATION
-from onsight.data.packing import NO_TIME
-from onsight.data.sources.source import count_held_out, is_memory_name
+from onsight.data.pack import open_pack
+from onsight.data.packing import NO_TIME, PackJob
+from onsight.data.sources.source import Source, count_held_out, is_memory_name, select_rows
 from onsight.data.split import group_identical
 from onsight.hardware.devices import package_versions
-from onsight.models.file import find_model_file, image_keys
+from onsight.models.file import BlendFile, ModelFile, find_model_file, image_keys
 from onsight.report.console import Reporter
 from onsight.text import plural
 from onsight.training.job import Job
@@ -144,22 +145,52 @@ def _decode(layout: Layout, module: nn.Module | None, job: Job) -> Dataset:
             _choose_decoding_deadline(job),
         )
     if config.weights and (file := find_model_file(config.weights)):
-        dataset = replace(dataset, seen_before=file.seen)
-        dataset.notes.extend(_describe_seen(config.weights, dataset))
+        evaluated = _find_evaluated(dataset)
+        seen = _find_seen(file, evaluated, layout.source, dataset, job)
+        dataset = replace(dataset, seen_before=seen)
+        dataset.notes.extend(_describe_seen(config.weights, evaluated, dataset))
     _report_images(dataset, job.reporter)
     return dataset
 
 
-def _describe_seen(weights: str, dataset: Dataset) -> Iterator[str]:
-    """Yield a note if the weights have learned from images to evaluate on."""
-    is_evaluated = dataset.splits == dataset.evaluated_split
+def _find_evaluated(dataset: Dataset) -> NDArray[np.int64]:
+    """Return the numbers (n,) of the images to evaluate on, with folds all."""
     if dataset.folds.value > 1:
-        is_evaluated = np.ones(len(dataset.pack), bool)
-    evaluated = image_keys(dataset.pack.digests[is_evaluated])
-    count = int(np.isin(evaluated, dataset.seen_before).sum())
+        return np.arange(len(dataset.pack))
+    return np.flatnonzero(dataset.splits == dataset.evaluated_split)
+
+
+def _find_seen(
+    file: ModelFile | BlendFile,
+    evaluated: NDArray[np.int64],
+    source: Source,
+    dataset: Dataset,
+    job: Job,
+) -> NDArray[np.int64]:
+    """Return the keys of the images that the weights of a run have learned from.
+
+    If the run decoded images for another size or other channels, JPEGs had other keys. Then those
+    to evaluate on are decoded in that way once more, to find them among the others.
+    """
+    before, now = file.format, dataset.pack.format
+    decoding = ("decoded_size", "channels", "background")
+    is_same = all(getattr(before, name) == getattr(now, name) for name in decoding)
+    if is_same or not len(evaluated):
+        return file.seen
+    source = select_rows(source, dataset.pack.sources[evaluated])
+    target = replace(before, pixel_limit=now.pixel_limit)
+    pack = open_pack(PackJob(source, target, threads=job.threads.value), None)
+    seen = evaluated[pack.sources[np.isin(image_keys(pack.digests), file.seen)]]
+    return np.union1d(file.seen, image_keys(dataset.pack.digests[seen]))
+
+
+def _describe_seen(weights: str, evaluated: NDArray[np.int64], dataset: Dataset) -> Iterator[str]:
+    """Yield a note if the weights have learned from images to evaluate on."""
+    keys = image_keys(dataset.pack.digests[evaluated])
+    count = int(np.isin(keys, dataset.seen_before).sum())
     if count:
         yield (
-            f"{count:,} of {len(evaluated):,} images to evaluate on have trained or selected the "
+            f"{count:,} of {len(keys):,} images to evaluate on have trained or selected the "
             f"weights of {weights}, which this run starts from: its accuracy is too high for new "
             "images"
         )
