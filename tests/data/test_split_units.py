@@ -136,7 +136,10 @@ def test_too_few_groups_to_hold_any_out_are_pointed_out(tmp_path):
     dataset = dataset_of(data, folds="1")
     assert (dataset.splits == TRAIN).all()
     assert dataset_of(data, folds="auto").folds.value == 1
-    assert "only 1 part: identical images and the images of 1 group stay" in dataset.notes[0]
+    assert (
+        "only 1 part in 2 classes: identical images and the images of 1 group stay"
+        in dataset.notes[0]
+    )
 
 
 def test_data_that_is_all_held_out_has_its_own_remedy(tmp_path):

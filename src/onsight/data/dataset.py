@@ -377,8 +377,9 @@ def _make_notes(dataset: Dataset, source: Source, test_fraction: float) -> list[
     ]
     if test_fraction and not test.any():
         parts = plural(len(np.unique(dataset.units.digests, axis=0)), "part")
+        classes = plural(len(dataset.classes), "class", "classes")
         notes.append(
-            f"no image is held out for testing, as the images form only {parts}: "
+            f"no image is held out for testing, as the images form only {parts} in {classes}: "
             f"{dataset.units.basis.reason}; add images, or give some the split test"
         )
     if few and evaluated.any():
