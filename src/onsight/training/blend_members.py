@@ -280,19 +280,23 @@ def held_out_table(final: FinalModel) -> PredictionTable:
     return rows.tabulate(final.temperature.value)
 
 
-def describe_members(final: FinalModel) -> list[MemberResult]:
-    """Return the facts of all members, in the order in which they were trained."""
-    return [_describe_member(member, final) for member in final.members]
+def describe_members(final: FinalModel, z: float) -> list[MemberResult]:
+    """Return the facts of all members, in the order in which they were trained.
+
+    Args:
+        z: The two-sided normal quantile of the intervals' level.
+    """
+    return [_describe_member(member, final, z) for member in final.members]
 
 
-def _describe_member(member: Member, final: FinalModel) -> MemberResult:
+def _describe_member(member: Member, final: FinalModel, z: float) -> MemberResult:
     table = member.held_out.tabulate()
     height, width = member.dataset.format.model_size
     facts: dict[str, Any] = {
         "name": member.name,
         "model": member.config.model,
         "images": len(table),
-        **accuracy_with_interval(table),
+        **accuracy_with_interval(table, z=z),
         "loss": float(table.losses.mean()) if len(table) else None,
         "weight": final.weights.get(member.name, 0.0),
         "image_size": [height, width],
