@@ -137,9 +137,18 @@ def test_too_few_groups_to_hold_any_out_are_pointed_out(tmp_path):
     assert (dataset.splits == TRAIN).all()
     assert dataset_of(data, folds="auto").folds.value == 1
     assert (
-        "only 1 part in 2 classes: identical images and the images of 1 group stay"
-        in dataset.notes[0]
+        "only 1 part in 2 classes: identical images and the images of 1 group" in dataset.notes[0]
     )
+
+
+@pytest.mark.parametrize("folds", ["1", "4"])
+def test_parts_of_the_images_to_evaluate_on_are_counted_where_they_are_few(tmp_path, folds):
+    data = images(tmp_path / "data")
+    dataset = dataset_of(data, group_by="p[0-9]+", folds=folds)
+    tested = 200 if folds == "4" else int((dataset.splits == TEST).sum())
+    start = f"the {tested} images to evaluate on form only {tested // 5} parts: identical"
+    assert [note.startswith(start) for note in dataset.notes] == [True]
+    assert dataset_of(data, folds=folds).notes == []
 
 
 def test_data_that_is_all_held_out_has_its_own_remedy(tmp_path):

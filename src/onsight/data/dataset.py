@@ -29,7 +29,13 @@ from onsight.data.sources.source import (
     draw_order,
     is_held_out,
 )
-from onsight.data.split import USUAL_FOLDS, assign_folds, choose_folds, find_leaks
+from onsight.data.split import (
+    USUAL_FOLDS,
+    assign_folds,
+    choose_folds,
+    find_leaks,
+    group_identical,
+)
 from onsight.data.split_units import SplitUnits, find_split_units
 from onsight.data.stream import StreamedImages
 from onsight.errors import ConfigError, DataError
@@ -43,6 +49,7 @@ _SMALL = 64  # pixels a side; images up to this size keep their size
 _THUMBNAIL = 64  # pixels of the longer side of packed images if images are streamed
 _CROP_MARGIN = 8 / 7  # ratio of the packed size to the input size, such as 256 for 224
 _MIN_EVALUATED = 5  # images per class; with fewer, the evaluation of a class is reported as weak
+_MIN_DIFFERENT = 0.8  # fraction of the images; with fewer, intervals are too narrow by over a tenth
 _ANY_FOLDS = Choice(USUAL_FOLDS, "the usual number")
 
 
@@ -97,6 +104,13 @@ class Dataset:
     def evaluated_split(self) -> int:
         """TEST, or VALIDATION if there are no test images."""
         return TEST if (self.splits == TEST).any() else VALIDATION
+
+    @property
+    def evaluated(self) -> NDArray[np.int64]:
+        """The numbers of the images that the results are about, with folds all that are used."""
+        if self.folds.value > 1:
+            return np.flatnonzero(self.splits > 0)
+        return np.flatnonzero(self.splits == self.evaluated_split)
 
     def at_size(self, size: tuple[int, int]) -> "Dataset":
         """Return the dataset for a network whose input has this (height, width) in pixels.
@@ -387,6 +401,13 @@ def _make_notes(dataset: Dataset, source: Source, test_fraction: float) -> list[
         notes.append(
             f"classes with fewer than {_MIN_EVALUATED} {kind}images, too few to evaluate: "
             f"{joined(few)}"
+        )
+    images = len(dataset.evaluated)
+    different = len(group_identical(dataset.units.digests[dataset.evaluated])[1])
+    if different < _MIN_DIFFERENT * images:
+        notes.append(
+            f"the {images:,} images to evaluate on form only {plural(different, 'part')}: "
+            f"{dataset.units.basis.reason}; intervals count images, so they may be too narrow"
         )
     conflicts = _count_conflicts(dataset.pack)
     if conflicts:

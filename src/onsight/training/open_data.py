@@ -145,34 +145,21 @@ def _decode(layout: Layout, module: nn.Module | None, job: Job) -> Dataset:
             _choose_decoding_deadline(job),
         )
     if config.weights and (file := find_model_file(config.weights)):
-        evaluated = _find_evaluated(dataset)
-        seen = _find_seen(file, evaluated, layout.source, dataset, job)
-        dataset = replace(dataset, seen_before=seen)
-        dataset.notes.extend(_describe_seen(config.weights, evaluated, dataset))
+        dataset = replace(dataset, seen_before=_find_seen(file, layout.source, dataset, job))
+        dataset.notes.extend(_describe_seen(config.weights, dataset))
     _report_images(dataset, job.reporter)
     return dataset
 
 
-def _find_evaluated(dataset: Dataset) -> NDArray[np.int64]:
-    """Return the numbers (n,) of the images to evaluate on, with folds all."""
-    if dataset.folds.value > 1:
-        return np.arange(len(dataset.pack))
-    return np.flatnonzero(dataset.splits == dataset.evaluated_split)
-
-
 def _find_seen(
-    file: ModelFile | BlendFile,
-    evaluated: NDArray[np.int64],
-    source: Source,
-    dataset: Dataset,
-    job: Job,
+    file: ModelFile | BlendFile, source: Source, dataset: Dataset, job: Job
 ) -> NDArray[np.int64]:
     """Return the keys of the images that the weights of a run have learned from.
 
     If the run decoded images for another size or other channels, JPEGs had other keys. Then those
     to evaluate on are decoded in that way once more, to find them among the others.
     """
-    before, now = file.format, dataset.pack.format
+    before, now, evaluated = file.format, dataset.pack.format, dataset.evaluated
     decoding = ("decoded_size", "channels", "background")
     is_same = all(getattr(before, name) == getattr(now, name) for name in decoding)
     if is_same or not len(evaluated):
@@ -184,9 +171,9 @@ def _find_seen(
     return np.union1d(file.seen, image_keys(dataset.pack.digests[seen]))
 
 
-def _describe_seen(weights: str, evaluated: NDArray[np.int64], dataset: Dataset) -> Iterator[str]:
+def _describe_seen(weights: str, dataset: Dataset) -> Iterator[str]:
     """Yield a note if the weights have learned from images to evaluate on."""
-    keys = image_keys(dataset.pack.digests[evaluated])
+    keys = image_keys(dataset.pack.digests[dataset.evaluated])
     count = int(np.isin(keys, dataset.seen_before).sum())
     if count:
         yield (
