@@ -116,12 +116,39 @@ def test_a_given_split_that_divides_a_group_is_refused(tmp_path):
         dataset_of(folder, group_by="p[0-9]+")
 
 
+@pytest.mark.parametrize("held_out", ["test", "val"])
+def test_a_given_split_of_a_part_of_a_group_is_refused(tmp_path, held_out):
+    data = manifest(tmp_path / "data", "split", lambda number: "" if number else held_out)
+    with pytest.raises(DataError, match=r"group 'p00' is in both .* images without one count as"):
+        dataset_of(data, group_by="p[0-9]+")
+
+
+def test_a_given_split_of_whole_groups_is_kept(tmp_path):
+    marks = {0: "test", 1: "train"}  # of the patients; images of the others have none
+    data = manifest(tmp_path / "data", "split", lambda number: marks.get(number // 5, ""))
+    dataset = dataset_of(data, group_by="p[0-9]+")
+    assert {len(splits) for splits in sides(dataset).values()} == {1}
+    assert int((dataset.splits == TEST).sum()) == 5
+
+
 def test_too_few_groups_to_hold_any_out_are_pointed_out(tmp_path):
     data = manifest(tmp_path / "data", "group", lambda number: "all")
     dataset = dataset_of(data, folds="1")
     assert (dataset.splits == TRAIN).all()
     assert dataset_of(data, folds="auto").folds.value == 1
-    assert "only 1 part: identical images and the images of 1 group stay" in dataset.notes[0]
+    assert (
+        "only 1 part in 2 classes: identical images and the images of 1 group" in dataset.notes[0]
+    )
+
+
+@pytest.mark.parametrize("folds", ["1", "4"])
+def test_parts_of_the_images_to_evaluate_on_are_counted_where_they_are_few(tmp_path, folds):
+    data = images(tmp_path / "data")
+    dataset = dataset_of(data, group_by="p[0-9]+", folds=folds)
+    tested = 200 if folds == "4" else int((dataset.splits == TEST).sum())
+    start = f"the {tested} images to evaluate on form only {tested // 5} parts: identical"
+    assert [note.startswith(start) for note in dataset.notes] == [True]
+    assert dataset_of(data, folds=folds).notes == []
 
 
 def test_data_that_is_all_held_out_has_its_own_remedy(tmp_path):

@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
-from onsight.evaluation.metrics import find_confused_pairs
+from onsight.evaluation.metrics import compute_metrics, find_confused_pairs
+from onsight.evaluation.predictions import HeldOutLogits
+from onsight.evaluation.statistics import Z_95 as Z
 
 NAMES = tuple("abcdef")
 FAR = np.arange(6) * 8.0
@@ -62,6 +65,15 @@ def test_a_constant_prediction_distinguishes_no_classes():
     (pair,) = find_confused_pairs(np.array([[40, 0], [30, 0]]), ("cats", "dogs"))
     assert (pair["told_apart"], pair["accuracy"], pair["images"]) == ("no", 0.5, 70)
     assert pair["mistakes"] == 30
+
+
+def test_intervals_of_pairs_are_as_wide_as_those_of_the_accuracy():
+    labels, predicted = (torch.tensor(row).repeat(30) for row in ([0, 0, 1, 1, 2], [0, 1, 1, 0, 2]))
+    logits = torch.nn.functional.one_hot(predicted).float()
+    table = HeldOutLogits(torch.arange(len(labels)), logits, labels).tabulate()
+    (plain,), (wide,) = (compute_metrics(table, "abc", z)["confused_pairs"] for z in (Z, 1.5 * Z))
+    widths = [row["accuracy_high"] - row["accuracy_low"] for row in (plain, wide)]
+    assert widths[1] == pytest.approx(1.5 * widths[0], rel=0.03)
 
 
 def test_a_rare_class_counts_as_much_as_a_common_one():

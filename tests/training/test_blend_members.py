@@ -72,7 +72,7 @@ def test_weights_are_chosen_for_calibrated_members(held_out):
 def test_each_fold_is_blended_as_the_others_suggest(held_out):
     members = tuple(make_member(name, rows, with_folds=True) for name, rows in held_out.items())
     final = FinalModel(members[0].classifier, members, {"calm": 0.5, "sure": 0.5}, None, None)
-    found = blend_folds(final, FOLD_OF.numpy()).per_image
+    found = blend_folds(final, FOLD_OF.numpy(), make_config({})).per_image
     labels = held_out["calm"].labels
     for fold in range(1, FOLDS + 1):
         others, inside = fold != FOLD_OF, fold == FOLD_OF
@@ -88,3 +88,22 @@ def test_each_fold_is_blended_as_the_others_suggest(held_out):
         temperature = choose_temperature(means[0].log().float(), labels[others]).value
         expected = (means[1].log() / temperature).softmax(dim=1).max(dim=1).values
         assert np.allclose(found.confidence[inside.numpy()], expected.numpy(), atol=1e-5)
+
+
+def test_the_best_member_is_chosen_on_the_other_folds_too(held_out):
+    members = tuple(make_member(name, rows, with_folds=True) for name, rows in held_out.items())
+    opened = SimpleNamespace(config=make_config({"blend": "off"}))
+    final = blend_members(members, opened, SimpleNamespace(world=World(), reporter=None))
+    found = blend_folds(final, FOLD_OF.numpy(), opened.config).per_image
+    chosen = set()
+    for fold in range(1, FOLDS + 1):
+        losses = {
+            name: torch.nn.functional.cross_entropy(logits, held_out[name].labels[fold != FOLD_OF])
+            for name, logits in calibrated(held_out, fold != FOLD_OF).items()
+        }
+        best = min(losses, key=losses.get)
+        inside = fold == FOLD_OF
+        expected = held_out[best].logits[inside].argmax(dim=1)
+        assert np.array_equal(found.predicted[inside.numpy()[found.ids]], expected.numpy())
+        chosen.add(best)
+    assert chosen == {"calm", "sure"}

@@ -11,6 +11,7 @@ import onsight
 from onsight.errors import Interrupted, NonFiniteLoss
 from onsight.evaluation.blending import choose_weights
 from onsight.evaluation.predictions import HeldOutLogits
+from onsight.evaluation.statistics import Z_95, fold_interval_ratio, wilson
 from onsight.features.feature_pass import MIRRORED
 from onsight.features.feature_pass import PLAIN as PLAIN_VIEW
 from onsight.models.blend import Blend
@@ -259,11 +260,13 @@ def test_folds_are_blended_with_weights_from_the_other_folds(bars, tmp_path):
             for name, weight in weights.items()
         )
         right += int((mean.argmax(dim=1) == tables["small"][fold].labels).sum())
-    kept = [row for row in run.results["members"] if row["weight"]]
-    if len(kept) > 1:
-        assert run.results["accuracy"] == pytest.approx(right / run.results["images"])
+    images = run.results["images"]
+    assert run.results["accuracy"] == pytest.approx(right / images)
     assert run.results["split"] == "folds"
-    assert run.results["images"] == run.results["used"]
+    assert images == run.results["used"]
+    for row in run.results["members"]:
+        ends = wilson(round(row["accuracy"] * images), images, Z_95 * fold_interval_ratio(3))
+        assert (row["accuracy_low"], row["accuracy_high"]) == pytest.approx(ends)
 
 
 def test_one_member_can_be_asked_for(bars, tmp_path, equal_weights):

@@ -6,7 +6,7 @@ n images, K classes, H height, W width, C channels.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,13 @@ from onsight.data.sources.source import (
     draw_order,
     is_held_out,
 )
-from onsight.data.split import USUAL_FOLDS, assign_folds, choose_folds, find_leaks
+from onsight.data.split import (
+    USUAL_FOLDS,
+    assign_folds,
+    choose_folds,
+    find_leaks,
+    group_identical,
+)
 from onsight.data.split_units import SplitUnits, find_split_units
 from onsight.data.stream import StreamedImages
 from onsight.errors import ConfigError, DataError
@@ -43,6 +49,7 @@ _SMALL = 64  # pixels a side; images up to this size keep their size
 _THUMBNAIL = 64  # pixels of the longer side of packed images if images are streamed
 _CROP_MARGIN = 8 / 7  # ratio of the packed size to the input size, such as 256 for 224
 _MIN_EVALUATED = 5  # images per class; with fewer, the evaluation of a class is reported as weak
+_MIN_DIFFERENT = 0.8  # fraction of the images; with fewer, intervals are too narrow by over a tenth
 _ANY_FOLDS = Choice(USUAL_FOLDS, "the usual number")
 
 
@@ -62,6 +69,7 @@ class Dataset:
         folds: The number of folds; 1 if a test set is held out.
         fold: The fold of each image, from 1 on, (n,); 0 for images without a fold.
         units: The images that stay together in the split.
+        seen_before: Keys of images that the weights to start from have learned from, int64 (m,).
     """
 
     pack: Pack
@@ -75,6 +83,7 @@ class Dataset:
     folds: Choice[int]
     fold: NDArray[np.int8]
     units: SplitUnits
+    seen_before: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -90,6 +99,18 @@ class Dataset:
     def used(self) -> int:
         """The number of images in a split."""
         return int((self.splits > 0).sum())
+
+    @property
+    def evaluated_split(self) -> int:
+        """TEST, or VALIDATION if there are no test images."""
+        return TEST if (self.splits == TEST).any() else VALIDATION
+
+    @property
+    def evaluated(self) -> NDArray[np.int64]:
+        """The numbers of the images that the results are about, with folds all that are used."""
+        if self.folds.value > 1:
+            return np.flatnonzero(self.splits > 0)
+        return np.flatnonzero(self.splits == self.evaluated_split)
 
     def at_size(self, size: tuple[int, int]) -> "Dataset":
         """Return the dataset for a network whose input has this (height, width) in pixels.
@@ -370,8 +391,9 @@ def _make_notes(dataset: Dataset, source: Source, test_fraction: float) -> list[
     ]
     if test_fraction and not test.any():
         parts = plural(len(np.unique(dataset.units.digests, axis=0)), "part")
+        classes = plural(len(dataset.classes), "class", "classes")
         notes.append(
-            f"no image is held out for testing, as the images form only {parts}: "
+            f"no image is held out for testing, as the images form only {parts} in {classes}: "
             f"{dataset.units.basis.reason}; add images, or give some the split test"
         )
     if few and evaluated.any():
@@ -379,6 +401,13 @@ def _make_notes(dataset: Dataset, source: Source, test_fraction: float) -> list[
         notes.append(
             f"classes with fewer than {_MIN_EVALUATED} {kind}images, too few to evaluate: "
             f"{joined(few)}"
+        )
+    images = len(dataset.evaluated)
+    different = len(group_identical(dataset.units.digests[dataset.evaluated])[1])
+    if different < _MIN_DIFFERENT * images:
+        notes.append(
+            f"the {images:,} images to evaluate on form only {plural(different, 'part')}: "
+            f"{dataset.units.basis.reason}; intervals count images, so they may be too narrow"
         )
     conflicts = _count_conflicts(dataset.pack)
     if conflicts:

@@ -152,7 +152,9 @@ def choose_folds(
     counts = np.bincount(different, minlength=len(index.classes))
     rarest, fewest = index.classes[int(counts.argmin())], int(counts.min())
     if requested == "auto":
-        return _choose_folds_automatically(config, len(digests), tested, rarest, fewest, max_folds)
+        images = np.bincount(index.labels, minlength=len(index.classes))
+        expected = _expect_test_images(images, counts, config.test_fraction)
+        return _choose_folds_automatically(config, expected, tested, rarest, fewest, max_folds)
     folds = int(requested)
     if folds > 1 and tested:
         raise ConfigError(
@@ -226,16 +228,27 @@ def _digest_words(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return np.ascontiguousarray(digests[:, 8:]).view(">u8")[:, 0].astype(np.uint64)
 
 
+def _expect_test_images(
+    images: NDArray[np.int64], different: NDArray[np.int64], fraction: float
+) -> int:
+    """Return about how many images a test set has, given those and the different ones per class.
+
+    Of very small classes there are none: with a tenth, of classes of up to 5 different images.
+    """
+    exact = np.ceil(fraction * different - 0.5) / np.maximum(different, 1)
+    shares = np.where(different < _MIN_UNBALANCED, exact, fraction)
+    return round(float((shares * images).sum()))
+
+
 def _choose_folds_automatically(
     config: Config,
-    images: int,
+    expected: int,
     tested: int,
     rarest: str,
     fewest: int,
     max_folds: Callable[[], Choice[int]],
 ) -> Choice[int]:
     """Choose cross-validation if a test set would be small, and classes and time allow it."""
-    expected = round(config.test_fraction * images)
     if tested:
         return Choice(1, "the data has a test split")
     if requests_test_part(config):

@@ -18,7 +18,7 @@ from onsight.data.duplicates.near import (
     find_near_duplicates,
     read_cached_duplicates,
 )
-from onsight.data.index import DIGEST_BYTES, SPLIT_NAMES, UNSPLIT
+from onsight.data.index import DIGEST_BYTES, SPLIT_NAMES, TRAIN, UNSPLIT
 from onsight.data.pack import Pack
 from onsight.data.path_pattern import search_paths
 from onsight.data.sources.source import Source
@@ -124,13 +124,18 @@ def _find_groups(source: Source, pack: Pack, config: Config) -> list[str] | None
 
 
 def _refuse_divided(groups: Iterable[str], pack: Pack) -> None:
-    """Raise DataError if the split that came with the data divides a group."""
+    """Raise DataError if the split that came with the data divides a group.
+
+    Images without a split are not held out together with the others of their group.
+    """
     sides: dict[str, int] = {}
-    for group, split in zip(groups, pack.index.splits.tolist(), strict=True):
-        if group and split != UNSPLIT and sides.setdefault(group, split) != split:
+    splits = np.where(pack.index.splits == UNSPLIT, np.int8(TRAIN), pack.index.splits)
+    for group, split in zip(groups, splits.tolist(), strict=True):
+        if group and sides.setdefault(group, split) != split:
             raise DataError(
                 f"group '{group}' is in both {SPLIT_NAMES[sides[group]]} and {SPLIT_NAMES[split]} "
-                "of the given split: correct the split, or leave out the groups"
+                "of the given split, where images without one count as train: correct the split, "
+                "or leave out the groups"
             )
 
 

@@ -54,7 +54,7 @@ def compute_metrics(table: PredictionTable, classes: Sequence[str], z: float = Z
     if len(classes) <= _MAX_CONFUSION_CLASSES:
         confusion = confusion_matrix(table, len(classes))
         results["confusion"] = confusion.tolist()
-        results["confused_pairs"] = find_confused_pairs(confusion, classes)
+        results["confused_pairs"] = find_confused_pairs(confusion, classes, z)
     return cast(Results, results)
 
 
@@ -132,7 +132,9 @@ def confusion_matrix(table: PredictionTable, classes: int) -> NDArray[np.int64]:
     return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
 
 
-def find_confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> list[ConfusedPair]:
+def find_confused_pairs(
+    confusion: NDArray[np.int64], names: Sequence[str], z: float = Z_95
+) -> list[ConfusedPair]:
     """Return the pairs of classes that the model confuses, the worst first.
 
     The accuracy of a pair is the mean of both recalls among its images that were predicted as
@@ -144,6 +146,7 @@ def find_confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> l
 
     Args:
         confusion: Counts (K, K), whose rows are labels.
+        z: The two-sided normal quantile of the level, 95% by default; the correction scales it.
     """
     classes, mistakes = len(names), int(confusion.sum() - confusion.trace())
     all_pairs = classes * (classes - 1) // 2
@@ -155,8 +158,8 @@ def find_confused_pairs(confusion: NDArray[np.int64], names: Sequence[str]) -> l
         if min(counts) < _MIN_IMAGES:
             continue
         recalls = list(zip(correct, counts, strict=True))
-        accuracy, low, high = mean_proportion(recalls)
-        strict_z = NormalDist().inv_cdf(1 - 0.025 / all_pairs)
+        accuracy, low, high = mean_proportion(recalls, z)
+        strict_z = NormalDist().inv_cdf(1 - 0.025 / all_pairs) * z / Z_95
         strict_high = mean_proportion(recalls, strict_z)[2]
         confused = int(confusions[a, b])
         is_chance = low <= 0.5 and strict_high < _CLEARLY_ABOVE_CHANCE

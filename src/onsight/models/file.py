@@ -59,8 +59,8 @@ class ModelFile:
     results: Mapping[str, Any]  # results of the run, as JSON values
     provenance: dict[str, Any]  # data, settings and versions of the run, as JSON values
     weights: dict[str, Tensor]  # tensors of the network
-    # `image_keys` of the images that trained or selected the model, int64 (n,). They are excluded
-    # from evaluations.
+    # `image_keys` of the images that trained or selected the model, or the weights it started from,
+    # int64 (n,). They are excluded from evaluations.
     seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     temperature: float = 1.0  # divisor of the network's logits
     hidden_units: int = 0  # units of the hidden layer that was added to the head; 0 for none

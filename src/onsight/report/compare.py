@@ -268,6 +268,12 @@ def _notes(
     if any(map(sum, pairing.left_out)):
         yield from _split_note(settings)
     selected = [run.name for run in runs if run.split == "validation"]
+    learned = sum(runs[0].digests[row] in runs[0].seen for row in pairing.rows[0])
+    if learned and not selected:
+        yield (
+            f"the weights that all runs started from have learned from {learned:,} of the images, "
+            "so all accuracies are too high for new ones"
+        )
     if selected:
         yield (
             f"the images of {joined(selected)} also chose which epoch to keep, so its "
@@ -285,7 +291,7 @@ def _notes(
 
 def _left_out_note(run: HeldOutPredictions, left_out: LeftOut) -> str:
     parts = [
-        (left_out.seen, "used by another run for training or selection"),
+        (left_out.seen, "that another run or the weights it started from learned from"),
         (left_out.relabelled, "with another label in another run"),
         (left_out.absent, "not held out by every run"),
     ]

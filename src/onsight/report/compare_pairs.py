@@ -32,7 +32,7 @@ class HeldOutPredictions:
     labels: NDArray[np.int64]  # (n,) into classes
     predicted: NDArray[np.int64]  # (n,) into classes
     probability: NDArray[np.float64]  # (n,), probability of the predicted class
-    seen: frozenset[str]  # digests of the images that were never held out
+    seen: frozenset[str]  # digests of the images that trained or selected it or its weights
     folds: int  # how many models predicted the images, each those of its fold
     format: ImageFormat
     data: str
@@ -51,7 +51,7 @@ class HeldOutPredictions:
 class LeftOut(NamedTuple):
     """The number of a run's held-out images that are not compared, by reason."""
 
-    seen: int  # another run was trained or selected with them
+    seen: int  # another run, or the weights it started from, learned from them
     relabelled: int  # they have another label in another run
     absent: int  # another run does not have them, as far as its files show
 
@@ -208,9 +208,13 @@ def _match_keys(
 
 
 def _was_seen(runs: Sequence[HeldOutPredictions], rows: Sequence[int]) -> bool:
-    """Return whether an image, under any of its digests, trained or selected one of the runs."""
+    """Return whether an image, under any of its digests, trained or selected some of the runs.
+
+    Where the weights that all runs started from have learned from it, no run has an advantage.
+    """
     digests = {run.digests[row] for run, row in zip(runs, rows, strict=True)}
-    return any(digests & run.seen for run in runs if run.split != "validation")
+    seen = [run.split != "validation" and bool(digests & run.seen) for run in runs]
+    return any(seen) and not all(seen)
 
 
 def _count_left_out(
@@ -221,7 +225,7 @@ def _count_left_out(
     counts = {"seen": 0, "relabelled": 0, "absent": 0}
     for row in sorted(set(range(len(run))) - set(used.tolist())):
         digest, label = run.digests[row], run.labels[row]
-        if any(digest in other.seen for other in others):
+        if any(digest in one.seen for one in runs if one is not run or run.split != "validation"):
             counts["seen"] += 1
         elif any(label not in other_labels.get(digest, {label}) for other_labels in labels):
             counts["relabelled"] += 1

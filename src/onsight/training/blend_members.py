@@ -31,7 +31,7 @@ from onsight.evaluation.temperature import choose_temperature
 from onsight.models.blend import Blend, blend_logits
 from onsight.models.classifier import ImageClassifier
 from onsight.models.out_of_distribution import OutOfDistributionDetector
-from onsight.report.console import Reporter
+from onsight.report.console import Reporter, SilentReporter
 from onsight.text import duration, joined, percent
 from onsight.training.evaluate import Evaluation, evaluate
 from onsight.training.job import RunJob
@@ -200,65 +200,73 @@ def evaluate_model(final: FinalModel, opened: OpenedData, job: RunJob) -> Evalua
     for member in final.members:
         job.deadline.release(f"evaluating {member.name}")  # whose turn has come
     if final.main.folds:
-        return blend_folds(final, opened.dataset.fold)
+        return blend_folds(final, opened.dataset.fold, opened.config)
     with job.timed("test"):
         return evaluate(final.classifier, final.dataset, opened.config.tta, job.world)
 
 
-def blend_folds(final: FinalModel, fold_of: NDArray[np.int8]) -> Evaluation:
+def blend_folds(final: FinalModel, fold_of: NDArray[np.int8], config: Config) -> Evaluation:
     """Return the predictions for the images of all folds.
 
-    Those of a fold come from a blend whose weights and temperature were chosen on the other folds.
+    Those of a fold come from a blend whose members, weights and temperature were chosen on the
+    other folds.
 
     Args:
         final: A model whose members were cross-validated.
         fold_of: The fold of each image of the run, (N,).
+        config: The settings of the run, which may limit the blend.
     """
-    evaluations = {member.name: member.folds for member in final.kept if member.folds}
+    evaluations = {member.name: member.folds for member in final.members if member.folds}
+    members = [member for member in final.members if member.name in evaluations]
     main = evaluations[final.main.name]
-    if len(evaluations) == 1:
+    calibrated = {member.name: _calibrate(member.held_out, member) for member in members}
+    folds = torch.from_numpy(fold_of)[final.main.held_out.ids]
+    chosen = {}
+    for fold in folds.unique().tolist():
+        others = {name: rows.take(folds != fold) for name, rows in calibrated.items()}
+        chosen[fold] = _choose_allowed(members, others, config, SilentReporter())
+    alone = {final.main.name: 1.0}
+    if all(weights == alone for weights in [final.weights, *chosen.values()]):
         return main
-    calibrated = {member.name: _calibrate(member.held_out, member) for member in final.kept}
-    per_image = _blend_parts(final, calibrated, fold_of)
+    per_image = _blend_parts(chosen, calibrated, folds)
     scores = evaluations[final.feature_member.name].per_image.out_of_distribution
     per_image = replace(per_image, out_of_distribution=scores)
     views = {
         name: held_out_logits(found.views) for name, found in evaluations.items() if found.views
     }
-    folds = fold_of[per_image.ids]
     rows = []
     for number, row in enumerate(main.folds):
-        inside = folds == row["fold"]
+        inside = fold_of[per_image.ids] == row["fold"]
         correct = int((per_image.labels == per_image.predicted)[inside].sum())
         accuracy = proportion_with_interval("accuracy", correct, int(inside.sum()))
-        seconds = sum(found.folds[number]["seconds"] for found in evaluations.values())
+        seconds = sum(evaluations[name].folds[number]["seconds"] for name in final.weights)
         rows.append(cast(FoldResult, {**row, **accuracy, "seconds": seconds}))
     return Evaluation(
         per_image,
-        _blend_parts(final, views, fold_of) if views else None,
+        _blend_parts(chosen, views, folds) if views else None,
         main.split,
         tuple(rows),
     )
 
 
 def _blend_parts(
-    final: FinalModel, held_out: Mapping[str, HeldOutLogits], fold_of: NDArray[np.int8]
+    chosen: Mapping[int, Mapping[str, float]], held_out: Mapping[str, HeldOutLogits], folds: Tensor
 ) -> PredictionTable:
-    """Blend the logits of the same images, each fold as the other folds suggest."""
-    labels = held_out[final.main.name].labels
-    folds = torch.from_numpy(fold_of)[held_out[final.main.name].ids]
+    """Blend the logits of the same images with the weights chosen for each fold.
+
+    Args:
+        folds: The fold of each image, (n,).
+    """
     parts = []
-    for fold in folds.unique():
+    for fold, weights in chosen.items():
         others, inside = (
-            {name: rows.take(part) for name, rows in held_out.items()}
+            [held_out[name].take(part) for name in weights]
             for part in (folds != fold, folds == fold)
         )
-        weights = _choose_weights(final.kept, others)
-        blended = _blend_rows([others[name].logits for name in weights], weights)
-        temperature = choose_temperature(blended, labels[folds != fold]).value
-        logits = _blend_rows([inside[name].logits for name in weights], weights)
-        rows = replace(inside[final.main.name], logits=logits)
-        parts.append(rows.tabulate(temperature))
+        blended = _blend_rows([rows.logits for rows in others], weights)
+        temperature = choose_temperature(blended, others[0].labels).value
+        logits = _blend_rows([rows.logits for rows in inside], weights)
+        parts.append(replace(inside[0], logits=logits).tabulate(temperature))
     return concatenate_tables(parts)
 
 
@@ -272,19 +280,23 @@ def held_out_table(final: FinalModel) -> PredictionTable:
     return rows.tabulate(final.temperature.value)
 
 
-def describe_members(final: FinalModel) -> list[MemberResult]:
-    """Return the facts of all members, in the order in which they were trained."""
-    return [_describe_member(member, final) for member in final.members]
+def describe_members(final: FinalModel, z: float) -> list[MemberResult]:
+    """Return the facts of all members, in the order in which they were trained.
+
+    Args:
+        z: The two-sided normal quantile of the intervals' level.
+    """
+    return [_describe_member(member, final, z) for member in final.members]
 
 
-def _describe_member(member: Member, final: FinalModel) -> MemberResult:
+def _describe_member(member: Member, final: FinalModel, z: float) -> MemberResult:
     table = member.held_out.tabulate()
     height, width = member.dataset.format.model_size
     facts: dict[str, Any] = {
         "name": member.name,
         "model": member.config.model,
         "images": len(table),
-        **accuracy_with_interval(table),
+        **accuracy_with_interval(table, z=z),
         "loss": float(table.losses.mean()) if len(table) else None,
         "weight": final.weights.get(member.name, 0.0),
         "image_size": [height, width],

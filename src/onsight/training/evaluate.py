@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onsight.data.dataset import Dataset
-from onsight.data.index import SPLIT_NAMES, TEST, VALIDATION
+from onsight.data.index import SPLIT_NAMES
 from onsight.data.loader import Batch, Loader
 from onsight.evaluation.out_of_distribution import evaluate_with_scores
 from onsight.evaluation.predictions import PredictionTable, evaluate_batches, evaluation_batch_size
@@ -35,7 +35,7 @@ def evaluate(classifier: ImageClassifier, dataset: Dataset, tta: str, world: Wor
     Returns:
         The predictions for all images, on every rank.
     """
-    split = TEST if (dataset.splits == TEST).any() else VALIDATION
+    split = dataset.evaluated_split
     ids = dataset.ids(split)
     device = classifier.device
     batch_size = evaluation_batch_size(device, classifier.input_size(dataset.images.shape[:2]))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from onsight.config import Config
 from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN, VALIDATION
@@ -33,7 +35,7 @@ def make_model_file(
         results=results,
         provenance=provenance,
         weights=dict(classifier.net.state_dict()),
-        seen=image_keys(dataset.pack.digests[is_seen]),
+        seen=np.union1d(image_keys(dataset.pack.digests[is_seen]), dataset.seen_before),
         temperature=classifier.temperature,
         out_of_distribution=classifier.out_of_distribution,
         hidden_units=hidden_units(classifier.net),

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,11 +16,12 @@ from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import Dataset, count_reasons, open_dataset, summarise_splits
 from onsight.data.duplicates.near import connected_groups, sample_near_duplicates
 from onsight.data.index import TEST, TRAIN, VALIDATION
-from onsight.data.packing import NO_TIME
-from onsight.data.sources.source import count_held_out, is_memory_name
+from onsight.data.pack import open_pack
+from onsight.data.packing import NO_TIME, PackJob
+from onsight.data.sources.source import Source, count_held_out, is_memory_name, select_rows
 from onsight.data.split import group_identical
 from onsight.hardware.devices import package_versions
-from onsight.models.file import find_model_file, image_keys
+from onsight.models.file import BlendFile, ModelFile, find_model_file, image_keys
 from onsight.report.console import Reporter
 from onsight.text import plural
 from onsight.training.job import Job
@@ -143,29 +144,43 @@ def _decode(layout: Layout, module: nn.Module | None, job: Job) -> Dataset:
             ),
             _choose_decoding_deadline(job),
         )
-    if note := _describe_seen(config, dataset):
-        dataset.notes.append(note)
+    if config.weights and (file := find_model_file(config.weights)):
+        dataset = replace(dataset, seen_before=_find_seen(file, layout.source, dataset, job))
+        dataset.notes.extend(_describe_seen(config.weights, dataset))
     _report_images(dataset, job.reporter)
     return dataset
 
 
-def _describe_seen(config: Config, dataset: Dataset) -> str:
-    """Return a note if the run whose weights are used has learned from images to evaluate on."""
-    file = find_model_file(config.weights) if config.weights else None
-    if file is None:
-        return ""
-    is_evaluated = dataset.splits == TEST
-    if dataset.folds.value > 1:
-        is_evaluated = np.ones(len(dataset.pack), bool)
-    evaluated = image_keys(dataset.pack.digests[is_evaluated])
-    count = int(np.isin(evaluated, file.seen).sum())
-    if not count:
-        return ""
-    return (
-        f"{count:,} of {len(evaluated):,} images to evaluate on were training or validation images "
-        f"of {config.weights}, whose weights this run starts from: its accuracy is too high for "
-        "new images"
-    )
+def _find_seen(
+    file: ModelFile | BlendFile, source: Source, dataset: Dataset, job: Job
+) -> NDArray[np.int64]:
+    """Return the keys of the images that the weights of a run have learned from.
+
+    If the run decoded images for another size or other channels, JPEGs had other keys. Then those
+    to evaluate on are decoded in that way once more, to find them among the others.
+    """
+    before, now, evaluated = file.format, dataset.pack.format, dataset.evaluated
+    decoding = ("decoded_size", "channels", "background")
+    is_same = all(getattr(before, name) == getattr(now, name) for name in decoding)
+    if is_same or not len(evaluated):
+        return file.seen
+    source = select_rows(source, dataset.pack.sources[evaluated])
+    target = replace(before, pixel_limit=now.pixel_limit)
+    pack = open_pack(PackJob(source, target, threads=job.threads.value), None)
+    seen = evaluated[pack.sources[np.isin(image_keys(pack.digests), file.seen)]]
+    return np.union1d(file.seen, image_keys(dataset.pack.digests[seen]))
+
+
+def _describe_seen(weights: str, dataset: Dataset) -> Iterator[str]:
+    """Yield a note if the weights have learned from images to evaluate on."""
+    keys = image_keys(dataset.pack.digests[dataset.evaluated])
+    count = int(np.isin(keys, dataset.seen_before).sum())
+    if count:
+        yield (
+            f"{count:,} of {len(keys):,} images to evaluate on have trained or selected the "
+            f"weights of {weights}, which this run starts from: its accuracy is too high for new "
+            "images"
+        )
 
 
 def _choose_decoding_deadline(job: Job) -> float:

@@ -142,7 +142,7 @@ def _compute_results(final: FinalModel, evaluation: Evaluation, opened: OpenedDa
     if results["out_of_distribution"] is None:
         results["out_of_distribution_reason"] = final.out_of_distribution.reason
     if len(opened.layout.candidates) > 1:
-        results["members"] = describe_members(final)
+        results["members"] = describe_members(final, z)
     trained = final.main.trained
     if trained.fitted:
         results["fitted"] = trained.fitted

@@ -124,9 +124,20 @@ def test_what_is_left_out_and_different_splits_are_said(tmp_path):
     second = plant_run(tmp_path / "two", rows[:4], seen=[row.digest for row in rows[4:9]])
     notes = onsight.compare(first, second).notes
     assert notes == (
-        "of the 10 held-out images of one, 6 are not compared: 5 used by another run for training "
-        "or selection and 1 not held out by every run",
+        "of the 10 held-out images of one, 6 are not compared: 5 that another run or the weights "
+        "it started from learned from and 1 not held out by every run",
         "the runs split their images differently: test fraction 0.2 / 0.1",
+    )
+
+
+def test_images_that_the_weights_of_all_runs_learned_from_are_compared_with_a_note(tmp_path):
+    rows = [said(number, "cat", "cat") for number in range(10)]
+    seen = [row.digest for row in rows[:4]]
+    found = onsight.compare(*(plant_run(tmp_path / name, rows, seen=seen) for name in "ab"))
+    assert found.images == 10
+    assert found.notes == (
+        "the weights that all runs started from have learned from 4 of the images, so all "
+        "accuracies are too high for new ones",
     )
 
 

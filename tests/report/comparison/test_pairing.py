@@ -46,6 +46,16 @@ def test_images_are_left_out_for_the_reason_that_holds(tmp_path):
     assert left_out == (LeftOut(seen=1, relabelled=1, absent=1), LeftOut(0, 1, 0))
 
 
+def test_images_that_only_the_weights_of_one_run_learned_from_are_left_out(tmp_path):
+    rows = [said(number, "cat", "cat") for number in range(4)]
+    run = plant_run(tmp_path / "one", rows, seen=[row.digest for row in rows[:3]])
+    for split in ("test", "validation"):
+        other_run = plant_run(tmp_path / split, rows, split=split)
+        (first, _), left_out = paired(run, other_run)
+        assert first == ["cat/3.png"]
+        assert left_out == (LeftOut(3, 0, 0), LeftOut(3, 0, 0))
+
+
 def test_equal_images_are_paired_one_to_one(tmp_path):
     copies = [said(1, "cat", "cat")._replace(path=path) for path in "abc"]
     run, other_run = plant_run(tmp_path / "one", copies), plant_run(tmp_path / "two", copies[:2])
