@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import onsight
+from onsight.deadline import Deadline
 from onsight.errors import Interrupted, NonFiniteLoss
 from onsight.evaluation.blending import choose_weights
 from onsight.evaluation.predictions import HeldOutLogits
@@ -249,6 +250,26 @@ def test_a_head_may_take_more_than_its_share_of_the_time():
     )
     assert members._has_time(head, 0.1, job)
     assert not members._has_time(sprint, 0.1, job)
+
+
+@pytest.mark.parametrize(
+    ("fields", "views"),
+    [({}, 1), ({"tta": "flip-shift"}, 7), ({"test_fraction": 0}, 1), ({"folds": 2}, 0)],
+)
+def test_time_is_kept_for_every_view_that_a_member_will_evaluate(
+    bars, tmp_path, monkeypatch, fields, views
+):
+    kept, reserve = {}, Deadline.reserve
+
+    def note(self, purpose, seconds):
+        kept[purpose] = seconds
+        reserve(self, purpose, seconds)
+
+    monkeypatch.setattr(members, "time_inference", lambda classifier, data: 0.001)
+    monkeypatch.setattr(Deadline, "reserve", note)
+    run = train(bars, tmp_path / "run", epochs=1, **fields)
+    seconds = pytest.approx(0.001 * views * run.results["images"])
+    assert [kept[f"evaluating {name}"] for name in ("small", "sprint")] == [seconds, seconds]
 
 
 def test_a_limit_of_milliseconds_leaves_out_slow_members(
