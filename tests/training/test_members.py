@@ -287,6 +287,15 @@ def test_a_limit_of_milliseconds_leaves_out_slow_members(
     assert kept == {5: ["small", "sprint"], 3: ["small"], 0.5: ["small"]}
 
 
+def test_one_network_that_is_slower_than_the_limit_is_named(bars, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(layout, "choose_candidates", lambda *_: CANDIDATES[:1])
+    monkeypatch.setattr(members, "time_inference", lambda classifier, data: 0.001)
+    for limit, is_slower in ((5, False), (0.5, True)):
+        train(bars, tmp_path / str(limit), Reporter(), max_ms_per_image=limit, epochs=1)
+        said = " ".join(capsys.readouterr().err.split())
+        assert ("at most 0.5 ms per image: the fastest, small, takes 1 ms" in said) == is_slower
+
+
 def test_a_run_that_was_killed_between_its_networks_is_not_repeated():
     decisions = {"candidates": {"candidates": []}, "train small": True, "segment 0": None}
     assert not is_complete(decisions)

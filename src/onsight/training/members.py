@@ -222,7 +222,8 @@ def _train_member(
                 job.phases[phase] = job.phases.get(phase, 0.0) + phase_seconds
             seconds = time.perf_counter() - begun
             image_seconds = planned.estimates.image_seconds
-            if is_part:  # twice, as the time for the evaluation follows from it
+            # Again, as the time for the evaluation follows from it.
+            if is_part or planned.config.max_ms_per_image:
                 again = time_inference(trained.classifier, planned.data)
                 image_seconds = max(image_seconds, again)
             if is_part and job.world.is_main:
