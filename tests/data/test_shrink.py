@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from onsight.data import normalization
 from onsight.data.loader import Images
 from onsight.data.normalization import resize_batch, shrink_images
 from onsight.data.shrink import filter_weights, shrink
@@ -134,13 +135,16 @@ def test_what_is_too_small_is_enlarged_after_shrinking():
     assert torch.equal(resize_batch(images, (33, 11)), expected.permute(0, 2, 3, 1))
 
 
+@pytest.mark.parametrize("is_mapped", [False, True])
 @pytest.mark.parametrize("side", [16, 15, 7])
-def test_images_shrunk_once_are_those_of_every_batch(side):
+def test_images_shrunk_once_are_those_of_every_batch(side, is_mapped, tmp_path, monkeypatch):
+    monkeypatch.setattr(normalization, "images_per_chunk", lambda pixels: 20)
     pixels = torch.randint(0, 256, (50, 32 * 32 * 3), dtype=torch.uint8)
     labels = torch.zeros(60, dtype=torch.long)
     images = Images(pixels, torch.arange(60) % 50, labels, (32, 32, 3))
     ids = torch.tensor([3, 55, 0])
-    shrunk = shrink_images(images, (side, side)).gather(ids).images
+    folder = tmp_path if is_mapped else None
+    shrunk = shrink_images(images, (side, side), folder).gather(ids).images
     expected = resize_batch(images.gather(ids).images, (side, side))
     assert shrunk.dtype == torch.uint8
     assert torch.equal(shrunk.float(), expected)

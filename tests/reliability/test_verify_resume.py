@@ -25,22 +25,22 @@ def forked(monkeypatch, tmp_path):
 
     def start(words, said):
         log = tmp_path / f"{len(runs)}.log"
-        runs.append(Trial(["train", *words, "--cache-folder", tmp_path / "cache"], log))
+        runs.append(Trial(["train", *words], log))
         return runs[-1]
 
     monkeypatch.setattr(killed, "_start", start)
     return runs
 
 
-def ask(capsys, *words):
+def ask(capsys, *words, settings=SETTINGS):
     with pytest.raises(SystemExit) as ended:
-        main(["verify-resume", *map(str, words), *SETTINGS.split()])
+        main(["verify-resume", *map(str, words), *settings.split()])
     return ended.value.code, capsys.readouterr()
 
 
-def test_it_kills_resumes_and_finds_all_equal(forked, shared_bars, capsys):
-    kills = count(10, 1)
-    code, said = ask(capsys, shared_bars, "--kills", kills, "--json")
+def test_it_kills_resumes_and_finds_all_equal(forked, shared_bars, tmp_path, capsys):
+    kills, cache = count(10, 1), tmp_path / "cache"
+    code, said = ask(capsys, shared_bars, "--kills", kills, "--json", "--cache-folder", cache)
     found = json.loads(said.out)
     assert code == 0, found
     assert found["equal"] is True
@@ -54,7 +54,7 @@ def test_it_kills_resumes_and_finds_all_equal(forked, shared_bars, capsys):
 
 
 def test_a_difference_is_named_and_both_runs_are_kept(
-    forked, undisturbed, shared_bars, capsys, monkeypatch
+    forked, undisturbed, shared_bars, tmp_path, capsys, monkeypatch
 ):
     from onsight.training import verify_resume as verify
 
@@ -69,7 +69,7 @@ def test_a_difference_is_named_and_both_runs_are_kept(
         return real(folder, other)
 
     monkeypatch.setattr(verify, "compare_folders", planted)
-    code, said = ask(capsys, shared_bars, "--kills", 1)
+    code, said = ask(capsys, shared_bars, "--kills", 1, "--cache-folder", tmp_path / "cache")
     assert code == 1
     assert "model.safetensors: 1 of " in said.out
     kept = said.out.rpartition("both runs: ")[2].strip()
@@ -77,10 +77,32 @@ def test_a_difference_is_named_and_both_runs_are_kept(
     shutil.rmtree(kept)
 
 
-def test_what_cannot_be_trained_on_is_named(tmp_path, capsys, monkeypatch):
-    code, said = ask(capsys, tmp_path / "no such", "--budget", "1m")
+@pytest.mark.parametrize(
+    ("flag", "value", "remedy"),
+    [
+        ("--budget", "1m", "leave --budget out"),
+        ("--checkpoints", "/elsewhere", "leave --checkpoints out"),
+        ("--model", "auto", "name it with --model"),
+    ],
+)
+def test_settings_that_cannot_be_verified_are_refused(tmp_path, capsys, flag, value, remedy):
+    settings = SETTINGS.replace("--model linear", "") if flag == "--model" else SETTINGS
+    code, said = ask(capsys, tmp_path / "no such", flag, value, settings=settings)
     assert code == 2
-    assert "leave --budget out" in said.err
+    assert remedy in said.err
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_a_run_without_steps_to_kill_it_between_is_refused(
+    forked, shared_bars, tmp_path, capsys, backbone, is_frozen
+):
+    short = SETTINGS.replace("--batch-size 8", "--batch-size 512 --epochs 1")
+    frozen = f"--model test_resnet --weights {backbone.model} --freeze --threads 1 --device cpu"
+    words = [shared_bars, "--cache-folder", tmp_path / "cache"]
+    code, said = ask(capsys, *words, settings=frozen if is_frozen else short)
+    assert code == 2
+    assert f"with these settings it makes {0 if is_frozen else 1}:" in said.err
+    assert len(forked) == 1
 
 
 @pytest.mark.parametrize("name", ["weights", "optimizer", "metrics", "predictions", "missing"])

@@ -64,6 +64,23 @@ def test_ranks_share_the_work_and_get_one_temperature(count):
     assert [one.temperature for one in classifiers] == [alone.temperature] * 2
 
 
+@pytest.mark.parametrize(("side", "batches"), [(64, [20]), (None, [16, 4])])
+def test_batches_are_those_of_an_evaluation_at_the_size_of_the_input(side, batches):
+    sizes = []
+
+    class Counting(nn.Flatten):
+        def forward(self, batch):
+            sizes.append(len(batch))
+            return super().forward(batch)[:, :2]
+
+    normalization = Normalization((0.5,), (1.0,), side and (side, side))
+    classifier = Classifier(Counting(), normalization, "fp32", CPU)
+    pixels = torch.zeros(20, 96 * 96, dtype=torch.uint8)
+    ids = torch.arange(20)
+    compute_held_out_logits(classifier, Images(pixels, ids, ids, (96, 96, 1)), ids, World())
+    assert sizes == batches
+
+
 def test_only_the_given_images_count_and_none_leave_it_at_1():
     classifier, images = noisy_task(1000)
     logits = classifier(images.pixels.view(-1, 1, 1, 1)[:300])

@@ -17,6 +17,7 @@ from onsight.features.choose_head import LearningCurvePoint
 from onsight.features.feature_pass import compute_features
 from onsight.features.heads import HeadSettings, compute_logits
 from onsight.models.file import load_model_file
+from onsight.ranks.world import World
 from onsight.report.console import Reporter, SilentReporter
 from onsight.report.sentences import accuracy_sentences
 from onsight.tensorfile import read_tensors
@@ -355,3 +356,32 @@ def test_the_note_names_the_head(name, stated):
     )
     (note,) = _describe_left_out(SimpleNamespace(members=[member]), [])
     assert note.startswith(f"{stated} was fitted on only 40 of 100 training images")
+
+
+class SecondOfTwo(World):
+    """The second rank, told that the first has got through three images."""
+
+    rank, size = 1, 2
+
+    def gather(self, name, line):
+        return ["3", line]
+
+    def broadcast(self, name, make):
+        return "3"
+
+
+@pytest.mark.parametrize("budget", [math.inf, 7.0])
+def test_all_ranks_compute_until_the_same_moment_and_use_as_many_images(budget):
+    passes = []
+
+    def compute(ids, view, deadline=math.inf):
+        passes.append((len(ids), deadline))
+        return ids[:5]
+
+    world = SecondOfTwo()
+    decisions = Decisions(world=world, is_timed=True)
+    loader = SimpleNamespace(compute=compute, job=SimpleNamespace(world=world, decisions=decisions))
+    ask = "training features", torch.arange(9), "plain", budget
+    assert len(fit_head._FeatureLoader._load_in_time(loader, *ask)) == 3
+    fit_head._FeatureLoader._load_in_time(loader, *ask)  # now on record
+    assert passes == [(9, budget), (3, math.inf)]

@@ -17,13 +17,16 @@ from onsight.evaluation.predictions import evaluate_batches
 from onsight.models.classifier import Classifier
 from onsight.models.file import load_model_file
 from onsight.ranks import world
+from onsight.ranks.signals import request_stop
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors
+from onsight.training import fit as fitting
 from onsight.training import members as running
 from onsight.training import trainer
 from onsight.training.checkpoint import save_weights
 from onsight.training.decisions import read_decisions
 from onsight.training.interpolation import FRACTIONS, interpolate, load_interpolated
+from onsight.training.verify_resume import compare_folders
 from onsight.tune.fit_epochs import Estimates
 
 QUICK = {"model": "test_resnet", "image_size": 16, "threads": 1, "reporter": SilentReporter()}
@@ -166,6 +169,25 @@ def test_interpolated_weights_that_validate_best_are_the_model_even_after_a_stop
     for path in (whole.path, tmp_path / "stopped"):
         found = load_model_file(path).weights
         assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_signal_while_weights_are_interpolated_leaves_the_last_ones_in_the_checkpoint(
+    bars, tmp_path, monkeypatch, backbone
+):
+    fields = {"weights": str(backbone.model), "epochs": 1, "learning_rate": 1e-3, **QUICK}
+    whole = onsight.train(bars, out=tmp_path / "whole", **fields)
+
+    def load_and_signal(*args):
+        for share in load_interpolated(*args):
+            request_stop(signal.SIGTERM)
+            yield share
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "load_interpolated", load_and_signal)
+        with pytest.raises(Interrupted, match="after the last epoch"):
+            onsight.train(bars, out=tmp_path / "stopped", **fields)
+    onsight.train(bars, out=tmp_path / "stopped", resume=True, reporter=SilentReporter())
+    assert compare_folders(whole.path, tmp_path / "stopped").differences == []
 
 
 @pytest.mark.parametrize(("image_seconds", "count"), [(0.02, 3), (0.15, 0)])

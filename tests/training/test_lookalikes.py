@@ -11,14 +11,17 @@ from prepared import CPU, make_prepared
 from sklearn.neighbors import NearestNeighbors
 from torch import nn
 
+import onsight
 from onsight.data.index import TEST, TRAIN
 from onsight.deadline import Deadline
 from onsight.evaluation.predictions import PredictionTable
-from onsight.features.feature_pass import FeatureStore, features_key, logits_and_features
+from onsight.features.feature_pass import logits_and_features
 from onsight.models.classifier import Classifier
-from onsight.report.gallery import MistakesHeat, save_gallery
+from onsight.report.console import SilentReporter
+from onsight.report.gallery import Lookalikes, MistakesHeat, save_gallery
 from onsight.step.build import make_net
 from onsight.training import mistakes as lookalikes
+from onsight.training import save_run
 from onsight.training.mistakes import find_lookalikes
 
 
@@ -82,20 +85,25 @@ def test_of_many_training_images_a_sample_is_searched(prepared, monkeypatch):
     assert set(found.images.ravel()) <= set(train[:20])
 
 
-def test_features_in_the_cache_are_all_searched(prepared, monkeypatch, tmp_path):
+def test_features_that_a_frozen_run_has_cached_are_all_searched(bars, tmp_path, monkeypatch):
+    calls = []
+
+    def find(config, dataset, classifier, per_image, *rest):
+        found = find_lookalikes(config, dataset, classifier, all_wrong(dataset), *rest)
+        calls.append((dataset, classifier, found))
+        return Lookalikes(found.images[:0], found.similarities[:0], 0, 0)
+
+    monkeypatch.setattr(save_run, "find_lookalikes", find)
     monkeypatch.setattr(lookalikes, "_SAMPLE_SIZE", 20)
-    config, data = prepared
-    config = config.model_copy(update={"freeze": True, "cache_folder": str(tmp_path)})
-    classifier, train = classifier_of(config, data), data.dataset.ids(TRAIN)
-    digests = torch.from_numpy(data.dataset.pack.digests)[train]
-    key = features_key(classifier, data.dataset.format, digests)
-    features = torch.from_numpy(features_of(classifier, data, train))
-    FeatureStore(tmp_path).get(key, lambda: features, len(train))
-    wrong = all_wrong(data.dataset)
-    found = search(config, data, classifier, wrong)
-    assert found.searched == len(train)
-    images, _ = expected(classifier, data, wrong.ids[::-1].copy(), train.numpy())
-    assert np.array_equal(found.images, images[:40])
+    fields = {"model": "test_resnet", "image_size": 16, "precision": "fp32"}
+    onsight.train(bars, out=tmp_path / "run", freeze=True, reporter=SilentReporter(), **fields)
+    ((dataset, classifier, found),) = calls
+    train = dataset.ids(TRAIN).numpy()
+    assert (found.searched, found.of) == (len(train), len(train))
+    worst = all_wrong(dataset).ids[::-1].copy()
+    images, similarities = expected(classifier, dataset, worst, train)
+    assert np.allclose(found.similarities, similarities, atol=1e-3)
+    assert (found.images == images).mean() > 0.9  # features are rounded
 
 
 def test_no_mistake_is_its_own_lookalike(prepared):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import onsight
+from onsight.deadline import Deadline
 from onsight.errors import Interrupted, NonFiniteLoss
 from onsight.evaluation.blending import choose_weights
 from onsight.evaluation.predictions import HeldOutLogits
@@ -289,6 +290,26 @@ def test_a_head_may_take_more_than_its_share_of_the_time():
     assert not members._has_time(sprint, 0.1, job)
 
 
+@pytest.mark.parametrize(
+    ("fields", "views"),
+    [({}, 1), ({"tta": "flip-shift"}, 7), ({"test_fraction": 0}, 1), ({"folds": 2}, 0)],
+)
+def test_time_is_kept_for_every_view_that_a_member_will_evaluate(
+    bars, tmp_path, monkeypatch, fields, views
+):
+    kept, reserve = {}, Deadline.reserve
+
+    def note(self, purpose, seconds):
+        kept[purpose] = seconds
+        reserve(self, purpose, seconds)
+
+    monkeypatch.setattr(members, "time_inference", lambda classifier, data: 0.001)
+    monkeypatch.setattr(Deadline, "reserve", note)
+    run = train(bars, tmp_path / "run", epochs=1, **fields)
+    seconds = pytest.approx(0.001 * views * run.results["images"])
+    assert [kept[f"evaluating {name}"] for name in ("small", "sprint")] == [seconds, seconds]
+
+
 def test_a_limit_of_milliseconds_leaves_out_slow_members(
     bars, tmp_path, monkeypatch, equal_weights
 ):
@@ -302,6 +323,15 @@ def test_a_limit_of_milliseconds_leaves_out_slow_members(
         run = train(bars, tmp_path / str(limit), max_ms_per_image=limit, epochs=1)
         kept[limit] = [row["name"] for row in run.results["members"] if row["weight"]]
     assert kept == {5: ["small", "sprint"], 3: ["small"], 0.5: ["small"]}
+
+
+def test_one_network_that_is_slower_than_the_limit_is_named(bars, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(layout, "choose_candidates", lambda *_: CANDIDATES[:1])
+    monkeypatch.setattr(members, "time_inference", lambda classifier, data: 0.001)
+    for limit, is_slower in ((5, False), (0.5, True)):
+        train(bars, tmp_path / str(limit), Reporter(), max_ms_per_image=limit, epochs=1)
+        said = " ".join(capsys.readouterr().err.split())
+        assert ("at most 0.5 ms per image: the fastest, small, takes 1 ms" in said) == is_slower
 
 
 def test_a_run_that_was_killed_between_its_networks_is_not_repeated():

@@ -66,6 +66,20 @@ def test_what_was_kept_comes_back(url, run, tmp_path):
     assert (tmp_path / "again/checkpoints/last.safetensors").read_bytes() == b"second"
 
 
+def test_what_a_fold_and_its_run_have_decided_comes_back(url, run, tmp_path):
+    member = run.of_part("members", "sprint")
+    fold = member.of_part("folds", "1")
+    fold.make_checkpoints()
+    names = ["config.toml", "plan.json", "decisions.jsonl"]
+    written = [part.path / name for part in (run, member, fold) for name in names]
+    for number, path in enumerate([*written, fold.last_checkpoint]):
+        path.write_text(str(number))
+    Mirror(url, fold).copy(fold.last_checkpoint)
+    assert restore_checkpoints(url, tmp_path / "again")
+    for number, path in enumerate([*written, fold.last_checkpoint]):
+        assert (tmp_path / "again" / path.relative_to(run.path)).read_text() == str(number)
+
+
 def test_there_may_be_nothing(url, tmp_path):
     assert not restore_checkpoints(url, tmp_path / "again")
     assert not (tmp_path / "again").exists()

@@ -181,9 +181,11 @@ def verify_resume(
     prediction are then compared. The exit code is 0 if all are equal; otherwise it is 1, the
     differences are listed, and both runs are kept.
 
-    Defaults: --model compact, --epochs 2, --train-images 512, --batch-size 32, --folds 1. Any
-    `onsight train` option is accepted, to verify the settings that you use. Your files are never
-    modified; both runs use a temporary folder. Takes about 15 seconds, plus 5 seconds per kill.
+    Defaults: --model compact, --epochs 2, --train-images 512, --batch-size 32, --folds 1. Other
+    `onsight train` options are accepted, to verify the settings that you use, except for --budget,
+    --checkpoints, --model auto (name one network) and frozen networks, which make no steps. Your
+    files are never modified; both runs use a temporary folder. Takes about 15 seconds, plus 5
+    seconds per kill.
     """
     from onsight.training.verify_resume import verify_resume as verify
 

@@ -6,13 +6,17 @@ B batch, H height, W width, C channels.
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryFile
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from onsight.data.loader import Images, images_per_chunk
 from onsight.data.shrink import shrink
+from onsight.files import disk_errors
 
 _SAMPLE = 10_000  # images
 
@@ -51,17 +55,37 @@ def resize_batch(images: Tensor, size: tuple[int, int]) -> Tensor:
     return enlarge(shrunk, size)
 
 
-def shrink_images(images: Images, size: tuple[int, int]) -> Images:
+def shrink_images(images: Images, size: tuple[int, int], folder: Path | None = None) -> Images:
     """Shrink all images to a size (h, w), into new memory on their device.
 
     Pixels are those that `resize_batch` computes for every batch.
+
+    Args:
+        folder: Where to map them from a file without a name instead; they are on the CPU then.
+
+    Raises:
+        DiskError: The file cannot be written.
     """
     *before, channels = images.shape
     shape = (*size, channels)
-    pixels = images.pixels.new_empty(len(images.pixels), math.prod(shape))
     block = images_per_chunk(math.prod(images.shape))
-    for old, new in zip(images.pixels.split(block), pixels.split(block), strict=True):
-        new.copy_(shrink(old.view(-1, *before, channels), size).flatten(1))
+    parts = (
+        shrink(old.view(-1, *before, channels), size).flatten(1).byte()
+        for old in images.pixels.split(block)
+    )
+    rows = len(images.pixels), math.prod(shape)
+    if folder:
+        with disk_errors(folder, math.prod(rows)):
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder) as file:
+                for part in parts:
+                    file.write(part.numpy().data)
+                file.flush()
+                pixels = torch.from_numpy(np.memmap(file, np.uint8, "c", shape=rows))
+    else:
+        pixels = images.pixels.new_empty(rows)
+        for part, new in zip(parts, pixels.split(block), strict=True):
+            new.copy_(part)
     return Images(pixels, images.rows, images.labels, shape)
 
 

@@ -105,7 +105,7 @@ def _compute_rows(
     activity: str,
 ) -> Tensor:
     """Compute a row (D,) per image, a share of them on each rank, and return all, on the CPU."""
-    batch_size = evaluation_batch_size(classifier.device, images.shape[:2])
+    batch_size = evaluation_batch_size(classifier.device, classifier.input_size(images.shape[:2]))
     loader = Loader(images, ids, batch_size, classifier.device, world.rank, world.size)
     batches = world.report_each(loader.in_order(), activity)
     parts = [(batch.ids.cpu(), compute(batch.images).cpu()) for batch in batches]

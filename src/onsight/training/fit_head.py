@@ -315,14 +315,12 @@ class _FeatureLoader:
 
     def _load_in_time(self, name: str, ids: Tensor, view: str, deadline: float) -> Tensor:
         """Return the features of the first images: as many as on record, or as time allows."""
-        loaded: list[Tensor] = []
-
-        def count_loaded() -> int:
-            loaded.append(self.compute(ids, view, deadline))
-            return len(loaded[0])
-
-        count = self.job.decisions.decide(name, count_loaded, COUNT)
-        return loaded[0] if loaded else self.compute(ids[:count], view)
+        count = self.job.decisions.recall(name, COUNT)
+        if count is not None:
+            return self.compute(ids[:count], view)
+        features = self.compute(ids, view, deadline)  # all ranks at the same time
+        counts = self.job.world.gather(name, str(len(features)))
+        return features[: self.job.decisions.decide(name, lambda: min(map(int, counts)), COUNT)]
 
     def compute(self, ids: Tensor, view: str, deadline: float = math.inf) -> Tensor:
         """Return the features of images from the cache, or compute them until the deadline."""

@@ -15,7 +15,7 @@ from onsight.choice import Choice
 from onsight.config import PLACES, Config, make_config, refuse_code_from_files
 from onsight.config_files import read_config_file
 from onsight.data.dataset import Dataset
-from onsight.data.index import TEST
+from onsight.data.index import TEST, VALIDATION
 from onsight.errors import BudgetTooSmall, Interrupted, NonFiniteLoss
 from onsight.evaluation.predictions import HeldOutLogits, held_out_logits
 from onsight.features.choose_head import LearningCurvePoint
@@ -39,7 +39,7 @@ from onsight.training.place import PlannedRun, place, plan_run
 from onsight.training.progress import Progress, check_progress
 from onsight.training.saving import Mirror
 from onsight.tune.candidates import Candidate
-from onsight.tune.fit_epochs import release_evaluation, time_inference
+from onsight.tune.fit_epochs import count_evaluated, release_evaluation, time_inference
 from onsight_explain.devices import is_out_of_memory, release_cached_memory
 
 _MIN_SECONDS = 2.0  # for a member: in less, nothing useful is trained
@@ -160,8 +160,11 @@ def _has_time(candidate: Candidate, fraction: float, job: RunJob) -> bool:
 
 
 def _evaluation_seconds(member: Member) -> float:
-    """Return the time to evaluate a member on the test images, which comes after all training."""
-    return int((member.dataset.splits == TEST).sum()) * member.image_seconds
+    """Return the time to evaluate a member within the model, which comes after all training."""
+    if member.folds:  # its predictions are those of the folds
+        return 0.0
+    validation, test = (len(member.dataset.ids(part)) for part in (VALIDATION, TEST))
+    return count_evaluated(member.config, validation, test) * member.image_seconds
 
 
 def _make_member_job(candidate: Candidate, fraction: float, job: RunJob) -> RunJob:
@@ -219,7 +222,8 @@ def _train_member(
                 job.phases[phase] = job.phases.get(phase, 0.0) + phase_seconds
             seconds = time.perf_counter() - begun
             image_seconds = planned.estimates.image_seconds
-            if is_part:  # twice, as the time for the evaluation follows from it
+            # Again, as the time for the evaluation follows from it.
+            if is_part or planned.config.max_ms_per_image:
                 again = time_inference(trained.classifier, planned.data)
                 image_seconds = max(image_seconds, again)
             if is_part and job.world.is_main:

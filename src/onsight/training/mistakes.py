@@ -24,6 +24,7 @@ from onsight.features.neighbours import find_nearest
 from onsight.heatmaps.heat import heat_maps, require_captum
 from onsight.models.classifier import ImageClassifier
 from onsight.report.gallery import Lookalikes, MistakesHeat, worst_mistakes
+from onsight.training.fit_head import take_last_layer
 from onsight_explain.devices import is_out_of_memory
 
 _LOOKALIKES_PER_MISTAKE = 3
@@ -95,8 +96,9 @@ def _load_features(
     if not config.freeze:
         return None
     digests = torch.from_numpy(dataset.pack.digests)[images]
-    key = features_key(classifier, dataset.format, digests)
-    return FeatureStore(find_cache_folder(config.cache_folder)).find(key)
+    key = features_key(classifier, dataset.format, digests, for_head=True)
+    features = FeatureStore(find_cache_folder(config.cache_folder)).find(key)
+    return None if features is None else take_last_layer(classifier.feature_member.net, features)
 
 
 def _compute_features(

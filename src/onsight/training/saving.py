@@ -18,6 +18,7 @@ from onsight.evaluation.results import EpochRow
 from onsight.files import is_unfinished, keep_previous, move_into_place, private_name
 from onsight.models.classifier import Classifier
 from onsight.ranks.world import World
+from onsight.report.run_files import DECISIONS
 from onsight.step.update import Update
 from onsight.tensorfile import DamagedFile
 from onsight.training.checkpoint import (
@@ -45,12 +46,15 @@ class Mirror:
     def __init__(self, url: str, folder: RunFolder) -> None:
         self.url = url
         self.root = folder.run or folder.path
-        self.configs = [folder.config, self.root / CONFIG]
+        around = (folder.path, *folder.path.parents)  # a fold may be that of a member
+        parts = [path for path in around if path.is_relative_to(self.root)]
+        names = DECISIONS, CONFIG, folder.plan.name
+        self.decided = [part / name for part in parts for name in names]
         self.filesystem, self.path = _open(url)
 
     def copy(self, path: Path) -> None:
-        """Copy a file of the run, and then the config, without which a run cannot be restored."""
-        for file in (path, *self.configs):
+        """Copy a file of the run, and then what the run has decided, its config above all."""
+        for file in (path, *self.decided):
             if file.exists():
                 self._upload(file)
 

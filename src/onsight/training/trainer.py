@@ -289,9 +289,10 @@ class Trainer:
         return self.classifier(images)
 
     def _stop_if_asked(self) -> None:
-        """Save and raise Interrupted if a signal has arrived."""
+        """Save the steps made, and raise Interrupted, if a signal has arrived."""
         if self.world.stopping:
-            self._save()
+            if not self._is_over:  # else all steps are saved, and weights may be interpolated
+                self._save()
             self.checkpoints.wait()
             now, steps = self.progress, self.data.loader.steps
             where = f"in epoch {now.epoch + 1} after {now.step} of {steps} steps"

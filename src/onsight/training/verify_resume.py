@@ -79,7 +79,7 @@ def verify_resume(
         **fields: Config fields, as for `train`.
 
     Raises:
-        ConfigError: The config has a budget.
+        ConfigError: Runs with these settings cannot be verified.
         OnsightError: A run failed.
     """
     started = time.monotonic()
@@ -88,6 +88,10 @@ def verify_resume(
         raise ConfigError(
             "runs with a --budget depend on the clock and cannot be compared: leave --budget out"
         )
+    if config.model == "auto":
+        raise ConfigError("only the training of one network can be verified: name it with --model")
+    if config.checkpoints:
+        raise ConfigError("both runs are in a temporary folder: leave --checkpoints out")
     folder = Path(tempfile.mkdtemp(prefix="onsight-verify-"))
     try:
         save_config(config, folder / "requested.toml")
@@ -95,17 +99,22 @@ def verify_resume(
         model = ["--model", config.model] if ":" in config.model else []
         named = {name: getattr(config, name) for name in PLACES if getattr(config, name)}
         places = [f"--{name.replace('_', '-')}={place}" for name, place in named.items()]
-        arguments = [data, *model, *places, "--checkpoint-seconds", "0"]
+        same = [data, *model, *places]
         undisturbed, killed = folder / "undisturbed", folder / "killed"
-        requested = str(folder / "requested.toml")
-        _train_to_end([*arguments, "--config", requested, "--out", str(undisturbed)])
+        start = [*same, "--checkpoint-seconds", "0", "--config"]
+        _train_to_end([*start, str(folder / "requested.toml"), "--out", str(undisturbed)])
         epochs, steps = _read_length(undisturbed)
+        if epochs * steps < 2:
+            raise ConfigError(
+                "the run is killed between training steps, but with these settings it makes "
+                f"{epochs * steps}: train for more epochs, and no frozen network"
+            )
         report(f"undisturbed: {epochs} epochs of {steps} steps")
         # The second run uses the settings that the first one chose by measuring.
-        chosen = str(undisturbed / "config.toml")
+        start += [str(undisturbed / "config.toml"), "--out", str(killed)]
+        resume = [*same, "--out", str(killed), "--resume"]
         targets = _draw_positions(kills, epochs, steps, config.seed)
-        arguments += ["--config", chosen, "--out", str(killed)]
-        positions = _train_with_kills(arguments, killed, targets, report)
+        positions = _train_with_kills(start, resume, killed, targets, report)
         comparison = compare_folders(undisturbed, killed)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -139,9 +148,17 @@ def _draw_positions(count: int, epochs: int, steps: int, seed: int) -> list[Posi
 
 
 def _train_with_kills(
-    arguments: list[str], folder: Path, targets: list[Position], report: Callable[[str], None]
+    start: list[str],
+    resume: list[str],
+    folder: Path,
+    targets: list[Position],
+    report: Callable[[str], None],
 ) -> list[Position]:
     """Train to the end, killing the run at each target and resuming it.
+
+    Args:
+        start: The arguments that start the run.
+        resume: The arguments that resume it.
 
     Returns:
         The position from which the run was resumed after each kill. There are fewer than targets
@@ -149,8 +166,7 @@ def _train_with_kills(
     """
     rng = random.Random(len(targets))
     positions: list[Position] = []
-    model = arguments[1:3] if arguments[1] == "--model" else []
-    resume = [arguments[0], "--out", str(folder), "--resume", *model]
+    arguments = start
     for target in targets:
         if not _train_until(arguments, folder, target, rng):
             return positions

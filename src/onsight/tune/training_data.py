@@ -14,6 +14,7 @@ from torch import nn
 
 from onsight.choice import Choice
 from onsight.config import Config
+from onsight.data.cache import find_cache_folder
 from onsight.data.dataset import Dataset, make_pack_job
 from onsight.data.index import TRAIN
 from onsight.data.loader import BatchSource, Images
@@ -53,20 +54,25 @@ def place_data(
 
     For a network with a much smaller input, they are shrunk once instead of with every batch.
     """
-    images = place_images(_shrink_to_input(dataset), residency, device)
+    disk = find_cache_folder(config.cache_folder) or Path(tempfile.gettempdir())
+    images = place_images(_shrink_to_input(dataset, disk), residency, device)
     normalization = make_normalization(config, images, dataset)
     return TrainingData(dataset, images, normalization, device, module)
 
 
-def _shrink_to_input(dataset: Dataset) -> BatchSource:
-    """Return the images, shrunk to the input if it is at most half as high and as wide."""
+def _shrink_to_input(dataset: Dataset, disk: Path) -> BatchSource:
+    """Return the images, shrunk to the input if it is at most half as high and as wide.
+
+    If they do not fit into memory, they are on the disk: which pixels are augmented is always the
+    same.
+    """
     images, size = dataset.images, dataset.input_shape[1:]
     if not isinstance(images, Images) or dataset.format.input_size is None:
         return images
     height, width, _ = images.shape
     is_worth_it = 2 * size[0] <= height and 2 * size[1] <= width
     fits = _fits(images.nbytes * math.prod(size) // (height * width), torch.device("cpu"))
-    return shrink_images(images, size) if is_worth_it and fits else images
+    return shrink_images(images, size, None if fits else disk) if is_worth_it else images
 
 
 def make_normalization(config: Config, images: BatchSource, dataset: Dataset) -> Normalization:
