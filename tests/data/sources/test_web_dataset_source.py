@@ -61,6 +61,19 @@ def test_what_cannot_be_used_is_listed(tmp_path):
     assert reasons["1.tar"].startswith("a broken shard")
 
 
+def test_a_shard_with_a_hole_is_listed(tmp_path):
+    members = {f"{n}.{ending}": b"cat" for n in range(9) for ending in ("png", "cls")}
+    content = bytearray(write(tmp_path / "0.tar", members).read_bytes())
+    content[1024 * 4 : 1024 * 4 + 512] = bytes(512)  # a header
+    (tmp_path / "0.tar").write_bytes(content)
+    write(tmp_path / "1.tar", members)
+    source = find_source(str(tmp_path))
+    assert len(source.index) == 9
+    (problem,) = source.problems
+    assert problem.path == "0.tar"
+    assert "never written" in problem.reason
+
+
 def test_tars_of_class_folders_are_not_shards(tmp_path):
     write(tmp_path / "0.tar", {"cat/x.png": b"p", "dog/y.png": b"q"})
     with pytest.raises(DataError):

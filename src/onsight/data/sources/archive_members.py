@@ -18,7 +18,7 @@ from typing import IO
 from onsight.data.index import Problem
 from onsight.data.sources.folder import is_hidden
 from onsight.data.sources.read_file import check_size
-from onsight.data.sources.tar_headers import TarFileHeader, read_ordinary_headers
+from onsight.data.sources.tar_headers import TarFileHeader, ends_at, read_ordinary_headers
 from onsight.errors import DataError, ImageError
 from onsight.limits import ARCHIVE_MEMBERS, COMPRESSION_RATIO
 
@@ -166,6 +166,12 @@ def _tar_files(file: IO[bytes]) -> Iterator[tuple[TarFileHeader, str]]:
     for info in _tar_infos(file):
         if not info.isdir():
             yield TarFileHeader(info.name, info.offset_data, info.size), _refuse_tar(info)
+    end = file.tell()  # where the last header is, which is all zeros
+    if not ends_at(file.fileno(), end):
+        raise BrokenTar(
+            f"it goes on after the end mark at byte {end:,}, so a part of it was never written, or "
+            "it is several tars in one"
+        )
 
 
 def _tar_infos(file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
