@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from onsight.config import make_config
 from onsight.data.shards.cache import RemoteShards, ShardCache
 from onsight.data.shards.remote import Remote, RemoteFile, UrlPath, is_url, strip_file_scheme
 from onsight.data.sources.annotation_files import is_json, is_xml
@@ -59,13 +60,18 @@ class ReadOptions:
     label: str = ""  # the column that holds the labels, in a table
     label_from: str = ""  # a regular expression that finds the label in a path
     crop_boxes: bool = False  # whether each annotated box becomes an image
+    background: tuple[int, int, int] = (255, 255, 255)  # behind transparent images with boxes
+    pixel_limit: int = 64_000_000  # of images with boxes
     shard_cache_gigabytes: float = 0.0  # limit for copies; 0 for half of the free disk
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "ReadOptions":
-        """Take the options from a config; an older version's config may lack some."""
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: config[name] for name in names if name in config})
+        """Take the options from a config, which may lack some. Raises ConfigError."""
+        options = {field.name: config[field.name] for field in fields(cls) if field.name in config}
+        decoding = [name for name in ("background", "pixel_limit_megapixels") if name in config]
+        checked = make_config({name: config[name] for name in decoding})
+        options |= {"background": checked.background_rgb, "pixel_limit": checked.pixel_limit}
+        return cls(**options)
 
 
 DEFAULT_OPTIONS = ReadOptions()
@@ -134,7 +140,7 @@ def find_source(
     if isinstance(data, Source):
         source = data
     elif options.crop_boxes:
-        source = read_boxes(_find_existing(data))
+        source = read_boxes(_find_existing(data), options.background, options.pixel_limit)
     elif options.label_from:
         source = read_labelled_names(user_path(data), options.label_from)
     else:
