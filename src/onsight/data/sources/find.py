@@ -41,6 +41,7 @@ from onsight.data.sources.tables import READERS
 from onsight.data.sources.web_dataset import contains_shards, open_web_dataset, read_shards
 from onsight.errors import ConfigError, DataError, did_you_mean
 from onsight.files import refuse_inside_data, user_path
+from onsight.text import plural
 from onsight.untrusted import check_value
 
 if TYPE_CHECKING:
@@ -257,8 +258,15 @@ def _read_remote(url: str, options: ReadOptions, cache_folder: Path | None) -> S
     root = UrlPath(url)
     copies = CopySpace(max(file.size for file in files), cache.limit_bytes)
     if ending == ".tar":
-        return open_web_dataset(root, store, cache_folder, copies)
-    return open_parquet(root, store, options.label, cache_folder, copies)
+        source = open_web_dataset(root, store, cache_folder, copies)
+    else:
+        source = open_parquet(root, store, options.label, cache_folder, copies)
+    unversioned = sum(not file.version for file in files)
+    note = (
+        f"read {plural(unversioned, 'shard')} to see whether anything has changed: the server "
+        "sends neither an ETag nor a date"
+    )
+    return replace(source, notes=[*source.notes, note]) if unversioned else source
 
 
 def _find_shard_ending(url: str, files: list[RemoteFile], data_format: str) -> str:
