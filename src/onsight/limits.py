@@ -15,6 +15,7 @@ PADDED_PIXELS = 16_000_000  # pixels of the frame around a padded image
 
 # Containers of images.
 ARCHIVE_MEMBERS = 5_000_000
+TAR_ATTRIBUTE_BYTES = 16 * 2**10  # extended attributes of a member: a long path has 4 kB
 COMPRESSION_RATIO = 200  # ratio of a zip member or compressed tar; images hardly compress
 IDX_IMAGE_PIXELS = 64_000_000
 PICKLED_ARRAYS = 32  # arrays and their parts; a CIFAR batch has one of each

@@ -13,25 +13,40 @@ from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import IO
+from typing import IO, Self
 
 from onsight.data.index import Problem
 from onsight.data.sources.folder import is_hidden
 from onsight.data.sources.read_file import check_size
 from onsight.data.sources.tar_headers import TarFileHeader, ends_at, read_ordinary_headers
 from onsight.errors import DataError, ImageError
-from onsight.limits import ARCHIVE_MEMBERS, COMPRESSION_RATIO
+from onsight.limits import ARCHIVE_MEMBERS, COMPRESSION_RATIO, TAR_ATTRIBUTE_BYTES
 
 _SEPARATORS = re.compile(r"[/\\]")
 _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
 _UTF8 = 0x800  # bit in a zip member's general purpose flags, APPNOTE.TXT 4.4.4
 _UNIX = 3  # create_system of zips with file modes in the upper half of external_attr
 _RATIO_FREE_BYTES = 10_000_000  # member size up to which any ratio is allowed
+_PAX_TYPES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 _LZMA_CHUNK_BYTES = 4096  # compressed input per call; can decompress to 30 MB
 
 
 class BrokenTar(Exception):
     """The archive is damaged or truncated."""
+
+
+class _BoundedHeader(tarfile.TarInfo):
+    """A header whose extended attributes are small: tarfile's time grows with their square."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        info = super().frombuf(buf, encoding, errors)
+        if info.type in _PAX_TYPES and info.size > TAR_ATTRIBUTE_BYTES:
+            raise tarfile.HeaderError(
+                f"{info.size:,} bytes of extended attributes before a member; write it again "
+                "without them, as with tar --no-xattrs"
+            )
+        return info
 
 
 @dataclass
@@ -180,10 +195,10 @@ def _tar_infos(file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     TarFile's own iteration treats a damaged header as the end, and keeps all members in memory.
     """
     try:
-        archive = tarfile.TarFile(fileobj=file, encoding="utf-8")
+        archive = tarfile.TarFile(fileobj=file, encoding="utf-8", tarinfo=_BoundedHeader)
         position = 0
         while _has_next_header(file, position):
-            info = tarfile.TarInfo.fromtarfile(archive)
+            info = _BoundedHeader.fromtarfile(archive)
             # archive.offset is the next header's offset; a damaged size may be negative.
             if archive.offset <= position:
                 raise BrokenTar(f"{info.name} has a negative size")
