@@ -269,11 +269,12 @@ def test_damaged_tar_header_is_an_error_and_not_the_end(tmp_path):
         read_archive(path)
 
 
-def test_tar_with_a_negative_size_ends(tmp_path):
+@pytest.mark.parametrize("size", [-1024, 2**63 - 1, 2**70])
+def test_a_tar_with_an_impossible_size_is_broken(tmp_path, size):
     """A size of -1024 sends a naive reader back to the first header forever."""
     first = tarfile.TarInfo("cat/0.jpg").tobuf()
     header = bytearray(tarfile.TarInfo("cat/1.jpg").tobuf())
-    header[124:136] = struct.pack(">Iq", 0xFFFFFFFF, -1024)
+    header[124:136] = bytes([0xFF if size < 0 else 0x80]) + size.to_bytes(11, signed=True)
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     (tmp_path / "a.tar").write_bytes(first + bytes(header) + bytes(1024))

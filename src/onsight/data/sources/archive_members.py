@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import stat
+import sys
 import tarfile
 import zipfile
 import zlib
@@ -199,9 +200,9 @@ def _tar_infos(file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         position = 0
         while _has_next_header(file, position):
             info = _BoundedHeader.fromtarfile(archive)
-            # archive.offset is the next header's offset; a damaged size may be negative.
-            if archive.offset <= position:
-                raise BrokenTar(f"{info.name} has a negative size")
+            # archive.offset is the next header's offset; a damaged size may be negative or huge.
+            if not position < archive.offset <= sys.maxsize:
+                raise BrokenTar(f"{info.name} has a negative size, or one over 2^63 bytes")
             position = archive.offset
             yield info
     except (tarfile.TarError, ValueError, OverflowError, RecursionError, MemoryError) as error:
