@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import tarfile
 
 import pytest
@@ -101,6 +102,14 @@ def test_a_shard_with_a_hole_is_listed(tmp_path):
     (problem,) = source.problems
     assert problem.path == "0.tar"
     assert "never written" in problem.reason
+
+
+def test_a_fifo_among_shards_is_listed(tmp_path):
+    write(tmp_path / "0.tar", {"x.png": b"p", "x.cls": b"1"})
+    os.mkfifo(tmp_path / "1.tar")
+    (problem,) = find_source(str(tmp_path)).problems
+    assert problem.path == "1.tar"
+    assert "not a regular file" in problem.reason
 
 
 def test_tars_of_class_folders_are_not_shards(tmp_path):

@@ -39,7 +39,7 @@ from onsight.data.sources.tables import (
 from onsight.errors import DataError, ImageError
 from onsight.limits import ROW_GROUP_BYTES
 from onsight.text import joined
-from onsight.untrusted import parse_json
+from onsight.untrusted import open_regular, parse_json
 
 _LABEL_NAMES = ("label", "labels", "class", "fine_label")
 _UNUSED_COLUMNS = {*SPLIT_COLUMNS, GROUP_COLUMN, TIME_COLUMN}
@@ -69,7 +69,8 @@ def is_hugging_face(path: Path) -> bool:
     try:
         from pyarrow.parquet import read_schema
 
-        return _find_image_column(read_schema(path)) is not None
+        with open(open_regular(path), "rb") as file:
+            return _find_image_column(read_schema(file)) is not None
     except (ImportError, OSError, ValueError):  # pyarrow's errors are ValueErrors
         return False
 

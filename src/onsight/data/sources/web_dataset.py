@@ -30,6 +30,7 @@ from onsight.data.sources.source import (
 from onsight.data.sources.tables import parse_cell
 from onsight.errors import DataError, ImageError
 from onsight.limits import SHARD_LABEL_BYTES
+from onsight.untrusted import open_regular
 
 LABEL_ENDINGS = ("cls", "txt", "json")
 _SAMPLED_MEMBERS = 1000  # members of the first shard, read to recognise the format
@@ -47,7 +48,7 @@ def contains_shards(folder: Path) -> bool:
     """Return whether the first tar file of a folder contains images with labels beside them."""
     for path in _list_tars(folder)[:1]:
         try:
-            with open(path, "rb") as file:
+            with open(open_regular(path), "rb") as file:
                 names = read_first_names(file, _SAMPLED_MEMBERS)
         except (OSError, BrokenTar):
             return False
