@@ -23,6 +23,7 @@ PICKLED_CONTAINERS = 1000  # nested deeply, they would exhaust the stack
 PICKLED_KEYS = 1000  # keys of a dictionary; crafted keys can make hashes collide
 PARQUET_ROWS, ROWS_A_BYTE = 100_000, 10  # more rows in fewer bytes: all alike, or a bomb
 ROW_GROUP_BYTES = 1_000_000_000  # size of a Parquet row group of images, which is read whole
+LABEL_CHARACTERS = 1000  # of a label in a Parquet file of images; longer ones are captions
 SHARD_LABEL_BYTES = 1_000_000
 SHARD_INDEX_BYTES = 32 * 2**20  # size of an index of shards, or of a page of links to them
 REMOTE_FILES = 1_000_000  # files and folders that a URL or an index may list

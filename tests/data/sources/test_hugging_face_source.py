@@ -12,6 +12,7 @@ from pyarrow import parquet
 from onsight.data.index import TEST, TRAIN
 from onsight.data.sources import hugging_face
 from onsight.data.sources.find import ReadOptions, find_source
+from onsight.data.sources.tables import column_cells
 from onsight.errors import DataError, ImageError
 
 IMAGE = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
@@ -113,6 +114,30 @@ def test_labels_are_read_as_those_of_manifests_are(tmp_path):
     path = write_columns(tmp_path / "c.parquet", label=[b"cat", b"dog"])
     with pytest.raises(DataError, match="c.parquet/0/0: the label is neither text nor a number"):
         find_source(path)
+
+
+def test_a_long_label_of_many_rows_is_kept_once_and_refused(tmp_path, monkeypatch):
+    alike = pyarrow.DictionaryArray.from_arrays([0] * 200, ["x" * 1_000_000])
+    options = {"store_schema": False, "dictionary_pagesize_limit": 2_000_000}
+    table = pyarrow.table({"image": [{"bytes": b"x", "path": ""}] * 200, "label": alike})
+    parquet.write_table(table, tmp_path / "a.parquet", **options)
+    sizes = []
+
+    def measure(column):
+        sizes.append(column.nbytes)
+        return column_cells(column)
+
+    monkeypatch.setattr(hugging_face, "column_cells", measure)
+    with pytest.raises(DataError, match="a.parquet/0/0: a label of 1,000,000 characters"):
+        find_source(str(tmp_path / "a.parquet"))
+    assert sum(sizes) < 2_000_000
+
+
+@pytest.mark.parametrize("label", [["a", "b"], {"name": "a"}])
+def test_labels_of_several_parts_are_refused(label, tmp_path):
+    path = write_columns(tmp_path / "a.parquet", label=[label])
+    with pytest.raises(DataError, match="the labels in label are neither text nor numbers: "):
+        find_source(path, ReadOptions("huggingface"))
 
 
 def test_columns_that_are_not_used_are_named(tmp_path):

@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,13 +32,14 @@ from onsight.data.sources.tables import (
     GROUP_COLUMN,
     SPLIT_COLUMNS,
     TIME_COLUMN,
+    column_cells,
     normalize_column,
     parse_cell,
     parse_label,
     refuse_many_rows,
 )
 from onsight.errors import DataError, ImageError
-from onsight.limits import ROW_GROUP_BYTES
+from onsight.limits import LABEL_CHARACTERS, ROW_GROUP_BYTES
 from onsight.text import joined
 from onsight.untrusted import open_regular, parse_json
 
@@ -143,6 +145,9 @@ def _read_columns(store: ShardStore, index: int, label: str) -> _ShardColumns:
             f"{joined(schema.names)}. Labels are in a column named {' or '.join(_LABEL_NAMES)}, "
             "or in the one that --label names"
         )
+    kind = schema.types[schema.names.index(present[0])]
+    if pyarrow.types.is_nested(kind):
+        raise DataError(f"{path}: the labels in {present[0]} are neither text nor numbers: {kind}")
     names = _read_class_names(schema, present[0])
     unused = [name for name in schema.names if normalize_column(name) in _UNUSED_COLUMNS]
     return _ShardColumns(image, present[0], names, unused)
@@ -179,12 +184,13 @@ def _read_rows(store: ShardStore, index: int, columns: _ShardColumns) -> ShardRo
     positions: list[tuple[int, int]] = []
     problems: list[Problem] = []
     try:
-        with ParquetFile(ShardFile(store, index)) as table:
+        # As a dictionary, a long text that many rows have is kept once.
+        with ParquetFile(ShardFile(store, index), read_dictionary=[columns.label]) as table:
             refuse_many_rows(shard.name, table.metadata.num_rows, shard.size)
             for group in range(table.num_row_groups):
                 _check_group_size(shard.name, table.metadata.row_group(group))
-                cells = table.read_row_group(group, [columns.label]).column(0).to_pylist()
-                for row, cell in enumerate(cells):
+                chunks = table.read_row_group(group, [columns.label]).column(0).chunks
+                for row, cell in enumerate(chain.from_iterable(map(column_cells, chunks))):
                     locator = f"{shard.name}/{group}/{row}"
                     label = _name_label(cell, columns.classes, locator)
                     if label:
@@ -209,6 +215,10 @@ def _check_group_size(file: str, facts: Any) -> None:
 def _name_label(cell: object, classes: Sequence[str], locator: str) -> str:
     """Return the name of a row's class, empty if it has none. Raises DataError."""
     label = parse_cell(cell)
+    if isinstance(label, str) and len(label) > LABEL_CHARACTERS:
+        raise DataError(
+            f"{locator}: a label of {len(label):,} characters; --label names another column"
+        )
     if not isinstance(label, int) or not classes:
         try:
             return parse_label(label)
