@@ -9,7 +9,9 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from onsight.data.decoding_memory import DecodingMemory
 from onsight.data.index import TEST, TRAIN
+from onsight.data.shards.store import ShardFile
 from onsight.data.sources import hugging_face
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.tables import column_cells
@@ -180,3 +182,19 @@ def test_equal_images_are_counted_as_often_as_they_are_read(tmp_path, monkeypatc
     monkeypatch.setattr(hugging_face, "ROW_GROUP_BYTES", 100_000)
     with pytest.raises(ImageError, match="row group 0 holds over 1 GB of images"):
         find_source(str(tmp_path / "a.parquet")).read(0)
+
+
+def test_row_groups_are_kept_in_memory_as_long_as_they_fit(tmp_path, monkeypatch):
+    cells = [{"bytes": bytes([number]) * 10_000, "path": ""} for number in range(6)]
+    table = pyarrow.table({"image": cells, "label": ["cat"] * 6})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=1)
+    monkeypatch.setattr(hugging_face, "ROW_GROUP_BYTES", 25_000)
+    monkeypatch.setattr(hugging_face, "MEMORY", DecodingMemory(20_000))
+    source = find_source(str(tmp_path / "a.parquet"))
+    opened = []
+    monkeypatch.setattr(
+        hugging_face, "ShardFile", lambda *args: opened.append(args) or ShardFile(*args)
+    )
+    for row, reads in ((0, 1), (1, 2), (2, 3), (2, 3), (1, 3), (3, 4), (1, 4), (0, 5), (2, 6)):
+        assert source.read(row) == bytes([row]) * 10_000
+        assert len(opened) == reads

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onsight.data.decoding_memory import MEMORY
 from onsight.data.index import Problem
 from onsight.data.shards.store import LocalShards, ShardFile, ShardStore
 from onsight.data.shards.table import ShardRows, ShardTable, find_table_file, read_shard_table
@@ -47,7 +48,7 @@ _LABEL_NAMES = ("label", "labels", "class", "fine_label")
 _UNUSED_COLUMNS = {*SPLIT_COLUMNS, GROUP_COLUMN, TIME_COLUMN}
 _NO_LABEL = -1  # in the columns of a ClassLabel
 _ROWS_AT_ONCE = 64  # rows decompressed at once
-_CACHED_GROUPS = 24  # row groups in memory: as many as a shuffled epoch reads at once
+_CACHED_GROUPS = 24  # row groups in memory, if it suffices: a shuffled epoch reads so many at once
 
 
 class _ShardColumns(NamedTuple):
@@ -229,6 +230,13 @@ def _name_label(cell: object, classes: Sequence[str], locator: str) -> str:
     return "" if label == _NO_LABEL else classes[label]
 
 
+class _Group(NamedTuple):
+    """The images of a row group."""
+
+    cells: list[Any]
+    size: int  # bytes in memory, where equal images are not stored once, as they may be in the file
+
+
 class _GroupReader:
     """Read row i; keeps the most recently used row groups in memory."""
 
@@ -240,12 +248,13 @@ class _GroupReader:
         self._groups, group_of_row = np.unique(pairs, axis=0, return_inverse=True)
         self.group_of_row = group_of_row.reshape(-1).astype(np.int32)  # (n,) indices over all files
         self.file_of_group = self._groups[:, 0].astype(np.int32)  # (groups,)
-        self._cache: OrderedDict[int, list[Any]] = OrderedDict()
+        self._cache: OrderedDict[int, _Group] = OrderedDict()
+        self._cache_bytes = max(ROW_GROUP_BYTES, MEMORY.total_bytes)
         self._lock = threading.Lock()
 
     def __call__(self, row: int) -> bytes:
         """Return the encoded bytes of an image. Raises ImageError."""
-        cell = self._read_group(int(self.group_of_row[row]))[int(self._row_in_group[row])]
+        cell = self._read_group(int(self.group_of_row[row])).cells[int(self._row_in_group[row])]
         content = cell.get("bytes") if isinstance(cell, dict) else None
         if content is None:
             raise ImageError("the Parquet file holds only its path, not the image itself")
@@ -257,22 +266,26 @@ class _GroupReader:
         files = dict.fromkeys(int(self._groups[group, 0]) for group in groups)
         self._store.prefetch(list(files))
 
-    def _read_group(self, index: int) -> list[Any]:
+    def _read_group(self, index: int) -> _Group:
         with self._lock:  # threads request neighbouring rows at the same time
             if index in self._cache:
                 self._cache.move_to_end(index)
             else:
                 self._cache[index] = self._read_cells(*self._groups[index].tolist())
-            while len(self._cache) > _CACHED_GROUPS:
-                self._cache.popitem(last=False)
+                while len(self._cache) > 1 and self._is_cache_full():
+                    self._cache.popitem(last=False)
             return self._cache[index]
 
-    def _read_cells(self, file: int, group: int) -> list[Any]:
+    def _is_cache_full(self) -> bool:
+        size = sum(group.size for group in self._cache.values())
+        return len(self._cache) > _CACHED_GROUPS or size > self._cache_bytes
+
+    def _read_cells(self, file: int, group: int) -> _Group:
         import pyarrow
         from pyarrow.parquet import ParquetFile
 
         cells: list[Any] = []
-        size = 0  # in memory, where equal images are not stored once, as they may be in the file
+        size = 0
         try:
             with ParquetFile(ShardFile(self._store, file)) as table:
                 for batch in table.iter_batches(_ROWS_AT_ONCE, [group], [self._image]):
@@ -282,4 +295,4 @@ class _GroupReader:
                     cells += batch.column(0).to_pylist()
         except (pyarrow.ArrowException, OSError) as error:
             raise ImageError(f"cannot be read: {error}") from error
-        return cells
+        return _Group(cells, size)
