@@ -281,6 +281,21 @@ def test_no_annotations(tmp_path):
         read_boxes(tmp_path / "gone")
 
 
+def test_a_folder_that_cannot_be_read_is_listed(coco, monkeypatch):
+    """Permissions do not stop root, so the error is simulated."""
+    scandir = os.scandir
+
+    def refuse(path):
+        if os.fspath(path).endswith("test"):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    source = read_boxes(coco)
+    assert len(source.index) == len(BOXES)
+    assert source.problems == [("test", "scan", "cannot be read: Permission denied")]
+
+
 def test_an_image_of_another_size_is_refused(tmp_path):
     write_image(tmp_path / "1.png", 0)
     (tmp_path / "1.xml").write_text(pascal("1.png", size=(HEIGHT, WIDTH)))

@@ -218,7 +218,19 @@ def _read_file(path: Path) -> Boxes:
 
 
 def _read_folder(folder: Path) -> Boxes:
-    files = sorted(path for path in folder.rglob("*.*") if path.is_file())
+    problems: list[Problem] = []
+
+    def list_unread(error: OSError) -> None:
+        path, reason = os.path.relpath(error.filename, folder), f"cannot be read: {error.strerror}"
+        problems.append(Problem(path, "scan", reason))
+
+    walk = os.walk(folder, onerror=list_unread)
+    paths = (Path(parent, name) for parent, _, names in walk for name in names)
+    boxes = _read_annotations(folder, sorted(path for path in paths if path.is_file()))
+    return boxes._replace(problems=[*boxes.problems, *problems])
+
+
+def _read_annotations(folder: Path, files: Sequence[Path]) -> Boxes:
     coco = _read_coco_contents([path for path in files if is_json(path)])
     if coco:
         return read_coco(folder, coco)
