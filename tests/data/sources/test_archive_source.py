@@ -312,6 +312,23 @@ def test_what_only_has_the_name_of_an_archive(tmp_path, ending, content):
         read_archive(tmp_path / f"a{ending}")
 
 
+def test_folders_of_a_zip_that_have_content_are_listed(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name, mode, content in (
+            ("cat/", stat.S_IFDIR, b""),
+            ("cat/1.jpg", stat.S_IFREG, b"1"),
+            ("cat/2.jpg", stat.S_IFDIR, b"2"),
+            ("cat/3.jpg/", 0, b"3"),
+        ):
+            info = zipfile.ZipInfo(name)
+            info.create_system, info.external_attr = 3, mode << 16
+            archive.writestr(info, content)
+    source = read_archive(tmp_path / "a.zip")
+    assert contents(source) == {"cat/1.jpg": b"1"}
+    reason = "a folder with content"
+    assert reasons(source) == {"cat/2.jpg": reason, "cat/3.jpg/": reason}
+
+
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_a_false_size_does_not_fill_memory(tmp_path, method):
     path = make_zip(tmp_path / "pets.zip", {**PETS, "cat/9.png": bytes(100_000_000)}, method)

@@ -231,6 +231,8 @@ def _refuse_tar(info: tarfile.TarInfo) -> str:
 def _refuse_zip(info: zipfile.ZipInfo) -> str:
     """Return why a member's kind cannot be used, or nothing."""
     mode = _unix_mode(info)
+    if info.is_dir() or stat.S_ISDIR(mode):
+        return "a folder with content"
     if stat.S_ISLNK(mode):
         return "a link"
     return "not a regular file" if stat.S_IFMT(mode) not in (0, stat.S_IFREG) else ""
@@ -276,7 +278,7 @@ def _decode_zip_name(info: zipfile.ZipInfo) -> str:
 
 
 def _is_zip_folder(info: zipfile.ZipInfo) -> bool:
-    return info.is_dir() or stat.S_ISDIR(_unix_mode(info))
+    return not info.file_size and (info.is_dir() or stat.S_ISDIR(_unix_mode(info)))
 
 
 def _unix_mode(info: zipfile.ZipInfo) -> int:
