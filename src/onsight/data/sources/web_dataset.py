@@ -174,15 +174,18 @@ def _without_image(
     names: Sequence[_Name], members: Iterable[int], pairs: Mapping[int, int | None]
 ) -> list[int]:
     """Return the members that belong to none of the images."""
-    stems = {names[member].stem for pair in pairs.items() for member in pair if member is not None}
-    return [member for member in members if stems.isdisjoint(names[member][:2])]
+    stems = {names[image].stem for image in pairs}
+    stems |= {names[label].stem for label in pairs.values() if label is not None}
+    named = ((member, names[member]) for member in members)
+    return [member for member, name in named if not (name.stem in stems or name.key in stems)]
 
 
 def _split_name(path: str) -> _Name:
-    folder, _, name = path.rpartition("/")
-    key, _, rest = name.partition(".")
-    ending = rest.rpartition(".")[2]
-    return _Name(f"{folder}/{key}", f"{folder}/{name.removesuffix(f'.{ending}')}", ending.lower())
+    start = path.rfind("/") + 1
+    first, last = path.find(".", start), path.rfind(".", start)
+    if first < 0:
+        return _Name(path, path, "")
+    return _Name(path[:first], path[:last], path[last + 1 :].lower())
 
 
 def _read_label(reader: TarReader, member: int, path: str) -> str:
