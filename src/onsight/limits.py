@@ -15,6 +15,7 @@ PADDED_PIXELS = 16_000_000  # pixels of the frame around a padded image
 
 # Containers of images.
 ARCHIVE_MEMBERS = 5_000_000
+TAR_ATTRIBUTE_BYTES = 16 * 2**10  # extended attributes of a member: a long path has 4 kB
 COMPRESSION_RATIO = 200  # ratio of a zip member or compressed tar; images hardly compress
 IDX_IMAGE_PIXELS = 64_000_000
 PICKLED_ARRAYS = 32  # arrays and their parts; a CIFAR batch has one of each
@@ -22,6 +23,7 @@ PICKLED_CONTAINERS = 1000  # nested deeply, they would exhaust the stack
 PICKLED_KEYS = 1000  # keys of a dictionary; crafted keys can make hashes collide
 PARQUET_ROWS, ROWS_A_BYTE = 100_000, 10  # more rows in fewer bytes: all alike, or a bomb
 ROW_GROUP_BYTES = 1_000_000_000  # size of a Parquet row group of images, which is read whole
+LABEL_CHARACTERS = 1000  # of a label in a Parquet file of images; longer ones are captions
 SHARD_LABEL_BYTES = 1_000_000
 SHARD_INDEX_BYTES = 32 * 2**20  # size of an index of shards, or of a page of links to them
 REMOTE_FILES = 1_000_000  # files and folders that a URL or an index may list

@@ -180,3 +180,25 @@ def test_a_file_that_cannot_be_read_has_its_reason(tree):
         read_regular_file("missing.png")
     with pytest.raises(ImageError, match="no file can have this name"):
         read_regular_file("a\0b.png")
+
+
+@pytest.mark.parametrize("inputs", [".", "**", "*/**/*.*"])
+def test_a_folder_that_cannot_be_read_is_an_input_with_a_reason(tree, inputs, monkeypatch):
+    """Permissions do not stop root, so the error is simulated."""
+    scandir = os.scandir
+
+    def refuse(path):
+        if os.fspath(path).strip("./") == "a":
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    images = {image.name.strip("./"): image for image in find_inputs([inputs])}
+    assert {*images} - {"b.png"} == {"a", "c/[1].png"}
+    with pytest.raises(ImageError, match="cannot be read|not a regular file"):
+        images["a"].read()
+
+
+def test_a_link_to_itself_hides_no_files(tree):
+    (tree / "a" / "self").symlink_to("self")
+    assert names("a/*.jpg") == ["a/10.jpg"]

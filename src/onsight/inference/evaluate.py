@@ -75,7 +75,9 @@ def evaluate(
     tta_forward = None if tta == "none" else TtaForward(classifier, tta)
     cache = find_cache_folder(cache_folder)
     resolved = resolve_data(data)
-    source = find_source(resolved, ReadOptions(data_format, label, label_from, crop_boxes), cache)
+    background, pixel_limit = predictor.format.background, predictor.format.pixel_limit
+    options = ReadOptions(data_format, label, label_from, crop_boxes, background, pixel_limit)
+    source = find_source(resolved, options, cache)
     reporter.say(f"data: {source.description}")
     if csv:
         refuse_replacing("--csv", csv, data=source.files())

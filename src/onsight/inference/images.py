@@ -60,10 +60,15 @@ def file_input(path: str) -> Input:
 def walk(folder: str) -> Iterator[str]:
     """Yield every file below a folder, sorted by name; hidden ones are skipped.
 
-    Links are followed, but each folder is visited once.
+    Links are followed, but each folder is visited once. A folder that cannot be listed is yielded
+    itself: reading it tells why.
     """
     visited: set[str] = set()
-    for parent, folders, files in os.walk(folder, followlinks=True):
+    unlisted: list[str] = []
+    steps = os.walk(folder, onerror=lambda error: unlisted.append(error.filename), followlinks=True)
+    for parent, folders, files in steps:
+        yield from unlisted
+        unlisted.clear()
         real_path = os.path.realpath(parent)
         if real_path in visited:  # a link that leads back
             folders.clear()
@@ -73,6 +78,7 @@ def walk(folder: str) -> Iterator[str]:
         for name in sorted(files):
             if not name.startswith("."):
                 yield os.path.join(parent, name)
+    yield from unlisted
 
 
 def no_inputs() -> DataError:

@@ -185,10 +185,17 @@ def _match_below(folder: str, parts: Sequence[str], states: set[int]) -> Iterato
     """Yield the matching files of a folder, then those of its subfolders.
 
     The pattern is run as a finite automaton: states are the possible numbers of parts that the
-    path so far has matched.
+    path so far has matched. A folder that cannot be listed is yielded itself.
     """
     subfolders = []
-    for name, is_folder, is_link in _scan(folder):
+    try:
+        entries = _scan(folder)
+    except FileNotFoundError:
+        return
+    except OSError:
+        yield folder  # reading it tells why
+        return
+    for name, is_folder, is_link in entries:
         any_depth = {state for state in states if is_link and parts[state] == _ANY_DEPTH}
         after = _advance(states - any_depth if is_folder else states, parts, name)
         if is_folder:
@@ -202,12 +209,14 @@ def _match_below(folder: str, parts: Sequence[str], states: set[int]) -> Iterato
 
 def _scan(folder: str) -> list[tuple[str, bool, bool]]:
     """Return (name, is_folder, is_link) of everything that is not hidden, sorted by name."""
-    try:
-        with os.scandir(folder or ".") as scan:
-            entries = [entry for entry in scan if not entry.name.startswith(".")]
-            return sorted((entry.name, entry.is_dir(), entry.is_symlink()) for entry in entries)
-    except OSError:
-        return []
+    with os.scandir(folder or ".") as scan:
+        entries = [entry for entry in scan if not entry.name.startswith(".")]
+        # A link that leads to itself is no folder, but is_dir fails on it.
+        links = [(entry, entry.is_symlink()) for entry in entries]
+        return sorted(
+            (entry.name, os.path.isdir(entry) if is_link else entry.is_dir(), is_link)
+            for entry, is_link in links
+        )
 
 
 def _advance(states: set[int], parts: Sequence[str], name: str) -> set[int]:

@@ -19,7 +19,7 @@ def serving(files):
     a status, `cut` (the connection ends halfway), `gzip` (compressed without being asked),
     `endless` (50 MB more), `drip` (a byte at a time), `silent` (for a second), or None (nothing).
     """
-    state = SimpleNamespace(files=files, requests=Counter(), faults={}, ranges=True)
+    state = SimpleNamespace(files=files, requests=Counter(), faults={}, ranges=True, etags=True)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -55,7 +55,8 @@ def serving(files):
                 self.send_header("Content-Encoding", "gzip")
             if fault != "endless":
                 self.send_header("Content-Length", str(len(content)))
-            self.send_header("ETag", etag)
+            if state.etags:
+                self.send_header("ETag", etag)
             self.end_headers()
             if self.command == "HEAD":
                 return

@@ -66,6 +66,23 @@ def test_only_what_changed_is_read_again(tmp_path, no_pauses):
     assert first.fingerprint != second.fingerprint
 
 
+def test_a_shard_without_etag_and_date_is_read_again_to_see_whether_it_changed(tmp_path):
+    files = {"a.tar": tar({"0.png": png(0), "0.cls": b"cat", "1.png": png(1), "1.cls": b"dog"})}
+    with serving(files) as server:
+        server.etags = False
+        url = f"{server.url}/a.tar"
+        first, same = (find_source(url, cache_folder=tmp_path) for _ in range(2))
+        files["a.tar"] = files["a.tar"].replace(b"cat", b"emu")
+        changed = find_source(url, cache_folder=tmp_path)
+        assert everything(changed) == [
+            ("a.tar/0.png", "emu", png(0)),
+            ("a.tar/1.png", "dog", png(1)),
+        ]
+    assert first.fingerprint == same.fingerprint != changed.fingerprint
+    (note,) = same.notes
+    assert note.startswith("read 1 shard to see whether anything has changed")
+
+
 def test_transient_faults_only_cost_retries(tmp_path, no_pauses):
     files = make_shards(2, 4)
     with serving(files) as server:

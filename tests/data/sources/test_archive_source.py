@@ -269,16 +269,39 @@ def test_damaged_tar_header_is_an_error_and_not_the_end(tmp_path):
         read_archive(path)
 
 
-def test_tar_with_a_negative_size_ends(tmp_path):
+@pytest.mark.parametrize("size", [-1024, 2**63 - 1, 2**70])
+def test_a_tar_with_an_impossible_size_is_broken(tmp_path, size):
     """A size of -1024 sends a naive reader back to the first header forever."""
     first = tarfile.TarInfo("cat/0.jpg").tobuf()
     header = bytearray(tarfile.TarInfo("cat/1.jpg").tobuf())
-    header[124:136] = struct.pack(">Iq", 0xFFFFFFFF, -1024)
+    header[124:136] = bytes([0xFF if size < 0 else 0x80]) + size.to_bytes(11, signed=True)
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     (tmp_path / "a.tar").write_bytes(first + bytes(header) + bytes(1024))
     with pytest.raises(DataError, match="negative size"):
         read_archive(tmp_path / "a.tar")
+
+
+@pytest.mark.parametrize("place", ["first", "global", "second of two"])
+def test_large_attributes_of_a_tar_are_refused(tmp_path, place):
+    """tarfile of Python 3.11.7 takes half an hour to read a megabyte of digits."""
+    kind = tarfile.XGLTYPE if place == "global" else tarfile.XHDTYPE
+    attributes = b""
+    for size in [9, 20_000] if place == "second of two" else [20_000]:
+        header = tarfile.TarInfo("x")
+        header.type, header.size = kind, size
+        text = b"9 uid=77\n" if size == 9 else b"1" * size
+        attributes += header.tobuf(tarfile.USTAR_FORMAT) + text + bytes(-size % 512)
+    whole = make_tar(tmp_path / "a.tar", {"cat/1.jpg": b"1"}).read_bytes()
+    (tmp_path / "a.tar").write_bytes(attributes + whole)
+    with pytest.raises(DataError, match=r"20,000 bytes of extended attributes .* --no-xattrs"):
+        read_archive(tmp_path / "a.tar")
+
+
+def test_members_with_ordinary_attributes_are_read(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+        add(archive, "cat/1.jpg", b"1", pax_headers={"SCHILY.xattr.user.note": "x" * 16_000})
+    assert contents(read_archive(tmp_path / "a.tar")) == {"cat/1.jpg": b"1"}
 
 
 @pytest.mark.parametrize("ending", [".zip", ".tar", ".tar.gz", ".tar.xz"])
@@ -287,6 +310,23 @@ def test_what_only_has_the_name_of_an_archive(tmp_path, ending, content):
     (tmp_path / f"a{ending}").write_bytes(content)
     with pytest.raises(DataError, match="is a broken"):
         read_archive(tmp_path / f"a{ending}")
+
+
+def test_folders_of_a_zip_that_have_content_are_listed(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name, mode, content in (
+            ("cat/", stat.S_IFDIR, b""),
+            ("cat/1.jpg", stat.S_IFREG, b"1"),
+            ("cat/2.jpg", stat.S_IFDIR, b"2"),
+            ("cat/3.jpg/", 0, b"3"),
+        ):
+            info = zipfile.ZipInfo(name)
+            info.create_system, info.external_attr = 3, mode << 16
+            archive.writestr(info, content)
+    source = read_archive(tmp_path / "a.zip")
+    assert contents(source) == {"cat/1.jpg": b"1"}
+    reason = "a folder with content"
+    assert reasons(source) == {"cat/2.jpg": reason, "cat/3.jpg/": reason}
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])

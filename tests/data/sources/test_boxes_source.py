@@ -281,6 +281,21 @@ def test_no_annotations(tmp_path):
         read_boxes(tmp_path / "gone")
 
 
+def test_a_folder_that_cannot_be_read_is_listed(coco, monkeypatch):
+    """Permissions do not stop root, so the error is simulated."""
+    scandir = os.scandir
+
+    def refuse(path):
+        if os.fspath(path).endswith("test"):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    source = read_boxes(coco)
+    assert len(source.index) == len(BOXES)
+    assert source.problems == [("test", "scan", "cannot be read: Permission denied")]
+
+
 def test_an_image_of_another_size_is_refused(tmp_path):
     write_image(tmp_path / "1.png", 0)
     (tmp_path / "1.xml").write_text(pascal("1.png", size=(HEIGHT, WIDTH)))
@@ -309,6 +324,34 @@ def test_annotations_among_images_of_one_class_are_pointed_out(tmp_path):
     write_coco(tmp_path / "images" / "boxes.json", coco_of(["0.png"]))
     with pytest.raises(DataError, match="If images/boxes.json has boxes: --crop-boxes makes"):
         onsight.train(tmp_path, out=tmp_path.parent / "run", model="linear", device="cpu")
+
+
+def test_images_with_boxes_are_decoded_as_those_to_predict(tmp_path):
+    Image.new("RGBA", (WIDTH, HEIGHT), (200, 0, 0, 0)).save(tmp_path / "1.png")
+    write_coco(tmp_path / "boxes.json", coco_of(["1.png"]))
+    config = {"crop_boxes": True, "background": "#000102"}
+    source = find_source(str(tmp_path), ReadOptions.from_config(config))
+    assert source.read(0)[0, 0].tolist() == [0, 1, 2]
+    config["pixel_limit_megapixels"] = 0.0001
+    tight = find_source(str(tmp_path), ReadOptions.from_config(config))
+    assert tight.fingerprint != source.fingerprint
+    with pytest.raises(ImageError, match="over 0.0001 megapixels"):
+        tight.read(0)
+
+
+def test_boxes_are_evaluated_as_they_were_trained_on(tmp_path):
+    data = tmp_path / "data"
+    names = [f"{number}.png" for number in range(30)]
+    data.mkdir()
+    for number, name in enumerate(names):
+        transparent = np.dstack([pixels_of(number), np.full((HEIGHT, WIDTH), 90, np.uint8)])
+        Image.fromarray(transparent).save(data / name)
+    write_coco(data / "boxes.json", coco_of(names))
+    fields = {"epochs": 1, "model": "linear", "image_size": 8, "device": "cpu", "folds": 1}
+    run = onsight.train(data, out=tmp_path / "run", crop_boxes=True, background="#000000", **fields)
+    found = onsight.evaluate(run.path, data, crop_boxes=True)
+    assert found["seen"] > 0
+    assert (found["used"], found["accuracy"]) == (run.results["images"], run.results["accuracy"])
 
 
 def test_boxes_are_trained_on_and_those_of_an_image_stay_together(tmp_path):

@@ -113,6 +113,12 @@ def test_folder_names_that_are_not_utf8_are_printable_and_distinct():
     assert rows[0].locator == "caf\udce9/1.jpg"
 
 
+def test_folders_that_read_the_same_are_refused():
+    with pytest.raises(DataError, match=r"two class folders that read caf\\xe9; rename one"):
+        arrange(["caf\udce9/1.jpg", "caf\\xe9/2.jpg"], "here")
+    arrange(["train/caf\udce9/1.jpg", "test/caf\udce9/2.jpg"], "here")
+
+
 def test_no_class_folder_is_an_error_that_shows_the_layout():
     with pytest.raises(DataError, match=r"none of the 2 files in /data is .*\n(.*\n)+.*pets/cat"):
         arrange(["1.jpg", "2.jpg"], "/data")

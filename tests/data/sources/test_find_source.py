@@ -196,6 +196,18 @@ def test_files_of_no_known_format(tmp_path):
         find_source(str(tmp_path / "pipe"), ReadOptions("archive"))
 
 
+@pytest.mark.parametrize("name", ["cat/pipe.tar", "a.tar", "a.parquet", "data/a.parquet"])
+def test_a_fifo_with_the_name_of_a_shard_is_not_waited_for(name, tmp_path):
+    data = plant_folders(tmp_path / "pets")
+    (data / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(data / name)
+    source = find_source(str(data))
+    assert source.kind == "folders"
+    assert [(problem.path, problem.reason) for problem in source.problems] == [
+        (name, "not a regular file")
+    ]
+
+
 def test_unreadable_folder(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied")

@@ -9,9 +9,12 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from onsight.data.decoding_memory import DecodingMemory
 from onsight.data.index import TEST, TRAIN
+from onsight.data.shards.store import ShardFile
 from onsight.data.sources import hugging_face
 from onsight.data.sources.find import ReadOptions, find_source
+from onsight.data.sources.tables import column_cells
 from onsight.errors import DataError, ImageError
 
 IMAGE = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
@@ -115,6 +118,30 @@ def test_labels_are_read_as_those_of_manifests_are(tmp_path):
         find_source(path)
 
 
+def test_a_long_label_of_many_rows_is_kept_once_and_refused(tmp_path, monkeypatch):
+    alike = pyarrow.DictionaryArray.from_arrays([0] * 200, ["x" * 1_000_000])
+    options = {"store_schema": False, "dictionary_pagesize_limit": 2_000_000}
+    table = pyarrow.table({"image": [{"bytes": b"x", "path": ""}] * 200, "label": alike})
+    parquet.write_table(table, tmp_path / "a.parquet", **options)
+    sizes = []
+
+    def measure(column):
+        sizes.append(column.nbytes)
+        return column_cells(column)
+
+    monkeypatch.setattr(hugging_face, "column_cells", measure)
+    with pytest.raises(DataError, match="a.parquet/0/0: a label of 1,000,000 characters"):
+        find_source(str(tmp_path / "a.parquet"))
+    assert sum(sizes) < 2_000_000
+
+
+@pytest.mark.parametrize("label", [["a", "b"], {"name": "a"}])
+def test_labels_of_several_parts_are_refused(label, tmp_path):
+    path = write_columns(tmp_path / "a.parquet", label=[label])
+    with pytest.raises(DataError, match="the labels in label are neither text nor numbers: "):
+        find_source(path, ReadOptions("huggingface"))
+
+
 def test_columns_that_are_not_used_are_named(tmp_path):
     columns = {"label": ["a", "b"], "Split": ["train", "test"], "group": [1, 2], "size": [3, 4]}
     source = find_source(write_columns(tmp_path / "a.parquet", **columns))
@@ -155,3 +182,19 @@ def test_equal_images_are_counted_as_often_as_they_are_read(tmp_path, monkeypatc
     monkeypatch.setattr(hugging_face, "ROW_GROUP_BYTES", 100_000)
     with pytest.raises(ImageError, match="row group 0 holds over 1 GB of images"):
         find_source(str(tmp_path / "a.parquet")).read(0)
+
+
+def test_row_groups_are_kept_in_memory_as_long_as_they_fit(tmp_path, monkeypatch):
+    cells = [{"bytes": bytes([number]) * 10_000, "path": ""} for number in range(6)]
+    table = pyarrow.table({"image": cells, "label": ["cat"] * 6})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=1)
+    monkeypatch.setattr(hugging_face, "ROW_GROUP_BYTES", 25_000)
+    monkeypatch.setattr(hugging_face, "MEMORY", DecodingMemory(20_000))
+    source = find_source(str(tmp_path / "a.parquet"))
+    opened = []
+    monkeypatch.setattr(
+        hugging_face, "ShardFile", lambda *args: opened.append(args) or ShardFile(*args)
+    )
+    for row, reads in ((0, 1), (1, 2), (2, 3), (2, 3), (1, 3), (3, 4), (1, 4), (0, 5), (2, 6)):
+        assert source.read(row) == bytes([row]) * 10_000
+        assert len(opened) == reads

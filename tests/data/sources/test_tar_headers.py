@@ -71,6 +71,12 @@ BROKEN = {
     "without an end": made(samples())[: 6 * 512],
     "nothing after pax": made(samples(mtime=1.5), tarfile.PAX_FORMAT)[:1024] + bytes(1024),
     "checksum": made(samples()).replace(b"000.cls", b"001.cls"),
+    "a hole in place of a header": made(samples())[:1536] + bytes(512) + made(samples())[2048:],
+    "a hole up to the end": made(samples())[:1536] + bytes(2**20 + 512),
+    "a hole behind unusual headers": made(samples(mtime=-1), tarfile.GNU_FORMAT)[:1536]
+    + bytes(512)
+    + made(samples()),
+    "two in one": made(samples()) + made(samples()),
 }
 
 
@@ -138,6 +144,12 @@ def test_the_reader_is_the_same_either_way(name, on_disk, monkeypatch):
     found = outcome()
     monkeypatch.setattr(archive_members, "read_ordinary_headers", lambda descriptor: None)
     assert found == outcome()
+
+
+@pytest.mark.parametrize("name", [name for name in BROKEN if "hole" in name or "two" in name])
+def test_an_archive_that_goes_on_after_its_end_mark_is_broken(name, on_disk):
+    with pytest.raises(BrokenTar, match="goes on after the end mark at byte"):
+        open_tar(on_disk(BROKEN[name]))
 
 
 @given(

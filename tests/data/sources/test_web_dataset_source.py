@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import tarfile
 
 import pytest
@@ -58,7 +59,57 @@ def test_what_cannot_be_used_is_listed(tmp_path):
     assert len(source.index) == 1
     reasons = {problem.path: problem.reason for problem in source.problems}
     assert reasons["0.tar/y.png"] == "no label beside it (cls, txt, json)"
+    assert reasons["0.tar/z.json"].startswith("no image beside it (jpg, ")
     assert reasons["1.tar"].startswith("a broken shard")
+
+
+def test_names_with_several_dots_have_their_own_labels(tmp_path):
+    members = {
+        "bird.v2.png": b"1", "bird.v2.cls": b"a",
+        "24.05.png": b"2", "24.05.cls": b"b",
+        "24.06.png": b"3", "24.06.cls": b"c",
+        "24.07.png": b"4",
+        "5.image.jpg": b"5", "5.depth.npy": b"x", "5.cls": b"d",
+        "6.jpg": b"6", "6.mask.png": b"x", "6.npy": b"x", "6.cls": b"e",
+    }  # fmt: skip
+    write(tmp_path / "0.tar", members)
+    source = find_source(str(tmp_path))
+    labels = [source.index.classes[label] for label in source.index.labels]
+    images = [source.read(row) for row in range(len(source.index))]
+    assert dict(zip(images, labels, strict=True)) == {
+        b"1": "a", b"2": "b", b"3": "c", b"5": "d", b"6": "e"
+    }  # fmt: skip
+    listed = [problem.path for problem in source.problems]
+    assert listed == ["0.tar/24.07.png", "0.tar/6.mask.png"]
+
+
+def test_members_of_other_kinds_are_decoded_or_listed(tmp_path):
+    members = {"0.png": b"p", "0.cls": b"a", "1.heic": b"q", "1.cls": b"b", "2.avif": b"r"}
+    write(tmp_path / "0.tar", {**members, "README": b"s"})
+    source = find_source(str(tmp_path))
+    assert list(source.index.locators) == ["0.tar/0.png", "0.tar/1.heic"]
+    assert [problem.path for problem in source.problems] == ["0.tar/2.avif", "0.tar/README"]
+
+
+def test_a_shard_with_a_hole_is_listed(tmp_path):
+    members = {f"{n}.{ending}": b"cat" for n in range(9) for ending in ("png", "cls")}
+    content = bytearray(write(tmp_path / "0.tar", members).read_bytes())
+    content[1024 * 4 : 1024 * 4 + 512] = bytes(512)  # a header
+    (tmp_path / "0.tar").write_bytes(content)
+    write(tmp_path / "1.tar", members)
+    source = find_source(str(tmp_path))
+    assert len(source.index) == 9
+    (problem,) = source.problems
+    assert problem.path == "0.tar"
+    assert "never written" in problem.reason
+
+
+def test_a_fifo_among_shards_is_listed(tmp_path):
+    write(tmp_path / "0.tar", {"x.png": b"p", "x.cls": b"1"})
+    os.mkfifo(tmp_path / "1.tar")
+    (problem,) = find_source(str(tmp_path)).problems
+    assert problem.path == "1.tar"
+    assert "not a regular file" in problem.reason
 
 
 def test_tars_of_class_folders_are_not_shards(tmp_path):

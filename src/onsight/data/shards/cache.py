@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -131,15 +132,17 @@ class RemoteShards:
     """A `ShardStore` of files behind a URL."""
 
     def __init__(self, remote: Remote, files: Sequence[RemoteFile], cache: ShardCache) -> None:
-        self._remote, self._files, self._cache = remote, files, cache
-        self.shards = [Shard(file.name, file.size, file.version, file.listed) for file in files]
-        self.digests: dict[int, str] = {}
-        self._keys = [_copy_key(remote, file) for file in files]
+        self._remote, self._cache = remote, cache
         self._open_files = OpenFiles(_MAX_OPEN)
         self._pending: dict[int, Future[Descriptor]] = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_PARALLEL_COPIES, thread_name_prefix="shards")
         weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
+        identified = self._pool.map(self._identify, [file for file in files if not file.version])
+        self._files = [file if file.version else next(identified) for file in files]
+        self.shards = [Shard(it.name, it.size, it.version, it.listed) for it in self._files]
+        self.digests: dict[int, str] = {}
+        self._keys = [_copy_key(remote, file) for file in self._files]
 
     def open(self, index: int) -> Descriptor:
         """Open the copy of a shard; make the copy first if there is none."""
@@ -182,6 +185,11 @@ class RemoteShards:
         key, size = self._keys[index], self._files[index].size
         copy = self._cache.find(key)
         return copy or self._cache.add(key, size, lambda file: self._copy(index, file))
+
+    def _identify(self, file: RemoteFile) -> RemoteFile:
+        """Return a file with its digest as the version, where the server sends none."""
+        with open(os.devnull, "wb") as nowhere:
+            return replace(file, version=self._copy_blocks(file, nowhere))
 
     def _copy(self, index: int, to: BinaryIO) -> None:
         """Copy a shard, a second time if its digest is not the indexed one. Raises DataError."""

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from onsight.data.cache import file_state
 from onsight.data.shards.shard_index import ListedShard
+from onsight.untrusted import open_regular
 
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")  # image names in a tar
 _MAX_OPEN = 128  # open local files
@@ -95,8 +96,7 @@ class LocalShards:
         """Open the file itself."""
         file = self._open_files.get(index)
         if file is None:
-            descriptor = os.open(self._paths[index], os.O_RDONLY | os.O_CLOEXEC)
-            file = self._open_files.add(index, Descriptor(descriptor))
+            file = self._open_files.add(index, Descriptor(open_regular(self._paths[index])))
         return file
 
     def read(self, index: int, offset: int, size: int) -> bytes:

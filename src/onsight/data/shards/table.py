@@ -16,7 +16,7 @@ from onsight.data.index import Problem, TextColumn
 from onsight.data.shards.shard_index import INDEX_NAME, ListedShard
 from onsight.data.shards.store import Shard, ShardStore
 
-VERSION = 3
+VERSION = 4  # increase it when other images or labels may be found in the same shards
 _PREFETCHED = 4  # number of shards copied while one is read
 _BLOCK_BYTES = 8 << 20  # bytes that are read at once for a checksum
 _SAVE_EVERY_SECONDS = 60.0  # interval; a killed first pass continues from the last save

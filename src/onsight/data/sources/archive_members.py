@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import stat
+import sys
 import tarfile
 import zipfile
 import zlib
@@ -13,25 +14,40 @@ from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import IO
+from typing import IO, Self
 
 from onsight.data.index import Problem
 from onsight.data.sources.folder import is_hidden
 from onsight.data.sources.read_file import check_size
-from onsight.data.sources.tar_headers import TarFileHeader, read_ordinary_headers
+from onsight.data.sources.tar_headers import TarFileHeader, ends_at, read_ordinary_headers
 from onsight.errors import DataError, ImageError
-from onsight.limits import ARCHIVE_MEMBERS, COMPRESSION_RATIO
+from onsight.limits import ARCHIVE_MEMBERS, COMPRESSION_RATIO, TAR_ATTRIBUTE_BYTES
 
 _SEPARATORS = re.compile(r"[/\\]")
 _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
 _UTF8 = 0x800  # bit in a zip member's general purpose flags, APPNOTE.TXT 4.4.4
 _UNIX = 3  # create_system of zips with file modes in the upper half of external_attr
 _RATIO_FREE_BYTES = 10_000_000  # member size up to which any ratio is allowed
+_PAX_TYPES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 _LZMA_CHUNK_BYTES = 4096  # compressed input per call; can decompress to 30 MB
 
 
 class BrokenTar(Exception):
     """The archive is damaged or truncated."""
+
+
+class _BoundedHeader(tarfile.TarInfo):
+    """A header whose extended attributes are small: tarfile's time grows with their square."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        info = super().frombuf(buf, encoding, errors)
+        if info.type in _PAX_TYPES and info.size > TAR_ATTRIBUTE_BYTES:
+            raise tarfile.HeaderError(
+                f"{info.size:,} bytes of extended attributes before a member; write it again "
+                "without them, as with tar --no-xattrs"
+            )
+        return info
 
 
 @dataclass
@@ -166,6 +182,12 @@ def _tar_files(file: IO[bytes]) -> Iterator[tuple[TarFileHeader, str]]:
     for info in _tar_infos(file):
         if not info.isdir():
             yield TarFileHeader(info.name, info.offset_data, info.size), _refuse_tar(info)
+    end = file.tell()  # where the last header is, which is all zeros
+    if not ends_at(file.fileno(), end):
+        raise BrokenTar(
+            f"it goes on after the end mark at byte {end:,}, so a part of it was never written, or "
+            "it is several tars in one"
+        )
 
 
 def _tar_infos(file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
@@ -174,13 +196,13 @@ def _tar_infos(file: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     TarFile's own iteration treats a damaged header as the end, and keeps all members in memory.
     """
     try:
-        archive = tarfile.TarFile(fileobj=file, encoding="utf-8")
+        archive = tarfile.TarFile(fileobj=file, encoding="utf-8", tarinfo=_BoundedHeader)
         position = 0
         while _has_next_header(file, position):
-            info = tarfile.TarInfo.fromtarfile(archive)
-            # archive.offset is the next header's offset; a damaged size may be negative.
-            if archive.offset <= position:
-                raise BrokenTar(f"{info.name} has a negative size")
+            info = _BoundedHeader.fromtarfile(archive)
+            # archive.offset is the next header's offset; a damaged size may be negative or huge.
+            if not position < archive.offset <= sys.maxsize:
+                raise BrokenTar(f"{info.name} has a negative size, or one over 2^63 bytes")
             position = archive.offset
             yield info
     except (tarfile.TarError, ValueError, OverflowError, RecursionError, MemoryError) as error:
@@ -209,6 +231,8 @@ def _refuse_tar(info: tarfile.TarInfo) -> str:
 def _refuse_zip(info: zipfile.ZipInfo) -> str:
     """Return why a member's kind cannot be used, or nothing."""
     mode = _unix_mode(info)
+    if info.is_dir() or stat.S_ISDIR(mode):
+        return "a folder with content"
     if stat.S_ISLNK(mode):
         return "a link"
     return "not a regular file" if stat.S_IFMT(mode) not in (0, stat.S_IFREG) else ""
@@ -254,7 +278,7 @@ def _decode_zip_name(info: zipfile.ZipInfo) -> str:
 
 
 def _is_zip_folder(info: zipfile.ZipInfo) -> bool:
-    return info.is_dir() or stat.S_ISDIR(_unix_mode(info))
+    return not info.file_size and (info.is_dir() or stat.S_ISDIR(_unix_mode(info)))
 
 
 def _unix_mode(info: zipfile.ZipInfo) -> int:

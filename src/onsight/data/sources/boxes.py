@@ -74,23 +74,21 @@ class Boxes(NamedTuple):
     problems: list[Problem]
 
 
-def read_boxes(path: Path) -> Source:
+def read_boxes(path: Path, background: tuple[int, int, int], pixel_limit: int) -> Source:
     """Return the boxes of a COCO or CVAT file, or of the annotation files below a folder.
 
-    Raises DataError if there are no such annotations.
+    background, pixel_limit: how to decode the images, which have no boxes in encoded form. Raises
+    DataError if there are no such annotations.
     """
     path = Path(os.path.realpath(path))
     if path.is_dir():
-        return build_box_source(path, _read_folder(path))
-    content = read_json(path) if is_json(path) else None
-    if is_coco(content):
-        return build_box_source(path.parent, read_coco(path.parent, {path: content}))
-    if is_xml(path) and is_cvat(read_xml(path)):
-        return build_box_source(path.parent, read_cvat_boxes(path))
-    raise DataError(f"{path} is neither a folder nor a COCO or CVAT file, as --crop-boxes needs")
+        return build_box_source(path, _read_folder(path), background, pixel_limit)
+    return build_box_source(path.parent, _read_file(path), background, pixel_limit)
 
 
-def build_box_source(root: Path, boxes: Boxes) -> Source:
+def build_box_source(
+    root: Path, boxes: Boxes, background: tuple[int, int, int], pixel_limit: int
+) -> Source:
     """Return a source with a row for each box; boxes of one image form a group.
 
     Raises DataError if no box is usable.
@@ -107,8 +105,8 @@ def build_box_source(root: Path, boxes: Boxes) -> Source:
         kind=kind,
         root=root,
         index=index,
-        read=_CropReader(str(root), usable),
-        fingerprint=compute_fingerprint(["boxes", kind, *facts]),
+        read=_CropReader(str(root), usable, background, pixel_limit),
+        fingerprint=compute_fingerprint(["boxes", kind, background, pixel_limit, *facts]),
         description=describe(
             f"boxes of {kind} annotations in {plural(len(paths), 'image')}",
             index,
@@ -210,8 +208,29 @@ def _find_images(
             boxes += [box._replace(path=path) for box in image_boxes]
 
 
+def _read_file(path: Path) -> Boxes:
+    content = read_json(path) if is_json(path) else None
+    if is_coco(content):
+        return read_coco(path.parent, {path: content})
+    if is_xml(path) and is_cvat(read_xml(path)):
+        return read_cvat_boxes(path)
+    raise DataError(f"{path} is neither a folder nor a COCO or CVAT file, as --crop-boxes needs")
+
+
 def _read_folder(folder: Path) -> Boxes:
-    files = sorted(path for path in folder.rglob("*.*") if path.is_file())
+    problems: list[Problem] = []
+
+    def list_unread(error: OSError) -> None:
+        path, reason = os.path.relpath(error.filename, folder), f"cannot be read: {error.strerror}"
+        problems.append(Problem(path, "scan", reason))
+
+    walk = os.walk(folder, onerror=list_unread)
+    paths = (Path(parent, name) for parent, _, names in walk for name in names)
+    boxes = _read_annotations(folder, sorted(path for path in paths if path.is_file()))
+    return boxes._replace(problems=[*boxes.problems, *problems])
+
+
+def _read_annotations(folder: Path, files: Sequence[Path]) -> Boxes:
     coco = _read_coco_contents([path for path in files if is_json(path)])
     if coco:
         return read_coco(folder, coco)
@@ -333,9 +352,11 @@ def _list_rows(boxes: Iterable[Box]) -> Iterable[Row]:
 class _CropReader:
     """Read box i out of its image; keeps the most recently decoded images in memory."""
 
-    def __init__(self, folder: str, boxes: Sequence[Box]) -> None:
-        self._folder = folder
-        self._boxes = boxes
+    def __init__(
+        self, folder: str, boxes: Sequence[Box], background: tuple[int, int, int], pixel_limit: int
+    ) -> None:
+        self._folder, self._boxes = folder, boxes
+        self._background, self._pixel_limit = background, pixel_limit
         self._decode = lru_cache(maxsize=_CACHED_IMAGES)(self._decode_file)
 
     def __call__(self, row: int) -> Pixels:
@@ -345,4 +366,5 @@ class _CropReader:
     def _decode_file(self, path: str) -> Pixels:
         from onsight.data.decode import decode  # loads Pillow; finding a source does without
 
-        return decode(read_regular_file(os.path.join(self._folder, path)))
+        content = read_regular_file(os.path.join(self._folder, path))
+        return decode(content, self._background, self._pixel_limit)

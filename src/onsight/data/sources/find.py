@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from onsight.config import make_config
 from onsight.data.shards.cache import RemoteShards, ShardCache
 from onsight.data.shards.remote import Remote, RemoteFile, UrlPath, is_url, strip_file_scheme
 from onsight.data.sources.annotation_files import is_json, is_xml
@@ -40,6 +41,7 @@ from onsight.data.sources.tables import READERS
 from onsight.data.sources.web_dataset import contains_shards, open_web_dataset, read_shards
 from onsight.errors import ConfigError, DataError, did_you_mean
 from onsight.files import refuse_inside_data, user_path
+from onsight.text import plural
 from onsight.untrusted import check_value
 
 if TYPE_CHECKING:
@@ -59,13 +61,18 @@ class ReadOptions:
     label: str = ""  # the column that holds the labels, in a table
     label_from: str = ""  # a regular expression that finds the label in a path
     crop_boxes: bool = False  # whether each annotated box becomes an image
+    background: tuple[int, int, int] = (255, 255, 255)  # behind transparent images with boxes
+    pixel_limit: int = 64_000_000  # of images with boxes
     shard_cache_gigabytes: float = 0.0  # limit for copies; 0 for half of the free disk
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "ReadOptions":
-        """Take the options from a config; an older version's config may lack some."""
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: config[name] for name in names if name in config})
+        """Take the options from a config, which may lack some. Raises ConfigError."""
+        options = {field.name: config[field.name] for field in fields(cls) if field.name in config}
+        decoding = [name for name in ("background", "pixel_limit_megapixels") if name in config]
+        checked = make_config({name: config[name] for name in decoding})
+        options |= {"background": checked.background_rgb, "pixel_limit": checked.pixel_limit}
+        return cls(**options)
 
 
 DEFAULT_OPTIONS = ReadOptions()
@@ -134,7 +141,7 @@ def find_source(
     if isinstance(data, Source):
         source = data
     elif options.crop_boxes:
-        source = read_boxes(_find_existing(data))
+        source = read_boxes(_find_existing(data), options.background, options.pixel_limit)
     elif options.label_from:
         source = read_labelled_names(user_path(data), options.label_from)
     else:
@@ -251,8 +258,15 @@ def _read_remote(url: str, options: ReadOptions, cache_folder: Path | None) -> S
     root = UrlPath(url)
     copies = CopySpace(max(file.size for file in files), cache.limit_bytes)
     if ending == ".tar":
-        return open_web_dataset(root, store, cache_folder, copies)
-    return open_parquet(root, store, options.label, cache_folder, copies)
+        source = open_web_dataset(root, store, cache_folder, copies)
+    else:
+        source = open_parquet(root, store, options.label, cache_folder, copies)
+    unversioned = sum(not file.version for file in files)
+    note = (
+        f"read {plural(unversioned, 'shard')} to see whether anything has changed: the server "
+        "sends neither an ETag nor a date"
+    )
+    return replace(source, notes=[*source.notes, note]) if unversioned else source
 
 
 def _find_shard_ending(url: str, files: list[RemoteFile], data_format: str) -> str:

@@ -119,19 +119,24 @@ def arrange(paths: Sequence[str], where: str, strip_top: bool = False) -> Arrang
 
     The class is the first folder, or the second one below train, val and test. strip_top: ignore
     a single folder around everything, which archives often have; where: the dataset's name in
-    messages. Raises DataError if no path is in a class folder, or folders are beside the splits.
+    messages. Raises DataError if no path is in a class folder, folders are beside the splits, or
+    two classes read the same.
     """
     top = 1 if strip_top and _has_wrapper(paths) else 0
     split_given = _have_splits(paths, top, where)
     depth = top + split_given
     arrangement = Arrangement([], [], [])
+    folders: dict[str, str] = {}  # by class
     for position, path in enumerate(paths):
         parts = path.split("/", depth + 1)
         if len(parts) < depth + 2:
             arrangement.problems.append(Problem(path, "scan", "not inside a class folder"))
             continue
         split = SPLIT_WORDS[parts[top].lower()] if split_given else UNSPLIT
-        arrangement.rows.append(Row(path, name_class(parts[depth]), split))
+        label = name_class(parts[depth])
+        if folders.setdefault(label, parts[depth]) != parts[depth]:
+            raise DataError(f"{where} has two class folders that read {label}; rename one of them")
+        arrangement.rows.append(Row(path, label, split))
         arrangement.positions.append(position)
     if not arrangement.rows:
         raise DataError(

@@ -9,11 +9,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from onsight.data.decoding_memory import MEMORY
 from onsight.data.index import Problem
 from onsight.data.shards.store import LocalShards, ShardFile, ShardStore
 from onsight.data.shards.table import ShardRows, ShardTable, find_table_file, read_shard_table
@@ -31,21 +33,22 @@ from onsight.data.sources.tables import (
     GROUP_COLUMN,
     SPLIT_COLUMNS,
     TIME_COLUMN,
+    column_cells,
     normalize_column,
     parse_cell,
     parse_label,
     refuse_many_rows,
 )
 from onsight.errors import DataError, ImageError
-from onsight.limits import ROW_GROUP_BYTES
+from onsight.limits import LABEL_CHARACTERS, ROW_GROUP_BYTES
 from onsight.text import joined
-from onsight.untrusted import parse_json
+from onsight.untrusted import open_regular, parse_json
 
 _LABEL_NAMES = ("label", "labels", "class", "fine_label")
 _UNUSED_COLUMNS = {*SPLIT_COLUMNS, GROUP_COLUMN, TIME_COLUMN}
 _NO_LABEL = -1  # in the columns of a ClassLabel
 _ROWS_AT_ONCE = 64  # rows decompressed at once
-_CACHED_GROUPS = 24  # row groups in memory: as many as a shuffled epoch reads at once
+_CACHED_GROUPS = 24  # row groups in memory, if it suffices: a shuffled epoch reads so many at once
 
 
 class _ShardColumns(NamedTuple):
@@ -69,7 +72,8 @@ def is_hugging_face(path: Path) -> bool:
     try:
         from pyarrow.parquet import read_schema
 
-        return _find_image_column(read_schema(path)) is not None
+        with open(open_regular(path), "rb") as file:
+            return _find_image_column(read_schema(file)) is not None
     except (ImportError, OSError, ValueError):  # pyarrow's errors are ValueErrors
         return False
 
@@ -142,6 +146,9 @@ def _read_columns(store: ShardStore, index: int, label: str) -> _ShardColumns:
             f"{joined(schema.names)}. Labels are in a column named {' or '.join(_LABEL_NAMES)}, "
             "or in the one that --label names"
         )
+    kind = schema.types[schema.names.index(present[0])]
+    if pyarrow.types.is_nested(kind):
+        raise DataError(f"{path}: the labels in {present[0]} are neither text nor numbers: {kind}")
     names = _read_class_names(schema, present[0])
     unused = [name for name in schema.names if normalize_column(name) in _UNUSED_COLUMNS]
     return _ShardColumns(image, present[0], names, unused)
@@ -178,12 +185,13 @@ def _read_rows(store: ShardStore, index: int, columns: _ShardColumns) -> ShardRo
     positions: list[tuple[int, int]] = []
     problems: list[Problem] = []
     try:
-        with ParquetFile(ShardFile(store, index)) as table:
+        # As a dictionary, a long text that many rows have is kept once.
+        with ParquetFile(ShardFile(store, index), read_dictionary=[columns.label]) as table:
             refuse_many_rows(shard.name, table.metadata.num_rows, shard.size)
             for group in range(table.num_row_groups):
                 _check_group_size(shard.name, table.metadata.row_group(group))
-                cells = table.read_row_group(group, [columns.label]).column(0).to_pylist()
-                for row, cell in enumerate(cells):
+                chunks = table.read_row_group(group, [columns.label]).column(0).chunks
+                for row, cell in enumerate(chain.from_iterable(map(column_cells, chunks))):
                     locator = f"{shard.name}/{group}/{row}"
                     label = _name_label(cell, columns.classes, locator)
                     if label:
@@ -208,6 +216,10 @@ def _check_group_size(file: str, facts: Any) -> None:
 def _name_label(cell: object, classes: Sequence[str], locator: str) -> str:
     """Return the name of a row's class, empty if it has none. Raises DataError."""
     label = parse_cell(cell)
+    if isinstance(label, str) and len(label) > LABEL_CHARACTERS:
+        raise DataError(
+            f"{locator}: a label of {len(label):,} characters; --label names another column"
+        )
     if not isinstance(label, int) or not classes:
         try:
             return parse_label(label)
@@ -216,6 +228,13 @@ def _name_label(cell: object, classes: Sequence[str], locator: str) -> str:
     if label >= len(classes) or label < _NO_LABEL:
         raise DataError(f"{locator}: label {label}, but there are only {len(classes)} names")
     return "" if label == _NO_LABEL else classes[label]
+
+
+class _Group(NamedTuple):
+    """The images of a row group."""
+
+    cells: list[Any]
+    size: int  # bytes in memory, where equal images are not stored once, as they may be in the file
 
 
 class _GroupReader:
@@ -229,12 +248,13 @@ class _GroupReader:
         self._groups, group_of_row = np.unique(pairs, axis=0, return_inverse=True)
         self.group_of_row = group_of_row.reshape(-1).astype(np.int32)  # (n,) indices over all files
         self.file_of_group = self._groups[:, 0].astype(np.int32)  # (groups,)
-        self._cache: OrderedDict[int, list[Any]] = OrderedDict()
+        self._cache: OrderedDict[int, _Group] = OrderedDict()
+        self._cache_bytes = max(ROW_GROUP_BYTES, MEMORY.total_bytes)
         self._lock = threading.Lock()
 
     def __call__(self, row: int) -> bytes:
         """Return the encoded bytes of an image. Raises ImageError."""
-        cell = self._read_group(int(self.group_of_row[row]))[int(self._row_in_group[row])]
+        cell = self._read_group(int(self.group_of_row[row])).cells[int(self._row_in_group[row])]
         content = cell.get("bytes") if isinstance(cell, dict) else None
         if content is None:
             raise ImageError("the Parquet file holds only its path, not the image itself")
@@ -246,22 +266,26 @@ class _GroupReader:
         files = dict.fromkeys(int(self._groups[group, 0]) for group in groups)
         self._store.prefetch(list(files))
 
-    def _read_group(self, index: int) -> list[Any]:
+    def _read_group(self, index: int) -> _Group:
         with self._lock:  # threads request neighbouring rows at the same time
             if index in self._cache:
                 self._cache.move_to_end(index)
             else:
                 self._cache[index] = self._read_cells(*self._groups[index].tolist())
-            while len(self._cache) > _CACHED_GROUPS:
-                self._cache.popitem(last=False)
+                while len(self._cache) > 1 and self._is_cache_full():
+                    self._cache.popitem(last=False)
             return self._cache[index]
 
-    def _read_cells(self, file: int, group: int) -> list[Any]:
+    def _is_cache_full(self) -> bool:
+        size = sum(group.size for group in self._cache.values())
+        return len(self._cache) > _CACHED_GROUPS or size > self._cache_bytes
+
+    def _read_cells(self, file: int, group: int) -> _Group:
         import pyarrow
         from pyarrow.parquet import ParquetFile
 
         cells: list[Any] = []
-        size = 0  # in memory, where equal images are not stored once, as they may be in the file
+        size = 0
         try:
             with ParquetFile(ShardFile(self._store, file)) as table:
                 for batch in table.iter_batches(_ROWS_AT_ONCE, [group], [self._image]):
@@ -271,4 +295,4 @@ class _GroupReader:
                     cells += batch.column(0).to_pylist()
         except (pyarrow.ArrowException, OSError) as error:
             raise ImageError(f"cannot be read: {error}") from error
-        return cells
+        return _Group(cells, size)

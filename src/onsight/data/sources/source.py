@@ -23,6 +23,7 @@ from onsight.data.index import (
     Index,
     Problem,
 )
+from onsight.data.shards.table import VERSION
 from onsight.errors import DataError, ImageError
 from onsight.text import plural
 
@@ -170,7 +171,7 @@ def build_table_source(
         root=root,
         index=index,
         read=read,
-        fingerprint=compute_fingerprint([kind, str(root), *table.shards]),
+        fingerprint=compute_fingerprint([kind, VERSION, str(root), *table.shards]),
         description=describe(what, index, size),
         problems=problems,
         shards=shards,

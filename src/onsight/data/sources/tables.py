@@ -136,11 +136,11 @@ def _batch_rows(
     batch: Any, header: Sequence[str], columns: Sequence[str]
 ) -> Iterator[Sequence[object]]:
     """Return the rows of a pyarrow RecordBatch, with None in columns that were not read."""
-    cells = {name: _column_cells(batch.column(name)) for name in columns}
+    cells = {name: column_cells(batch.column(name)) for name in columns}
     return zip(*(cells.get(name, repeat(None)) for name in header), strict=False)
 
 
-def _column_cells(column: Any) -> list[object]:
+def column_cells(column: Any) -> list[object]:
     """Return the values of a pyarrow Array, which are shared by the rows of a dictionary."""
     dictionary = getattr(column, "dictionary", None)
     if dictionary is None:

@@ -27,6 +27,7 @@ _CHECKED_AT_ONCE = 4096  # number of headers whose numeric fields are checked in
 _PAX_RECORD = re.compile(rb"([0-9]{1,3}) ([a-z]+)=")
 _HARMLESS_KEYS = {b"mtime", b"atime", b"ctime", b"uid", b"gid", b"uname", b"gname"}
 _MAX_PAX_BYTES = 8 * _BLOCK
+_MAX_PADDING_BYTES = 2**20  # zeros at the end, which fill up a record: usually 10 kB
 
 
 class TarFileHeader(NamedTuple):
@@ -65,7 +66,14 @@ def read_ordinary_headers(descriptor: int) -> list[TarFileHeader] | None:
             if not _are_valid(blocks):
                 return None
             blocks.clear()
-    return headers if not is_after_pax and _are_valid(blocks) else None
+    is_whole = not is_after_pax and ends_at(descriptor, position)
+    return headers if is_whole and _are_valid(blocks) else None
+
+
+def ends_at(descriptor: int, position: int) -> bool:
+    """Return whether a block of zeros is the end mark: a hole in the file has them, too."""
+    rest = os.pread(descriptor, _MAX_PADDING_BYTES + 1, position)
+    return rest.count(0) == len(rest) <= _MAX_PADDING_BYTES
 
 
 def _parse_size(block: bytes) -> int | None:

@@ -6,9 +6,11 @@ first dot: 000.jpg, 000.cls).
 
 import json
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,20 +30,29 @@ from onsight.data.sources.source import (
 from onsight.data.sources.tables import parse_cell
 from onsight.errors import DataError, ImageError
 from onsight.limits import SHARD_LABEL_BYTES
+from onsight.untrusted import open_regular
 
 LABEL_ENDINGS = ("cls", "txt", "json")
 _SAMPLED_MEMBERS = 1000  # members of the first shard, read to recognise the format
+
+
+class _Name(NamedTuple):
+    """The parts of a member's name, with its folder."""
+
+    key: str  # up to the first dot, as all members of a sample have it
+    stem: str  # up to the last dot
+    ending: str  # what follows the last dot, in lower case
 
 
 def contains_shards(folder: Path) -> bool:
     """Return whether the first tar file of a folder contains images with labels beside them."""
     for path in _list_tars(folder)[:1]:
         try:
-            with open(path, "rb") as file:
+            with open(open_regular(path), "rb") as file:
                 names = read_first_names(file, _SAMPLED_MEMBERS)
         except (OSError, BrokenTar):
             return False
-        endings = {_split_name(name)[1] for name in names}
+        endings = {_split_name(name).ending for name in names}
         return bool(endings & set(IMAGE_ENDINGS)) and bool(endings & set(LABEL_ENDINGS))
     return False
 
@@ -94,7 +105,7 @@ def _read_rows(store: ShardStore, index: int) -> ShardRows:
             members, reader = open_tar(file)
     except (OSError, BrokenTar) as error:
         return ShardRows.broken(shard, error)
-    keys = (_split_name(path)[0] for path in members.paths if "." in path)
+    keys = (_split_name(path).key for path in members.paths if "." in path)
     samples, listed = sum(1 for _ in groupby(keys)), shard.listed.samples
     # An index also counts members that are refused or hidden here.
     if listed is not None and samples != listed and not (members.problems or members.hidden):
@@ -111,19 +122,24 @@ def _read_rows(store: ShardStore, index: int) -> ShardRows:
 def _match_labels(
     shard: Shard, paths: Sequence[str], reader: TarReader, problems: list[Problem]
 ) -> ShardRows:
-    """Return the images among a shard's members, each with the label beside it."""
+    """Return the images among a shard's members, each with the label beside it.
+
+    A member of an unknown kind counts as an image, unless it belongs to one: decoding it tells
+    what is wrong. Labels without an image become problems.
+    """
+    names = [_split_name(path) for path in paths]
     label_members: dict[str, int] = {}
-    images: list[tuple[str, int]] = []
-    for member, path in enumerate(paths):
-        key, ending = _split_name(path)
-        if ending in IMAGE_ENDINGS:
-            images.append((key, member))
-        elif ending in LABEL_ENDINGS:
-            label_members.setdefault(key, member)
+    images, others = list[int](), list[int]()
+    for member, name in enumerate(names):
+        if name.ending in LABEL_ENDINGS:
+            label_members.setdefault(name.stem, member)
+        else:
+            (images if name.ending in IMAGE_ENDINGS else others).append(member)
+    pairs = _pair(names, images, label_members)
+    pairs |= _pair(names, _without_image(names, others, pairs), label_members)
     locators, labels, positions = [], [], []
-    for key, member in images:
+    for member, beside in sorted(pairs.items()):
         locator = f"{shard.name}/{paths[member]}"
-        beside = label_members.get(key)
         label = "" if beside is None else _read_label(reader, beside, paths[beside])
         if not label:
             reason = f"no label beside it ({', '.join(LABEL_ENDINGS)})"
@@ -132,14 +148,44 @@ def _match_labels(
         locators.append(locator)
         labels.append(label)
         positions.append((reader.offsets[member], reader.sizes[member]))
+    for member in _without_image(names, label_members.values(), pairs):
+        reason = f"no image beside it ({', '.join(IMAGE_ENDINGS)})"
+        problems.append(Problem(f"{shard.name}/{paths[member]}", "scan", reason))
     return ShardRows.of(shard, locators, labels, positions, problems)
 
 
-def _split_name(path: str) -> tuple[str, str]:
-    """Return a member's key and the ending of its name in lower case."""
-    folder, _, name = path.rpartition("/")
-    key, _, ending = name.partition(".")
-    return f"{folder}/{key}", ending.lower()
+def _pair(
+    names: Sequence[_Name], images: Sequence[int], label_members: Mapping[str, int]
+) -> dict[int, int | None]:
+    """Return the label of each image, both as members: one of its name, else its sample's.
+
+    Dates and versions have dots, too. A sample's label is that of its only image, not of masks.
+    """
+    counts = Counter(names[image].key for image in images)
+    pairs = {}
+    for image in images:
+        key, stem, _ = names[image]
+        shared = label_members.get(key) if counts[key] == 1 else None
+        pairs[image] = label_members.get(stem, shared)
+    return pairs
+
+
+def _without_image(
+    names: Sequence[_Name], members: Iterable[int], pairs: Mapping[int, int | None]
+) -> list[int]:
+    """Return the members that belong to none of the images."""
+    stems = {names[image].stem for image in pairs}
+    stems |= {names[label].stem for label in pairs.values() if label is not None}
+    named = ((member, names[member]) for member in members)
+    return [member for member, name in named if not (name.stem in stems or name.key in stems)]
+
+
+def _split_name(path: str) -> _Name:
+    start = path.rfind("/") + 1
+    first, last = path.find(".", start), path.rfind(".", start)
+    if first < 0:
+        return _Name(path, path, "")
+    return _Name(path[:first], path[:last], path[last + 1 :].lower())
 
 
 def _read_label(reader: TarReader, member: int, path: str) -> str:
