@@ -1,5 +1,6 @@
 """Oracles: runs of one model each, probabilities averaged in float64, runs without interruption."""
 
+import shutil
 import signal
 import time
 from types import SimpleNamespace
@@ -181,6 +182,27 @@ def test_a_stopped_run_leaves_the_best_model_so_far(bars, tmp_path, monkeypatch,
     assert file.model == "lenet"
     assert file.results["split"] == "validation"
     assert file.results["images"] > 0
+
+
+@pytest.mark.parametrize(("loaded", "is_finished"), [(1, True), (2, True), (1, False)])
+def test_a_resumed_run_keeps_its_model_while_finished_members_are_loaded(
+    bars, tmp_path, monkeypatch, whole, equal_weights, loaded, is_finished
+):
+    out = shutil.copytree(whole.path, tmp_path / "run")
+    if not is_finished:  # stopped before the results
+        (out / "results.json").unlink()
+    before = (out / "model.safetensors").read_bytes()
+    left = [False] * (loaded - 1)
+
+    def stop_after(member):
+        if not left:
+            raise KeyboardInterrupt
+        return left.pop()
+
+    monkeypatch.setattr(members, "_is_always_right", stop_after)
+    with pytest.raises(KeyboardInterrupt):
+        onsight.train(bars, out=out, resume=True, reporter=SilentReporter())
+    assert (out / "model.safetensors").read_bytes() == before
 
 
 def test_a_member_that_fails_is_left_out(bars, tmp_path, monkeypatch, capsys):
