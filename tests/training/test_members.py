@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import onsight
-from onsight.errors import Interrupted, NonFiniteLoss
+from onsight.errors import BudgetTooSmall, Interrupted, NonFiniteLoss
 from onsight.evaluation.blending import choose_weights
 from onsight.evaluation.predictions import HeldOutLogits
 from onsight.features.feature_pass import MIRRORED
@@ -41,6 +41,27 @@ def two_candidates(monkeypatch):
 def train(data, out, reporter=None, **fields):
     fields = PLAIN | fields
     return onsight.train(data, out=out, reporter=reporter or SilentReporter(), **fields)
+
+
+class Clock:
+    """Seconds spent; each look takes a moment."""
+
+    now = 2.0
+
+    def __call__(self):
+        self.now += 0.05
+        return self.now
+
+
+def train_in_20_seconds(data, out, **fields):
+    fields = {key: value for key, value in PLAIN.items() if key != "epochs"} | fields
+    fields = {"spent": Clock(), "folds": 1, "reporter": SilentReporter()} | fields
+    return onsight.train(data, out=out, budget="20s", **fields)
+
+
+def repeat(run, data, out):
+    config_file = run.path / "config.toml"
+    return onsight.train(data, out=out, config_file=config_file, reporter=SilentReporter()).path
 
 
 def tensors_of(path):
@@ -295,32 +316,30 @@ def test_a_run_that_was_killed_between_its_networks_is_not_repeated():
 
 
 def test_a_budgeted_run_is_repeated_to_the_bit(bars, tmp_path, equal_weights):
-    class Clock:
-        now = 2.0
-
-        def __call__(self):
-            self.now += 0.05
-            return self.now
-
-    fields = {key: value for key, value in PLAIN.items() if key != "epochs"}
-    run = onsight.train(
-        bars,
-        out=tmp_path / "run",
-        budget="20s",
-        spent=Clock(),
-        folds=1,
-        reporter=SilentReporter(),
-        **fields,
-    )
+    run = train_in_20_seconds(bars, tmp_path / "run")
     names = {name: read_decisions(run.path / "members" / name) for name in ("small", "sprint")}
     assert all("segment 0" in found for found in names.values())
-    again = onsight.train(
-        bars,
-        out=tmp_path / "again",
-        config_file=run.path / "config.toml",
-        reporter=SilentReporter(),
-    )
-    assert_same_tensors(tensors_of(run.path), tensors_of(again.path))
+    assert_same_tensors(tensors_of(run.path), tensors_of(repeat(run, bars, tmp_path / "again")))
+
+
+@pytest.mark.parametrize(
+    "error", [BudgetTooSmall("no time is left"), torch.OutOfMemoryError("no room")]
+)
+def test_what_a_budgeted_run_left_out_is_left_out_when_it_is_repeated(
+    bars, tmp_path, monkeypatch, equal_weights, error
+):
+    real = members.plan_run
+
+    def fail_second(placed, job):
+        if placed.config.model == "sprint":
+            raise error
+        return real(placed, job)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(members, "plan_run", fail_second)
+        run = train_in_20_seconds(bars, tmp_path / "run")
+    assert [row["name"] for row in run.results["members"]] == ["small"]
+    assert_same_tensors(tensors_of(run.path), tensors_of(repeat(run, bars, tmp_path / "again")))
 
 
 @pytest.mark.parametrize(("most_images", "training_seconds"), [(100, 720), (50, 360)])

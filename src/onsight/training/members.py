@@ -119,8 +119,10 @@ def train_members(
             continue
         fraction = candidate.share / sum(later.share for later in candidates[number:])
         is_last_chance = count == 0 and number + 1 == len(candidates)
+        is_recorded = _name_decision(candidate) in job.decisions
         if not is_last_chance and not _has_time(candidate, fraction, job):
-            job.reporter.warn(f"{candidate.name} is not trained: there is no time left for it")
+            reason = "as recorded" if is_recorded else "there is no time left for it"
+            job.reporter.warn(f"{candidate.name} is not trained: {reason}")
             continue
         member_job = _make_member_job(candidate, fraction, job) if len(candidates) > 1 else job
         try:
@@ -131,6 +133,7 @@ def train_members(
             is_fatal = isinstance(error, RuntimeError) and not is_out_of_memory(error)
             if is_last_chance or is_fatal or (is_out_of_memory(error) and job.world.size > 1):
                 raise
+            job.decisions.record(_name_decision(candidate), False)
             job.reporter.warn(f"{candidate.name} is left out: {error}")
         else:
             count += 1
@@ -149,11 +152,15 @@ def _is_always_right(member: Member) -> bool:
     return bool((held_out.logits.argmax(dim=1) == held_out.labels).all())
 
 
+def _name_decision(candidate: Candidate) -> str:
+    return f"train {candidate.name}"
+
+
 def _has_time(candidate: Candidate, fraction: float, job: RunJob) -> bool:
     if candidate.is_head:  # it may take the time of others, whose training is then shorter
         fraction = max(fraction, _MAX_HEAD_FRACTION)
     return job.decisions.decide(
-        f"train {candidate.name}",
+        _name_decision(candidate),
         lambda: fraction * job.deadline.remaining() >= _MIN_SECONDS,
         ANSWER,
     )
