@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import onsight
-from onsight.errors import BudgetTooSmall, Interrupted, NonFiniteLoss
+from onsight.errors import BudgetTooSmall, ConfigError, Interrupted, NonFiniteLoss
 from onsight.evaluation.blending import choose_weights
 from onsight.evaluation.predictions import HeldOutLogits
 from onsight.features.feature_pass import MIRRORED
@@ -23,7 +23,8 @@ from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
 from onsight.text import percent
 from onsight.training import blend_members, fit_head, layout, members
-from onsight.training.decisions import is_complete, read_decisions
+from onsight.training import run as run_module
+from onsight.training.decisions import Decisions, is_complete, read_decisions
 from onsight.tune.candidates import Candidate
 
 CANDIDATES = (
@@ -315,6 +316,11 @@ def test_a_run_that_was_killed_between_its_networks_is_not_repeated():
     assert is_complete({**decisions, "members": ["small", "sprint"]})
 
 
+def test_a_repetition_that_was_killed_before_it_began_is_not_repeated(tmp_path):
+    Decisions(tmp_path, repeated_run=tmp_path / "first").record_repeated()
+    assert not is_complete(read_decisions(tmp_path))
+
+
 def test_a_budgeted_run_is_repeated_to_the_bit(bars, tmp_path, equal_weights):
     run = train_in_20_seconds(bars, tmp_path / "run")
     names = {name: read_decisions(run.path / "members" / name) for name in ("small", "sprint")}
@@ -340,6 +346,28 @@ def test_what_a_budgeted_run_left_out_is_left_out_when_it_is_repeated(
         run = train_in_20_seconds(bars, tmp_path / "run")
     assert [row["name"] for row in run.results["members"]] == ["small"]
     assert_same_tensors(tensors_of(run.path), tensors_of(repeat(run, bars, tmp_path / "again")))
+
+
+@pytest.mark.parametrize(
+    ("module", "stage"), [(run_module, "open_data"), (members, "_is_always_right")]
+)
+def test_a_repetition_that_is_resumed_still_ignores_the_clock(
+    bars, tmp_path, monkeypatch, equal_weights, module, stage
+):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    run, again = train_in_20_seconds(bars, tmp_path / "run"), tmp_path / "again"
+    with monkeypatch.context() as patch:
+        patch.setattr(module, stage, stop)
+        with pytest.raises(KeyboardInterrupt):
+            repeat(run, bars, again)
+    fields = {"spent": lambda: 1000.0, "reporter": SilentReporter()}
+    onsight.train(bars, out=again, resume=True, **fields)
+    assert_same_tensors(tensors_of(run.path), tensors_of(again))
+    shutil.rmtree(run.path)
+    with pytest.raises(ConfigError, match=r"repeats .*decisions.jsonl, which is gone"):
+        onsight.train(bars, out=again, resume=True, **fields)
 
 
 @pytest.mark.parametrize(("most_images", "training_seconds"), [(100, 720), (50, 360)])

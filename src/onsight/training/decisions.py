@@ -16,12 +16,14 @@ from onsight.text import shorten
 
 CANDIDATES, MEMBERS = "candidates", "members"  # what a run was to train, and what it has trained
 _HEADER = "run"  # the name of the line with what all decisions depend on
+_REPEATED = "repeated run"  # the name of the line with the folder of a run that is repeated
 
 Value = TypeVar("Value")
 COUNT: TypeAdapter[int] = TypeAdapter(NonNegativeInt)
 ANSWER = TypeAdapter(bool)
 NAMES = TypeAdapter(list[str])
 _FIELDS = TypeAdapter(dict[str, Any])
+_FOLDER: TypeAdapter[Path | None] = TypeAdapter(Path | None)
 
 
 class Decisions:
@@ -35,7 +37,8 @@ class Decisions:
     Args:
         folder: Of the run, where the record is written; None for no record.
         is_timed: Whether the run has a deadline; otherwise only what memory decided is recorded.
-        repeated_run: The folder of a run whose decisions are to be repeated.
+        repeated_run: The folder of a run whose decisions are to be repeated; that on record, if
+            this run is resumed.
     """
 
     def __init__(
@@ -52,6 +55,10 @@ class Decisions:
         self.repeated_run = repeated_run
         self.header: Mapping[str, Any] | None = None
         self.values = self._read(folder) if folder else {}
+        if _REPEATED in self.values:
+            self.repeated_run = self._check(_REPEATED, self.values[_REPEATED], _FOLDER)
+            if self.repeated_run and not self._read(self.repeated_run):
+                raise ConfigError(f"the run repeats {self.repeated_run / DECISIONS}, which is gone")
 
     def of_part(self, folder: Path) -> "Decisions":
         """Return the decisions of one of the run's trainings, whose folder is in this one."""
@@ -59,6 +66,11 @@ class Decisions:
         if self.repeated_run and self.folder:
             repeated = self.repeated_run / folder.relative_to(self.folder)
         return Decisions(folder, self.world, is_timed=self.is_timed, repeated_run=repeated)
+
+    def record_repeated(self) -> None:
+        """Record which run is repeated, if any, for when this one is resumed."""
+        if self.repeated_run:
+            self.record(_REPEATED, str(self.repeated_run.absolute()))
 
     def recall(self, name: str, kind: TypeAdapter[Value]) -> Value | None:
         """Return the decision on record here or of the run to repeat; None if there is none.
@@ -82,10 +94,13 @@ class Decisions:
         self.header = header
         if self.repeated_run:
             recorded = self._read(self.repeated_run)
+            recorded.pop(_REPEATED, None)
             before = self._check(_HEADER, recorded.get(_HEADER, dict(header)), _FIELDS)
             differing = [name for name, value in header.items() if before.get(name) != value]
             if differing:
                 self.repeated_run = None
+                if _REPEATED in self:
+                    self.record(_REPEATED, None)
                 return differing
             self.update(recorded)
         return []
@@ -162,6 +177,8 @@ def _append_line(path: Path, line: str) -> None:
 def is_complete(decisions: Mapping[str, Any]) -> bool:
     """Return whether training finished, if it was divided into segments or networks."""
     if CANDIDATES in decisions and MEMBERS not in decisions:
+        return False
+    if _REPEATED in decisions and _HEADER not in decisions:  # nothing is copied yet
         return False
     segments = [value for name, value in decisions.items() if name.startswith("segment ")]
     return not segments or None in segments

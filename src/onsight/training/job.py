@@ -139,7 +139,9 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
                     read_budget(config.budget), request.elapsed, keeps_running=request.restarted
                 )
                 reserve_closing(deadline, world)
-                deadline.is_suspended = request.repeated_run is not None
+                decisions = Decisions(folder.path, world, repeated_run=request.repeated_run)
+                deadline.is_suspended = decisions.repeated_run is not None
+                decisions.is_timed = deadline.is_set
                 is_planned = request.resume and folder.plan.exists()
                 job = RunJob(
                     reporter=reporter,
@@ -147,12 +149,7 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
                     threads=threads,
                     world=world,
                     deadline=deadline,
-                    decisions=Decisions(
-                        folder.path,
-                        world,
-                        is_timed=deadline.is_set,
-                        repeated_run=request.repeated_run,
-                    ),
+                    decisions=decisions,
                     phases={"start": seconds_since_start()},
                     folder=folder,
                     resume=request.resume,

@@ -162,6 +162,7 @@ def train(
         report_device(job)
         layout = choose_layout(source, request.config, job)
         if not job.resume:  # or else nothing is written before `check_images`
+            job.decisions.record_repeated()
             job.save_config(layout.config)  # from here on the run can be resumed
         make_first_model(layout, job)
         opened = open_data(layout, request.module, job)
