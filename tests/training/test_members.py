@@ -316,6 +316,13 @@ def test_a_run_that_was_killed_between_its_networks_is_not_repeated():
     assert is_complete({**decisions, "members": ["small", "sprint"]})
 
 
+def test_a_run_restarted_after_its_budget_keeps_what_is_trained(bars, tmp_path, equal_weights):
+    run = train_in_20_seconds(bars, tmp_path / "run")
+    before = tensors_of(run.path)
+    train_in_20_seconds(bars, run.path, restarted=True, spent=lambda: 21.0)
+    assert_same_tensors(before, tensors_of(run.path))
+
+
 def test_a_repetition_that_was_killed_before_it_began_is_not_repeated(tmp_path):
     Decisions(tmp_path, repeated_run=tmp_path / "first").record_repeated()
     assert not is_complete(read_decisions(tmp_path))

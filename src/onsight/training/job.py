@@ -53,6 +53,7 @@ class Job:
     decisions: Decisions = field(default_factory=Decisions)
     phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
     is_planned: bool = False  # whether a run that is resumed has already decided how to train
+    has_weights: bool = False  # whether a training that is resumed can end with what it has
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

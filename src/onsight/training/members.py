@@ -202,6 +202,8 @@ def _train_member(
         job.begin_decisions(opened.key)
         config = _read_config(candidate, opened, job)
         opened = select_candidate(opened, candidate, config, job)
+    has_weights = job.folder.held_out.exists() or job.folder.last_checkpoint.exists()
+    job = replace(job, has_weights=bool(job.world.agree(job.resume and has_weights)))
     planned = plan_run(place(opened, module, job), job)
     _save_start(planned, job)
     facts = {**shared.provenance, "config": planned.config.model_dump()}
