@@ -323,6 +323,37 @@ def test_a_run_restarted_after_its_budget_keeps_what_is_trained(bars, tmp_path, 
     assert_same_tensors(before, tensors_of(run.path))
 
 
+@pytest.mark.parametrize("folds", [1, 3])
+def test_a_resumed_run_counts_all_time_used_before_and_only_once(
+    bars, tmp_path, monkeypatch, equal_weights, folds
+):
+    clock, out, counted = Clock(), tmp_path / "run", []
+    open_data, plan_run = run_module.open_data, members.plan_run
+
+    def open_slowly(*args):
+        clock.now += 5.0
+        return open_data(*args)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    def stop_at_second(placed, job):
+        if placed.config.model == "sprint":
+            counted.append(job.deadline.whole.elapsed())
+            raise KeyboardInterrupt
+        return plan_run(placed, job)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "open_data", open_slowly)
+        patch.setattr(members, "_is_always_right", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train_in_20_seconds(bars, out, spent=clock, folds=folds)
+    monkeypatch.setattr(members, "plan_run", stop_at_second)
+    with pytest.raises(KeyboardInterrupt):
+        onsight.train(bars, out=out, resume=True, spent=lambda: 0.0, reporter=SilentReporter())
+    assert counted == [pytest.approx(clock.now, abs=0.5)]
+
+
 def test_a_repetition_that_was_killed_before_it_began_is_not_repeated(tmp_path):
     Decisions(tmp_path, repeated_run=tmp_path / "first").record_repeated()
     assert not is_complete(read_decisions(tmp_path))

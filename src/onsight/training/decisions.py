@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import FiniteFloat, NonNegativeInt, TypeAdapter, ValidationError
 
 from onsight.errors import ConfigError
 from onsight.files import disk_errors
@@ -22,6 +22,7 @@ Value = TypeVar("Value")
 COUNT: TypeAdapter[int] = TypeAdapter(NonNegativeInt)
 ANSWER = TypeAdapter(bool)
 NAMES = TypeAdapter(list[str])
+SECONDS = TypeAdapter(FiniteFloat)
 _FIELDS = TypeAdapter(dict[str, Any])
 _FOLDER: TypeAdapter[Path | None] = TypeAdapter(Path | None)
 

@@ -22,7 +22,7 @@ from onsight.hardware.memory import keep_freed_memory
 from onsight.hardware.reproducible import KERNELS, reporting_nondeterministic
 from onsight.ranks.world import World, join
 from onsight.report.console import Reporter, SilentReporter
-from onsight.training.decisions import Decisions
+from onsight.training.decisions import SECONDS, Decisions
 from onsight.training.request import Request
 from onsight.training.run_folder import (
     IMAGES,
@@ -38,6 +38,7 @@ from onsight_explain.python_process import seconds_since_start
 
 _CLOSING_FRACTION = 1.1  # of the seconds that starting took
 _MIN_CLOSING_SECONDS = 1.5
+_ELAPSED = "elapsed seconds"  # the name of the line with the time used before a training
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,11 @@ class RunJob(Job):
         elif self.decisions.repeated_run:
             run = self.decisions.repeated_run
             self.reporter.say(f"decisions: repeated from {run}, however long that takes here")
+        if self.deadline.is_set:
+            earlier_seconds = self.decisions.recall(_ELAPSED, SECONDS)
+            self.deadline.count_earlier(earlier_seconds or 0.0)
+            if earlier_seconds is None:
+                self.decisions.record(_ELAPSED, self.deadline.whole.elapsed())
 
 
 @contextmanager

@@ -220,7 +220,6 @@ def _train_member(
         finished = _load_trained(planned, job) if is_part and job.resume else None
         if finished:
             trained, seconds, image_seconds = finished
-            job.deadline.add_elapsed(seconds)
         else:
             part = replace(job, deadline=job.deadline.part(1.0)) if folds else job
             trained = fit(planned, shared, part)
@@ -302,6 +301,7 @@ def _save_trained(
         "left_out": trained.left_out,
         "seconds": seconds,
         "image_seconds": image_seconds,
+        "elapsed_seconds": job.deadline.whole.elapsed(),
     }
     path = job.folder.model_file
     save_model(
@@ -325,6 +325,7 @@ def _load_trained(planned: PlannedRun, job: RunJob) -> tuple[Trained, float, flo
     file = load_model_file(job.folder.model_file)
     with other_checkpoint(job.folder.held_out):
         check_progress(facts["progress"])
+        job.deadline.count_earlier(facts.get("elapsed_seconds", 0.0))
         trained = Trained(
             build_classifier(file, job.device.value).feature_member,
             Progress(**facts["progress"]),
