@@ -170,6 +170,23 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     assert len(fitted) == (1 if is_first_finished else 2)
 
 
+def test_a_resumed_member_takes_the_settings_that_may_change(bars, tmp_path, monkeypatch):
+    out, configs, real = tmp_path / "run", [], members.fit
+
+    def stop_at_second(planned, *rest):
+        configs.append(planned.config)
+        if len(configs) == 2:
+            raise KeyboardInterrupt
+        return real(planned, *rest)
+
+    monkeypatch.setattr(members, "fit", stop_at_second)
+    with pytest.raises(KeyboardInterrupt):
+        train(bars, out)
+    changes = {"threads": 2, "checkpoint_steps": 1, "log": "none", "residency": "map"}
+    onsight.train(bars, out=out, resume=True, reporter=SilentReporter(), **changes)
+    assert configs[2] == configs[1].model_copy(update=changes)
+
+
 @pytest.mark.parametrize("enough", [12, 13])
 def test_after_a_network_that_is_always_right_no_other_is_trained(
     bars, tmp_path, monkeypatch, capsys, enough

@@ -12,7 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from torch import nn
 
 from onsight.choice import Choice
-from onsight.config import PLACES, Config, make_config, refuse_code_from_files
+from onsight.config import (
+    OVERRIDABLE_ON_RESUME,
+    PLACES,
+    Config,
+    make_config,
+    refuse_code_from_files,
+)
 from onsight.config_files import read_config_file
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST
@@ -260,15 +266,16 @@ def _start_loggers(config: Config, shared: Shared, job: RunJob) -> Iterator[Logg
 def _read_config(candidate: Candidate, opened: OpenedData, job: RunJob) -> Config:
     """Return the candidate's settings.
 
-    They are those of this run before it was interrupted, or those of the run that is repeated, or
-    else those of the run with what the candidate sets.
+    They are those of this run before it was interrupted, or those of the run that is repeated, with
+    what may change on resume; or else those of the run with what the candidate sets.
     """
     repeated = job.decisions.repeated_run
     for path in (job.folder.config, repeated and repeated / job.folder.config.name):
         if path and path.exists():
             # Only the user names code to run and places to write to: files can be anybody's.
-            places = {name: getattr(opened.config, name) for name in PLACES}
-            return refuse_code_from_files(make_config(read_config_file(path), places), {})
+            names = {*PLACES, *(OVERRIDABLE_ON_RESUME & opened.config.model_fields_set)}
+            given = {name: getattr(opened.config, name) for name in names}
+            return refuse_code_from_files(make_config(read_config_file(path), given), {})
     return candidate.apply(opened.config)
 
 
