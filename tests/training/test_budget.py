@@ -243,6 +243,16 @@ def test_a_budgeted_head_is_repeated_bit_for_bit(bars, tmp_path, backbone):
     )
 
 
+def test_a_segment_on_record_that_exceeds_its_epoch_is_refused(bars, tmp_path):
+    fields = {**LENET, "budget": "6s", "folds": 1}
+    first = train(bars, tmp_path / "first", spent=Clock(1.0, tick=0.05), **fields)
+    longer = {"steps": 1000, "position": 0, "total_steps": 1000, "evaluate": 0}
+    with (first.path / "decisions.jsonl").open("a") as file:
+        file.write(json.dumps({"decision": "segment 0", "value": longer}))
+    with pytest.raises(ConfigError, match="first/decisions.jsonl has been changed: segment 0 is"):
+        train(bars, tmp_path / "again", config_file=first.path / "config.toml")
+
+
 class StopAfter:
     """Stops a run as a signal does, after so many steps."""
 

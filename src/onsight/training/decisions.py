@@ -68,6 +68,11 @@ class Decisions:
             repeated = self.repeated_run / folder.relative_to(self.folder)
         return Decisions(folder, self.world, is_timed=self.is_timed, repeated_run=repeated)
 
+    @property
+    def path(self) -> Path:
+        """The path of the record that is repeated."""
+        return (self.repeated_run or self.folder or Path()) / DECISIONS
+
     def record_repeated(self) -> None:
         """Record which run is repeated, if any, for when this one is resumed."""
         if self.repeated_run:
@@ -153,9 +158,8 @@ class Decisions:
         except ValidationError as error:
             problem = error.errors()[0]
             where = ".".join(map(str, ["value", *problem["loc"]]))
-            place = (self.repeated_run or self.folder or Path()) / DECISIONS
             raise ConfigError(
-                f"{place} has been changed: of the decision '{name}', {where} is "
+                f"{self.path} has been changed: of the decision '{name}', {where} is "
                 f"{shorten(repr(problem['input']), 100)}: {problem['msg'].lower()}"
             ) from error
 
