@@ -139,9 +139,9 @@ class Decisions:
             _append_line(self.folder / DECISIONS, json.dumps({"decision": name, "value": value}))
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Add the decisions of another copy of the record, which takes precedence."""
+        """Add the decisions of another copy that are missing here, where later ones may be."""
         for name, value in values.items():
-            if name not in self.values or self.values[name] != value:
+            if name not in self.values:
                 self.record(name, value)
 
     def named(self, start: str, kind: TypeAdapter[Value]) -> dict[str, Value]:
