@@ -153,8 +153,12 @@ def _save_evaluation(evaluation: Evaluation, key: str, job: RunJob) -> None:
     tensors = put_under("one.", _as_tensors(evaluation.per_image))
     if evaluation.views:
         tensors |= put_under("views.", _as_tensors(evaluation.views))
-    facts = {"data_key": key, "split": evaluation.split, "row": evaluation.folds[0]}
-    facts["elapsed_seconds"] = job.deadline.whole.elapsed()
+    facts = {
+        "data_key": key,
+        "split": evaluation.split,
+        "row": evaluation.folds[0],
+        "elapsed_seconds": job.deadline.whole.elapsed(),
+    }
     write_tensors(job.folder.evaluation, tensors, facts)
 
 
