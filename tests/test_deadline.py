@@ -55,7 +55,7 @@ def test_what_an_interrupted_training_used_is_missing_from_the_whole():
     clock = Clock()
     deadline = Deadline(79, clock)
     first = deadline.part(1 / 3)
-    first.add_elapsed(5.0)
+    first.count_earlier(5.0)
     assert first.remaining() == pytest.approx(23 - 5)
     assert first.elapsed() == 5
     assert deadline.remaining() == pytest.approx(69 - 5)
@@ -63,7 +63,7 @@ def test_what_an_interrupted_training_used_is_missing_from_the_whole():
 
 def test_a_clock_that_ran_on_counts_an_interrupted_run_by_itself():
     deadline = Deadline(60.0, Clock(20.0), keeps_running=True)
-    deadline.part(0.5).add_elapsed(5.0)
+    deadline.part(0.5).count_earlier(5.0)
     assert deadline.elapsed() == 20.0
 
 

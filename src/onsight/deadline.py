@@ -65,10 +65,10 @@ class Deadline:
         """Give back the time set aside for a purpose, whose turn has come; return the seconds."""
         return self._reserved.pop(purpose, 0.0)
 
-    def add_elapsed(self, seconds: float) -> None:
-        """Count the seconds that the interrupted run had used."""
+    def count_earlier(self, seconds: float) -> None:
+        """Count the seconds that the interrupted run had used in all when it saved something."""
         if not self._keeps_running:
-            self._earlier_seconds += seconds
+            self._earlier_seconds = max(self._earlier_seconds, seconds)
 
     def part(self, fraction: float, essential_fraction: float = 0.0) -> "DeadlinePart":
         """Return the deadline of one of several trainings: a fraction of what is left, from now on.
@@ -100,9 +100,9 @@ class DeadlinePart(Deadline):
         """The deadline of the run."""
         return self._whole.whole
 
-    def add_elapsed(self, seconds: float) -> None:
-        """Count the seconds that the interrupted run had used for this training."""
-        self._whole.add_elapsed(seconds)
+    def count_earlier(self, seconds: float) -> None:
+        """Count the seconds that the interrupted run had used in all when it saved something."""
+        self._whole.count_earlier(seconds)
 
 
 def read_budget(text: str) -> float:

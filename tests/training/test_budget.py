@@ -135,7 +135,8 @@ def test_a_part_that_is_too_short_is_explained_with_the_seconds_of_the_run():
     clock.now = 20
     part = whole.part(0.5)
     part.reserve("evaluation", 5)
-    job = SimpleNamespace(deadline=part, world=World(), phases={"start": 9.0, "decode": 12.0})
+    phases = {"start": 9.0, "decode": 12.0}
+    job = SimpleNamespace(deadline=part, world=World(), phases=phases, has_weights=False)
     told = "20.0 s are spent, 12.0 s of them on decoding images.* need 8.0 s; try --budget 56s"
     with pytest.raises(BudgetTooSmall, match=told):
         place._require_seconds(1.0, make_config({"budget": "30s"}), job)
@@ -254,6 +255,16 @@ def test_a_budgeted_head_is_repeated_bit_for_bit(bars, tmp_path, backbone):
     )
 
 
+def test_a_segment_on_record_that_exceeds_its_epoch_is_refused(bars, tmp_path):
+    fields = {**LENET, "budget": "6s", "folds": 1}
+    first = train(bars, tmp_path / "first", spent=Clock(1.0, tick=0.05), **fields)
+    longer = {"steps": 1000, "position": 0, "total_steps": 1000, "evaluate": 0}
+    with (first.path / "decisions.jsonl").open("a") as file:
+        file.write(json.dumps({"decision": "segment 0", "value": longer}))
+    with pytest.raises(ConfigError, match="first/decisions.jsonl has been changed: segment 0 is"):
+        train(bars, tmp_path / "again", config_file=first.path / "config.toml")
+
+
 class StopAfter:
     """Stops a run as a signal does, after so many steps."""
 
@@ -305,6 +316,18 @@ def test_a_restarted_run_goes_on_to_the_end_of_its_budget(bars, tmp_path, monkey
     assert run.results["images"] > 0
     assert 10 < clock.now <= 12  # a second or so is left for closing
     assert (run.path / "plan.json").read_text() == plan
+
+
+def test_a_run_restarted_after_its_budget_ends_with_what_is_trained(bars, tmp_path, monkeypatch):
+    out, fields = tmp_path / "run", {**LENET, "budget": "12s", "folds": 1}
+    with monkeypatch.context() as patched:
+        StopAfter(patched, 4)
+        with pytest.raises(Interrupted):
+            train(bars, out, spent=Clock(1.0, tick=0.02), **fields)
+    run = train(bars, out, spent=Clock(13.0), restarted=True, **fields)
+    (row,) = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert row["train_loss"] > 0
+    assert run.results["images"] > 0
 
 
 def test_a_resumed_run_keeps_the_length_of_its_warm_up(bars, tmp_path, monkeypatch):

@@ -26,6 +26,17 @@ def test_what_follows_a_line_that_was_cut_short_is_kept(tmp_path, lost):
     assert steps == [5, 6 if lost == 1 else 7, 8]
 
 
+def test_the_copy_in_a_checkpoint_replaces_no_later_decision(tmp_path):
+    decisions = Decisions(tmp_path, is_timed=True)
+    decisions.record("segment 0", {"steps": 100})
+    copy = {**decisions.values, "validation images": 7}
+    decisions.record("segment 0", {"steps": 60})  # it ended early, then the run was killed
+    resumed = Decisions(tmp_path, is_timed=True)
+    resumed.update(copy)
+    assert resumed.values == {"segment 0": {"steps": 60}, "validation images": 7}
+    assert read_decisions(tmp_path) == resumed.values
+
+
 @pytest.mark.parametrize(
     ("kind", "value"),
     [

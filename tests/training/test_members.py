@@ -1,5 +1,6 @@
 """Oracles: runs of one model each, probabilities averaged in float64, runs without interruption."""
 
+import shutil
 import signal
 import time
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ import torch
 
 import onsight
 from onsight.deadline import Deadline
-from onsight.errors import Interrupted, NonFiniteLoss
+from onsight.errors import BudgetTooSmall, ConfigError, Interrupted, NonFiniteLoss
 from onsight.evaluation.blending import choose_weights
 from onsight.evaluation.predictions import HeldOutLogits
 from onsight.evaluation.statistics import Z_95, fold_interval_ratio, wilson
@@ -26,7 +27,8 @@ from onsight.sweeper.result import read_run
 from onsight.tensorfile import read_tensors
 from onsight.text import percent
 from onsight.training import blend_members, fit_head, layout, members, save_run
-from onsight.training.decisions import is_complete, read_decisions
+from onsight.training import run as run_module
+from onsight.training.decisions import Decisions, is_complete, read_decisions
 from onsight.tune.candidates import Candidate
 
 CANDIDATES = (
@@ -44,6 +46,27 @@ def two_candidates(monkeypatch):
 def train(data, out, reporter=None, **fields):
     fields = PLAIN | fields
     return onsight.train(data, out=out, reporter=reporter or SilentReporter(), **fields)
+
+
+class Clock:
+    """Seconds spent; each look takes a moment."""
+
+    now = 2.0
+
+    def __call__(self):
+        self.now += 0.05
+        return self.now
+
+
+def train_in_20_seconds(data, out, **fields):
+    fields = {key: value for key, value in PLAIN.items() if key != "epochs"} | fields
+    fields = {"spent": Clock(), "folds": 1, "reporter": SilentReporter()} | fields
+    return onsight.train(data, out=out, budget="20s", **fields)
+
+
+def repeat(run, data, out):
+    config_file = run.path / "config.toml"
+    return onsight.train(data, out=out, config_file=config_file, reporter=SilentReporter()).path
 
 
 def tensors_of(path):
@@ -184,6 +207,23 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     assert len(fitted) == (1 if is_first_finished else 2)
 
 
+def test_a_resumed_member_takes_the_settings_that_may_change(bars, tmp_path, monkeypatch):
+    out, configs, real = tmp_path / "run", [], members.fit
+
+    def stop_at_second(planned, *rest):
+        configs.append(planned.config)
+        if len(configs) == 2:
+            raise KeyboardInterrupt
+        return real(planned, *rest)
+
+    monkeypatch.setattr(members, "fit", stop_at_second)
+    with pytest.raises(KeyboardInterrupt):
+        train(bars, out)
+    changes = {"threads": 2, "checkpoint_steps": 1, "log": "none", "residency": "map"}
+    onsight.train(bars, out=out, resume=True, reporter=SilentReporter(), **changes)
+    assert configs[2] == configs[1].model_copy(update=changes)
+
+
 @pytest.mark.parametrize("enough", [12, 13])
 def test_after_a_network_that_is_always_right_no_other_is_trained(
     bars, tmp_path, monkeypatch, capsys, enough
@@ -218,6 +258,27 @@ def test_a_stopped_run_leaves_the_best_model_so_far(bars, tmp_path, monkeypatch,
     assert file.model == "lenet"
     assert file.results["split"] == "validation"
     assert file.results["images"] > 0
+
+
+@pytest.mark.parametrize(("loaded", "is_finished"), [(1, True), (2, True), (1, False)])
+def test_a_resumed_run_keeps_its_model_while_finished_members_are_loaded(
+    bars, tmp_path, monkeypatch, whole, equal_weights, loaded, is_finished
+):
+    out = shutil.copytree(whole.path, tmp_path / "run")
+    if not is_finished:  # stopped before the results
+        (out / "results.json").unlink()
+    before = (out / "model.safetensors").read_bytes()
+    left = [False] * (loaded - 1)
+
+    def stop_after(member):
+        if not left:
+            raise KeyboardInterrupt
+        return left.pop()
+
+    monkeypatch.setattr(members, "_is_always_right", stop_after)
+    with pytest.raises(KeyboardInterrupt):
+        onsight.train(bars, out=out, resume=True, reporter=SilentReporter())
+    assert (out / "model.safetensors").read_bytes() == before
 
 
 def test_a_member_that_fails_is_left_out(bars, tmp_path, monkeypatch, capsys):
@@ -340,33 +401,96 @@ def test_a_run_that_was_killed_between_its_networks_is_not_repeated():
     assert is_complete({**decisions, "members": ["small", "sprint"]})
 
 
+def test_a_run_restarted_after_its_budget_keeps_what_is_trained(bars, tmp_path, equal_weights):
+    run = train_in_20_seconds(bars, tmp_path / "run")
+    before = tensors_of(run.path)
+    train_in_20_seconds(bars, run.path, restarted=True, spent=lambda: 21.0)
+    assert_same_tensors(before, tensors_of(run.path))
+
+
+@pytest.mark.parametrize("folds", [1, 3])
+def test_a_resumed_run_counts_all_time_used_before_and_only_once(
+    bars, tmp_path, monkeypatch, equal_weights, folds
+):
+    clock, out, counted = Clock(), tmp_path / "run", []
+    open_data, plan_run = run_module.open_data, members.plan_run
+
+    def open_slowly(*args):
+        clock.now += 5.0
+        return open_data(*args)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    def stop_at_second(placed, job):
+        if placed.config.model == "sprint":
+            counted.append(job.deadline.whole.elapsed())
+            raise KeyboardInterrupt
+        return plan_run(placed, job)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "open_data", open_slowly)
+        patch.setattr(members, "_is_always_right", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train_in_20_seconds(bars, out, spent=clock, folds=folds)
+    monkeypatch.setattr(members, "plan_run", stop_at_second)
+    with pytest.raises(KeyboardInterrupt):
+        onsight.train(bars, out=out, resume=True, spent=lambda: 0.0, reporter=SilentReporter())
+    assert counted == [pytest.approx(clock.now, abs=0.5)]
+
+
+def test_a_repetition_that_was_killed_before_it_began_is_not_repeated(tmp_path):
+    Decisions(tmp_path, repeated_run=tmp_path / "first").record_repeated()
+    assert not is_complete(read_decisions(tmp_path))
+
+
 def test_a_budgeted_run_is_repeated_to_the_bit(bars, tmp_path, equal_weights):
-    class Clock:
-        now = 2.0
-
-        def __call__(self):
-            self.now += 0.05
-            return self.now
-
-    fields = {key: value for key, value in PLAIN.items() if key != "epochs"}
-    run = onsight.train(
-        bars,
-        out=tmp_path / "run",
-        budget="20s",
-        spent=Clock(),
-        folds=1,
-        reporter=SilentReporter(),
-        **fields,
-    )
+    run = train_in_20_seconds(bars, tmp_path / "run")
     names = {name: read_decisions(run.path / "members" / name) for name in ("small", "sprint")}
     assert all("segment 0" in found for found in names.values())
-    again = onsight.train(
-        bars,
-        out=tmp_path / "again",
-        config_file=run.path / "config.toml",
-        reporter=SilentReporter(),
-    )
-    assert_same_tensors(tensors_of(run.path), tensors_of(again.path))
+    assert_same_tensors(tensors_of(run.path), tensors_of(repeat(run, bars, tmp_path / "again")))
+
+
+@pytest.mark.parametrize(
+    "error", [BudgetTooSmall("no time is left"), torch.OutOfMemoryError("no room")]
+)
+def test_what_a_budgeted_run_left_out_is_left_out_when_it_is_repeated(
+    bars, tmp_path, monkeypatch, equal_weights, error
+):
+    real = members.plan_run
+
+    def fail_second(placed, job):
+        if placed.config.model == "sprint":
+            raise error
+        return real(placed, job)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(members, "plan_run", fail_second)
+        run = train_in_20_seconds(bars, tmp_path / "run")
+    assert [row["name"] for row in run.results["members"]] == ["small"]
+    assert_same_tensors(tensors_of(run.path), tensors_of(repeat(run, bars, tmp_path / "again")))
+
+
+@pytest.mark.parametrize(
+    ("module", "stage"), [(run_module, "open_data"), (members, "_is_always_right")]
+)
+def test_a_repetition_that_is_resumed_still_ignores_the_clock(
+    bars, tmp_path, monkeypatch, equal_weights, module, stage
+):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    run, again = train_in_20_seconds(bars, tmp_path / "run"), tmp_path / "again"
+    with monkeypatch.context() as patch:
+        patch.setattr(module, stage, stop)
+        with pytest.raises(KeyboardInterrupt):
+            repeat(run, bars, again)
+    fields = {"spent": lambda: 1000.0, "reporter": SilentReporter()}
+    onsight.train(bars, out=again, resume=True, **fields)
+    assert_same_tensors(tensors_of(run.path), tensors_of(again))
+    shutil.rmtree(run.path)
+    with pytest.raises(ConfigError, match=r"repeats .*decisions.jsonl, which is gone"):
+        onsight.train(bars, out=again, resume=True, **fields)
 
 
 @pytest.mark.parametrize(("most_images", "training_seconds"), [(100, 720), (50, 360)])

@@ -52,7 +52,7 @@ class SavedRun:
     """The part of a checkpoint that is not the state of a step."""
 
     data_key: str
-    elapsed_seconds: float  # of the run, or of the current fold
+    elapsed_seconds: float  # of the run
     decisions: Mapping[str, Any]
     progress: Progress
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import FiniteFloat, NonNegativeInt, TypeAdapter, ValidationError
 
 from onsight.errors import ConfigError
 from onsight.files import disk_errors
@@ -16,12 +16,15 @@ from onsight.text import shorten
 
 CANDIDATES, MEMBERS = "candidates", "members"  # what a run was to train, and what it has trained
 _HEADER = "run"  # the name of the line with what all decisions depend on
+_REPEATED = "repeated run"  # the name of the line with the folder of a run that is repeated
 
 Value = TypeVar("Value")
 COUNT: TypeAdapter[int] = TypeAdapter(NonNegativeInt)
 ANSWER = TypeAdapter(bool)
 NAMES = TypeAdapter(list[str])
+SECONDS = TypeAdapter(FiniteFloat)
 _FIELDS = TypeAdapter(dict[str, Any])
+_FOLDER: TypeAdapter[Path | None] = TypeAdapter(Path | None)
 
 
 class Decisions:
@@ -35,7 +38,8 @@ class Decisions:
     Args:
         folder: Of the run, where the record is written; None for no record.
         is_timed: Whether the run has a deadline; otherwise only what memory decided is recorded.
-        repeated_run: The folder of a run whose decisions are to be repeated.
+        repeated_run: The folder of a run whose decisions are to be repeated; that on record, if
+            this run is resumed.
     """
 
     def __init__(
@@ -52,6 +56,10 @@ class Decisions:
         self.repeated_run = repeated_run
         self.header: Mapping[str, Any] | None = None
         self.values = self._read(folder) if folder else {}
+        if _REPEATED in self.values:
+            self.repeated_run = self._check(_REPEATED, self.values[_REPEATED], _FOLDER)
+            if self.repeated_run and not self._read(self.repeated_run):
+                raise ConfigError(f"the run repeats {self.repeated_run / DECISIONS}, which is gone")
 
     def of_part(self, folder: Path) -> "Decisions":
         """Return the decisions of one of the run's trainings, whose folder is in this one."""
@@ -59,6 +67,16 @@ class Decisions:
         if self.repeated_run and self.folder:
             repeated = self.repeated_run / folder.relative_to(self.folder)
         return Decisions(folder, self.world, is_timed=self.is_timed, repeated_run=repeated)
+
+    @property
+    def path(self) -> Path:
+        """The path of the record that is repeated."""
+        return (self.repeated_run or self.folder or Path()) / DECISIONS
+
+    def record_repeated(self) -> None:
+        """Record which run is repeated, if any, for when this one is resumed."""
+        if self.repeated_run:
+            self.record(_REPEATED, str(self.repeated_run.absolute()))
 
     def recall(self, name: str, kind: TypeAdapter[Value]) -> Value | None:
         """Return the decision on record here or of the run to repeat; None if there is none.
@@ -82,10 +100,13 @@ class Decisions:
         self.header = header
         if self.repeated_run:
             recorded = self._read(self.repeated_run)
+            recorded.pop(_REPEATED, None)
             before = self._check(_HEADER, recorded.get(_HEADER, dict(header)), _FIELDS)
             differing = [name for name, value in header.items() if before.get(name) != value]
             if differing:
                 self.repeated_run = None
+                if _REPEATED in self:
+                    self.record(_REPEATED, None)
                 return differing
             self.update(recorded)
         return []
@@ -118,9 +139,9 @@ class Decisions:
             _append_line(self.folder / DECISIONS, json.dumps({"decision": name, "value": value}))
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Add the decisions of another copy of the record, which takes precedence."""
+        """Add the decisions of another copy that are missing here, where later ones may be."""
         for name, value in values.items():
-            if name not in self.values or self.values[name] != value:
+            if name not in self.values:
                 self.record(name, value)
 
     def named(self, start: str, kind: TypeAdapter[Value]) -> dict[str, Value]:
@@ -137,9 +158,8 @@ class Decisions:
         except ValidationError as error:
             problem = error.errors()[0]
             where = ".".join(map(str, ["value", *problem["loc"]]))
-            place = (self.repeated_run or self.folder or Path()) / DECISIONS
             raise ConfigError(
-                f"{place} has been changed: of the decision '{name}', {where} is "
+                f"{self.path} has been changed: of the decision '{name}', {where} is "
                 f"{shorten(repr(problem['input']), 100)}: {problem['msg'].lower()}"
             ) from error
 
@@ -162,6 +182,8 @@ def _append_line(path: Path, line: str) -> None:
 def is_complete(decisions: Mapping[str, Any]) -> bool:
     """Return whether training finished, if it was divided into segments or networks."""
     if CANDIDATES in decisions and MEMBERS not in decisions:
+        return False
+    if _REPEATED in decisions and _HEADER not in decisions:  # nothing is copied yet
         return False
     segments = [value for name, value in decisions.items() if name.startswith("segment ")]
     return not segments or None in segments

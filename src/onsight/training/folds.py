@@ -13,7 +13,6 @@ from onsight.errors import ImagesChanged, Interrupted
 from onsight.evaluation.metrics import accuracy_with_interval
 from onsight.evaluation.predictions import PredictionTable, concatenate_tables
 from onsight.evaluation.results import FoldResult
-from onsight.ranks.world import World
 from onsight.report.console import BarReporter, PartReporter
 from onsight.tensorfile import put_under, read_tensors, take_under, write_tensors
 from onsight.text import duration, fixed_percent, plural
@@ -63,7 +62,7 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
             and held_out.data.normalization == planned.data.normalization
         )
         folder = job.folder.of_part("folds", str(fold))
-        part = _load_evaluation(held_out, folder, job.world)
+        part = _load_evaluation(held_out, folder, job)
         if part is None:
             if job.world.is_main:
                 folder.make_checkpoints()
@@ -82,8 +81,6 @@ def cross_validate(planned: PlannedRun, shared: Shared, job: RunJob) -> Evaluati
                 part = _evaluate_fold(fold, held_out, shared, fold_job)
             except Interrupted as stop:
                 raise stop.within(name) from None
-        else:
-            job.deadline.add_elapsed(part.folds[0]["seconds"])
         if job.world.is_main:
             folder.remove_checkpoints()
         job.reporter.progress(f"{name}: {_format_row(part.folds[0])}")
@@ -124,7 +121,7 @@ def _evaluate_fold(fold: int, planned: PlannedRun, shared: Shared, job: RunJob) 
     row = _make_row(fold, evaluation.per_image, trained, seconds)
     evaluation = replace(evaluation, folds=(row,))
     if job.world.is_main:
-        _save_evaluation(evaluation, job.folder, planned.data_key)
+        _save_evaluation(evaluation, planned.data_key, job)
     return evaluation
 
 
@@ -151,23 +148,29 @@ def _format_row(row: FoldResult) -> str:
     )
 
 
-def _save_evaluation(evaluation: Evaluation, folder: RunFolder, key: str) -> None:
+def _save_evaluation(evaluation: Evaluation, key: str, job: RunJob) -> None:
     """Save the predictions of a fold, so that a resumed run does not repeat it."""
     tensors = put_under("one.", _as_tensors(evaluation.per_image))
     if evaluation.views:
         tensors |= put_under("views.", _as_tensors(evaluation.views))
-    facts = {"data_key": key, "split": evaluation.split, "row": evaluation.folds[0]}
-    write_tensors(folder.evaluation, tensors, facts)
+    facts = {
+        "data_key": key,
+        "split": evaluation.split,
+        "row": evaluation.folds[0],
+        "elapsed_seconds": job.deadline.whole.elapsed(),
+    }
+    write_tensors(job.folder.evaluation, tensors, facts)
 
 
-def _load_evaluation(planned: PlannedRun, folder: RunFolder, world: World) -> Evaluation | None:
+def _load_evaluation(planned: PlannedRun, folder: RunFolder, job: RunJob) -> Evaluation | None:
     """Load the predictions of a fold, or return None if it has not been evaluated."""
     path = folder.evaluation
-    if world.broadcast("fold", lambda: str(path.exists())) == "False":
+    if job.world.broadcast("fold", lambda: str(path.exists())) == "False":
         return None
     tensors, facts = read_tensors(path)
     if facts["data_key"] != planned.data_key:
         raise ImagesChanged(folder.out)
+    job.deadline.count_earlier(facts.get("elapsed_seconds", 0.0))
     views = take_under("views.", tensors)
     return Evaluation(
         _as_table(take_under("one.", tensors)),

@@ -22,7 +22,7 @@ from onsight.hardware.memory import keep_freed_memory
 from onsight.hardware.reproducible import KERNELS, reporting_nondeterministic
 from onsight.ranks.world import World, join
 from onsight.report.console import Reporter, SilentReporter
-from onsight.training.decisions import Decisions
+from onsight.training.decisions import SECONDS, Decisions
 from onsight.training.request import Request
 from onsight.training.run_folder import (
     IMAGES,
@@ -38,6 +38,7 @@ from onsight_explain.python_process import seconds_since_start
 
 _CLOSING_FRACTION = 1.1  # of the seconds that starting took
 _MIN_CLOSING_SECONDS = 1.5
+_ELAPSED = "elapsed seconds"  # the name of the line with the time used before a training
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Job:
     decisions: Decisions = field(default_factory=Decisions)
     phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
     is_planned: bool = False  # whether a run that is resumed has already decided how to train
+    has_weights: bool = False  # whether a training that is resumed can end with what it has
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -100,6 +102,11 @@ class RunJob(Job):
         elif self.decisions.repeated_run:
             run = self.decisions.repeated_run
             self.reporter.say(f"decisions: repeated from {run}, however long that takes here")
+        if self.deadline.is_set:
+            earlier_seconds = self.decisions.recall(_ELAPSED, SECONDS)
+            self.deadline.count_earlier(earlier_seconds or 0.0)
+            if earlier_seconds is None:
+                self.decisions.record(_ELAPSED, self.deadline.whole.elapsed())
 
 
 @contextmanager
@@ -139,7 +146,9 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
                     read_budget(config.budget), request.elapsed, keeps_running=request.restarted
                 )
                 reserve_closing(deadline, world)
-                deadline.is_suspended = request.repeated_run is not None
+                decisions = Decisions(folder.path, world, repeated_run=request.repeated_run)
+                deadline.is_suspended = decisions.repeated_run is not None
+                decisions.is_timed = deadline.is_set
                 is_planned = request.resume and folder.plan.exists()
                 job = RunJob(
                     reporter=reporter,
@@ -147,12 +156,7 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
                     threads=threads,
                     world=world,
                     deadline=deadline,
-                    decisions=Decisions(
-                        folder.path,
-                        world,
-                        is_timed=deadline.is_set,
-                        repeated_run=request.repeated_run,
-                    ),
+                    decisions=decisions,
                     phases={"start": _starting_seconds(deadline)},
                     folder=folder,
                     resume=request.resume,

@@ -12,7 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from torch import nn
 
 from onsight.choice import Choice
-from onsight.config import PLACES, Config, make_config, refuse_code_from_files
+from onsight.config import (
+    OVERRIDABLE_ON_RESUME,
+    PLACES,
+    Config,
+    make_config,
+    refuse_code_from_files,
+)
 from onsight.config_files import read_config_file
 from onsight.data.dataset import Dataset
 from onsight.data.index import TEST, VALIDATION
@@ -119,8 +125,10 @@ def train_members(
             continue
         fraction = candidate.share / sum(later.share for later in candidates[number:])
         is_last_chance = count == 0 and number + 1 == len(candidates)
+        is_recorded = _name_decision(candidate) in job.decisions
         if not is_last_chance and not _has_time(candidate, fraction, job):
-            job.reporter.warn(f"{candidate.name} is not trained: there is no time left for it")
+            reason = "as recorded" if is_recorded else "there is no time left for it"
+            job.reporter.warn(f"{candidate.name} is not trained: {reason}")
             continue
         member_job = _make_member_job(candidate, fraction, job) if len(candidates) > 1 else job
         try:
@@ -131,6 +139,7 @@ def train_members(
             is_fatal = isinstance(error, RuntimeError) and not is_out_of_memory(error)
             if is_last_chance or is_fatal or (is_out_of_memory(error) and job.world.size > 1):
                 raise
+            job.decisions.record(_name_decision(candidate), False)
             job.reporter.warn(f"{candidate.name} is left out: {error}")
         else:
             count += 1
@@ -149,11 +158,15 @@ def _is_always_right(member: Member) -> bool:
     return bool((held_out.logits.argmax(dim=1) == held_out.labels).all())
 
 
+def _name_decision(candidate: Candidate) -> str:
+    return f"train {candidate.name}"
+
+
 def _has_time(candidate: Candidate, fraction: float, job: RunJob) -> bool:
     if candidate.is_head:  # it may take the time of others, whose training is then shorter
         fraction = max(fraction, _MAX_HEAD_FRACTION)
     return job.decisions.decide(
-        f"train {candidate.name}",
+        _name_decision(candidate),
         lambda: fraction * job.deadline.remaining() >= _MIN_SECONDS,
         ANSWER,
     )
@@ -198,6 +211,8 @@ def _train_member(
         job.begin_decisions(opened.key)
         config = _read_config(candidate, opened, job)
         opened = select_candidate(opened, candidate, config, job)
+    has_weights = job.folder.held_out.exists() or job.folder.last_checkpoint.exists()
+    job = replace(job, has_weights=bool(job.world.agree(job.resume and has_weights)))
     planned = plan_run(place(opened, module, job), job)
     _save_start(planned, job)
     facts = {**shared.provenance, "config": planned.config.model_dump()}
@@ -214,7 +229,6 @@ def _train_member(
         finished = _load_trained(planned, job) if is_part and job.resume else None
         if finished:
             trained, seconds, image_seconds = finished
-            job.deadline.add_elapsed(seconds)
         else:
             part = replace(job, deadline=job.deadline.part(1.0)) if folds else job
             trained = fit(planned, shared, part)
@@ -256,15 +270,16 @@ def _start_loggers(config: Config, shared: Shared, job: RunJob) -> Iterator[Logg
 def _read_config(candidate: Candidate, opened: OpenedData, job: RunJob) -> Config:
     """Return the candidate's settings.
 
-    They are those of this run before it was interrupted, or those of the run that is repeated, or
-    else those of the run with what the candidate sets.
+    They are those of this run before it was interrupted, or those of the run that is repeated, with
+    what may change on resume; or else those of the run with what the candidate sets.
     """
     repeated = job.decisions.repeated_run
     for path in (job.folder.config, repeated and repeated / job.folder.config.name):
         if path and path.exists():
             # Only the user names code to run and places to write to: files can be anybody's.
-            places = {name: getattr(opened.config, name) for name in PLACES}
-            return refuse_code_from_files(make_config(read_config_file(path), places), {})
+            names = {*PLACES, *(OVERRIDABLE_ON_RESUME & opened.config.model_fields_set)}
+            given = {name: getattr(opened.config, name) for name in names}
+            return refuse_code_from_files(make_config(read_config_file(path), given), {})
     return candidate.apply(opened.config)
 
 
@@ -297,6 +312,7 @@ def _save_trained(
         "left_out": trained.left_out,
         "seconds": seconds,
         "image_seconds": image_seconds,
+        "elapsed_seconds": job.deadline.whole.elapsed(),
     }
     path = job.folder.model_file
     save_model(
@@ -320,6 +336,7 @@ def _load_trained(planned: PlannedRun, job: RunJob) -> tuple[Trained, float, flo
     file = load_model_file(job.folder.model_file)
     with other_checkpoint(job.folder.held_out):
         check_progress(facts["progress"])
+        job.deadline.count_earlier(facts.get("elapsed_seconds", 0.0))
         trained = Trained(
             build_classifier(file, job.device.value).feature_member,
             Progress(**facts["progress"]),

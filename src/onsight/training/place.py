@@ -191,7 +191,7 @@ def _plan_in_time(
     timing = time_run(config, data, job.world, seconds)
     image_seconds = SLOWER * timing.evaluate.per_image
     images = reserve_evaluation(deadline, config, data.dataset, image_seconds)
-    if job.world.agree(deadline.remaining()) <= 0:  # perhaps only for a moment
+    if not job.has_weights and job.world.agree(deadline.remaining()) <= 0:  # only for a moment?
         seconds = max(_SURE_SECONDS, seconds)
         timing = timing.best(time_run(config, data, job.world, seconds))
         image_seconds = SLOWER * timing.evaluate.per_image
@@ -209,9 +209,9 @@ def _plan_in_time(
 
 
 def _require_seconds(step_seconds: float, config: Config, job: Job) -> None:
-    """Raise BudgetTooSmall, on all ranks alike, unless there is time for a training step."""
+    """Raise BudgetTooSmall, on all ranks alike, if there is no time for a step that is needed."""
     deadline = job.deadline
-    if job.world.agree(deadline.remaining()) > step_seconds:
+    if job.has_weights or job.world.agree(deadline.remaining()) > step_seconds:
         return
     spent_seconds = deadline.whole.elapsed()
     needed_seconds = step_seconds + deadline.reserved()

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,6 +162,7 @@ def train(
         report_device(job)
         layout = choose_layout(source, request.config, job)
         if not job.resume:  # or else nothing is written before `check_images`
+            job.decisions.record_repeated()
             job.save_config(layout.config)  # from here on the run can be resumed
         make_first_model(layout, job)
         opened = open_data(layout, request.module, job)
@@ -198,17 +199,25 @@ def _train_model(
 ) -> FinalModel:
     """Train all candidates; after each, the best model so far is on disk."""
     members: list[Member] = []
+    names = [candidate.name for candidate in opened.layout.candidates]
     for member in train_members(opened, module, shared, job):
         members.append(member)
         report_member(member, job.reporter)
         final = blend_members(members, opened, job)
-        if len(opened.layout.candidates) > 1 and job.world.is_main:
+        if len(names) > 1 and job.world.is_main and not _has_better_model(members, names, job):
             save_best_so_far(final, opened, shared.provenance, job)
     if CANDIDATES in job.decisions:
         job.decisions.decide(MEMBERS, lambda: [member.name for member in members], NAMES)
-    if len(opened.layout.candidates) > 1:
+    if len(names) > 1:
         report_blend(final, job.reporter)
     return final
+
+
+def _has_better_model(members: Sequence[Member], names: Sequence[str], job: RunJob) -> bool:
+    """Return whether a run that is resumed has left a model of more members, or with results."""
+    folders = [job.folder.of_part("members", name) for name in names]
+    finished = sum(folder.held_out.exists() for folder in folders)
+    return finished > len(members) or (job.folder.path / "results.json").exists()
 
 
 def _warn_if_late(job: RunJob) -> None:

@@ -153,7 +153,7 @@ class Checkpoints:
     warn: Callable[[str], None]
     data_key: str  # digest of the images, to check that a resumed run has the same ones
     decisions: Decisions  # stored in every checkpoint
-    deadline: Deadline  # whose elapsed time is stored in every checkpoint
+    deadline: Deadline  # the run's elapsed time is stored in every checkpoint
     every_steps: int = 0  # steps of an epoch between two checkpoints; 0 for no limit
     every_seconds: float = math.inf  # between two checkpoints within an epoch
     # Writes the model file of an epoch; None if epochs are not kept.
@@ -181,7 +181,7 @@ class Checkpoints:
         if checkpoint.run.data_key != self.data_key:
             raise ImagesChanged(self.folder.out)
         self.decisions.update(checkpoint.run.decisions)
-        self.deadline.add_elapsed(checkpoint.run.elapsed_seconds)
+        self.deadline.count_earlier(checkpoint.run.elapsed_seconds)
         return checkpoint
 
     def _read(self) -> Checkpoint:
@@ -212,7 +212,7 @@ class Checkpoints:
         previous = self.folder.previous_checkpoint if self.last_is_valid else None
 
         def take_snapshot() -> Snapshot:
-            elapsed = self.deadline.elapsed()
+            elapsed = self.deadline.whole.elapsed()
             saved = SavedRun(self.data_key, elapsed, self.decisions.values, progress)
             return snapshot(update.step, update.average, saved)
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from onsight.data.loader import Batch, Loader
-from onsight.errors import Interrupted, NonFiniteLoss
+from onsight.errors import ConfigError, Interrupted, NonFiniteLoss
 from onsight.evaluation.predictions import PredictionTable, evaluate_batches
 from onsight.evaluation.results import EpochRow
 from onsight.models.classifier import Classifier
@@ -151,10 +151,15 @@ class Trainer:
 
     def _train(self, segment: Segment) -> None:
         """Make the steps of a segment, or fewer if the pacer ends it early."""
+        now = self.progress
+        if now.step + segment.steps > self.data.loader.steps:
+            raise ConfigError(
+                f"{self.checkpoints.decisions.path} has been changed: segment "
+                f"{now.segments_done} is longer than what is left of its epoch"
+            )
         if segment.steps:
             self.listener.segment_started(len(self.data.loader.ids))
         self.update.set_training_mode()
-        now = self.progress
         begun = time.perf_counter()
         for k in range(segment.steps):
             if self.world.poll_first_rank(self.pacer.must_stop()):
