@@ -4,12 +4,15 @@ For each image it receives settings and the file, and replies with a shape and p
 """
 
 import json
+import math
 import resource
+import signal
 import sys
 from multiprocessing.connection import Connection
 
 from onsight.data.pixels import Colour, decode_with_pillow
 from onsight.errors import ImageError
+from onsight.limits import TIFF_SECONDS
 
 
 def main() -> None:
@@ -22,7 +25,10 @@ def main() -> None:
                 data = link.recv_bytes()
             except EOFError:
                 return
+            # If the process that waits for the reply is gone, nobody else ends a hanging decoder.
+            signal.alarm(2 * math.ceil(TIFF_SECONDS))
             _reply(link, data, tuple(background), pixel_limit)
+            signal.alarm(0)
 
 
 def _reply(link: Connection, data: bytes, background: Colour, pixel_limit: int) -> None:

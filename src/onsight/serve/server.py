@@ -4,9 +4,9 @@ import asyncio
 import errno
 import json
 import logging
+import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -347,4 +347,5 @@ def _allow_open_files(count: int) -> None:
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
+    """End the process at once: a usual exit waits until threads have decoded all that is queued."""
+    os._exit(128 + number)
