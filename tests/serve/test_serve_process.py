@@ -119,6 +119,15 @@ def test_ctrl_c_ends_quietly(process):
     assert "Traceback" not in started.stderr.read()
 
 
+def test_the_name_of_a_model_cannot_steer_the_terminal(tmp_path):
+    (tmp_path / "m\x1b[31m.onnx").write_text("1.0")
+    command = [sys.executable, str(STUB), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as started:
+        greeting = started.stdout.readline()
+        started.kill()
+    assert greeting.startswith(rb"serving m\x1b[31m on http://")
+
+
 def test_a_stop_does_not_wait_for_images_that_are_being_decoded(model):
     command = [sys.executable, "-c", NEVER_DECODED, str(STUB.parent), str(model)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
