@@ -179,7 +179,7 @@ def _blend_facts(file: BlendFile) -> Iterator[str]:
         height, width = member.format.model_size
         weight = percent(file.member_weights[name])
         yield (
-            f"Member `{name}`, with a weight of {weight}: {_describe_network(member)}; its input "
+            f"Member {name}, with a weight of {weight}: {_describe_network(member)}; its input "
             f"is {height}x{width} pixels."
         )
         yield from _head_facts(member)
@@ -201,7 +201,7 @@ def _describe_network(file: ModelFile, parameters: int | None = None) -> str:
         else "from timm"
     )
     count = sum(tensor.numel() for tensor in file.weights.values())
-    return f"`{name}`, {origin}, with {plural(parameters or count, 'parameter')}"
+    return f"{name}, {origin}, with {plural(parameters or count, 'parameter')}"
 
 
 def _head_facts(file: ModelFile) -> Iterator[str]:
