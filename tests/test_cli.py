@@ -503,6 +503,19 @@ def test_manifest_with_a_missing_file_and_a_double_row(capsys, bars, tmp_path):
     assert "twice" in problems
 
 
+@pytest.mark.parametrize("link", ["environment.json", "gallery"])
+def test_no_link_in_a_run_folder_is_followed(capsys, trained, tmp_path, link):
+    run = shutil.copytree(trained.path, tmp_path / "run")
+    (run / link).rename(tmp_path / "elsewhere")
+    (run / link).symlink_to(tmp_path / "elsewhere")
+    page = tmp_path / "compare.html"
+    for words in (["report"], ["card"], ["compare", trained.path, "--out", page]):
+        code, out, err = run_command(capsys, *words, run)
+        assert (code, out) == (2, "")
+        assert f"{run / link} is a link" in err
+    assert not page.exists()
+
+
 def test_model_files_that_are_none(capsys, bars, tmp_path):
     assert "cannot read" in refused(capsys, "predict", tmp_path / "no", tmp_path / "no.jpg")
     (tmp_path / "x.safetensors").write_bytes(b"nothing")

@@ -98,6 +98,18 @@ def refuse_inside_data(path: Path, data: str, example: str, flag: str = "--out")
         )
 
 
+def refuse_links(run: Path) -> None:
+    """Raise OutputError for a link in a run folder, which may be somebody else's."""
+    for folder, names, files in os.walk(run):
+        for name in (*names, *files):
+            link = Path(folder, name)
+            if link.is_symlink():
+                raise OutputError(
+                    f"{link} is a link, and nothing outside a run's own folder is read or written; "
+                    "replace the link by what it points to, or use another folder"
+                )
+
+
 # --- Atomic writing ---
 
 

@@ -11,6 +11,8 @@ JPEG_SCANS = 200  # scans of a progressive JPEG; encoders write about ten
 SLOW_BMP_PIXELS = 4_000_000  # pixels of a run-length encoded BMP, which Pillow decodes slowly
 EXPANSE_PIXELS, PIXELS_A_BYTE = 24_000_000, 4000  # more pixels in fewer bytes: blank, or a bomb
 TIFF_SECONDS = 60.0  # decoding time; a TIFF at the pixel limit takes two or three
+TIFF_VALUES = 500_000  # numbers in the tags of a TIFF; 64 megapixels in tiles of 16x16 need those
+EXIF_BYTES = 2 * 2**20  # EXIF data; cameras write up to 64 kB
 PADDED_PIXELS = 16_000_000  # pixels of the frame around a padded image
 
 # Containers of images.

@@ -9,6 +9,7 @@ from PIL import Image
 
 from onsight.data.decode import decode
 from onsight.data.fit import ImageFormat, fit
+from onsight.data.pixels import probe
 from onsight.data.refusals import refuse_bombs, refuse_empty_expanse
 from onsight.data.stream import CropWindow, crop_image
 from onsight.errors import ImageError
@@ -59,6 +60,49 @@ def test_a_run_length_encoded_bmp_of_many_pixels():
     header = struct.pack("<IiiHHIIiiII", 40, 8000, 8000, 1, 8, 1, 0, 0, 0, 256, 0)
     data = b"BM" + struct.pack("<IHHI", 2000, 0, 0, 1078) + header + bytes(1024 + 900)
     assert "slow to decode" in refused(data)
+
+
+def tiff(order: str, *entries: tuple[int, int, int], big: bool = False) -> bytes:
+    """A TIFF with tags (tag, type, count) whose values would follow."""
+    start = (b"II" if order == "<" else b"MM") + struct.pack(order + "H", 43 if big else 42)
+    start += struct.pack(
+        order + ("HHQQ" if big else "LH"), *((8, 0, 16) if big else (8,)), len(entries)
+    )
+    entry = order + ("HHQQ" if big else "HHLL")
+    return start + b"".join(struct.pack(entry, *facts, 8) for facts in entries)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        tiff("<", (256, 3, 1), (273, 3, 1_000_000)),
+        tiff(">", (324, 1, 1_000_000)),
+        tiff("<", (273, 4, 1_000_000), big=True),
+        tiff("<", *[(tag, 5, 100_000) for tag in range(256, 262)]),
+        tiff("<", big=True).replace(b"\x10" + bytes(7), b"\x10" + bytes(7) + b"\xff" * 8),
+    ],
+)
+def test_a_tiff_whose_tags_have_very_many_values(data):
+    assert "values in its tags, over 500,000" in refused(data)
+    assert probe(data) is None
+
+
+def test_a_tiff_with_much_text_or_many_honest_tiles():
+    refuse_bombs(tiff("<", (270, 2, 20_000_000), (700, 1, 5_000_000)), LIMIT)
+    refuse_bombs(tiff("<", (324, 4, 249_000), (325, 4, 249_000)), LIMIT)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_very_much_exif_data(kind):
+    exif = b"Exif\0\0II*\0" + struct.pack("<LHHHLL4x", 8, 1, 0x0112, 5, 270_000, 26)
+    if kind == "JPEG":
+        sound = encoded(kind, photo())
+        segment = b"\xff\xe1" + struct.pack(">H", 65_535) + exif.ljust(65_533, b"\0")
+        data = sound[:2] + 33 * segment + sound[2:]
+    else:
+        data = encoded(kind, photo(), exif=exif.ljust(2_200_000, b"\0"))
+    assert "over 2 MB of EXIF data" in refused(data)
+    assert probe(data) is None
 
 
 def test_very_many_pixels_in_very_few_bytes():

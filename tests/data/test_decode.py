@@ -100,6 +100,17 @@ def test_orientation_may_be_in_xmp_alone_and_an_invalid_one_turns_nothing(form, 
     assert probe(data) == (*expected, 3)
 
 
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_a_damaged_entry_beside_the_orientation_does_not_matter(form):
+    entries = [
+        struct.pack("<HHLHxx", 0x0112, 3, 1, 6),
+        struct.pack("<HHL4s", 0x011A, 2, 3, b"72\0"),
+    ]
+    exif = b"Exif\0\0II*\0" + struct.pack("<LH", 8, len(entries)) + b"".join(entries) + bytes(4)
+    data = encoded(Image.fromarray(smooth()), form, exif=exif)
+    assert decode(data).shape[:2] == smooth().shape[1::-1]
+
+
 def test_orientation_is_found_behind_other_segments_and_fill_bytes():
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -176,6 +187,23 @@ def tiff_of_12_bits(values):
     tags |= {278: height, 279: len(strip)}
     entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
     return struct.pack("<2sHIH", b"II", 42, 8, 9) + entries + bytes(4) + strip
+
+
+def test_a_tiff_of_16_bit_colours_is_turned_once():
+    colours = RNG.integers(0, 256, (2, 3, 3), np.uint8)
+    start = 8 + 2 + 10 * 12 + 4
+    tags = [(256, 4, 1, 3), (257, 4, 1, 2), (258, 3, 3, start), (259, 3, 1, 1), (262, 3, 1, 2)]
+    tags += [
+        (273, 4, 1, start + 6),
+        (274, 3, 1, 6),
+        (277, 3, 1, 3),
+        (278, 4, 1, 2),
+        (279, 4, 1, 36),
+    ]
+    data = struct.pack("<2sHIH", b"II", 42, 8, len(tags))
+    data += b"".join(struct.pack("<HHII", *tag) for tag in tags) + bytes(4)
+    data += struct.pack("<HHH", 16, 16, 16) + (colours.astype("<u2") * 257).tobytes()
+    assert np.array_equal(decode(data), np.rot90(colours, -1))
 
 
 def test_white_of_a_12_bit_tiff_is_4095():

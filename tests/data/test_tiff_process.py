@@ -3,9 +3,11 @@
 import io
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -57,6 +59,21 @@ def test_the_reason_is_that_of_the_same_process() -> None:
     with pytest.raises(ImageError, match="^broken") as apart:
         decode(data)
     assert str(apart.value) == str(here.value)
+
+
+def test_a_tile_far_larger_than_its_image_is_refused() -> None:
+    side, image = 2**14, Image.new("L", (16, 16))
+    packer = zlib.compressobj(1)
+    tile = b"".join(packer.compress(bytes(2**24)) for _ in range(side**2 // 2**24)) + packer.flush()
+    entries = [(256, 16), (257, 16), (258, 8), (259, 8), (262, 1), (277, 1), (322, side)]
+    entries += [(323, side), (324, 8), (325, len(tile))]
+    rows = [struct.pack("<HHLL", tag, 4, 1, value) for tag, value in entries]
+    directory = struct.pack("<H", len(rows)) + b"".join(rows) + bytes(4)
+    with pytest.raises(ImageError):
+        decode(struct.pack("<2sHL", b"II", 42, 8 + len(tile)) + tile + directory)
+    file = io.BytesIO()
+    image.save(file, "TIFF")
+    assert decode(file.getvalue()).shape == (16, 16, 1)
 
 
 def test_one_process_serves_one_image_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,6 +209,9 @@ def test_accuracies_are_compared_on_held_out_images_only(trained, shared_bars, t
         export(trained.path, on=str(tmp_path / "nothing"), out=tmp_path / "m.onnx")
     origin = {**load_model_file(trained.path).provenance, "data": str(tmp_path / "moved")}
     model = changed_file(trained, tmp_path / "m.safetensors", provenance=origin)
+    with pytest.raises(DataError, match=r"(?s)a model file alone does not decide.*--on DATA"):
+        export(model)
+    shutil.copy(trained.path / "config.toml", tmp_path)
     with pytest.raises(DataError, match=r"(?s)moved.*--on DATA"):
         export(model)
     found = export(model, on=str(shared_bars))
@@ -216,7 +219,7 @@ def test_accuracies_are_compared_on_held_out_images_only(trained, shared_bars, t
     assert found.proof.images == trained.results["images"]
 
 
-def test_your_own_network_needs_its_module(trained, tmp_path, monkeypatch):
+def test_your_own_network_needs_its_module(trained, shared_bars, tmp_path, monkeypatch):
     name = load_model_file(trained.path).model
     text = f"""
 from onsight.models.catalog import make_model
@@ -228,7 +231,8 @@ def make(shape, classes):
     model = changed_file(trained, tmp_path / "m.safetensors", model="own_net_to_export:make")
     with pytest.raises(ModelError, match="--module own_net_to_export:make"):
         export(model)
-    assert export(model, module="own_net_to_export:make").facts["model"].startswith("own_net")
+    found = export(model, module="own_net_to_export:make", on=str(shared_bars))
+    assert found.facts["model"].startswith("own_net")
 
 
 def test_what_cannot_be_exported_is_said_before_any_work(trained, tmp_path, monkeypatch):
@@ -251,10 +255,10 @@ def test_what_cannot_be_exported_is_said_before_any_work(trained, tmp_path, monk
         export(trained.path)
 
 
-def test_a_model_in_less_precision_is_exported_in_fp32(trained, tmp_path):
+def test_a_model_in_less_precision_is_exported_in_fp32(trained, shared_bars, tmp_path):
     prepared = load_model_file(trained.path).preprocessing
     less = prepared.model_copy(update={"precision": "bf16"})
     model = changed_file(trained, tmp_path / "m.safetensors", preprocessing=less)
-    found = export(model)
+    found = export(model, on=str(shared_bars))
     assert found.facts["image"]["precision"] == "fp32"
     assert found.proof.largest_difference <= 1e-5

@@ -41,7 +41,8 @@ def save_untrained(path, model, size=32, channels=3, **changes):
         std=(0.2, 0.3, 0.25)[:channels],
         precision="fp32",
     )
-    provenance = {"data": "/home/me/secret/pets", "config": {"cache_folder": "/home/me/cache"}}
+    config = {"cache_folder": "/home/me/cache", "checkpoints": "/home/me/checkpoints"}
+    provenance = {"data": "/home/me/secret/pets", "config": config}
     seen = np.array([-5, 3, 2**62], np.int64)
     file = ModelFile(model, CLASSES, preprocessing, {}, provenance, dict(net.state_dict()), seen)
     save_model(path, replace(file, **changes))

@@ -116,6 +116,7 @@ def test_other_files_are_refused_with_one_sentence(onnx_file, tmp_path):
         ({"classes": ["one", "one"]}, "two of its classes have the same name"),
         ({"image": {}}, "incomplete or damaged"),
         ({"temperature": 0}, "temperature"),
+        ({"model": None}, "its network has no name"),
     ],
 )
 def test_facts_that_this_version_cannot_use_are_refused(onnx_file, tmp_path, changes, said):

@@ -131,8 +131,16 @@ def test_impossible_requests_are_refused_with_the_reason(capsys, trained, bars, 
 def test_missing_or_changed_training_images_are_reported(capsys, trained, query, tmp_path):
     file = load_model_file(trained.path)
     moved = tmp_path / "moved"
-    for data, reason in ((str(moved), "does not exist"), (None, "does not record")):
-        file.provenance["data"] = data
+    shutil.copy(trained.path / "config.toml", tmp_path)
+    for data, config, reason in (
+        (str(moved), {}, "does not exist"),
+        (None, {}, "does not record"),
+        (5, {}, "does not record"),
+        (str(moved), {"data_format": "poetry"}, "settings cannot be used: --data-format poetry"),
+        ("https://localhost/pets", {}, "a file does not decide what is contacted"),
+        ("cifar10", {}, "a file does not decide what is contacted"),
+    ):
+        file.provenance.update(data=data, config=config)
         save_model(tmp_path / "model.safetensors", file)
         message = refused(capsys, tmp_path / "model.safetensors", query)
         assert reason in message
@@ -144,3 +152,11 @@ def test_missing_or_changed_training_images_are_reported(capsys, trained, query,
     message = refused(capsys, tmp_path / "model.safetensors", query)
     assert "has changed" in message
     assert "--among FOLDER" in message
+
+
+def test_a_model_file_alone_does_not_decide_what_is_opened(capsys, trained, bars, query, tmp_path):
+    copy = shutil.copy(trained.path / "model.safetensors", tmp_path)
+    message = refused(capsys, copy, query)
+    assert "a model file alone does not decide what is opened" in message
+    assert "--among FOLDER" in message
+    assert run_similar(capsys, copy, query, "--among", bars)["images"] == 120

@@ -3,6 +3,7 @@
 import argparse
 import json
 import pickle
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from onsight.models.catalog import expected_input, make_model, preferred_size
 from onsight.models.file import ModelFile, save_model
 from onsight.models.preprocessing import ExpectedInput, Preprocessing
 from onsight.models.weights import load_into, read_weights
+from onsight.tensorfile import write_tensors
 
 SHAPE = (3, 32, 32)
 
@@ -182,6 +184,28 @@ def write_bad_file(kind: str, path: Path) -> None:
         torch.save([torch.zeros(2)], path)
     elif kind == "no tensors":
         torch.save({"epoch": 3, "best": 0.5}, path)
+    elif kind == "itself":
+        content = {}
+        content["state_dict"] = content
+        torch.save(content, path)
+    elif kind == "facts":
+        write_tensors(path, tensors, [])
+    elif kind == "members":
+        write_tensors(path, tensors, {"members": ["a"], "feature_member": "a"})
+    elif kind == "sparse":
+        torch.save({**tensors, "head.weight": tensors["head.weight"].to_sparse()}, path)
+    elif kind == "meta":
+        torch.save({**tensors, "head.weight": tensors["head.weight"].to("meta")}, path)
+    elif kind == "complex":
+        torch.save({**tensors, "head.weight": tensors["head.weight"] + 1j}, path)
+    elif kind == "compressed":
+        torch.save({"w": torch.zeros(100_000)}, path.with_suffix(".plain"))
+        with (
+            zipfile.ZipFile(path.with_suffix(".plain")) as plain,
+            zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed,
+        ):
+            for name in plain.namelist():
+                packed.writestr(name, plain.read(name))
     elif kind == "another net":
         torch.save(make_model("lenet", SHAPE, 5).state_dict(), path)
     elif kind == "wider":
@@ -202,11 +226,19 @@ def write_bad_file(kind: str, path: Path) -> None:
         ("code", "w.pth", "only code can make.*state_dict.. alone"),
         ("raw pickle", "w.bin", "only code can make|not a weights file"),
         ("list", "w.pt", "holds a list, not weights by name"),
+        ("itself", "w.pt", "holds no tensors by name, only state_dict"),
+        ("facts", "w.safetensors", "is not the model of a run"),
+        ("members", "w.safetensors", "is not the model of a run"),
+        ("sparse", "w.pth", "head.weight is not a plain tensor of real numbers"),
+        ("meta", "w.pth", "head.weight is not a plain tensor of real numbers"),
+        ("complex", "w.pth", "head.weight is not a plain tensor of real numbers"),
+        ("compressed", "w.pth", "it is compressed, with 0.4 MB in it"),
         ("no tensors", "w.pt", "holds no tensors by name, only epoch and best"),
         ("another net", "w.pth", "fits no layer of Compact: it has .*, the network"),
         ("twice", "w.pth", "two tensors for 'head.bias'"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor")
 def test_bad_files_are_refused_in_one_message(tmp_path, kind, name, message):
     write_bad_file(kind, tmp_path / name)
     with pytest.raises(ModelError, match=message) as caught:

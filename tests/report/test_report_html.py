@@ -503,6 +503,31 @@ def test_what_works_is_kept_however_much_does_not() -> None:
     assert (kept["a"], damaged) == ({"y": 1}, ["a: x"])
 
 
+def test_two_wrong_values_among_many_cost_few_renderings() -> None:
+    rendered = []
+
+    def render(contents: dict[str, Any]) -> None:
+        rendered.append(contents)
+        assert "odd" not in (contents["a"] or {}).values()
+
+    values: dict[str, Any] = {str(number): number for number in range(1000)}
+    kept, damaged = drop_damaged({"a": values | {"500": "odd", "900": "odd"}}, render)
+    assert (len(kept["a"]), damaged) == (998, ["a: 500", "a: 900"])
+    assert len(rendered) < 60
+
+
+def test_a_picture_that_is_listed_many_times_is_shown_once(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    place = run / "gallery" / "gallery.json"
+    gallery = json.loads(place.read_text())
+    once = read(run)[0]
+    place.write_text(json.dumps(gallery | {"wrong": 1000 * gallery["wrong"][:1]}))
+    page = read(run)[0]
+    assert len(page) < 2 * len(once)
+    picture = (run / "gallery" / gallery["wrong"][0]["file"]).read_bytes()
+    assert page.count(base64.b64encode(picture).decode()) == 1
+
+
 def test_run_without_results_is_called_unfinished(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run / "results.json").unlink()

@@ -65,6 +65,17 @@ def test_the_answers_equal_those_of_a_run_in_python(trained, bars):
     ]
 
 
+def test_names_of_classes_may_be_other_bytes_than_utf8(model):
+    def load(path):
+        predictor = load_stub(path)
+        predictor.classes = ("caf\udce9", "b", "c")
+        return predictor
+
+    with running(model, load) as served:
+        assert served.predict(image(0))[1][0]["predicted"] == "caf\udce9"
+        assert served.ask("GET", "/model")[2]["classes"][0] == "caf\udce9"
+
+
 def test_odd_images_are_answered_as_in_python(trained):
     contents = [data for _, data in odd_files()]
     expected = onsight.load(trained.path)

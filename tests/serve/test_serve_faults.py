@@ -1,6 +1,7 @@
 """Faults of one image, of the network, of its thread and of its file hurt nobody else."""
 
 import random
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -142,6 +143,21 @@ def test_a_new_file_is_taken_up_without_losing_a_request_and_a_damaged_one_is_no
         assert server.predict(image(255))[1][0]["predicted"] == "dark"
 
 
+def test_a_request_that_arrives_while_its_model_is_replaced_is_answered(tmp_path):
+    place, content = tmp_path / "light.onnx", image(255)
+    place.write_text("1.0")
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+    with running(tmp_path) as server, socket.create_connection(("127.0.0.1", server.port)) as slow:
+        slow.settimeout(20)
+        slow.sendall(head + b"Content-Length: %d\r\n\r\n" % len(content))
+        assert slow.recv(4096).startswith(b"HTTP/1.1 100")  # the model has been chosen
+        place.write_text("0.00")
+        until(lambda: not server.batcher.is_alive)
+        slow.sendall(content)
+        assert slow.recv(4096).startswith(b"HTTP/1.1 200")
+        until(lambda: not server.batcher.is_alive)
+
+
 def test_models_that_cannot_be_served_are_named(tmp_path):
     def opened(place):
         with running(place):
@@ -198,8 +214,6 @@ def test_one_model_that_cannot_be_read_stops_no_other(tmp_path):
 
 def test_a_client_that_leaves_costs_nobody_anything(model):
     with running(model, lambda path: load_stub(path, 0.1), queued=8) as server:
-        import socket
-
         content = image(3)
         head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
         for _ in range(6):

@@ -32,6 +32,23 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+NEVER_DECODED = """
+import sys, threading
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from serve_stub import Access, Limits, listen, load_stub, run
+from onsight.serve import registry
+
+def wait(*ignored):
+    print("decoding", flush=True)
+    threading.Event().wait()
+
+registry.read_image = wait
+listener = listen(Access(port=0))
+run(listener, [Path(sys.argv[2])], load_stub, Access(), Limits(stop_seconds=0.1))
+"""
+
+
 @pytest.fixture
 def process(model):
     """(process, port) of a server that takes 0.2 s a batch, where torch cannot be imported."""
@@ -100,6 +117,28 @@ def test_ctrl_c_ends_quietly(process):
     started.send_signal(signal.SIGINT)
     assert started.wait(10) == 130
     assert "Traceback" not in started.stderr.read()
+
+
+def test_the_name_of_a_model_cannot_steer_the_terminal(tmp_path):
+    (tmp_path / "m\x1b[31m.onnx").write_text("1.0")
+    command = [sys.executable, str(STUB), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as started:
+        greeting = started.stdout.readline()
+        started.kill()
+    assert greeting.startswith(rb"serving m\x1b[31m on http://")
+
+
+def test_a_stop_does_not_wait_for_images_that_are_being_decoded(model):
+    command = [sys.executable, "-c", NEVER_DECODED, str(STUB.parent), str(model)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        try:
+            port = int(re.search(r"127.0.0.1:(\d+)", started.stdout.readline())[1])
+            threading.Thread(target=ask, args=(port,), daemon=True).start()
+            assert started.stdout.readline() == "decoding\n"
+            started.send_signal(signal.SIGTERM)
+            assert started.wait(30) == 128 + signal.SIGTERM
+        finally:
+            started.kill()
 
 
 def refused(capsys, *words):

@@ -19,8 +19,10 @@ def report(run: Path, /) -> None:
     run
         A run folder.
     """
+    from onsight.files import refuse_links
     from onsight.report.page import write_report
 
+    refuse_links(run)
     print(write_report(run))
 
 

@@ -18,8 +18,8 @@ from PIL import Image
 from onsight.data.decoding_memory import MEMORY
 from onsight.data.fit import ImageFormat, fit
 from onsight.data.index import DIGEST_BYTES
-from onsight.data.pixels import ORIENTATION, Colour, Pixels, decode_with_pillow, probe
-from onsight.data.refusals import recognise_foreign, refuse_bombs, refuse_pixels
+from onsight.data.pixels import Colour, Pixels, decode_with_pillow, probe, read_orientation
+from onsight.data.refusals import TIFF, recognise_foreign, refuse_bombs, refuse_pixels
 from onsight.data.tiff_process import decode_tiff
 from onsight.errors import ImageError
 
@@ -31,8 +31,6 @@ _SEQUENTIAL = (0xC0, 0xC1, 0xC9)  # markers of frames that are not progressive
 _JPEG_BYTES, _COEFFICIENT_BYTES, _TIFF_BYTES = 8, 7, 36
 _METADATA = (b"Exif\0", b"http://ns.adobe.com/xap/")  # how these segments begin
 _MIN_SCALE = 1.5  # JPEGs are decoded at no less than this multiple of min_size, unless tight
-# TIFF and BigTIFF headers, and two with the wrong byte order, which Pillow also decodes.
-_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0")
 
 
 @MEMORY.held()
@@ -98,7 +96,7 @@ def decode(
     kind = recognise_foreign(data)
     if kind:
         raise ImageError(kind)
-    if data.startswith(_TIFF):
+    if data.startswith(TIFF):
         height, width, _ = probe(data) or (0, 0, 0)
         if height * width <= pixel_limit:  # others are refused
             MEMORY.reserve(height * width * _TIFF_BYTES)
@@ -160,8 +158,8 @@ def _orientation(data: bytes) -> int:
         return 1
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-            return int(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # damaged EXIF does not make an image unusable
+            return read_orientation(image)
+    except Exception:  # simplejpeg or decode_with_pillow reports the damage
         return 1
 
 

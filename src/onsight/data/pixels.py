@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
-from onsight.data.refusals import refuse_empty_expanse, refuse_pixels
+from onsight.data.refusals import (
+    refuse_bombs,
+    refuse_empty_expanse,
+    refuse_exif,
+    refuse_pixels,
+)
 from onsight.errors import ConfigError, ImageError
 
 if TYPE_CHECKING:
@@ -24,13 +29,22 @@ Pixels = NDArray[np.uint8]
 Colour = tuple[int, int, int]
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-ORIENTATION = 0x0112  # an EXIF tag
 ACCEPTED = (
     "pass a path, the bytes of a file, a Pillow image, or an array or tensor of uint8 (0 to 255) "
     "or floats (0 to 1) in the shape (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels; "
     "several images as a list or an array with n in front"
 )
 
+_ORIENTATION = 0x0112  # an EXIF tag
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 _SIDEWAYS = (5, 6, 7, 8)  # orientations that exchange height and width
 _CHANNELS = (1, 3, 4)
 _GREY_MODES = {"1", "L", "LA", "La"}
@@ -117,13 +131,27 @@ def encode_image(image: Image.Image) -> bytes | Pixels:
     return file.getvalue()
 
 
+def read_orientation(image: Image.Image) -> int:
+    """Return the orientation from EXIF or else XMP data; 1 if there is none, or it is damaged.
+
+    Raises ImageError if there is too much EXIF data.
+    """
+    for name in ("exif", "Raw profile type exif"):
+        refuse_exif(len(image.info.get(name) or ""))
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # Pillow raises many kinds of errors on damaged EXIF
+        return 1
+
+
 def probe(data: bytes) -> tuple[int, int, int] | None:
     """Return (height, width, channels) from an image's header, or None if it cannot be read."""
     try:
+        refuse_bombs(data, sys.maxsize)
         with _open(data) as image:
             height, width = image.size[1], image.size[0]
             # Pillow already reports the upright size of a TIFF.
-            if image.format != "TIFF" and image.getexif().get(ORIENTATION) in _SIDEWAYS:
+            if image.format != "TIFF" and read_orientation(image) in _SIDEWAYS:
                 height, width = width, height
             return height, width, 1 if _is_grey(image) else 3
     except Exception:  # any damage; decoding reports the reason later
@@ -198,7 +226,6 @@ def _to_pixels(image: Image.Image, background: Colour, pixel_limit: int) -> Pixe
     refuse_pixels(image.height, image.width, pixel_limit)
     grey = _is_grey(image)
     white = _white(image)
-    image.load()
     image = _upright(image)
     if image.mode in _DEEP_GREY_MODES:
         return _scale_deep_grey(
@@ -213,12 +240,13 @@ def _to_pixels(image: Image.Image, background: Colour, pixel_limit: int) -> Pixe
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Turn an image by its EXIF orientation, or leave it as it is if the EXIF data is damaged."""
-    try:
-        orientation = image.getexif().get(ORIENTATION, 1)
-    except Exception:  # Pillow raises many kinds of errors on damaged EXIF
-        return image
-    return image if orientation == 1 else ImageOps.exif_transpose(image)
+    """Turn an image by its EXIF orientation, or leave it as it is if the EXIF data is damaged.
+
+    ImageOps.exif_transpose would fail on any damaged entry, as it writes the EXIF data anew.
+    """
+    image.load()  # then a TIFF is upright
+    turn = _TURNS.get(read_orientation(image))
+    return image if turn is None else image.transpose(turn)
 
 
 def _is_grey(image: Image.Image) -> bool:

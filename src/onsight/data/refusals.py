@@ -3,9 +3,22 @@
 import struct
 
 from onsight.errors import ImageError
-from onsight.limits import EXPANSE_PIXELS, JPEG_SCANS, PIXELS_A_BYTE, SLOW_BMP_PIXELS
+from onsight.limits import (
+    EXIF_BYTES,
+    EXPANSE_PIXELS,
+    JPEG_SCANS,
+    PIXELS_A_BYTE,
+    SLOW_BMP_PIXELS,
+    TIFF_VALUES,
+)
+
+# TIFF and BigTIFF headers, and two with the wrong byte order, which Pillow also decodes.
+TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+", b"II\0*", b"MM*\0")
 
 _SCAN = b"\xff\xda"  # the marker that begins each scan of a JPEG
+_EXIF = b"Exif\0\0"  # begins each segment of EXIF data, of up to 64 kB
+_BYTES = (1, 2, 7)  # types of a TIFF's tags whose values Pillow keeps as one object
+_LISTS = (273, 320, 324)  # tags whose values it always takes apart: strips, colours, tiles
 
 _MIN_BYTES = 12  # bytes needed to recognise any kind of file
 _VIDEO = (
@@ -42,10 +55,19 @@ def refuse_bombs(data: bytes, pixel_limit: int) -> None:
     """
     if data[:2] == b"\xff\xd8":
         _refuse_many_scans(data)
+        refuse_exif(2**16 * data.count(_EXIF))
     elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         refuse_pixels(*_webp_size(data), pixel_limit)
     elif data[:2] == b"BM":
         _refuse_slow_bmp(data)
+    elif data.startswith(TIFF):
+        _refuse_many_values(data)
+
+
+def refuse_exif(size: int) -> None:
+    """Raise ImageError for so many bytes of EXIF data that reading them takes seconds."""
+    if size > EXIF_BYTES:
+        raise ImageError(f"over {EXIF_BYTES / 2**20:g} MB of EXIF data")
 
 
 def refuse_pixels(height: int, width: int, limit: int) -> None:
@@ -84,6 +106,25 @@ def _refuse_many_scans(data: bytes) -> None:
     scans = data.count(_SCAN)
     if scans > JPEG_SCANS:
         raise ImageError(f"a JPEG of {scans:,} scans, over the limit of {JPEG_SCANS}")
+
+
+def _refuse_many_values(data: bytes) -> None:
+    """Raise ImageError for a TIFF whose tags have so many values that they exhaust the memory."""
+    order = "<" if data[:2] == b"II" else ">"
+    is_big = data[2:3] == b"+"  # as Pillow tells a BigTIFF
+    formats, at = ("QQ", 8) if is_big else ("LH", 4)
+    try:
+        (start,) = struct.unpack_from(order + formats[0], data, at)
+        (tags,) = struct.unpack_from(order + formats[1], data, start)
+    except (struct.error, OverflowError):  # decoding reports the damage
+        return
+    entry = struct.Struct(order + ("HHQ8x" if is_big else "HHL4x"))
+    start += 8 if is_big else 2
+    total, tags = tags, min(tags, TIFF_VALUES, (len(data) - start) // entry.size)
+    entries = entry.iter_unpack(memoryview(data)[start : start + tags * entry.size])
+    total += sum(n for tag, kind, n in entries if kind not in _BYTES or tag in _LISTS)
+    if total > TIFF_VALUES:
+        raise ImageError(f"a TIFF with {total:,} values in its tags, over {TIFF_VALUES:,}")
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:

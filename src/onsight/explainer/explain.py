@@ -199,7 +199,7 @@ def _read_subject(
         config_file, fields = find_config(run), {**dict.fromkeys(PLACES, ""), **fields}
     config = make_config(*config_layers(recipe, config_file, fields))
     refuse_code_from_files(config, fields)
-    data = data_of_run(run)
+    data = data_of_run(run, config.data_format)
     if config.model == "auto":
         raise unfinished(run)
     return data, config, origins

@@ -11,8 +11,9 @@ import torch
 
 from onsight.config import Config
 from onsight.data.index import TRAIN
+from onsight.data.sources.find import refuse_remote
 from onsight.data.sources.source import is_memory_name
-from onsight.errors import ConfigError, OutputError
+from onsight.errors import ConfigError, DataError, OutputError
 from onsight.explainer.bench import (
     FreshRun,
     RunBench,
@@ -178,8 +179,8 @@ def find_config(run: Path) -> Path:
     return next(filter(has_training_steps, found), (found or [run])[0]) / "config.toml"
 
 
-def data_of_run(run: Path) -> str:
-    """Return the DATA that a finished run was trained on. Raises OutputError."""
+def data_of_run(run: Path, data_format: str) -> str:
+    """Return the DATA that a finished run was trained on, if it is here. Raises OutputError."""
     model = run / "model.safetensors"
     if not model.is_file():
         raise OutputError(
@@ -194,4 +195,8 @@ def data_of_run(run: Path) -> str:
             f"{run} was trained on {data}, which no command can read again. Pass a dataset "
             "with such images instead, and --config for the run's settings"
         )
+    try:
+        refuse_remote(data, data_format)
+    except DataError as error:
+        raise OutputError(f"{error}, instead of {run}, with --config for its settings") from error
     return data

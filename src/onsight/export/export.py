@@ -100,7 +100,7 @@ def export(
     file = _in_fp32(load_model_file(model, member), reporter)
     predictor = Predictor(TorchRunner(file, cpu, module))
     cache = find_cache_folder(cache_folder)
-    held_out = open_proof_images(predictor, on, data_format, cache, reporter)
+    held_out = open_proof_images(predictor, Path(model), on, data_format, cache, reporter)
     if int8 and len(held_out.ids) == 0:
         raise DataError(
             f"the model was trained on all {len(held_out.seen):,} labelled images of "
@@ -119,7 +119,7 @@ def export(
         if int8:
             from onsight.export.int8 import write_int8
 
-            calibration = read_calibration_images(predictor, held_out, cache, reporter)
+            calibration = read_calibration_images(predictor, Path(model), held_out, cache, reporter)
             reporter.say(f"int8: scales measured on {len(calibration):,} training images")
             write_int8(path, calibration, path)
         proof = _prove(predictor, form.run(path), held_out, reporter)

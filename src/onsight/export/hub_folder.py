@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from onsight.config import PLACES
 from onsight.data.fit import Fit
 from onsight.errors import OutputError
 from onsight.files import check_output, write_json
@@ -78,7 +79,7 @@ def _check_empty(folder: Path) -> None:
 def _without_local_paths(file: ModelFile | BlendFile, data_name: str) -> ModelFile | BlendFile:
     """Return the file without paths on the machine that trained it."""
     config = dict(file.provenance.get("config") or {})
-    for name in ("weights", "cache_folder"):
+    for name in ("weights", *PLACES):
         config[name] = PurePath(str(config.get(name, ""))).name
     known = {name: value for name, value in file.provenance.items() if name != "found"}
     return replace(file, provenance={**known, "data": data_name, "config": config})

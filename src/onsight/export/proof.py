@@ -106,6 +106,7 @@ class ExportProof:
 
 def open_proof_images(
     predictor: Predictor,
+    model: Path,
     on: str | None,
     data_format: str,
     cache: Path | None,
@@ -113,12 +114,13 @@ def open_proof_images(
 ) -> HeldOutImages:
     """Open images from `on` or else the run's DATA.
 
+    model: where the predictor was loaded from.
     There are no `ids` if the model was trained on all labelled ones. Raises DataError if there are
     no images.
     """
     try:
         if on is None:
-            source = training_source(predictor, cache)
+            source = training_source(predictor, model, cache)
         else:
             source = find_source(on, ReadOptions(data_format), cache)
         held_out = open_held_out(predictor, source, cache, reporter)
@@ -136,15 +138,21 @@ def open_proof_images(
 
 
 def read_calibration_images(
-    predictor: Predictor, held_out: HeldOutImages, cache: Path | None, reporter: Reporter
+    predictor: Predictor,
+    model: Path,
+    held_out: HeldOutImages,
+    cache: Path | None,
+    reporter: Reporter,
 ) -> Pixels:
     """Read training images (n, H, W, C), from the proof's DATA or else the run's."""
     if len(held_out.seen) == 0:
         try:
-            source = training_source(predictor, cache)
+            source = training_source(predictor, model, cache)
             held_out = open_held_out(predictor, source, cache, reporter)
         except DataError as error:
-            raise DataError(f"--int8 needs the training images: {error}") from error
+            raise DataError(
+                f"--int8 needs the training images: {error}\nGive data with them: --on DATA"
+            ) from error
     if len(held_out.seen) == 0:
         raise DataError("--int8 needs the training images, but their DATA has changed")
     sample = held_out.seen[:CALIBRATION_IMAGES]  # in order of digests, not of the data

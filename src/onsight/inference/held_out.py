@@ -10,7 +10,7 @@ from torch import Tensor
 from onsight.data.index import TRAIN, UNSPLIT, Index, Problem
 from onsight.data.pack import Pack, is_packed, open_pack
 from onsight.data.packing import PackJob
-from onsight.data.sources.find import ReadOptions, find_source
+from onsight.data.sources.find import find_recorded_source
 from onsight.data.sources.source import Source
 from onsight.data.split import find_leaks
 from onsight.errors import DataError
@@ -56,13 +56,17 @@ def open_held_out(
     )
 
 
-def training_source(predictor: Predictor, cache: Path | None) -> Source:
-    """Return the DATA that the model was trained on. Raises DataError if it is not recorded."""
+def training_source(predictor: Predictor, model: Path, cache: Path | None) -> Source:
+    """Return the DATA that the model was trained on, if its run folder records a place here.
+
+    model: where the predictor was loaded from. Raises DataError.
+    """
+    if not ((model if model.is_dir() else model.parent) / "config.toml").is_file():
+        raise DataError(
+            f"{model} is not in a run folder, and a model file alone does not decide what is opened"
+        )
     provenance = predictor.file.provenance
-    data, config = provenance.get("data"), provenance.get("config", {})
-    if data is None:
-        raise DataError("the model file does not record what it was trained on")
-    return find_source(data, ReadOptions.from_config(config), cache)
+    return find_recorded_source(provenance.get("data"), provenance.get("config"), cache)
 
 
 def open_model_pack(

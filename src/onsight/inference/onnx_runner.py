@@ -131,6 +131,8 @@ def _read_metadata(session: "InferenceSession") -> dict[str, Any]:
             f"it has version {facts['version']} of the format, but this Onsight reads version "
             f"{VERSION}. Upgrade: pip install -U onsight"
         )
+    if not isinstance(facts["model"], str):
+        raise ValueError("its network has no name")
     size = Preprocessing.of(facts["image"]).format
     expected = [size.height, size.width, size.channels], [len(facts["classes"])]
     inputs = {node.name: node.shape[1:] for node in session.get_inputs()}

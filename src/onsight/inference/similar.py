@@ -133,7 +133,12 @@ def print_similar(
     queries = list(predictor.predictions(inputs, features=True))
     _check_usable(queries)
     search_set = open_search_set(
-        predictor, among, data_format=data_format, cache_folder=cache_folder, reporter=reporter
+        predictor,
+        model,
+        among,
+        data_format=data_format,
+        cache_folder=cache_folder,
+        reporter=reporter,
     )
     if grid:
         refuse_replacing("--save-grid", grid, data=search_set.source.files())
@@ -151,6 +156,7 @@ def print_similar(
 
 def open_search_set(
     predictor: Predictor,
+    model: Path,
     among: str | None,
     *,
     data_format: str = "auto",
@@ -159,13 +165,14 @@ def open_search_set(
 ) -> SearchSet:
     """Open the images to search and compute their features, which are cached.
 
+    model: where the predictor was loaded from.
     among: a folder of images, or any DATA; None for the images that the model was trained or
     selected with. Raises DataError, ModelError, DiskError.
     """
     require_head(predictor.classifier.feature_member.net)
     cache = find_cache_folder(cache_folder)
     if among is None:
-        source = _open_training_source(predictor, cache)
+        source = _open_training_source(predictor, model, cache)
     else:
         source = _open_source(among, data_format, cache)
     reporter.say(f"data: {source.description}")
@@ -189,9 +196,9 @@ def open_search_set(
     return SearchSet(name, source, pack, ids, _features(predictor, pack, ids, cache, reporter))
 
 
-def _open_training_source(predictor: Predictor, cache: Path | None) -> Source:
+def _open_training_source(predictor: Predictor, model: Path, cache: Path | None) -> Source:
     try:
-        return training_source(predictor, cache)
+        return training_source(predictor, model, cache)
     except DataError as error:
         raise DataError(
             f"the images that the model was trained with cannot be searched: {error}\n"

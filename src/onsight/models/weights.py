@@ -6,6 +6,7 @@ newly initialized.
 
 import argparse
 import sys
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from onsight.models.head import find_heads, start_head_at_zero
 from onsight.models.members import check_member, member_prefix
 from onsight.models.preprocessing import ExpectedInput, Preprocessing
 from onsight.tensorfile import DamagedFile, read_tensors, take_under
-from onsight.text import joined, plural
+from onsight.text import data_size, joined, plural
 from onsight.untrusted import read_json
 
 _IN_FOLDER = "model.safetensors"  # name in a run folder, and in a Hugging Face repository
@@ -29,6 +30,7 @@ _PICKLED = {".pth", ".pt", ".bin"}
 _KINDS = "a .safetensors, .pth, .pt or .bin file with a network's weights"
 # Keys that training scripts save weights under; moving averages come first, as in timm.
 _WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
+_MAX_WRAPPERS = 4  # such keys within each other
 _OWN_PREFIX = "onsight."  # of tensors other than weights in a model file of Onsight
 
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.")  # of wrappers around a network
@@ -109,6 +111,9 @@ def load_into(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> Loa
     Raises:
         ModelError: If anything except the head does not fit.
     """
+    for name, tensor in tensors.items():
+        if _is_unusual(tensor):
+            raise ModelError(f"{source}: {name} is not a plain tensor of real numbers")
     tensors = _convert_for_timm(net, _rename_like(net, tensors, source))
     expected = {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()}
     tensors = {name: _fit_channels(tensor, expected.get(name)) for name, tensor in tensors.items()}
@@ -151,16 +156,18 @@ def _read_own(path: Path, member: str) -> WeightsFile:
         tensors, facts = read_tensors(path)
     except DamagedFile as error:
         raise ModelError(str(error)) from error
-    source, members = str(path), facts.get("members", {})
-    if member or members:
-        member = member or facts.get("feature_member", "")
-        check_member(member, members, path)
-        tensors, facts = take_under(member_prefix(member), tensors), members[member]
-        source = f"member {member} of {path}"
-    if not isinstance(facts.get("image"), dict):
-        raise ModelError(f"{path} is not the model of a run: pass its model.safetensors")
+    source = str(path)
+    try:
+        members = facts.get("members", {})
+        if member or members:
+            member = member or facts.get("feature_member", "")
+            check_member(member, members, path)
+            tensors, facts = take_under(member_prefix(member), tensors), members[member]
+            source = f"member {member} of {path}"
+        expected = ExpectedInput.of_run(Preprocessing.of(facts["image"]))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{path} is not the model of a run: pass its model.safetensors") from error
     weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(_OWN_PREFIX)}
-    expected = ExpectedInput.of_run(Preprocessing.of(facts["image"]))
     return WeightsFile(source, weights, expected)
 
 
@@ -168,9 +175,19 @@ def _unpickle(path: Path) -> Any:
     try:
         # timm saves the arguments of a training run as a Namespace, which is plain data.
         with torch.serialization.safe_globals([argparse.Namespace]):
+            _refuse_compressed(path)
             return torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # a damaged file fails in many ways
         raise ModelError(f"{path} {_explain_unreadable(str(error))}") from error
+
+
+def _refuse_compressed(path: Path) -> None:
+    """Raise ValueError for a zip with more in it than its size, which torch.save never writes."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(info.file_size for info in archive.infolist())
+        if unpacked > path.stat().st_size:
+            raise ValueError(f"it is compressed, with {data_size(unpacked)} in it")
 
 
 def _explain_unreadable(reason: str) -> str:
@@ -188,14 +205,14 @@ def _explain_unreadable(reason: str) -> str:
 
 def _unwrap(path: Path, content: Any) -> tuple[str, dict[str, Tensor]]:
     """Return the key that the weights are saved under, if any, and the weights."""
+    if not isinstance(content, Mapping):
+        raise ModelError(f"{path} holds a {type(content).__name__}, not weights by name")
     key_used = ""
-    while isinstance(content, Mapping):
+    for _ in range(_MAX_WRAPPERS):  # a pickle can contain itself
         wrapper = next((key for key in _WRAPPERS if isinstance(content.get(key), Mapping)), None)
         if wrapper is None:
             break
         content, key_used = content[wrapper], wrapper
-    if not isinstance(content, Mapping):
-        raise ModelError(f"{path} holds a {type(content).__name__}, not weights by name")
     tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
         keys = joined([str(key) for key in content], 4)
@@ -213,6 +230,11 @@ def _read_expected_input(path: Path) -> ExpectedInput | None:
         return None if facts is None else ExpectedInput.of_timm(facts)
     except (DataError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ModelError(f"the pretrained_cfg in {config} cannot be used: {error!r}") from error
+
+
+def _is_unusual(tensor: Tensor) -> bool:
+    is_plain = tensor.layout is torch.strided and not (tensor.is_meta or tensor.is_quantized)
+    return tensor.is_complex() or not is_plain
 
 
 def _rename_like(net: nn.Module, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from onsight.data.sources.source import is_memory_name
 from onsight.evaluation.results import ClassResult, Results, check_types
+from onsight.files import refuse_links
 from onsight.limits import FEW_IMAGES
 from onsight.models.catalog import builtin_names, is_user_spec
 from onsight.models.file import FILE_NAME, BlendFile, ModelFile, load_model_file
@@ -44,6 +45,7 @@ class CardSubject:
 
 def read_card_subject(model: Path) -> CardSubject:
     """Read a run folder, or a model file alone. Raises ModelError, OutputError."""
+    refuse_links(model)
     file = load_model_file(model)
     results: dict[str, Any] = dict(file.results)
     check_types(model, results, Results)
@@ -177,7 +179,7 @@ def _blend_facts(file: BlendFile) -> Iterator[str]:
         height, width = member.format.model_size
         weight = percent(file.member_weights[name])
         yield (
-            f"Member `{name}`, with a weight of {weight}: {_describe_network(member)}; its input "
+            f"Member {name}, with a weight of {weight}: {_describe_network(member)}; its input "
             f"is {height}x{width} pixels."
         )
         yield from _head_facts(member)
@@ -199,7 +201,7 @@ def _describe_network(file: ModelFile, parameters: int | None = None) -> str:
         else "from timm"
     )
     count = sum(tensor.numel() for tensor in file.weights.values())
-    return f"`{name}`, {origin}, with {plural(parameters or count, 'parameter')}"
+    return f"{name}, {origin}, with {plural(parameters or count, 'parameter')}"
 
 
 def _head_facts(file: ModelFile) -> Iterator[str]:

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from onsight.data.cache import find_cache_folder
 from onsight.data.decode import pixel_digest, prepare_image
 from onsight.data.pixels import to_pillow
-from onsight.data.sources.find import ReadOptions, find_source
-from onsight.data.sources.named import needs_download
+from onsight.data.sources.find import find_recorded_source
 from onsight.data.sources.source import Source
 from onsight.errors import ImageError, OnsightError
 from onsight.report.compare_pairs import HeldOutPredictions, Pairing
@@ -131,14 +130,9 @@ def _read_thumbnails(run: HeldOutPredictions, rows: Sequence[int]) -> list[Inlin
 
 
 def _open_data(run: HeldOutPredictions) -> Source | None:
-    """Open the run's DATA, if it can be read here without a download."""
-    data_format = str(run.config.get("data_format", "auto"))
-    is_named_dataset = data_format == "torchvision" or not Path(run.data).expanduser().exists()
-    if is_named_dataset and needs_download(run.data):
-        return None
-    cache_folder = find_cache_folder(str(run.config.get("cache_folder", "")))
+    """Open the run's DATA, if it can be read here without contacting another machine."""
     try:
-        return find_source(run.data, ReadOptions.from_config(run.config), cache_folder)
+        return find_recorded_source(run.data, run.config, find_cache_folder(""))
     except OnsightError:
         return None
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from onsight.config import drop_retired
 from onsight.data.fit import ImageFormat
 from onsight.errors import OutputError
+from onsight.files import refuse_links
 from onsight.models.file import FILE_NAME, load_model_file
 from onsight.report.run_files import Row, read_csv, read_results
 
@@ -66,6 +67,7 @@ class Pairing(NamedTuple):
 def read_held_out(path: Path, name: str) -> HeldOutPredictions:
     """Read a finished run's predictions. Raises OutputError, ModelError."""
     _check_finished(path)
+    refuse_links(path)
     file = load_model_file(path)
     config = file.provenance.get("config")
     classes = tuple(sorted(file.classes))

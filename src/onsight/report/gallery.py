@@ -135,8 +135,9 @@ def load_gallery(run: Path, listing: Row | None) -> Row | None:
     if listing is None:
         return None
     folder = (run / GALLERY_FILE).parent
+    shown: set[Path] = set()
     images = {
-        kind: [_embed_item(folder, item) for item in listing.get(kind, [])]
+        kind: [_embed_item(folder, item, shown) for item in listing.get(kind, [])[:_MAX_SHOWN]]
         for kind in ("wrong", "right")
     }
     return images | {name: listing.get(name) for name in ("lookalikes", "heat")}
@@ -193,20 +194,25 @@ def _write_png(path: Path, image: Image.Image) -> None:
     write_atomically(path, data.getvalue())
 
 
-def _embed_item(folder: Path, item: Row) -> Row:
+def _embed_item(folder: Path, item: Row, shown: set[Path]) -> Row:
     extra_files = {"strip": item.get("near_file"), "heat": item.get("heat_file")}
     extra = {
-        name: LenientDict(_embed_png(folder / Path(file).name)._asdict()) if file else None
+        name: LenientDict(_embed_png(folder / Path(file).name, shown)._asdict()) if file else None
         for name, file in extra_files.items()
     }
-    return LenientDict(item | _embed_png(folder / Path(item["file"]).name)._asdict() | extra)
+    return LenientDict(item | _embed_png(folder / Path(item["file"]).name, shown)._asdict() | extra)
 
 
-def _embed_png(path: Path) -> InlineImage:
-    """Embed a PNG file; its uri is empty if the file is missing or broken."""
+def _embed_png(path: Path, shown: set[Path]) -> InlineImage:
+    """Embed a PNG file; its uri is empty if the file is missing, broken or shown already.
+
+    shown: the files in the page, so that a listing which repeats one cannot make the page huge.
+    """
     data = b""
-    with suppress(DataError):
-        data = read_bytes(path)
+    if path not in shown:
+        shown.add(path)
+        with suppress(DataError):
+            data = read_bytes(path)
     if len(data) < 24 or not data.startswith(_PNG_SIGNATURE):
         return InlineImage("", tiny=False)
     width, height = struct.unpack(">II", data[16:24])

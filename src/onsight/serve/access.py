@@ -2,6 +2,7 @@
 
 import hmac
 import ipaddress
+import json
 import os
 import re
 import stat
@@ -171,9 +172,17 @@ class TokenCheck:
         return is_right and scheme.lower() == b"bearer"
 
 
-def error_response(status: int, reason: str) -> JSONResponse:
+class AsciiJson(JSONResponse):
+    """A JSON response that may contain names of classes that are not UTF-8."""
+
+    def render(self, content: object) -> bytes:
+        """Return JSON with all other characters escaped."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+def error_response(status: int, reason: str) -> AsciiJson:
     """Return an error as JSON, in the form of all errors of the server."""
-    return JSONResponse({"error": reason}, status)
+    return AsciiJson({"error": reason}, status)
 
 
 def _is_public(path: str) -> bool:

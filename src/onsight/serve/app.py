@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -23,7 +23,7 @@ from onsight.data.pixels import Pixels, encode_png
 from onsight.errors import ImageError, OnsightError
 from onsight.inference.predictor import top_classes
 from onsight.installation import is_installed
-from onsight.serve.access import Access, HostCheck, Limits, TokenCheck, error_response
+from onsight.serve.access import Access, AsciiJson, HostCheck, Limits, TokenCheck, error_response
 from onsight.serve.batcher import InferenceFailed, QueueFull
 from onsight.serve.body import MemoryBudget, Upload, busy, read_uploads
 from onsight.serve.descriptions import model_card, openapi_document
@@ -101,7 +101,7 @@ class Api:
         self._similar_images = SimilarImages(registry, is_private)
         self._needs_token = needs_token
 
-    async def predict(self, request: Request) -> JSONResponse:
+    async def predict(self, request: Request) -> AsciiJson:
         """POST /predict: a prediction, or the reason there is none, for each image in order."""
         params = query_params(request, "model", "top")
         top = _read_count(params, "top", _DEFAULT_TOP)
@@ -123,7 +123,7 @@ class Api:
             "images": len(uploads),
             "bytes": reservation.bytes,
         }
-        return JSONResponse({"model": model.name, "predictions": rows}, _status(outcomes))
+        return AsciiJson({"model": model.name, "predictions": rows}, _status(outcomes))
 
     async def explain(self, request: Request) -> Response:
         """POST /explain: a PNG of the image under a heat map of the evidence for a class."""
@@ -144,9 +144,13 @@ class Api:
             except OnsightError as error:
                 raise HTTPException(501, str(error)) from error
         request.state.facts = {"model": model.name, "images": 1}
-        return Response(png, media_type="image/png", headers={"X-Onsight-Class": quote(name)})
+        return Response(
+            png,
+            media_type="image/png",
+            headers={"X-Onsight-Class": quote(name, errors="surrogateescape")},
+        )
 
-    async def similar(self, request: Request) -> JSONResponse:
+    async def similar(self, request: Request) -> AsciiJson:
         """POST /similar: the most similar training images; 503 while they are being opened."""
         params = query_params(request, "model", "count")
         count = min(_read_count(params, "count", _DEFAULT_SIMILAR), _MAX_SIMILAR)
@@ -157,41 +161,41 @@ class Api:
         async with self._single_image(request, model) as pixels:
             rows = await self._similar_images.search(model, pixels, count)
         request.state.facts = {"model": model.name, "images": 1}
-        return JSONResponse({"similar": rows})
+        return AsciiJson({"similar": rows})
 
-    async def model(self, request: Request) -> JSONResponse:
+    async def model(self, request: Request) -> AsciiJson:
         """GET /model: the facts of a model."""
         model = self._select_model(query_params(request, "model"))
         capabilities = {
             "explain": _can_explain(model),
             "similar": self._similar_images.why_unavailable(model) is None,
         }
-        return JSONResponse(model_card(model, capabilities))
+        return AsciiJson(model_card(model, capabilities))
 
-    async def models(self, request: Request) -> JSONResponse:
+    async def models(self, request: Request) -> AsciiJson:
         """GET /models: the names of all models, and the size limit of a request."""
         names = self._registry.names
-        return JSONResponse(
+        return AsciiJson(
             {"models": names, "default": names[0], "max_bytes": self._limits.body_bytes}
         )
 
-    async def health(self, request: Request) -> JSONResponse:
+    async def health(self, request: Request) -> AsciiJson:
         """GET /health: the process is up."""
-        return JSONResponse({"status": "up"})
+        return AsciiJson({"status": "up"})
 
-    async def ready(self, request: Request) -> JSONResponse:
+    async def ready(self, request: Request) -> AsciiJson:
         """GET /ready: 503 unless every model is loaded and its worker alive."""
         statuses = self._registry.statuses()
         ready = all(status.startswith("ready") for status in statuses.values())
-        return JSONResponse({"ready": ready, "models": statuses}, 200 if ready else 503)
+        return AsciiJson({"ready": ready, "models": statuses}, 200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
         """GET /metrics, for Prometheus."""
         return Response(self._metrics.exposition(), media_type=METRICS_TYPE)
 
-    async def openapi(self, request: Request) -> JSONResponse:
+    async def openapi(self, request: Request) -> AsciiJson:
         """GET /openapi.json: the description of this API."""
-        return JSONResponse(openapi_document(self._limits))
+        return AsciiJson(openapi_document(self._limits))
 
     async def docs(self, request: Request) -> HTMLResponse:
         """GET /docs: the same description as a page."""
@@ -356,7 +360,7 @@ def _middleware(access: Access) -> list[Middleware]:
 
 async def _describe_rejection(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+    return AsciiJson({"error": error.detail}, error.status_code, headers=error.headers)
 
 
 async def _hide_failure(request: Request, error: Exception) -> Response:

@@ -59,12 +59,13 @@ class Batcher:
         self._waiting: deque[_WaitingImage] = deque()
         self._calls: deque[tuple[Callable[[], object], _Future]] = deque()
         self._admitted = 0
-        self._closing = False
+        self._closing = self._has_ended = False
         self._thread = threading.Thread()
         self.start()
 
     def start(self) -> None:
         """Start the thread, or start it again after it died; waiting images are kept."""
+        self._has_ended = False
         self._thread = threading.Thread(target=self._work, name="compute", daemon=True)
         self._thread.start()
 
@@ -85,6 +86,8 @@ class Batcher:
             if self._admitted + count > self._max_images:
                 raise QueueFull
             self._admitted += count
+            if self._has_ended:  # the model was replaced while the request was received
+                self.start()
         try:
             yield
         finally:
@@ -110,7 +113,7 @@ class Batcher:
         return result
 
     def close(self) -> None:
-        """Let the thread end once every admitted image is answered."""
+        """Let the thread end whenever every admitted image is answered."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -132,7 +135,8 @@ class Batcher:
             self._changed.wait_for(
                 lambda: self._waiting or self._calls or (self._closing and not self._admitted)
             )
-            return bool(self._waiting or self._calls)
+            self._has_ended = not (self._waiting or self._calls)
+            return not self._has_ended
 
     def _take_batch(self) -> list[_WaitingImage]:
         with self._changed:

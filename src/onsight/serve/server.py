@@ -4,9 +4,9 @@ import asyncio
 import errno
 import json
 import logging
+import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -26,6 +26,7 @@ from onsight.serve.app import make_app
 from onsight.serve.batcher import yield_to_clients
 from onsight.serve.monitoring import JsonLogHandler, ServerMetrics, log
 from onsight.serve.registry import Load, ModelRegistry
+from onsight.text import printable
 from onsight_explain.threads import usable_cores
 
 _DRAIN_SECONDS = 0.5  # time in which a stopping server still answers new requests (with 503)
@@ -122,7 +123,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and print the greeting on stdout."""
         await super().startup(sockets)
-        print(self.greeting, flush=True)
+        print(printable(self.greeting), flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Reject new requests from now on."""
@@ -347,4 +348,5 @@ def _allow_open_files(count: int) -> None:
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
+    """End the process at once: a usual exit waits until threads have decoded all that is queued."""
+    os._exit(128 + number)

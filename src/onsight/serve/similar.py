@@ -103,7 +103,7 @@ def _open(load: Load, path: Path) -> _SearchableImages:
 
     try:
         predictor = load(path)
-        images = open_search_set(predictor, None, reporter=SilentReporter())
+        images = open_search_set(predictor, path, None, reporter=SilentReporter())
         return _SearchableImages(predictor, images)
     except OnsightError as error:
         log("training images not opened", error=str(error))

@@ -8,7 +8,13 @@ from itertools import chain, count
 from pathlib import Path
 
 from onsight.errors import ConfigError, OutputError
-from onsight.files import disk_errors, is_unfinished, remove_unfinished, write_atomically
+from onsight.files import (
+    disk_errors,
+    is_unfinished,
+    refuse_links,
+    remove_unfinished,
+    write_atomically,
+)
 from onsight.ranks.watchdog import STORE_ENV
 from onsight.report.run_files import DECISIONS
 
@@ -135,24 +141,12 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
                 f"{path} is in use: it already holds files. "
                 "Choose another --out, or continue that run with --resume"
             )
-        _refuse_links(path)
+        refuse_links(path)
         (path / _CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     folder = RunFolder(path, lock_folder(path), resume)
     with disk_errors(path):
         remove_unfinished(path)  # the lock is held: nobody else writes here
     return folder
-
-
-def _refuse_links(path: Path) -> None:
-    """Raise OutputError for a link in a run folder: what is written there would be elsewhere."""
-    for folder, names, files in os.walk(path):
-        for name in (*names, *files):
-            link = Path(folder, name)
-            if link.is_symlink():
-                raise OutputError(
-                    f"{link} is a link, and a run writes nowhere but to its own folder; replace "
-                    "the link by what it points to, or choose another --out"
-                )
 
 
 def _holds_files(path: Path) -> bool:

@@ -24,6 +24,7 @@ from onsight.explainer.head_run import has_training_steps
 from onsight.explainer.show_run import cause, explanation_facts, print_explanation, verdict
 from onsight.explainer.step_record import record_step
 from onsight.hardware.reproducible import reproducible
+from onsight.models.file import load_model_file, save_model
 from onsight.report.console import SilentReporter
 from onsight.step.update import MovingAverage
 from onsight.training.job import Job
@@ -298,7 +299,16 @@ def test_waiting_that_noise_cannot_explain_is_named(bars, plant):
 
 def test_an_unfinished_run_is_refused_with_advice(tmp_path):
     with pytest.raises(OutputError, match="Pass the dataset instead"):
-        explaining.data_of_run(tmp_path)
+        explaining.data_of_run(tmp_path, "auto")
+
+
+def test_a_run_on_images_elsewhere_is_explained_only_if_the_user_names_them(trained, tmp_path):
+    file = load_model_file(trained.path)
+    for data in ("https://localhost/pets", "cifar10"):
+        file.provenance["data"] = data
+        save_model(tmp_path / "model.safetensors", file)
+        with pytest.raises(OutputError, match="does not decide what is contacted.*--config"):
+            explaining.data_of_run(tmp_path, "auto")
 
 
 def test_the_number_of_threads_is_restored(bars):

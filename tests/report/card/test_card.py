@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from huggingface_hub import ModelCard
@@ -118,6 +119,19 @@ def test_names_cannot_break_the_card(run):
     assert all(line.replace(r"\|", "").count("|") in (4, 5) for line in rows)
 
 
+def test_facts_of_a_run_cannot_break_the_card(run):
+    odd = "x\n\n# no heading\n\n<b>"
+    file = load_model_file(run)
+    file.provenance["versions"] = {"torch": odd}
+    save_model(run / "model.safetensors", replace(file, weights_license=odd))
+    (run / "environment.json").write_text(json.dumps({"device_name": odd, "device": "cpu"}))
+    (run / "results.json").write_text(json.dumps({**file.results, "tta": odd, "tta_accuracy": 0.5}))
+    text = card_text(read_card_subject(run))
+    assert text.count("no heading") >= 3
+    assert "\n# no heading" not in text
+    assert "<b>" not in text
+
+
 def test_a_card_of_somebodys_own_stays(run):
     (run / "card.md").write_text("---\nlicense: mit\n---\nmine")
     with pytest.raises(OutputError, match="left as it is"):
@@ -172,7 +186,7 @@ def test_the_members_of_a_blend_are_named_with_weights_and_licenses(blended):
         ("large", "compact", "30.0%", "19x16"),
         ("small", "quick", "20.0%", "8x9"),
     ):
-        assert f"Member `{name}`, with a weight of {weight}: `{model}`, from Onsight" in facts
+        assert f"Member {name}, with a weight of {weight}: {model}, from Onsight" in facts
         assert f"its input is {size} pixels" in facts
     assert facts.count("whose license (apache-2.0) and training data matter too") == 1
     assert "reduced to 12x12 pixels in grey" in card_text(read_card_subject(blended))

@@ -10,6 +10,7 @@ from scipy import stats
 
 import onsight
 from onsight.cli import main
+from onsight.data.sources import find
 from onsight.errors import ModelError, OutputError
 from onsight.evaluation.statistics import PairedCounts, difference_interval, wilson
 from onsight.report.compare_result import Gap, significance
@@ -263,6 +264,21 @@ def test_the_command_prints_and_writes_a_page(tmp_path, capsys, monkeypatch):
     code, out, _ = run_command(capsys, *folders, "--json", "--out", tmp_path / "pages")
     assert code == 0
     assert json.loads(out)["page"] == str(tmp_path / "pages" / "compare.html")
+
+
+@pytest.mark.parametrize("data", ["http://localhost/pets", "cifar10"])
+def test_a_page_contacts_nothing_that_a_run_names(tmp_path, monkeypatch, data):
+    def contact(*_):
+        raise AssertionError("contacted")
+
+    monkeypatch.setattr(find.Remote, "open", contact)
+    monkeypatch.setattr(find, "read_named", contact)
+    rows = [said(0, "cat", "cat")]
+    runs = [plant_run(tmp_path / name, rows, data=data) for name in ("first", "second")]
+    rows[0] = said(0, "cat", "dog")
+    runs.append(plant_run(tmp_path / "third", rows, data=data, cache_folder=str(tmp_path / "c")))
+    assert onsight.compare(*runs).save_page(tmp_path / "page.html").is_file()
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_file_that_is_not_a_page_is_left_alone(tmp_path, capsys):

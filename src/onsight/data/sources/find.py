@@ -35,7 +35,7 @@ from onsight.data.sources.label_exports import (
     read_roboflow,
 )
 from onsight.data.sources.manifest import is_manifest, read_manifest
-from onsight.data.sources.named import NAMES, match_name, read_named
+from onsight.data.sources.named import NAMES, match_name, needs_download, read_named
 from onsight.data.sources.source import CopySpace, Source
 from onsight.data.sources.tables import READERS
 from onsight.data.sources.web_dataset import contains_shards, open_web_dataset, read_shards
@@ -157,6 +157,35 @@ def find_source(
             raise DataError(f"the name of the class {name!r} has a line break; rename the class")
     refuse_similar_classes(source.index.classes, source.index.labels)
     return source if source is data else replace(source, given_name=given_name)
+
+
+def find_recorded_source(data: object, config: object, cache_folder: Path | None) -> Source:
+    """Open the DATA that the file of a run names. Raises like find_source, and for refuse_remote.
+
+    data, config: as they are in the file, which anybody may have written.
+    """
+    if not isinstance(data, str):
+        raise DataError("the model file does not record what it was trained on")
+    recorded = config if isinstance(config, dict) else {}
+    known = {name: recorded[name] for name in vars(DEFAULT_OPTIONS) if name in recorded}
+    try:
+        options = ReadOptions.from_config(make_config(known).model_dump())
+    except ConfigError as error:
+        raise DataError(f"the model file's settings cannot be used: {error}") from error
+    refuse_remote(data, options.data_format)
+    return find_source(data, options, cache_folder)
+
+
+def refuse_remote(data: str, data_format: str) -> None:
+    """Raise DataError if opening DATA that a file names would contact another machine."""
+    is_absent = needs_download(data) and (
+        data_format == "torchvision" or not user_path(data).exists()
+    )
+    if is_absent or is_url(strip_file_scheme(data)):
+        raise DataError(
+            f"{data} is not on this machine, and a file does not decide what is contacted: name it "
+            "yourself if you trust it"
+        )
 
 
 def refuse_similar_classes(classes: Sequence[str], labels: NDArray[np.int32]) -> None:
