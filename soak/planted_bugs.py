@@ -272,8 +272,8 @@ BUGS = [
     ),
     Bug(
         "onsight/data/pixels.py",
-        "if orientation == 1 else ImageOps.exif_transpose(image)",
-        "",
+        "return image if turn is None else image.transpose(turn)",
+        "return image",
         _DECODE,
     ),
     *_without("onsight/data/pixels.py", _DECODE, "if clear is not None:"),
@@ -313,7 +313,7 @@ BUGS = [
     ),
     Bug(
         "onsight/data/sources/archive_members.py",
-        "if archive.offset <= position:",
+        "if not position < archive.offset <= sys.maxsize:",
         "if False:",
         _ARCHIVES,
     ),
@@ -374,7 +374,7 @@ BUGS = [
     *_without(
         "onsight/data/split_units.py",
         "tests/data/test_split_units.py",
-        "if group and split != UNSPLIT and sides.setdefault(group, split) != split:",
+        "if group and sides.setdefault(group, split) != split:",
     ),
     Bug(
         "onsight/data/split.py",

@@ -28,6 +28,7 @@ def test_only_published_weights_have_a_license(fields, expected):
         format=ImageFormat(4, 4, 1),
         splits=np.zeros(0, np.int8),
         pack=SimpleNamespace(digests=np.zeros((0, 16), np.uint8)),
+        seen_before=np.zeros(0, np.int64),
     )
     net = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
     classifier = Classifier(net, Normalization((0.5,), (0.5,)), "fp32", torch.device("cpu"))
