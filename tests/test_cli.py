@@ -454,7 +454,7 @@ def test_a_config_file_does_not_say_where_to_write(capsys, bars, tmp_path, comma
 def test_where_a_strangers_run_wrote_is_not_where_its_explanation_writes(tmp_path, monkeypatch):
     (tmp_path / "config.toml").write_text('model = "lenet"\ncache_folder = "theirs"\nepochs = 3\n')
     (tmp_path / "plan.json").write_text("{}")
-    monkeypatch.setattr(explain_run, "data_of_run", lambda run: "demo")
+    monkeypatch.setattr(explain_run, "data_of_run", lambda run, data_format: "demo")
     _, config, _ = explain._read_subject(str(tmp_path), {}, None, None)
     assert (config.cache_folder, config.epochs) == ("", 3)
 

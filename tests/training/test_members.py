@@ -26,7 +26,7 @@ from onsight.sweeper.plan import PlannedRun
 from onsight.sweeper.result import read_run
 from onsight.tensorfile import read_tensors
 from onsight.text import percent
-from onsight.training import blend_members, fit_head, layout, members, save_run
+from onsight.training import blend_members, fit_head, layout, members, run_folder, save_run
 from onsight.training import run as run_module
 from onsight.training.decisions import Decisions, is_complete, read_decisions
 from onsight.tune.candidates import Candidate
@@ -483,6 +483,7 @@ def test_a_repetition_that_is_resumed_still_ignores_the_clock(
     run, again = train_in_20_seconds(bars, tmp_path / "run"), tmp_path / "again"
     with monkeypatch.context() as patch:
         patch.setattr(module, stage, stop)
+        patch.setattr(run_folder, "_BEGUN", set())  # the folder stays, as after a kill
         with pytest.raises(KeyboardInterrupt):
             repeat(run, bars, again)
     fields = {"spent": lambda: 1000.0, "reporter": SilentReporter()}

@@ -56,7 +56,7 @@ def test_the_run_says_where_its_data_was(shared_bars, tmp_path, monkeypatch):
     assert repeat_command(run.path, run.results["data"]) is None
     assert repeat_command(run.path, str(shared_bars)) is not None
     with pytest.raises(OutputError, match="trained on arrays in memory .120., which no command"):
-        data_of_run(run.path)
+        data_of_run(run.path, "auto")
 
 
 def test_arrays_are_decoded_once_and_again_when_they_change(shared_bars, tmp_path):
