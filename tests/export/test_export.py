@@ -209,7 +209,7 @@ def test_accuracies_are_compared_on_held_out_images_only(trained, shared_bars, t
         export(trained.path, on=str(tmp_path / "nothing"), out=tmp_path / "m.onnx")
     origin = {**load_model_file(trained.path).provenance, "data": str(tmp_path / "moved")}
     model = changed_file(trained, tmp_path / "m.safetensors", provenance=origin)
-    with pytest.raises(DataError, match=r"(?s)a model file alone does not decide.*--on DATA"):
+    with pytest.raises(DataError, match=r"(?s)only a model file names is not opened.*--on DATA"):
         export(model)
     shutil.copy(trained.path / "config.toml", tmp_path)
     with pytest.raises(DataError, match=r"(?s)moved.*--on DATA"):

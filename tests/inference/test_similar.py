@@ -137,8 +137,8 @@ def test_missing_or_changed_training_images_are_reported(capsys, trained, query,
         (None, {}, "does not record"),
         (5, {}, "does not record"),
         (str(moved), {"data_format": "poetry"}, "settings cannot be used: --data-format poetry"),
-        ("https://localhost/pets", {}, "a file does not decide what is contacted"),
-        ("cifar10", {}, "a file does not decide what is contacted"),
+        ("https://localhost/pets", {}, "a place that only a file names is not contacted"),
+        ("cifar10", {}, "a place that only a file names is not contacted"),
     ):
         file.provenance.update(data=data, config=config)
         save_model(tmp_path / "model.safetensors", file)
@@ -157,6 +157,6 @@ def test_missing_or_changed_training_images_are_reported(capsys, trained, query,
 def test_a_model_file_alone_does_not_decide_what_is_opened(capsys, trained, bars, query, tmp_path):
     copy = shutil.copy(trained.path / "model.safetensors", tmp_path)
     message = refused(capsys, copy, query)
-    assert "a model file alone does not decide what is opened" in message
+    assert "data that only a model file names is not opened" in message
     assert "--among FOLDER" in message
     assert run_similar(capsys, copy, query, "--among", bars)["images"] == 120

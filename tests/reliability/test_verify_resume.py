@@ -101,7 +101,7 @@ def test_a_run_without_steps_to_kill_it_between_is_refused(
     words = [shared_bars, "--cache-folder", tmp_path / "cache"]
     code, said = ask(capsys, *words, settings=frozen if is_frozen else short)
     assert code == 2
-    assert f"with these settings it makes {0 if is_frozen else 1}:" in said.err
+    assert f"with these settings it makes only {0 if is_frozen else 1};" in said.err
     assert len(forked) == 1
 
 

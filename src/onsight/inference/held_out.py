@@ -63,7 +63,7 @@ def training_source(predictor: Predictor, model: Path, cache: Path | None) -> So
     """
     if not ((model if model.is_dir() else model.parent) / "config.toml").is_file():
         raise DataError(
-            f"{model} is not in a run folder, and a model file alone does not decide what is opened"
+            f"{model} is not in a run folder, and data that only a model file names is not opened"
         )
     provenance = predictor.file.provenance
     return find_recorded_source(provenance.get("data"), provenance.get("config"), cache)

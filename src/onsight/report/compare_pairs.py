@@ -223,11 +223,12 @@ def _count_left_out(
     run: HeldOutPredictions, runs: Sequence[HeldOutPredictions], used: NDArray[np.int64]
 ) -> LeftOut:
     others = [other for other in runs if other is not run]
+    learners = others if run.split == "validation" else runs  # its own weights may have, too
     labels = [_labels_by_digest(other) for other in others]
     counts = {"seen": 0, "relabelled": 0, "absent": 0}
     for row in sorted(set(range(len(run))) - set(used.tolist())):
         digest, label = run.digests[row], run.labels[row]
-        if any(digest in one.seen for one in runs if one is not run or run.split != "validation"):
+        if any(digest in learner.seen for learner in learners):
             counts["seen"] += 1
         elif any(label not in other_labels.get(digest, {label}) for other_labels in labels):
             counts["relabelled"] += 1

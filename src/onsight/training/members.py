@@ -127,7 +127,7 @@ def train_members(
         is_last_chance = count == 0 and number + 1 == len(candidates)
         is_recorded = _name_decision(candidate) in job.decisions
         if not is_last_chance and not _has_time(candidate, fraction, job):
-            reason = "as recorded" if is_recorded else "there is no time left for it"
+            reason = "the record leaves it out" if is_recorded else "there is no time left for it"
             job.reporter.warn(f"{candidate.name} is not trained: {reason}")
             continue
         member_job = _make_member_job(candidate, fraction, job) if len(candidates) > 1 else job

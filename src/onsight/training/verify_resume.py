@@ -107,7 +107,7 @@ def verify_resume(
         if epochs * steps < 2:
             raise ConfigError(
                 "the run is killed between training steps, but with these settings it makes "
-                f"{epochs * steps}: train for more epochs, and no frozen network"
+                f"only {epochs * steps}; use more epochs, and do not freeze the network"
             )
         report(f"undisturbed: {epochs} epochs of {steps} steps")
         # The second run uses the settings that the first one chose by measuring.

@@ -30,21 +30,21 @@ FEW_IMAGES = 2_000
 
 
 class Costs(NamedTuple):
-    """Nominal microseconds per image: of 64x64 pixels, except for `any_forward`."""
+    """Nominal microseconds per image of 64x64 pixels, except for `fixed_forward`."""
 
-    any_forward: float  # part of the pretrained network's forward pass that all sizes have
-    forward: float  # the other part, which grows with the number of pixels
+    fixed_forward: float  # forward pass of the pretrained network, whatever the size
+    forward: float  # the rest of it, which grows with the number of pixels
     fine_tuning: float  # training step of the pretrained network
     sprint: float  # training step of Sprint
     compact: float  # training step of Compact
 
 
 # Rough values for two cores and for a small GPU: a factor of two changes few choices.
-_CPU_COSTS = Costs(any_forward=600, forward=900, fine_tuning=6_000, sprint=250, compact=550)
-_ACCELERATOR_COSTS = Costs(any_forward=0, forward=30, fine_tuning=120, sprint=8, compact=15)
+_CPU_COSTS = Costs(fixed_forward=600, forward=900, fine_tuning=6_000, sprint=250, compact=550)
+_ACCELERATOR_COSTS = Costs(fixed_forward=0, forward=30, fine_tuning=120, sprint=8, compact=15)
 
 # Nominal microseconds to decode an image of any size, and for every 64x64 pixels, with two cores.
-_ANY_DECODING, _DECODING = 300.0, 50.0
+_FIXED_DECODING, _DECODING = 300.0, 50.0
 _OTHER_SECONDS = 10.0  # of a budget, for starting, planning and closing
 _MAX_OTHER_FRACTION = 0.5  # of a budget
 _MIN_TRAINING_SECONDS = 3.0  # for each training of a cross-validation
@@ -68,7 +68,7 @@ class Work:
         """Return the time to compute the features of all images, and to fit the heads of folds."""
         images = views * self.images
         features = _seconds(images, self.costs.forward, math.prod(size))
-        features += images * self.costs.any_forward / 1e6
+        features += images * self.costs.fixed_forward / 1e6
         return features + (self.trainings - 1) * HEAD_FIT_SECONDS
 
     def tuned_seconds(self, size: tuple[int, int], epochs: int = MIN_TUNED_EPOCHS) -> float:
@@ -160,7 +160,7 @@ def _decoding_seconds(source: Source) -> float:
     if not source.is_encoded:
         return 0.0
     images = len(source.index)
-    return _seconds(images, _DECODING, measure_side(source) ** 2) + images * _ANY_DECODING / 1e6
+    return _seconds(images, _DECODING, measure_side(source) ** 2) + images * _FIXED_DECODING / 1e6
 
 
 def _seconds(images: int, cost: float, pixels: float) -> float:

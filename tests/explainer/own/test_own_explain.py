@@ -307,7 +307,7 @@ def test_a_run_on_images_elsewhere_is_explained_only_if_the_user_names_them(trai
     for data in ("https://localhost/pets", "cifar10"):
         file.provenance["data"] = data
         save_model(tmp_path / "model.safetensors", file)
-        with pytest.raises(OutputError, match="does not decide what is contacted.*--config"):
+        with pytest.raises(OutputError, match="only a file names is not contacted.*--config"):
             explaining.data_of_run(tmp_path, "auto")
 
 

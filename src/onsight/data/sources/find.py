@@ -183,8 +183,8 @@ def refuse_remote(data: str, data_format: str) -> None:
     )
     if is_absent or is_url(strip_file_scheme(data)):
         raise DataError(
-            f"{data} is not on this machine, and a file does not decide what is contacted: name it "
-            "yourself if you trust it"
+            f"{data} is not on this machine, and a place that only a file names is not contacted: "
+            "name it yourself if you trust it"
         )
 
 

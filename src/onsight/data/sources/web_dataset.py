@@ -129,7 +129,8 @@ def _match_labels(
     """
     names = [_split_name(path) for path in paths]
     label_members: dict[str, int] = {}
-    images, others = list[int](), list[int]()
+    images: list[int] = []
+    others: list[int] = []
     for member, name in enumerate(names):
         if name.ending in LABEL_ENDINGS:
             label_members.setdefault(name.stem, member)
