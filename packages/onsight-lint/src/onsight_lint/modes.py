@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onsight_lint.facts import Facts
+from onsight_lint.loops import called_functions
 from onsight_lint.syntax import (
     FUNCTIONS,
     Function,
@@ -234,8 +235,27 @@ class Gradients:
             return not isinstance(function, ast.Module)
         sites = self.facts.values.call_sites(function)
         if not sites:
-            return not self.modes.is_entry_point(function)
+            is_entered = self.modes.is_entry_point(function) or self._also_trains(function, node)
+            return not (is_entered or self._is_before_no_grad(node))
         return all(self.are_off(site) for site in sites)
+
+    def _also_trains(self, function: Function, node: ast.AST) -> bool:
+        """Return whether a function computes gradients, too, and so is called with them enabled."""
+        source = self.script.source(node)
+        calls = [part for part in own_nodes(function) if isinstance(part, ast.Call)]
+        return any(
+            last_name(part) == "backward"
+            for call in calls
+            if not source.are_alternatives(call, node)
+            for scope in (call, *called_functions(self.facts, call))
+            for part in (scope, *own_nodes(scope))
+        )
+
+    def _is_before_no_grad(self, node: ast.AST) -> bool:
+        """Return whether a file is for PyTorch 0.3, in which no caller can turn gradients off."""
+        wrapped = map(self.script.source, self.facts.values.calls("Variable"))
+        trees = (source.tree for source in self.script.sources)
+        return self.script.source(node) in wrapped and not any(map(_names_gradient_switch, trees))
 
     def _turns_off(self, context: ast.expr) -> bool:
         """Return whether a `with` turns gradients off, or is unknown and might."""
