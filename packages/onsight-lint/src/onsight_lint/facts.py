@@ -1,11 +1,12 @@
 """Facts about a script: its values and their kinds, its constants, and its DataLoaders."""
 
 import ast
+import re
 from functools import cached_property
 
 from onsight_lint.kinds import Kind, Kinds
 from onsight_lint.script import Script
-from onsight_lint.syntax import call_owner, keyword_value, last_name, word_set
+from onsight_lint.syntax import call_owner, keyword_value, last_name, option_name, word_set
 from onsight_lint.values import Values
 
 _CORE_COUNTS = ("os.cpu_count", "multiprocessing.cpu_count", "os.process_cpu_count")
@@ -17,7 +18,12 @@ DATASET_SIZES = {  # training and test images
     "CIFAR10": (50_000, 10_000),
     "CIFAR100": (50_000, 10_000),
 }
+DATASET_PARTS = ("torch.utils.data.random_split", "torch.utils.data.Subset")
 _TENSOR_CREATORS = word_set("randn rand zeros ones empty full randint arange")
+_FOR_TESTS = re.compile(  # names of loaders
+    r"^(?!.*train).*(?:^|_)(?:val|valid|validation|test|eval|dev)(?:_|\d*$|data|loader|set|dl)",
+    re.IGNORECASE,
+)
 
 
 class Facts:
@@ -125,13 +131,8 @@ class Constants:
     def _option_default(self, name: str) -> Constant:
         """The default of `--name` on the command line of the script."""
         for call in self.values.calls("add_argument"):
-            flags = [value.value for value in call.args if isinstance(value, ast.Constant)]
-            names = {str(flag).lstrip("-").replace("-", "_") for flag in flags}
-            target = keyword_value(call, "dest")
-            if isinstance(target, ast.Constant):
-                names = {str(target.value)}
             default = keyword_value(call, "default")
-            if name in names and default is not None and last_name(default) != name:
+            if default is not None and last_name(default) != name and option_name(call) == name:
                 return self.value(default)
         return UNKNOWN
 
@@ -167,6 +168,19 @@ class LoaderSettings:
             if keyword.arg is None and (value := self._from_dict(keyword.value, name)) is not None:
                 return value
         return None
+
+    def name(self, call: ast.Call) -> str:
+        """Return the variable that a loader is assigned to, or the function that returns it."""
+        match self.script.statement(call):
+            case ast.Assign(targets=[target]):
+                return last_name(target)
+            case ast.Return():
+                return getattr(self.script.function(call), "name", "")
+        return ""
+
+    def is_for_tests(self, call: ast.Call) -> bool:
+        """Return whether a loader is for validation or tests by its name."""
+        return bool(_FOR_TESTS.search(self.name(call)))
 
     def value(self, call: ast.Call, name: str, default: Constant) -> Constant:
         """Return the value of a setting, if it is constant; the default where it is not set."""

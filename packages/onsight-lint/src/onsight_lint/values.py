@@ -38,7 +38,7 @@ _MAX_CALL_SITES = 100  # of a function, that pass a parameter
 _MAX_STEPS = 6  # nested levels of tuples, dicts and loops
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Origin:
     """An expression or parameter where the trace of a value ends."""
 
@@ -83,7 +83,7 @@ class Values:
         finally:
             self._depth -= 1
             del self._origins[key]
-        origins = [Origin(expression, steps)] if followed is None else _distinct(followed)
+        origins = [Origin(expression, steps)] if followed is None else list(dict.fromkeys(followed))
         if not self._is_cut_short or self._depth == 0:  # a new search may get further
             self._origins[key] = origins
         return origins
@@ -422,11 +422,6 @@ class Values:
 
 def _is_constant(key: ast.expr | None, value: object) -> bool:
     return isinstance(key, ast.Constant) and key.value == value
-
-
-def _distinct(origins: list[Origin]) -> list[Origin]:
-    by_key = {(origin.node, origin.steps): origin for origin in origins}
-    return list(by_key.values())
 
 
 def _positional(call: ast.Call, index: int) -> ast.expr | None:

@@ -6,17 +6,14 @@ from collections.abc import Iterator
 
 from onsight_lint.batch_means import batch_sums
 from onsight_lint.edits import Change, indented, replace_node, show_changed
-from onsight_lint.facts import DATASET_SIZES, train_flag
+from onsight_lint.facts import DATASET_PARTS, DATASET_SIZES, train_flag
 from onsight_lint.lightning import step_loaders
+from onsight_lint.loops import find_loader_pairs
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.scopes import ANY, EACH
 from onsight_lint.syntax import COMPREHENSIONS, FUNCTIONS, LOOPS, last_name, word_set
 from onsight_lint.values import Origin
 
-_FOR_TESTS = re.compile(
-    r"^(?!.*train).*(?:^|_)(?:val|valid|validation|test|eval|dev)(?:_|\d*$|data|loader|set|dl)",
-    re.IGNORECASE,
-)
 _MADE_UP = re.compile(r"fake|dummy|synth|toy|random(?!_split)", re.IGNORECASE)
 _READ_ONLY = word_set("classes class_to_idx num_classes n_classes collate_fn")  # of a dataset
 
@@ -24,21 +21,32 @@ _READ_ONLY = word_set("classes class_to_idx num_classes n_classes collate_fn")  
 def _check(context: Context) -> Iterator[Mistake]:
     """`test_loader = DataLoader(train_set)` in an evaluation that yields a figure."""
     loops, creations = context.loader_loops, context.loaders.creations
+    pairs = list(find_loader_pairs(context, loops))
     trained = [call for loop in loops if loop.trains for call in creations(loop.loader)]
-    trained += step_loaders(context, loops, "train")
+    trained += [*step_loaders(context, loops, "train"), *(call for call, _ in pairs)]
     measured = [loop for loop in loops if loop.evaluates and any(batch_sums(context, loop))]
     evaluated = [call for loop in measured for call in creations(loop.loader)]
     evaluated += step_loaders(context, loops, "validation") + step_loaders(context, loops, "test")
-    opened = [origin for call in trained if (origin := _opened(context, call))]
-    keys = {(origin.node, origin.steps) for origin in opened}
+    evaluated += [call for _, call in pairs]
+    opened = {origin: call for call in trained if (origin := _opened(context, call))}
     parts = {path for origin in opened if (path := _part(context, origin))}
+    divided = {whole for origin in opened if (whole := _whole(context, origin))}
     for call in dict.fromkeys(evaluated):
         origin = _opened(context, call) if call not in trained else None
-        if origin is not None and _FOR_TESTS.search(_name(context, call)):
-            if (origin.node, origin.steps) in keys and _opens_one_dataset(context, origin, call):
-                yield _shared_mistake(context, call)
-            elif isinstance(origin.node, ast.Call) and _part(context, origin) in parts:
-                yield _part_mistake(context, origin.node)
+        if origin is None or not context.loaders.is_for_tests(call):
+            continue
+        whole = _whole(context, origin)
+        if origin in opened and _opens_one_dataset(context, origin, call):
+            problem = "is also what the network is trained on"
+            yield _shared_mistake(context, call, "test_part", problem)
+        elif isinstance(origin.node, ast.Call) and _part(context, origin) in parts:
+            yield _part_mistake(context, origin.node)
+        elif whole is not None and whole in opened and whole not in divided:
+            divided.add(whole)
+            loader = opened[whole]
+            if _opens_one_dataset(context, whole, loader):
+                problem = f"also has the images of {context.loaders.name(call)}"
+                yield _shared_mistake(context, loader, "train_part", problem)
 
 
 RULE = Rule(
@@ -64,14 +72,14 @@ def _opened(context: Context, call: ast.Call) -> Origin | None:
     return origins[0] if is_certain and not {ANY, EACH}.intersection(origins[0].steps) else None
 
 
-def _name(context: Context, call: ast.Call) -> str:
-    """The variable that a loader is assigned to, or the function that returns it."""
-    match context.script.statement(call):
-        case ast.Assign(targets=[target]):
-            return last_name(target)
-        case ast.Return():
-            return getattr(context.script.function(call), "name", "")
-    return ""
+def _whole(context: Context, part: Origin) -> Origin | None:
+    """The dataset that random_split or Subset takes a part from."""
+    created = part.node
+    if not isinstance(created, ast.Call) or not created.args:
+        return None
+    is_part = context.script.path_of(created.func) in DATASET_PARTS
+    origins = context.values.origins(created.args[0]) if is_part else []
+    return origins[0] if len(origins) == 1 else None
 
 
 def _opens_one_dataset(context: Context, origin: Origin, call: ast.Call) -> bool:
@@ -104,15 +112,15 @@ def _part(context: Context, origin: Origin) -> str:
     return path if is_known and context.loaders.is_training_part(created) else ""
 
 
-def _shared_mistake(context: Context, call: ast.Call) -> Mistake:
+def _shared_mistake(context: Context, call: ast.Call, part: str, problem: str) -> Mistake:
     dataset = context.loaders.setting(call, "dataset")
     assert dataset is not None
     name = context.script.code(dataset)
     line = f"train_part, test_part = torch.utils.data.random_split({name}, [0.8, 0.2])"
     fixed = indented(context.script, context.script.statement(call), line)
-    change = replace_node(context.script, dataset, "test_part")
+    change = replace_node(context.script, dataset, part)
     fixed += f"\n{show_changed(context.script, call, [change])}"
-    return Mistake(call, f"{name} is also what the network is trained on", fixed)
+    return Mistake(call, f"{name} {problem}", fixed)
 
 
 def _part_mistake(context: Context, created: ast.Call) -> Mistake:
