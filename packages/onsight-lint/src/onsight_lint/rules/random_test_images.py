@@ -1,39 +1,49 @@
 """Rule on test images that are augmented at random."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from onsight_lint.edits import indented
+from onsight_lint.facts import DATASET_PARTS
+from onsight_lint.lightning import step_loaders
+from onsight_lint.loops import find_loader_pairs
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
+from onsight_lint.scopes import Member
 from onsight_lint.syntax import keyword_value, last_name
 
-_PARTS = ("torch.utils.data.random_split", "torch.utils.data.Subset")
+_TRANSFORMS = ("transform", "transforms")  # names of parameters and attributes
 _OTHER_RANDOM = frozenset(
     {"ColorJitter", "RandAugment", "AutoAugment", "TrivialAugmentWide", "AugMix"}
 )
+_ASKS_PHASE = re.compile(r"if .*self\.\w*(?:train|test|val|mode|phase|split|stage|aug)")
 
 
 def _check(context: Context) -> Iterator[Mistake]:
-    """Datasets that are only evaluated, with random transforms of torchvision."""
+    """Datasets that are only evaluated, with random transforms."""
     all_scopes = context.script.scopes.values()
-    if any(member.key == "transform" for scopes in all_scopes for member in scopes.members):
-        return  # the transform of a dataset may be changed later
+    if any(_is_set_later(context, member) for scopes in all_scopes for member in scopes.members):
+        return
     loops, loaders = context.loader_loops, context.loaders
-    seen: set[ast.AST] = {
-        call for loop in loops if loop.trains for call in loaders.creations(loop.loader)
-    }
+    trained = [call for loop in loops if loop.trains for call in loaders.creations(loop.loader)]
+    named = [call for _, call in find_loader_pairs(context, loops)]
+    named += step_loaders(context, loops, "validation") + step_loaders(context, loops, "test")
+    evaluated = {call: loaders.name(call) for call in named}
     for loop in loops:
-        for call in loaders.creations(loop.loader) if loop.evaluates else []:
-            dataset = loaders.setting(call, "dataset")
-            if call in seen or dataset is None:
-                continue
-            seen.add(call)
-            is_part = loaders.has_sampler(loop.loader) and "train" not in last_name(loop.loader)
-            if is_part or not _is_training_set(context, dataset):
-                step = _random_step(context, dataset)
-                if step is not None and step not in seen:
-                    seen.add(step)
-                    yield _mistake(context, loop.loader, step)
+        if loop.evaluates:
+            code = context.script.code(loop.loader)
+            evaluated |= dict.fromkeys(loaders.creations(loop.loader), code)
+    seen: set[ast.AST] = set()
+    for call, name in evaluated.items():
+        dataset = loaders.setting(call, "dataset")
+        if dataset is None or call in trained:
+            continue
+        is_part = loaders.has_sampler(call) and "train" not in loaders.name(call)
+        if is_part or not _is_training_set(context, dataset):
+            step = _random_step(context, dataset)
+            if step is not None and step not in seen:
+                seen.add(step)
+                yield _mistake(context, name, step)
 
 
 RULE = Rule(
@@ -46,6 +56,13 @@ RULE = Rule(
     check=_check,
     pattern=TRAINING_CODE,
 )
+
+
+def _is_set_later(context: Context, member: Member) -> bool:
+    """Return whether an assignment may change the transform of a dataset that exists."""
+    function = context.script.function(member.node)
+    is_own = getattr(function, "name", "") == "__init__" and last_name(member.receiver) == "self"
+    return member.key in _TRANSFORMS and not is_own
 
 
 def _is_training_set(context: Context, dataset: ast.expr) -> bool:
@@ -64,17 +81,38 @@ def _random_step(context: Context, dataset: ast.AST, depth: int = 4) -> ast.Call
         if not isinstance(created, ast.Call):
             return None
         path = context.script.path_of(created.func)
-        if path in _PARTS and created.args:
+        if path in DATASET_PARTS and created.args:
             steps.append(_random_step(context, created.args[0], depth - 1))
-        elif path.startswith("torchvision.datasets.") and (
-            value := keyword_value(created, "transform")
-        ):
-            steps.append(_random_step_of_transform(context, value))
-        elif path == "torchvision.datasets.ImageFolder" and len(created.args) > 1:
-            steps.append(_random_step_of_transform(context, created.args[1]))
         else:
-            return None
+            transform = None if origin.steps else _transform(context, created)
+            steps.append(_random_step_of_transform(context, transform) if transform else None)
     return steps[0] if steps and None not in steps else None
+
+
+def _transform(context: Context, created: ast.Call) -> ast.expr | None:
+    """The transform that a dataset is given and, as far as its class can be read, applies."""
+    owner, path = context.script.definition(created.func), context.script.path_of(created.func)
+    if isinstance(owner, ast.ClassDef):
+        return _applied_transform(context, created, owner)
+    if path == "torchvision.datasets.ImageFolder" and len(created.args) > 1:
+        return created.args[1]
+    given = keyword_value(created, "transform") or keyword_value(created, "transforms")
+    is_for_one = given is not None and last_name(given) == "Compose"  # not shared with training
+    is_certain = is_for_one and last_name(created)[:1].isupper()
+    return given if is_certain or path.startswith("torchvision.datasets.") else None
+
+
+def _applied_transform(context: Context, created: ast.Call, owner: ast.ClassDef) -> ast.expr | None:
+    """The argument that a class of the script keeps and applies once to each row in every phase."""
+    create, item = (context.values.method(owner, name) for name in ("__init__", "__getitem__"))
+    if create is None or item is None:
+        return None
+    kept, applied = context.script.code(create), context.script.code(item)
+    for name in () if _ASKS_PHASE.search(applied) else _TRANSFORMS:
+        is_once = applied.count(f"self.{name}(") == 1  # twice: two views, to be compared
+        if is_once and re.findall(rf"self\.{name}\s*=\s*(.*\S)", kept) == [name]:
+            return context.values.argument(created, create, name)
+    return None
 
 
 def _random_step_of_transform(context: Context, transform: ast.expr) -> ast.Call | None:
@@ -85,10 +123,8 @@ def _random_step_of_transform(context: Context, transform: ast.expr) -> ast.Call
         return None
     composed = created.args[0] if created.args else None
     for step in composed.elts if isinstance(composed, (ast.List, ast.Tuple)) else []:
-        if isinstance(step, ast.Call):
-            path = context.script.path_of(step.func)
-            if path.startswith("torchvision.transforms.") and _is_random(last_name(step.func)):
-                return step
+        if isinstance(step, ast.Call) and _is_random(last_name(step.func)):
+            return step
     return None
 
 
@@ -96,7 +132,7 @@ def _is_random(name: str) -> bool:
     return name.startswith("Random") or name in _OTHER_RANDOM
 
 
-def _mistake(context: Context, loader: ast.expr, step: ast.Call) -> Mistake:
+def _mistake(context: Context, loader: str, step: ast.Call) -> Mistake:
     script = context.script
     compose = script.parent(script.parent(step))
     assert isinstance(compose, ast.Call)
@@ -104,7 +140,7 @@ def _mistake(context: Context, loader: ast.expr, step: ast.Call) -> Mistake:
     steps = [code for item in compose.args[0].elts if (code := _fixed_step(context, item))]
     line = f"test_transform = {script.code(compose.func)}([{', '.join(steps)}])"
     fixed = indented(script, script.statement(step), line)
-    problem = f"{script.code(loader)} evaluates images that {last_name(step)} changes at random"
+    problem = f"{loader} evaluates images that {last_name(step)} changes at random"
     return Mistake(step, problem, fixed)
 
 
