@@ -279,6 +279,11 @@ def _is_mean_call(facts: Facts, call: ast.Call, depth: int) -> bool:
         return True
     if name == "mean" and not call.keywords:
         return len(call.args) == (1 if path else 0)
+    match call:
+        case ast.Call(
+            func=ast.Attribute(attr="mul" | "mul_"), args=[ast.BinOp(op=ast.Div(), right=rows)]
+        ):
+            return _is_row_count(facts, rows)  # `correct.mul_(100 / labels.size(0))`
     if not path and facts.kinds.kind(call.func) is Kind.LOSS:
         losses = [origin.node for origin in facts.values.origins(call.func)]
         return all(

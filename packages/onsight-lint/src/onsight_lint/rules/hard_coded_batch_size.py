@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from onsight_lint.batch_means import is_batch_count
+from onsight_lint.batch_means import is_batch_count, is_batch_mean
 from onsight_lint.edits import replace_node, show_changed
 from onsight_lint.kinds import Kind
 from onsight_lint.loops import BatchLoop, batch_length, loop_nodes
@@ -12,8 +12,8 @@ from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.syntax import block_nodes, expressions_in, key_of, keys_in, last_name, own_nodes
 
 _COUNTED_NAME = re.compile(r"correct|acc|loss|hit|error|right|top\d|match", re.IGNORECASE)
-_SIZE_NAME = re.compile(r"(^|_)batch_?size$|^bs$|^bsz$", re.IGNORECASE)
-_OPTIONS = ("args", "opt", "cfg", "config", "hparams", "self")
+_SIZE_NAME = re.compile(r"(^|_)(batch_?size|bsz?)$", re.IGNORECASE)
+_OPTIONS = frozenset({"args", "opt", "cfg", "config", "hparams"})
 _MIN_SIZE_IN_FORWARD = 4  # smaller numbers are too often something else
 
 _COUNTED = "each batch is counted as {} rows"
@@ -53,6 +53,9 @@ def _in_loop(context: Context, loop: BatchLoop) -> Iterator[tuple[Mistake, ast.A
             case ast.AugAssign(target=target, op=ast.Add(), value=value):
                 if _is_size(context, loop, value) and _is_divisor(context, loop, target):
                     yield _mistake(context, value, rows, _COUNTED), value
+            case ast.Call(func=ast.Attribute(attr="update"), args=[value, size]):  # a meter
+                if _is_size(context, loop, size) and is_batch_mean(context, value):
+                    yield _mistake(context, size, rows, _COUNTED), size
             case ast.Call(func=ast.Attribute(attr="view" | "reshape"), args=[size, rest, *_]):
                 if _is_minus_one(rest) and _is_literal_size(context, loop, size):
                     yield _mistake(context, size, rows, _RESHAPED), size
@@ -156,9 +159,10 @@ def _is_literal_size(context: Context, loop: BatchLoop, value: ast.expr) -> bool
 def _is_measured(context: Context, value: ast.expr) -> bool:
     """Return whether a batch size was read from the batch: `batch_size = labels.size(0)`."""
     if isinstance(value, ast.Attribute) and not context.values.attribute_values(value):
-        return last_name(value.value) not in _OPTIONS
+        owners = set(key_of(value.value).lower().split("."))
+        return not owners & _OPTIONS and owners != {"self"}
     return any(
-        not isinstance(origin.node, (ast.Constant, ast.Attribute))
+        origin.steps or not isinstance(origin.node, (ast.Constant, ast.Attribute))
         for origin in context.values.origins(value)
     )
 

@@ -20,8 +20,9 @@ from onsight_lint.lightning import EPOCH_END, step_loaders
 from onsight_lint.loops import BatchLoop, loop_nodes
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.scopes import EACH
-from onsight_lint.syntax import FUNCTIONS, Function, key_of, own_nodes
+from onsight_lint.syntax import FUNCTIONS, Function, call_owner, key_of, last_name, own_nodes
 
+_WEIGHTED_METERS = {"AverageMeter", "MeanMetric"}  # of other libraries; the weight is 1 by default
 _WHY_COUNT = "The result is too large by about the batch size: divide by the number of rows."
 
 
@@ -168,7 +169,10 @@ def _is_unweighted_meter(context: Context, batch_sum: BatchSum) -> bool:
     statement = batch_sum.statement
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return False
-    update = context.values.callee(statement.value)
+    update, owner = context.values.callee(statement.value), call_owner(statement.value)
+    if update is None and owner is not None:  # from a library or another folder
+        made = [last_name(origin.node) for origin in context.values.origins(owner)]
+        return bool(made) and set(made) <= _WEIGHTED_METERS
     if not isinstance(update, FUNCTIONS) or update.name != "update":
         return False
     names = [argument.arg for argument in update.args.args]
