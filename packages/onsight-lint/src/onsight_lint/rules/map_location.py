@@ -10,6 +10,7 @@ from onsight_lint.loops import called_functions
 from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.syntax import (
     FUNCTIONS,
+    argument_values,
     call_owner,
     is_main_guard,
     key_of,
@@ -205,7 +206,7 @@ def _reaches_weights(context: Context, call: ast.Call) -> bool:
                 or _WITHOUT_WEIGHTS.search(last_name(owner))
             ):
                 continue
-            if any(_comes_from(context, value, call) for value in use.args):
+            if any(_comes_from(context, value, call) for value in argument_values(use)):
                 return True
     return False
 
