@@ -100,15 +100,17 @@ def find_plain_loops(facts: Facts, loader_loops: list[BatchLoop]) -> list[BatchL
     return loops
 
 
-def find_loader_pairs(facts: Facts, loops: list[BatchLoop]) -> Iterator[tuple[ast.Call, ast.Call]]:
-    """Yield a training and a test loader, by their names, that a script makes for other files."""
+def find_loaders_for_others(
+    facts: Facts, loops: list[BatchLoop]
+) -> Iterator[tuple[list[ast.Call], list[ast.Call]]]:
+    """Yield the training and the test loaders, by their names, of a function for other files."""
     used = {call for loop in loops for call in facts.loaders.creations(loop.loader)}
     calls = [call for call in facts.values.calls("DataLoader") if call not in used]
-    for test in filter(facts.loaders.is_for_tests, calls):
-        home = facts.script.function(test)
-        for call in calls:
-            if facts.script.function(call) is home and "train" in facts.loaders.name(call):
-                yield call, test
+    for home in dict.fromkeys(map(facts.script.function, calls)):
+        made = [call for call in calls if facts.script.function(call) is home]
+        trained = [call for call in made if "train" in facts.loaders.name(call)]
+        if trained:
+            yield trained, [call for call in made if facts.loaders.is_for_tests(call)]
 
 
 def loop_nodes(loop: BatchLoop) -> Iterator[ast.AST]:

@@ -8,7 +8,7 @@ from onsight_lint.batch_means import batch_sums
 from onsight_lint.edits import Change, indented, replace_node, show_changed
 from onsight_lint.facts import DATASET_PARTS, DATASET_SIZES, train_flag
 from onsight_lint.lightning import step_loaders
-from onsight_lint.loops import find_loader_pairs
+from onsight_lint.loops import find_loaders_for_others
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.scopes import ANY, EACH
 from onsight_lint.syntax import COMPREHENSIONS, FUNCTIONS, LOOPS, last_name, word_set
@@ -21,13 +21,20 @@ _READ_ONLY = word_set("classes class_to_idx num_classes n_classes collate_fn")  
 def _check(context: Context) -> Iterator[Mistake]:
     """`test_loader = DataLoader(train_set)` in an evaluation that yields a figure."""
     loops, creations = context.loader_loops, context.loaders.creations
-    pairs = list(find_loader_pairs(context, loops))
     trained = [call for loop in loops if loop.trains for call in creations(loop.loader)]
-    trained += [*step_loaders(context, loops, "train"), *(call for call, _ in pairs)]
+    trained += step_loaders(context, loops, "train")
     measured = [loop for loop in loops if loop.evaluates and any(batch_sums(context, loop))]
     evaluated = [call for loop in measured for call in creations(loop.loader)]
     evaluated += step_loaders(context, loops, "validation") + step_loaders(context, loops, "test")
-    evaluated += [call for _, call in pairs]
+    yield from _compare(context, trained, evaluated)
+    for made in find_loaders_for_others(context, loops):
+        yield from _compare(context, *made)
+
+
+def _compare(
+    context: Context, trained: list[ast.Call], evaluated: list[ast.Call]
+) -> Iterator[Mistake]:
+    """Compare the datasets of loaders that are trained on and of those that are evaluated."""
     opened = {origin: call for call in trained if (origin := _opened(context, call))}
     parts = {path for origin in opened if (path := _part(context, origin))}
     divided = {whole for origin in opened if (whole := _whole(context, origin))}
