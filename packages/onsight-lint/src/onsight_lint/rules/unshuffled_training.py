@@ -1,22 +1,16 @@
 """Rule on training with the rows in the same order in every epoch."""
 
 import ast
-import re
 from collections.abc import Iterator
 
 from onsight_lint.edits import Change, replace_node, show_changed
-from onsight_lint.facts import DATASET_PARTS
 from onsight_lint.lightning import step_loaders
 from onsight_lint.loops import BatchLoop, called_functions
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.syntax import Function, last_name, own_nodes, word_set
 
 _ORDER_MATTERS = word_set("LSTM GRU RNN LSTMCell GRUCell IterableDataset DistributedSampler")
-_MAY_HAVE_ORDER = re.compile(  # words of datasets that may need theirs, or draw their rows
-    r"seq|time|series|stock|price|window|text|token|word|speech|audio|video|frame|clip|stream|iter"
-    r"|tensor|concat|chain|shard|sort|bucket|pair|triplet|contrast|random|sampl|batch|episode",
-    re.IGNORECASE,
-)
+_PARTS = ("torch.utils.data.random_split", "torch.utils.data.Subset")
 
 
 def _check(context: Context) -> Iterator[Mistake]:
@@ -77,24 +71,7 @@ def _keeps_order(context: Context, call: ast.Call) -> bool:
         if context.loaders.value(call, name, None) is not None:
             return False
     dataset = context.loaders.setting(call, "dataset")
-    return dataset is not None and (
-        _has_fixed_order(context, dataset) or _is_told_not_to_shuffle(context, call, dataset)
-    )
-
-
-def _is_told_not_to_shuffle(context: Context, call: ast.Call, dataset: ast.expr) -> bool:
-    """Return whether `shuffle=False` is said of a dataset from elsewhere that hints at no order."""
-    origins = context.values.origins(dataset)
-    created = origins[0].node if len(origins) == 1 else None
-    return (
-        context.loaders.setting(call, "shuffle") is not None
-        and context.loaders.has_several_rows(call)
-        and not context.kinds.uses(dataset)  # `dataset.shuffle()`
-        and isinstance(created, ast.Call)
-        and context.script.definition(created.func) is None
-        and last_name(created).endswith("Dataset")
-        and not _MAY_HAVE_ORDER.search(context.script.code(created))
-    )
+    return dataset is not None and _has_fixed_order(context, dataset)
 
 
 def _has_fixed_order(context: Context, dataset: ast.AST, depth: int = 4) -> bool:
@@ -110,7 +87,7 @@ def _creates_fixed_order(context: Context, created: ast.Call, depth: int) -> boo
     path = context.script.path_of(created.func)
     if path.startswith("torchvision.datasets."):
         return True
-    if path in DATASET_PARTS and created.args and depth:
+    if path in _PARTS and created.args and depth:
         return _has_fixed_order(context, created.args[0], depth - 1)
     owner = context.script.definition(created.func)
     if not isinstance(owner, ast.ClassDef):
