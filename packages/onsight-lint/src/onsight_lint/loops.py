@@ -100,17 +100,22 @@ def find_plain_loops(facts: Facts, loader_loops: list[BatchLoop]) -> list[BatchL
     return loops
 
 
-def find_loaders_for_others(
+def find_loaders_for_other_files(
     facts: Facts, loops: list[BatchLoop]
 ) -> Iterator[tuple[list[ast.Call], list[ast.Call]]]:
-    """Yield the training and the test loaders, by their names, of a function for other files."""
+    """Yield the training and test loaders, by their names, that a function makes but no loop uses.
+
+    Functions without a training loader are left out.
+    """
     used = {call for loop in loops for call in facts.loaders.creations(loop.loader)}
-    calls = [call for call in facts.values.calls("DataLoader") if call not in used]
-    for home in dict.fromkeys(map(facts.script.function, calls)):
-        made = [call for call in calls if facts.script.function(call) is home]
-        trained = [call for call in made if "train" in facts.loaders.name(call)]
+    unused: dict[ast.AST, list[ast.Call]] = defaultdict(list)
+    for call in facts.values.calls("DataLoader"):
+        if call not in used:
+            unused[facts.script.function(call)].append(call)
+    for calls in unused.values():
+        trained = [call for call in calls if "train" in facts.loaders.name(call)]
         if trained:
-            yield trained, [call for call in made if facts.loaders.is_for_tests(call)]
+            yield trained, [call for call in calls if facts.loaders.is_for_tests(call)]
 
 
 def loop_nodes(loop: BatchLoop) -> Iterator[ast.AST]:

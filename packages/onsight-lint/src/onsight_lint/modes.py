@@ -3,10 +3,12 @@
 import ast
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from onsight_lint.facts import Facts
 from onsight_lint.loops import called_functions
+from onsight_lint.source import SourceFile
 from onsight_lint.syntax import (
     FUNCTIONS,
     Function,
@@ -236,7 +238,7 @@ class Gradients:
         sites = self.facts.values.call_sites(function)
         if not sites:
             is_entered = self.modes.is_entry_point(function) or self._also_trains(function, node)
-            return not (is_entered or self._is_before_no_grad(node))
+            return not (is_entered or self.script.source(node) in self._sources_before_no_grad)
         return all(self.are_off(site) for site in sites)
 
     def _also_trains(self, function: Function, node: ast.AST) -> bool:
@@ -251,11 +253,12 @@ class Gradients:
             for part in (scope, *own_nodes(scope))
         )
 
-    def _is_before_no_grad(self, node: ast.AST) -> bool:
-        """Return whether a file is for PyTorch 0.3, in which no caller can turn gradients off."""
-        wrapped = map(self.script.source, self.facts.values.calls("Variable"))
-        trees = (source.tree for source in self.script.sources)
-        return self.script.source(node) in wrapped and not any(map(_names_gradient_switch, trees))
+    @cached_property
+    def _sources_before_no_grad(self) -> set[SourceFile]:
+        """The files for PyTorch 0.3, in which no caller can turn gradients off."""
+        if any(_names_gradient_switch(source.tree) for source in self.script.sources):
+            return set()
+        return {self.script.source(call) for call in self.facts.values.calls("Variable")}
 
     def _turns_off(self, context: ast.expr) -> bool:
         """Return whether a `with` turns gradients off, or is unknown and might."""

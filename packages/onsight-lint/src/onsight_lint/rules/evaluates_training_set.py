@@ -8,7 +8,7 @@ from onsight_lint.batch_means import batch_sums
 from onsight_lint.edits import Change, indented, replace_node, show_changed
 from onsight_lint.facts import DATASET_PARTS, DATASET_SIZES, train_flag
 from onsight_lint.lightning import step_loaders
-from onsight_lint.loops import find_loaders_for_others
+from onsight_lint.loops import find_loaders_for_other_files
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.scopes import ANY, EACH
 from onsight_lint.syntax import COMPREHENSIONS, FUNCTIONS, LOOPS, last_name, word_set
@@ -27,14 +27,14 @@ def _check(context: Context) -> Iterator[Mistake]:
     evaluated = [call for loop in measured for call in creations(loop.loader)]
     evaluated += step_loaders(context, loops, "validation") + step_loaders(context, loops, "test")
     yield from _compare(context, trained, evaluated)
-    for made in find_loaders_for_others(context, loops):
+    for made in find_loaders_for_other_files(context, loops):
         yield from _compare(context, *made)
 
 
 def _compare(
     context: Context, trained: list[ast.Call], evaluated: list[ast.Call]
 ) -> Iterator[Mistake]:
-    """Compare the datasets of loaders that are trained on and of those that are evaluated."""
+    """Yield a mistake where loaders for training and for evaluation share images."""
     opened = {origin: call for call in trained if (origin := _opened(context, call))}
     parts = {path for origin in opened if (path := _part(context, origin))}
     divided = {whole for origin in opened if (whole := _whole(context, origin))}

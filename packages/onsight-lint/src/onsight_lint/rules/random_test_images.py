@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onsight_lint.edits import indented
 from onsight_lint.facts import DATASET_PARTS
 from onsight_lint.lightning import step_loaders
-from onsight_lint.loops import find_loaders_for_others
+from onsight_lint.loops import find_loaders_for_other_files
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.scopes import Member
 from onsight_lint.syntax import keyword_value, last_name
@@ -25,8 +25,8 @@ def _check(context: Context) -> Iterator[Mistake]:
     if any(_is_set_later(context, member) for scopes in all_scopes for member in scopes.members):
         return
     loops, loaders = context.loader_loops, context.loaders
-    trained = [call for loop in loops if loop.trains for call in loaders.creations(loop.loader)]
-    named = [call for _, calls in find_loaders_for_others(context, loops) for call in calls]
+    trained = {call for loop in loops if loop.trains for call in loaders.creations(loop.loader)}
+    named = [call for _, calls in find_loaders_for_other_files(context, loops) for call in calls]
     named += step_loaders(context, loops, "validation") + step_loaders(context, loops, "test")
     evaluated = {call: loaders.name(call) for call in named}
     for loop in loops:
