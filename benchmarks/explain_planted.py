@@ -25,6 +25,8 @@ from harness import Facts, circumstances, run_json, table, write_section
 from image_files import FASHION
 from planted.pictures import make
 
+from onsight.text import plural
+
 SCRIPTS = Path(__file__).parent / "planted"
 ENOUGH = 0.9
 MOST_SECONDS = 60
@@ -190,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "## Planted faults",
         "",
         f"Small PyTorch training scripts, each with one fault, explained, and fixed by hand; "
-        f"{options.rounds} rounds, medians; {circumstances('numpy', 'pillow')}.",
+        f"{plural(options.rounds, 'round')}, medians; {circumstances('numpy', 'pillow')}.",
         "",
         *table(HEADER, list(rows(names, outcomes))),
         "",
