@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SPIN_VARIABLE, SHORT_SPIN = "GOMP_SPINCOUNT", "2000"
+POLICY_VARIABLE = "OMP_WAIT_POLICY"  # also decides how long, unless the other one is set
 
 # What sets how OpenMP's threads wait, how many there are, and where they run.
 THREAD_VARIABLES = (
     SPIN_VARIABLE,
-    "OMP_WAIT_POLICY",
+    POLICY_VARIABLE,
     "OMP_NUM_THREADS",
     "OMP_THREAD_LIMIT",
     "OMP_PROC_BIND",
@@ -50,7 +51,7 @@ def choose_spinning() -> None:
 
     Has no effect once torch is loaded.
     """
-    if "torch" in sys.modules or not {SPIN_VARIABLE, "OMP_WAIT_POLICY"}.isdisjoint(os.environ):
+    if "torch" in sys.modules or not {SPIN_VARIABLE, POLICY_VARIABLE}.isdisjoint(os.environ):
         return
     if is_busy():
         os.environ[SPIN_VARIABLE] = SHORT_SPIN
@@ -64,9 +65,14 @@ def is_busy() -> bool:
 def thread_variables_set_by_user(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the thread variables that are set, without the one set by `choose_spinning`."""
     settings = {name: environment[name] for name in THREAD_VARIABLES if name in environment}
-    if settings.get(SPIN_VARIABLE) == SHORT_SPIN:
-        del settings[SPIN_VARIABLE]
-    return settings
+    chosen = chosen_spinning(environment)
+    return {name: value for name, value in settings.items() if name not in chosen}
+
+
+def chosen_spinning(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that `choose_spinning` has set, or nothing if it has set none."""
+    is_chosen = environment.get(SPIN_VARIABLE) == SHORT_SPIN
+    return {SPIN_VARIABLE: SHORT_SPIN} if is_chosen else {}
 
 
 def _count_cores() -> int:

@@ -1,14 +1,17 @@
 """What iterating over a copy of a dataset without numbered items shows."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from onsight_explain.process import items
-from onsight_explain.process.items import examine_stream
+from onsight_explain.process.items import examine_items, examine_stream
 from onsight_explain.process.observe import examine_loader
 from onsight_explain.tracing.sites import ObjectOrigin
 
@@ -46,6 +49,58 @@ def test_an_item_is_timed_on_a_copy():
     assert item.waiting_share > 0.5
     assert item.item_bytes == 3 * 2 * 2 * 4
     assert dataset.passes == 0
+
+
+class Squares(Dataset):
+    """Numbers, with the number of torch's threads while each was made."""
+
+    def __init__(self, work=lambda: None):
+        self.work, self.threads = work, set()
+
+    def __len__(self):
+        return 300
+
+    def __getitem__(self, index):
+        self.threads.add(torch.get_num_threads())
+        self.work()
+        return torch.tensor(float(index**2)), index
+
+
+def test_items_are_made_by_one_thread_as_in_a_worker():
+    dataset, threads = Squares(), torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert examine_items(dataset)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert dataset.threads == {1}
+
+
+@pytest.mark.skipif(not items._SCHEDULING.exists(), reason="only Linux tells waits for a core")
+def test_a_core_shared_with_other_work_is_no_disk():
+    """Three processes take most of the core; the item sleeps once, but only for a moment."""
+
+    def work():
+        time.sleep(1e-5)
+        end = time.thread_time() + 0.002
+        while time.thread_time() < end:
+            pass
+
+    cores = os.sched_getaffinity(0)
+    core = {min(cores)}
+    command = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {core})\nwhile True: pass"]
+    hogs = [subprocess.Popen(command) for _ in range(3)]
+    try:
+        os.sched_setaffinity(0, core)
+        item = examine_items(Squares(work))
+    finally:
+        os.sched_setaffinity(0, cores)
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    assert item.seconds > 0.004
+    assert item.waiting_share < 0.5
 
 
 def test_a_batch_counts_as_many_items(monkeypatch):

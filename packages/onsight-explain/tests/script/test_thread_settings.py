@@ -8,9 +8,12 @@ import torch
 
 from onsight_explain.process.processes import Processes
 from onsight_explain.script.thread_settings import (
+    UNSET,
     follow_affinity,
     read_settings,
     read_variables,
+    script_environment,
+    script_spinning,
     settings_in,
     without_settings,
 )
@@ -35,6 +38,31 @@ def script(tmp_path, monkeypatch):
     path = tmp_path / "train.py"
     path.write_text(SETS, encoding="utf-8")
     return path
+
+
+@pytest.mark.parametrize(
+    ("ours", "variables", "expected"),
+    [
+        ("2000", {}, "2000"),
+        ("2000", {"GOMP_SPINCOUNT": "0"}, "0"),
+        ("2000", {"OMP_WAIT_POLICY": "active"}, None),
+        ("2000", {"OMP_WAIT_POLICY": UNSET}, "2000"),
+        ("7", {"OMP_WAIT_POLICY": "active"}, "7"),
+        ("7", {"GOMP_SPINCOUNT": UNSET}, None),
+    ],
+)
+def test_the_choice_for_a_busy_machine_holds_unless_the_script_makes_its_own(
+    monkeypatch, ours, variables, expected
+):
+    monkeypatch.setenv("GOMP_SPINCOUNT", ours)
+    assert script_environment(variables).get("GOMP_SPINCOUNT") == expected
+
+
+def test_what_a_script_sets_itself_is_not_announced_as_our_choice(script, monkeypatch):
+    monkeypatch.setenv("GOMP_SPINCOUNT", "2000")
+    assert not script_spinning(script)
+    script.write_text("import torch\n", encoding="utf-8")
+    assert script_spinning(script) == "GOMP_SPINCOUNT=2000"
 
 
 def test_what_is_set_before_torch_is_found_with_its_lines(script):

@@ -71,7 +71,15 @@ def test_tried_if_there_are_any(baseline, settings):
     ]
 
 
-def test_the_process_is_started_without_them_and_may_use_every_core(apply):
+def test_without_them_threads_wait_as_in_the_unchanged_script_on_a_busy_machine(monkeypatch):
+    monkeypatch.setenv(SPIN_VARIABLE, SHORT_SPIN)
+    environment = DefaultThreadSettings(True).environment
+    assert environment[SPIN_VARIABLE] == SHORT_SPIN
+    assert environment["OMP_WAIT_POLICY"] == UNSET
+
+
+def test_the_process_is_started_without_them_and_may_use_every_core(apply, monkeypatch):
+    monkeypatch.delenv(SPIN_VARIABLE, raising=False)
     environment = DefaultThreadSettings(True).environment
     assert environment["GOMP_SPINCOUNT"] == environment["OMP_PROC_BIND"] == UNSET
     before = os.sched_getaffinity(0)

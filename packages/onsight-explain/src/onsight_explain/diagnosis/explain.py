@@ -28,7 +28,7 @@ from onsight_explain.script.source import (
     find_mistakes,
     parse_script,
 )
-from onsight_explain.script.thread_settings import read_settings
+from onsight_explain.script.thread_settings import read_settings, script_spinning
 from onsight_explain.script.trace import Trace
 from onsight_explain.search import MIN_GAIN, Search, SearchResult, TrialResult
 from onsight_explain.search_table import describe_noise, noise_ratio
@@ -101,6 +101,8 @@ def explain_script(
     if not parse_script(script).body:
         raise ExplainError(f"{script} contains no code")
     was_busy = warn_if_busy(messages)
+    if spinning := script_spinning(script):
+        messages.say(f"its threads wait for each other only briefly ({spinning}) beside other work")
     with Processes(script, args, _MAX_STEPS, limit_seconds) as processes:
         watch_seconds = max(0.3, _WATCH_SHARE * seconds)
         messages.say(

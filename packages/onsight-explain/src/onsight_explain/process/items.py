@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,29 +35,37 @@ from onsight_explain.tracing.patches import Patches
 
 _SECONDS, _ITEMS = 1.5, 256  # limits for loading sample items
 _SLEEPS_PER_ITEM = 0.5  # from this many on, assume waits for a disk or a network
+_SCHEDULING = Path("/proc/thread-self/schedstat")  # ns running, ns waiting for a core, switches
 _STREAM_TIMEOUT_SECONDS = 3.0  # limit for a dataset that blocks
 
 
 def examine_items(dataset: Any) -> ItemFacts | None:
-    """Load and time some items in this thread; None if items cannot be read by index."""
+    """Load and time some items as a worker would; None if items cannot be read by index."""
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         return None
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # several wait for each other, which looks like waiting for a disk
+    try:
+        return _examine_items(dataset)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _examine_items(dataset: Any) -> ItemFacts:
     order = random.Random(0).sample(range(len(dataset)), min(_ITEMS, len(dataset)))
     with timed_transform(dataset) as transform_seconds, _jpeg_sides() as sides:
-        began, cpu_began, sleeps_before = time.perf_counter(), time.thread_time(), count_sleeps()
-        count = 0
+        clock, count = _WaitClock(), 0
+        began = time.perf_counter()
         while count < len(order) and time.perf_counter() - began < _SECONDS:
             item = dataset[order[count]]
             count += 1
         seconds = time.perf_counter() - began
-        waiting_seconds = seconds - (time.thread_time() - cpu_began)
+        waiting_share = clock.waiting_share(count)
         transforming_seconds = transform_seconds()
-    # On a busy machine a thread also waits for a core, but it does not give one up by itself.
-    is_asleep = has_slept(count_sleeps() - sleeps_before, count)
     base = base_dataset(dataset)
     return ItemFacts(
         seconds=seconds / count,
-        waiting_share=max(0.0, waiting_seconds / seconds) if is_asleep else 0.0,
+        waiting_share=waiting_share,
         transform_share=transforming_seconds / seconds,
         is_random=_is_random(dataset, order[0]),
         item_bytes=item_bytes(item),
@@ -68,18 +77,41 @@ def examine_items(dataset: Any) -> ItemFacts | None:
     )
 
 
-def has_slept(times: int, items: int) -> bool:
-    """Return whether making these items waited for something other than a core."""
-    return times >= _SLEEPS_PER_ITEM * items
+class _WaitClock:
+    """Measures, from its creation on, how long this thread waits for anything but a core."""
+
+    def __init__(self) -> None:
+        self.began, self.sleeps_before = time.perf_counter(), _count_sleeps()
+        self.runnable_before = time.thread_time() + _seconds_without_core()
+
+    def waiting_share(self, items: int) -> float:
+        """Return the share of the time; 0 if the thread was hardly ever asleep for these items.
+
+        A thread that waits for a core has not given one up by itself.
+        """
+        if _count_sleeps() - self.sleeps_before < _SLEEPS_PER_ITEM * items:
+            return 0.0
+        seconds = time.perf_counter() - self.began
+        runnable = time.thread_time() + _seconds_without_core() - self.runnable_before
+        return max(0.0, 1 - runnable / seconds)
 
 
-def count_sleeps() -> int:
+def _count_sleeps() -> int:
     """Return how often this thread has waited for anything but a core; 0 if unknown."""
     try:
         import resource  # not on Windows
     except ImportError:
         return 0
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
+def _seconds_without_core() -> float:
+    """Return how long this thread has waited for a core; 0 if unknown."""
+    try:
+        times_ns = _SCHEDULING.read_text(encoding="ascii").split()
+        return int(times_ns[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 @dataclass
@@ -168,7 +200,7 @@ def _as_only_worker() -> Iterator[_WorkerInfo]:
 
 def _time_stream(dataset: Any) -> ItemFacts | None:
     """Return the cost of an item; if items are whole batches, the cost of an image."""
-    began, cpu_began, sleeps_before = time.perf_counter(), time.thread_time(), count_sleeps()
+    clock, began = _WaitClock(), time.perf_counter()
     count, item = 0, None
     for item in itertools.islice(iter(dataset), _ITEMS):
         count += max(1, _count_images(item))
@@ -176,11 +208,9 @@ def _time_stream(dataset: Any) -> ItemFacts | None:
             break
     if not count:
         return None
-    seconds = time.perf_counter() - began
-    waiting_share = max(0.0, 1 - (time.thread_time() - cpu_began) / seconds)
     return ItemFacts(
-        seconds=seconds / count,
-        waiting_share=waiting_share if has_slept(count_sleeps() - sleeps_before, count) else 0.0,
+        seconds=(time.perf_counter() - began) / count,
+        waiting_share=clock.waiting_share(count),
         transform_share=0.0,
         is_random=False,
         item_bytes=item_bytes(item),

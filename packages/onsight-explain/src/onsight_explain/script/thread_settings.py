@@ -12,9 +12,9 @@ from onsight_explain.errors import ExplainError
 from onsight_explain.script.source import parse_script
 from onsight_explain.script.trace import ThreadSetting
 from onsight_explain.threads import (
-    SHORT_SPIN,
-    SPIN_VARIABLE,
+    POLICY_VARIABLE,
     THREAD_VARIABLES,
+    chosen_spinning,
     thread_variables_set_by_user,
 )
 from onsight_explain.tracing.patches import Patches
@@ -74,14 +74,24 @@ def read_variables(script: Path) -> dict[str, str]:
 def script_environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return our environment with these variables, for a process that runs the script.
 
-    Skips variables that Onsight's command line has set, and those that are UNSET.
+    On a busy machine, threads that spin for long wait for cores that other work has, which may make
+    a step fifty times as long and hide everything else. So what `choose_spinning` has set applies
+    to the script as well, unless the script sets a variable of the same purpose.
     """
     environment = dict(os.environ)
-    if environment.get(SPIN_VARIABLE) == SHORT_SPIN:
-        del environment[SPIN_VARIABLE]
+    if variables.get(POLICY_VARIABLE, UNSET) != UNSET:
+        for name in chosen_spinning(environment):
+            del environment[name]
     environment["PYTHONDONTWRITEBYTECODE"] = "1"  # write nothing into the script's folder
     environment |= variables
     return {name: value for name, value in environment.items() if value != UNSET}
+
+
+def script_spinning(script: Path) -> str:
+    """Return how `choose_spinning` makes the script's threads wait, or "" if they are left alone."""
+    environment = script_environment(read_variables(script))
+    settings = chosen_spinning(environment)
+    return "".join(f"{name}={value}" for name, value in settings.items())
 
 
 def without_settings(tree: ast.Module) -> dict[str, object]:

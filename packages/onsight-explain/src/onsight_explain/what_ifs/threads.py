@@ -11,7 +11,12 @@ from onsight_explain.script.hooks import Hooks
 from onsight_explain.script.thread_settings import AFFINITY, UNSET, without_settings
 from onsight_explain.script.trace import ThreadSetting, Trace
 from onsight_explain.text import plural, step_times
-from onsight_explain.threads import SHORT_SPIN, SPIN_VARIABLE, THREAD_VARIABLES
+from onsight_explain.threads import (
+    SHORT_SPIN,
+    SPIN_VARIABLE,
+    THREAD_VARIABLES,
+    chosen_spinning,
+)
 from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
 # Threads may wait so long in a step: some hundred operations, tens of microseconds in each.
@@ -72,7 +77,7 @@ class DefaultThreadSettings(WhatIf):
 
     @property
     def environment(self) -> dict[str, str]:
-        return dict.fromkeys(THREAD_VARIABLES, UNSET)
+        return dict.fromkeys(THREAD_VARIABLES, UNSET) | chosen_spinning(os.environ)
 
     def install(self, hooks: Hooks) -> None:
         if hasattr(os, "sched_setaffinity"):
