@@ -171,10 +171,9 @@ def cache_and_augment_batches(trace: Trace, device: str = "cpu") -> list[Fix]:
         .replace("{to}", _to_device(device))
         .replace("{changes}", lines)
     )
-    functions = "\n\n\n".join(_sources_of_called(lines))
-    definition = DefineAugmentedBatches(
-        trace.loader.site, f"{functions}\n\n\n{code.strip()}" if functions else code
-    )
+    code = "\n\n\n".join([*_sources_of_called(lines), code.strip()])
+    needed = ("import torch", "import torchvision")
+    definition = DefineAugmentedBatches(trace.loader.site, "AugmentedBatches", code, needed)
     return _gather_batches(trace, device, definition, "AugmentedBatches({})")
 
 
@@ -186,21 +185,13 @@ def fits_in_memory(trace: Trace) -> bool:
 
 
 @dataclass(frozen=True)
-class DefineAugmentedBatches(Fix):
+class DefineAugmentedBatches(AddDefinition):
     """Adds the class that augments whole batches, and the functions that it calls."""
-
-    code: str
-    needs_site: ClassVar[bool] = False
 
     @property
     def instruction(self) -> str:
         """What the class does."""
         return "keep the items without their random transforms, and augment whole batches"
-
-    def apply(self, draft: Draft) -> None:
-        """Define them below the imports."""
-        needed = ("import torch", "import torchvision")
-        AddDefinition(None, "AugmentedBatches", self.code, needed).apply(draft)
 
 
 @dataclass(frozen=True)

@@ -70,17 +70,11 @@ class Advice(Fix):
 
 
 @dataclass(frozen=True)
-class LaunchAdvice(Fix):
+class LaunchAdvice(Advice):
     """A change of how the script is started. Its site is None."""
 
-    text: str
     edits_text: ClassVar[bool] = False
     needs_site: ClassVar[bool] = False
-
-    @property
-    def instruction(self) -> str:
-        """The text."""
-        return self.text
 
     def apply(self, draft: Draft) -> None:
         """Do nothing: the text becomes a comment at the top of the fixed file."""
