@@ -13,7 +13,7 @@ from pathlib import Path
 from onsight_explain.delivery.frameworks import framework_fixes
 from onsight_explain.errors import ExplainError
 from onsight_explain.fixes.calls import call_tokens
-from onsight_explain.fixes.draft import CannotFix, Draft, insert_before, read_draft
+from onsight_explain.fixes.draft import CannotFix, Draft, insert_before, read_draft, replace_node
 from onsight_explain.fixes.fix import Fix, FixGroup
 from onsight_explain.fixes.whole_file import add_import
 from onsight_explain.script.trace import Trace
@@ -238,21 +238,18 @@ def _calls(draft: Draft) -> list[ast.Call]:
     """Return the calls with arguments in one line, outermost first; none inside an f-string."""
     source = draft.source
     calls = [
-        node
-        for node in source.nodes
-        if isinstance(node, ast.Call)
-        and node.lineno == node.end_lineno
-        and (node.args or node.keywords)
-        and not any(isinstance(outer, ast.JoinedStr) for outer in source.ancestors(node))
+        call
+        for call in source.all(ast.Call)
+        if call.lineno == call.end_lineno
+        and (call.args or call.keywords)
+        and not any(isinstance(outer, ast.JoinedStr) for outer in source.ancestors(call))
     ]
-    return sorted(
-        calls, key=lambda call: (call.lineno, call.col_offset, -(call.end_col_offset or 0))
-    )
+    return sorted(calls, key=lambda call: (call.lineno, call.col_offset, -call.end_col_offset))
 
 
 def _bare_tuples(draft: Draft) -> list[ast.Tuple]:
     """Return the tuples without parentheses that are assigned in one line."""
-    values = [node.value for node in draft.source.nodes if isinstance(node, ast.Assign)]
+    values = [node.value for node in draft.source.all(ast.Assign)]
     return [
         value
         for value in values
@@ -275,7 +272,7 @@ def _wrap(draft: Draft, node: ast.Call | ast.Tuple) -> list[Change] | None:
         rows = "".join(f"{inner}{draft.source.code(element)},\n" for element in node.elts)
         if "".join(rows.split()) != "".join(f"{draft.source.code(node)},".split()):
             return None  # there is more between its parts than commas
-        return [Change(draft.source.start(node), draft.source.end(node), f"(\n{rows}{margin})")]
+        return [replace_node(draft, node, f"(\n{rows}{margin})")]
     try:
         opening, commas, closing = _argument_offsets(draft, node)
     except (CannotFix, tokenize.TokenError):

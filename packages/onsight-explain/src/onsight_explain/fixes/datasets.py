@@ -278,8 +278,7 @@ def _gather_batches(trace: Trace, device: str, definition: Fix, template: str) -
 
 def _set_folder_loader(draft: Draft, definition: AddDefinition) -> None:
     """Let every ImageFolder open files with a new function. Raises CannotFix if it has its own."""
-    calls = [node for node in draft.source.nodes if isinstance(node, ast.Call)]
-    folders = [call for call in calls if called_name(call) == "ImageFolder"]
+    folders = [call for call in draft.source.all(ast.Call) if called_name(call) == "ImageFolder"]
     has_own = any(keyword.arg == "loader" for call in folders for keyword in call.keywords)
     if not folders or has_own:
         raise CannotFix("the script opens its files by itself")
@@ -290,9 +289,9 @@ def _set_folder_loader(draft: Draft, definition: AddDefinition) -> None:
 def _count_fixed_transforms(draft: Draft) -> int:
     """Count the transforms before the first random one, in the only list with a random one."""
     counts = []
-    for node in draft.source.nodes:
-        if isinstance(node, ast.Call) and called_name(node) == "Compose" and node.args:
-            steps = node.args[0].elts if isinstance(node.args[0], ast.List | ast.Tuple) else []
+    for call in draft.source.all(ast.Call):
+        if called_name(call) == "Compose" and call.args:
+            steps = call.args[0].elts if isinstance(call.args[0], ast.List | ast.Tuple) else []
             names = [called_name(step) if isinstance(step, ast.Call) else "" for step in steps]
             random_steps = [i for i, name in enumerate(names) if is_random(name)]
             if random_steps:

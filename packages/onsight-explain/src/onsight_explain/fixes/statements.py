@@ -14,6 +14,7 @@ from onsight_explain.fixes.draft import (
     line_end,
     line_start,
     put_on_own_lines,
+    replace_node,
 )
 from onsight_explain.fixes.fix import Fix
 from onsight_explain.fixes.locate import (
@@ -86,8 +87,7 @@ class ReplaceStatement(Fix):
         statement = draft.find_statement(self.site)
         if ast.unparse(statement) != self.old:
             raise CannotFix("the line contains another statement")
-        source = draft.source
-        draft.change([(source.start(statement), source.end(statement), self.new)])
+        draft.change([replace_node(draft, statement, self.new)])
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,7 @@ class RemoveStatement(Fix):
         if not isinstance(statement, ast.Expr | ast.Assign | ast.Delete | ast.AugAssign):
             raise CannotFix("it is not a plain statement")
         if len(block_of(draft, statement)) == 1:
-            source = draft.source
-            draft.change([(source.start(statement), source.end(statement), "pass")])
+            draft.change([replace_node(draft, statement, "pass")])
         else:
             draft.change([(line_start(draft, statement), line_end(draft, statement), "")])
 
@@ -167,8 +166,8 @@ class RunEveryNthStep(Fix):
         if isinstance(loop.target, ast.Tuple) and not target.startswith("("):
             target = f"({target})"
         return [
-            Change(source.start(loop.target), source.end(loop.target), f"{step}, {target}"),
-            Change(source.start(loop.iter), source.end(loop.iter), f"enumerate({steps})"),
+            replace_node(draft, loop.target, f"{step}, {target}"),
+            replace_node(draft, loop.iter, f"enumerate({steps})"),
         ]
 
     def _condition(self, draft: Draft) -> str:
