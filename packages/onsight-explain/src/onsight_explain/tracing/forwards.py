@@ -107,9 +107,8 @@ class ForwardWatch:
         self._fed = 0  # updates that a loader's batch is known to reach: this one and the next
         self._is_counted = False  # whether the images of this update are counted
         self._pending: tuple[int, Site | None] | None = None  # a backward may still follow
-        self._kinds: dict[
-            int, tuple[nn.Module, str]
-        ] = {}  # by id, which the reference keeps unique
+        # By id, which the reference keeps unique.
+        self._kinds: dict[int, tuple[nn.Module, str]] = {}
 
     def install(self, patches: Patches) -> None:
         """Start watching."""
@@ -156,11 +155,8 @@ class ForwardWatch:
             self._note_forward(module, args, is_evaluation)
         elif phase == "loss":
             self.loss, phase = module, self.phase
-        token = self.clock.enter(phase)
-        try:
+        with self.clock.within(phase):
             return proceed(*args)
-        finally:
-            self.clock.leave(token)
 
     def _kind_of(self, module: nn.Module) -> str:
         if id(module) not in self._kinds:
@@ -183,12 +179,12 @@ class ForwardWatch:
             self.network, self.batch = module, batch
             if self._precision_checks < _PRECISION_CHECKS:
                 self._precision_checks += 1
-                self.site = self.site or next(iter(self.sites.here()), None)
+                self.site = self.site or self.sites.here()
                 self._read_precision(module)
             return
         self.loaders.note_evaluation()
         if torch.is_grad_enabled():
-            self._pending = count, next(iter(self.sites.here()), None)
+            self._pending = count, self.sites.here()
         else:
             self.evaluated += count
 

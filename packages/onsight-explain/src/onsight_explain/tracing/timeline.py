@@ -69,7 +69,7 @@ class TimelineRecorder:
         return Timeline(slices=slices, is_cut=is_cut)
 
     def _on_phase(self, phase: str) -> None:
-        site = next(iter(self._sites.here()), None) if phase == "sync" else None
+        site = self._sites.here() if phase == "sync" else None
         self._changes.append((self._clock.since, phase, site))
 
 
