@@ -75,10 +75,8 @@ def fix_script(script: Path, fixes: list[Fix], notes: Sequence[str] = ()) -> Fix
     before, drafts = main.encoded(), {str(script): main}
     results: dict[object, _Result] = {}
     for fix in fixes:
-        for result in _try_fix(fix, main, drafts):
-            results[result.fix.merge_key, result.left] = (
-                result  # the last one of a place covers all
-            )
+        for result in _try_fix(fix, main, drafts):  # the last one of a place covers all
+            results[result.fix.merge_key, result.left] = result
     lines = [_suggested_change(result) for result in results.values()]
     for result in results.values():
         if result.left and result.draft is main:
@@ -105,12 +103,8 @@ def fixes_for(what_ifs: Sequence[WhatIf], trace: Trace) -> list[Fix]:
     evaluation_trace = _evaluation_trace(trace)
     for what_if in in_order(what_ifs):
         own = framework_fixes(what_if, trace) or what_if.fixes(trace)
-        evaluation_loader = evaluation_trace and evaluation_trace.loader
-        if (
-            evaluation_trace
-            and evaluation_loader
-            and what_if.applies_to_evaluation(evaluation_loader)
-        ):
+        loader = evaluation_trace.loader if evaluation_trace else None
+        if evaluation_trace and loader and what_if.applies_to_evaluation(loader):
             own = [*own, *what_if.fixes(evaluation_trace)]
         fixes += [fix for fix in own if fix not in fixes]
     return fixes

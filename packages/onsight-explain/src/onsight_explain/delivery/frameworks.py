@@ -11,7 +11,7 @@ from onsight_explain.fixes.fix import Advice, Fix
 from onsight_explain.script.trace import Trace
 from onsight_explain.tracing.sites import Site
 from onsight_explain.what_ifs.batch import LargerBatch
-from onsight_explain.what_ifs.loading import LOADING_GROUPS
+from onsight_explain.what_ifs.loading import LOADING_GROUP
 from onsight_explain.what_ifs.what_if import WhatIf
 
 
@@ -81,7 +81,7 @@ def framework_fixes(what_if: WhatIf, trace: Trace) -> list[Fix]:
 def _advice(what_if: WhatIf, trace: Trace) -> list[Fix]:
     """Return a description of the change, if its lines would be inside a library."""
     site: Site | None
-    if trace.loader and trace.loader.maker and what_if.group in LOADING_GROUPS:
+    if trace.loader and trace.loader.maker and what_if.group == LOADING_GROUP:
         site, package = trace.loader.site, trace.loader.maker
     elif (
         trace.trainer

@@ -11,7 +11,7 @@ from onsight_explain.what_ifs.batch import LargerBatch
 from onsight_explain.what_ifs.copies import PinnedMemory
 from onsight_explain.what_ifs.evaluation import NoGrad, evaluation_cause
 from onsight_explain.what_ifs.loading import (
-    LOADING_GROUPS,
+    LOADING_GROUP,
     Workers,
     has_too_many_workers,
     loading_cause,
@@ -99,7 +99,7 @@ def _cause_of(
     what_if = result.changes[0]
     if isinstance(what_if, LargerBatch) and what_if.fixed_share(result.low) < _DOMINANT_SHARE:
         return _largest_phase(trace)
-    if what_if.group in LOADING_GROUPS and _are_workers_crowded(trace, faster, cores):
+    if what_if.group == LOADING_GROUP and _are_workers_crowded(trace, faster, cores):
         assert trace.loader
         return Cause(
             "oversubscribed",

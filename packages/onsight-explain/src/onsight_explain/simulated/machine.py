@@ -169,9 +169,7 @@ class Machine:
         self.clocks: dict[int, Clock] = defaultdict(dict)  # by stream
         self.host_clock: Clock = {}  # device work that the host has waited for
         self._host_waits = 0  # number of times the host has waited
-        self._host_waits_before: dict[
-            int, int
-        ] = {}  # that number when each stream last received work
+        self._host_waits_before: dict[int, int] = {}  # that number at each stream's latest work
         self._error_in_backward: RuntimeError | None = None
         self.recording: Any = None  # the SimulatedGraph that captures work
         self.warns_of_waits = False
