@@ -103,6 +103,11 @@ class TrialResult(Generic[C]):
         return self.interval.low if self.interval else 0.0
 
     @property
+    def is_clear_gain(self) -> bool:
+        """Whether even the lower end of the speed-up's interval is more than noise."""
+        return self.interval is not None and self.interval.is_clear_gain
+
+    @property
     def has_enough_rounds(self) -> bool:
         """Whether there were enough rounds to compare the interval with others."""
         return self.interval is not None and self.interval.rounds >= MIN_ROUNDS
@@ -293,8 +298,7 @@ class Search(Generic[C]):
             self._measure_round(entry)
         winner = entry.result(min_gain)
         for single in singles:
-            is_clear_gain = winner.interval and winner.interval.is_clear_gain
-            may_replace = single.ratio >= winner.ratio or not is_clear_gain
+            may_replace = single.ratio >= winner.ratio or not winner.is_clear_gain
             if single.has_enough_rounds and single.low > winner.low and may_replace:
                 winner = single
         if not winner.interval:

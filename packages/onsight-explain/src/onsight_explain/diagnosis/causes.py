@@ -81,16 +81,12 @@ def _certain(
 
     The winner is rated by its confirming rounds if it is a single change, or is not among the rest.
     """
-    certain = [result for result in tried if _is_certain(result)]
-    if best is None or not _is_certain(best):
+    certain = [result for result in tried if result.is_clear_gain]
+    if best is None or not best.is_clear_gain:
         return certain
     others = [result for result in certain if result.changes != best.changes[:1]]
     is_among_them = len(others) < len(certain)
     return certain if is_among_them and len(best.changes) > 1 else [*others, best]
-
-
-def _is_certain(result: TrialResult[WhatIf]) -> bool:
-    return result.interval is not None and result.interval.is_clear_gain
 
 
 def _cause_of(
