@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 from onsight_explain.errors import ScriptFailed
@@ -67,12 +66,7 @@ class Processes:
             self._controls.append(ours)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for run in self._runs:
             run.close()
         for leader in self._forked_servers:
