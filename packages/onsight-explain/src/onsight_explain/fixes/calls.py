@@ -130,8 +130,8 @@ def remove_workers(trace: Trace) -> SetKeywords:
     assert trace.loader
     if not trace.loader.workers:
         return loader_keywords(trace)
-    refused = dict.fromkeys(("prefetch_factor", "persistent_workers", "timeout"))
-    return loader_keywords(trace, num_workers=0, **refused, multiprocessing_context=None)
+    refused = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
+    return loader_keywords(trace, num_workers=0, **dict.fromkeys(refused))
 
 
 def wrap_dataset(trace: Trace, template: str) -> WrapArgument:

@@ -1,7 +1,6 @@
 """What if results that are the same in every epoch were computed once and cached?"""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -105,7 +104,6 @@ class Cache(WhatIf):
         return loading_cause(trace, caching_helped=self.value in ("items", "fixed"))
 
 
-@dataclass(frozen=True)
 class CacheOnDevice(WhatIf):
     """Cache all items on the GPU `value`, and gather batches there."""
 
