@@ -124,16 +124,6 @@ class Processes:
         self._runs.append(run)
         return run
 
-    def run(
-        self, what_ifs: Sequence[WhatIf] = (), seconds: float = 1.0, is_full: bool = False
-    ) -> Trace:
-        """Return the trace of one window of the script with these changes. Raises ScriptFailed."""
-        run = self.start(what_ifs, seconds, is_full=is_full)
-        try:
-            return run.trace()
-        finally:
-            run.close()
-
     def unchanged_files(self) -> list[Path]:
         """Return the user's files and folders that the script tried to change or delete."""
         return unchanged_files(Path(self._folder.name), self._began)
