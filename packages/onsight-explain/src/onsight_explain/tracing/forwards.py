@@ -47,30 +47,18 @@ class RootCalls:
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if self._inside or self.is_skipped():
                 return original(module, *args, **kwargs)
+
+            def proceed(*new: Any) -> Any:
+                keywords = dict(zip(kwargs, new[len(args) :], strict=True))
+                return original(module, *new[: len(args)], **keywords)
+
             self._inside = True
             try:
-                if not kwargs:
-                    return self.around(module, args, lambda *new: original(module, *new))
-                return self._around_keywords(original, module, args, kwargs)
+                return self.around(module, (*args, *kwargs.values()), proceed)
             finally:
                 self._inside = False
 
         patches.put(nn.Module, "__call__", call)
-
-    def _around_keywords(
-        self,
-        original: Callable[..., Any],
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        count = len(args)
-
-        def proceed(*new: Any) -> Any:
-            keywords = dict(zip(kwargs, new[count:], strict=True))
-            return original(module, *new[:count], **keywords)
-
-        return self.around(module, (*args, *kwargs.values()), proceed)
 
 
 def kind_of(module: nn.Module) -> str:
