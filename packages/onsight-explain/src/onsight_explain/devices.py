@@ -62,9 +62,8 @@ def has_streams(device: torch.device) -> bool:
 
     Apple's GPUs share the host's memory: there is nothing to copy ahead.
     """
-    return device.type not in ("cpu", "mps") and hasattr(
-        getattr(torch, device.type, None), "Stream"
-    )
+    module = getattr(torch, device.type, None)
+    return device.type not in ("cpu", "mps") and hasattr(module, "Stream")
 
 
 def has_graphs(device: torch.device) -> bool:

@@ -63,13 +63,11 @@ def find_forward_block(draft: Draft, site: Site) -> tuple[ast.stmt, ast.stmt]:
 def find_evaluation_loop(draft: Draft, site: Site) -> ast.stmt:
     """Return the outermost loop around a site, within its function, that seems not to train."""
     statement = draft.find_statement(site)
-    outermost: ast.stmt | None = None
-    for node in (statement, *enclosing_nodes(draft, statement)):
-        if isinstance(node, _LOOPS) and not _trains(draft, node):
-            outermost = node
-    if outermost is None:
+    nodes = (statement, *enclosing_nodes(draft, statement))
+    loops = [node for node in nodes if isinstance(node, _LOOPS) and not _trains(draft, node)]
+    if not loops:
         raise CannotFix("it is not in a loop that only evaluates")
-    return outermost
+    return loops[-1]
 
 
 def find_training_loop(draft: Draft, site: Site, name: str) -> ast.stmt:

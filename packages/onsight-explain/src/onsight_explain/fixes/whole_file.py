@@ -36,14 +36,12 @@ class AddAtStart(Fix):
 
     def apply(self, draft: Draft) -> None:
         """Insert it below the last import of the first block of imports."""
-        last_import = _find_last_import(draft)
-        if last_import is None:
-            first = draft.source.tree.body[0]
-            is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        place, insert = _find_last_import(draft), insert_after
+        if place is None:
+            place = draft.source.tree.body[0]
+            is_docstring = isinstance(place, ast.Expr) and isinstance(place.value, ast.Constant)
             insert = insert_after if is_docstring else insert_before
-            draft.change([insert(draft, first, self.text)])
-        else:
-            draft.change([insert_after(draft, last_import, self.text)])
+        draft.change([insert(draft, place, self.text)])
 
 
 @dataclass(frozen=True)

@@ -164,11 +164,8 @@ class TensorFinder:
         self._entered |= {id(submodule): submodule for submodule in submodules.values()}
         for place, submodule in submodules.items():
             for name, value in vars(submodule).items():
-                if (
-                    name in _MODULE_ATTRIBUTES
-                    or _is_computed(submodule, name)
-                    or self._is_skipped(name)
-                ):
+                is_internal = name in _MODULE_ATTRIBUTES or _is_computed(submodule, name)
+                if is_internal or self._is_skipped(name):
                     continue
                 where = _join_path(path, place, name)
                 if name in getattr(submodule, "_defaults", ()):  # torchmetrics moves its states

@@ -89,9 +89,8 @@ class ScriptRun:
         self.recorder.window.warm_up_seconds = _WARM_UP_SECONDS
         self.recorder.window.known_epoch = request.epoch
         self.recorder.window.warm_up_epochs = bool(request.epoch and request.epoch.has_evaluation)
-        self.timeline: TimelineRecorder | None = None
-        if request.timeline:
-            self.timeline = TimelineRecorder(self.clock, self.recorder.sites)
+        sites = self.recorder.sites
+        self.timeline = TimelineRecorder(self.clock, sites) if request.timeline else None
         self.hooks = Hooks(
             self.recorder.patches,
             self.clock.is_elsewhere,

@@ -48,11 +48,8 @@ def describe_failure(output: str, code: int | None, script: str) -> str:
 
     code: the exit code of the process, or None if it was killed at the time limit.
     """
-    hint = _suggest_fix(output, code, script)
-    output = output.strip()
-    if output and hint:
-        return f"{output}\n{hint}"
-    return output or hint or f"the script's process ended with exit code {code} and no output"
+    parts = [part for part in (output.strip(), _suggest_fix(output, code, script)) if part]
+    return "\n".join(parts) or f"the script's process ended with exit code {code} and no output"
 
 
 def describe_no_training(ended: str, limit_seconds: float, output: str) -> str:

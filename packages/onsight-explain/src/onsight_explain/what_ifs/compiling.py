@@ -48,10 +48,9 @@ class CompileNetwork(WhatIf):
         compiled: set[int] = set()
 
         def around(network: nn.Module, args: tuple[Any, ...], proceed: Callable[..., Any]) -> Any:
-            if id(network) in compiled:
-                return proceed(*args)
-            compiled.add(id(network))
-            network.compile(mode=self.value)
+            if id(network) not in compiled:
+                compiled.add(id(network))
+                network.compile(mode=self.value)
             return proceed(*args)
 
         exclude_compile_time(hooks)
