@@ -151,11 +151,9 @@ def cache_batches(trace: Trace, device: str = "cpu") -> list[Fix]:
 def cache_items(trace: Trace) -> list[Fix]:
     """Make the training loader's items only once."""
     assert trace.loader
-    if not fits_in_memory(trace):
-        return [_advise_more_memory(trace)]
     definition = AddDefinition(trace.loader.site, "CachedItems", _CACHED_ITEMS)
-    parts = definition, wrap_dataset(trace, "CachedItems({})"), remove_workers(trace)
-    return [FixGroup(None, parts)]
+    dataset = wrap_dataset(trace, "CachedItems({})")
+    return _group_if_it_fits(trace, definition, dataset, remove_workers(trace))
 
 
 def cache_and_augment_batches(trace: Trace, device: str = "cpu") -> list[Fix]:
@@ -175,13 +173,6 @@ def cache_and_augment_batches(trace: Trace, device: str = "cpu") -> list[Fix]:
     needed = ("import torch", "import torchvision")
     definition = DefineAugmentedBatches(trace.loader.site, "AugmentedBatches", code, needed)
     return _gather_batches(trace, device, definition, "AugmentedBatches({})")
-
-
-def fits_in_memory(trace: Trace) -> bool:
-    """Whether memory has room for two copies of all items, which stacking needs."""
-    assert trace.loader
-    needed = 2 * trace.item.item_bytes * (trace.loader.items or 0) if trace.item else 0
-    return needed < free_memory_bytes(torch.device("cpu"))
 
 
 @dataclass(frozen=True)
@@ -260,20 +251,22 @@ class DecodeSmaller(Fix):
         _set_folder_loader(draft, AddDefinition(None, "open_smaller", code, ("import PIL.Image",)))
 
 
-def _advise_more_memory(trace: Trace) -> Advice:
+def _group_if_it_fits(trace: Trace, *parts: Fix) -> list[Fix]:
+    """Group fixes, if memory has room for two copies of all items, which stacking needs."""
     assert trace.loader
-    return Advice(trace.loader.site, "keep the items in memory, on a machine with more of it")
+    needed = 2 * trace.item.item_bytes * (trace.loader.items or 0) if trace.item else 0
+    if needed < free_memory_bytes(torch.device("cpu")):
+        return [FixGroup(None, parts)]
+    return [Advice(trace.loader.site, "keep the items in memory, on a machine with more of it")]
 
 
 def _gather_batches(trace: Trace, device: str, definition: Fix, template: str) -> list[Fix]:
     """Let the training loader gather its batches from a new dataset class."""
-    assert trace.loader
-    if not fits_in_memory(trace):
-        return [_advise_more_memory(trace)]
     keywords = loader_code(trace, collate_fn="list")
     pinning = [] if device == "cpu" else [loader_keywords(trace, pin_memory=None)]
     dataset = wrap_dataset(trace, template)
-    return [FixGroup(None, (definition, dataset, keywords, *pinning, remove_workers(trace)))]
+    workers = remove_workers(trace)
+    return _group_if_it_fits(trace, definition, dataset, keywords, *pinning, workers)
 
 
 def _set_folder_loader(draft: Draft, definition: AddDefinition) -> None:
