@@ -44,9 +44,7 @@ class Recorder:
         self.patches = Patches()
         self.steps = 0
         self.loaders = LoaderWatch(clock, sites, lambda: self.window.on_epoch_start())
-        self.updates = UpdateWatch(
-            clock, sites, lambda: self.forwards.settle(is_backward=True), self._after_update
-        )
+        self.updates = UpdateWatch(clock, sites, self._before_backward, self._after_update)
         self.forwards = ForwardWatch(clock, sites, self.loaders, self.updates.check_manual_update)
         self.transfers = TransferWatch(clock, sites)
 
@@ -72,6 +70,9 @@ class Recorder:
             self.forwards.evaluated,
             self.clock.read(),
         )
+
+    def _before_backward(self) -> None:
+        self.forwards.settle(is_backward=True)
 
     def _after_update(self) -> None:
         self.steps += 1
