@@ -156,7 +156,7 @@ def cache_items(trace: Trace) -> list[Fix]:
     return _group_if_it_fits(trace, definition, dataset, remove_workers(trace))
 
 
-def cache_and_augment_batches(trace: Trace, device: str = "cpu") -> list[Fix]:
+def cache_and_augment_batches(trace: Trace, device: str) -> list[Fix]:
     """Stack the training loader's items without random transforms, and augment whole batches."""
     assert trace.loader
     assert trace.item
