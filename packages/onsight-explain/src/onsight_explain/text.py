@@ -12,7 +12,7 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u206
 
 
 def printable(text: str) -> str:
-    """Return text that cannot steer a terminal, as the name of somebody else's file might."""
+    """Escape characters that could control the terminal, as someone else's file name might."""
     return _UNPRINTABLE.sub(lambda match: repr(match[0])[1:-1], text)
 
 

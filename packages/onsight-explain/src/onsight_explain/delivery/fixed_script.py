@@ -93,7 +93,7 @@ def fix_script(script: Path, fixes: list[Fix], notes: Sequence[str] = ()) -> Fix
 
 
 def list_cautions(what_ifs: Sequence[WhatIf], trace: Trace) -> list[str]:
-    """Return what else must be changed or checked by those who make these changes."""
+    """Return what else to change or check when making these changes."""
     return [caution for what_if in what_ifs if (caution := what_if.caution(trace))]
 
 
@@ -136,7 +136,7 @@ def comment(text: str, indentation: str = "") -> str:
 
 @dataclass(frozen=True)
 class _Result:
-    """A fix, the file in which it was tried, and why it is not in the script, or ""."""
+    """A fix, the file in which it was tried, and why it is not in the script ("" if it is)."""
 
     fix: Fix
     draft: Draft | None
@@ -208,13 +208,15 @@ def _suggested_change(result: _Result) -> SuggestedChange:
 
 def _add_todo(draft: Draft, fix: Fix) -> None:
     """Leave a fix that could not be made as a comment at its site, or at the top."""
+    todo = f"To do: {fix.instruction}"
     try:
-        assert fix.site
+        if fix.site is None:
+            raise CannotFix("its line is not known")
         statement = draft.find_statement(fix.site)
-        text = comment(f"To do: {fix.instruction}", draft.source.indentation(statement))
+        text = comment(todo, draft.source.indentation(statement))
         draft.change([insert_before(draft, statement, text)])
-    except (AssertionError, CannotFix):
-        _add_header(draft, [f"To do: {fix.instruction}"])
+    except CannotFix:
+        _add_header(draft, [todo])
 
 
 def _add_header(draft: Draft, lines: list[str]) -> None:
@@ -259,7 +261,7 @@ def _is_long(draft: Draft, node: ast.expr, old_lines: set[str]) -> bool:
 
 
 def _wrap(draft: Draft, node: ast.Call | ast.Tuple) -> list[Change] | None:
-    """Return the change that puts its parts on separate lines, if that is possible."""
+    """Return the changes that put the node's parts on separate lines, or None if that fails."""
     margin = draft.source.indentation(node)
     inner = margin + draft.indent
     if isinstance(node, ast.Tuple):

@@ -77,9 +77,10 @@ def verdict(trace: Trace, cause: Cause, best: TrialResult[WhatIf] | None, tried:
 def _certain(
     tried: list[TrialResult[WhatIf]], best: TrialResult[WhatIf] | None
 ) -> list[TrialResult[WhatIf]]:
-    """Return the results that were shown to gain.
+    """Return the results with a clear gain.
 
-    The winner is rated by its confirming rounds if it is a single change, or is not among the rest.
+    The winner counts with its confirming rounds if it is a single change, or if its first change
+    had no clear gain alone.
     """
     certain = [result for result in tried if result.is_clear_gain]
     if best is None or not best.is_clear_gain:

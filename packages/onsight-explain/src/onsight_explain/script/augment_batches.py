@@ -35,7 +35,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class BatchTransform:
-    """What is left to do to batches."""
+    """The transforms that were left out of the items, to be applied to whole batches."""
 
     change: Chain
     shared: list[str]  # transforms that use the same random numbers for the whole batch
@@ -117,7 +117,10 @@ def batch_version(step: Any) -> BatchStep | None:
 
 
 def _split(steps: list[Any]) -> tuple[int, list[Any], list[Any]]:
-    """Return how many transforms make the kept items, what follows them there, and the rest."""
+    """Return how many leading transforms stay in the items, what follows them there, and the rest.
+
+    The rest is applied to batches.
+    """
     first, conversion_at = _first(steps, _draws), _first(steps, _makes_tensors)
     if conversion_at < first:
         return first, [], steps[first:]
@@ -130,7 +133,7 @@ def _split(steps: list[Any]) -> tuple[int, list[Any], list[Any]]:
 
 
 def _split_conversion(step: Any) -> tuple[Any, list[Any]]:
-    """Return a conversion to tensors that keeps bytes, and what is left to do to batches."""
+    """Return a conversion to tensors that keeps bytes, and what remains to be done to batches."""
     if type(step).__name__ != "ToTensor":
         return step, []
     from torchvision.transforms import PILToTensor
@@ -139,7 +142,7 @@ def _split_conversion(step: Any) -> tuple[Any, list[Any]]:
 
 
 def _resize_with_margin(steps: list[Any]) -> list[Callable[[Any], Any]]:
-    """Return a resize to one size, if the moved transforms include the crop that did that."""
+    """Return a resize to one size, if the moved transforms include the crop that ensured it."""
     from torchvision.transforms import Resize
 
     sizes = [step.size for step in steps if "ResizedCrop" in type(step).__name__]
@@ -147,7 +150,7 @@ def _resize_with_margin(steps: list[Any]) -> list[Callable[[Any], Any]]:
 
 
 def _step_code(step: Any, steps: list[Any]) -> str:
-    """Return a transform of the kept items as code: from the Compose, or torchvision's."""
+    """Return a transform of the items as code: one from the Compose, or a new one."""
     for index, known in enumerate(steps):
         if known is step:
             return f"self.steps[{index}]"
@@ -156,7 +159,7 @@ def _step_code(step: Any, steps: list[Any]) -> str:
 
 
 def _batch_code(step: Any, steps: list[Any]) -> str:
-    """Return what is done to a batch called images as code."""
+    """Return, as code, what is done to a batch called `images`."""
     if step is to_float:
         return "to_float(images)"
     batch = batch_version(step)

@@ -62,7 +62,7 @@ class RootCalls:
 
 
 def kind_of(module: nn.Module) -> str:
-    """Return network, loss, metrics or augment, by the class and whether it has parameters."""
+    """Classify a module by its package and parameters: network, loss, metrics or augment."""
     package = type(module).__module__
     if package.startswith("torchmetrics"):
         return "metrics"

@@ -74,7 +74,7 @@ class TimelineRecorder:
 
 
 def write_timeline(path: Path, name: str, timeline: Timeline) -> str:
-    """Write a timeline of what has this name, atomically, and describe the file in a line.
+    """Write the timeline of the script or run with this name; return a line about the file.
 
     Raises DiskError.
     """

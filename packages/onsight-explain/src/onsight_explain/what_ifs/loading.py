@@ -158,7 +158,7 @@ def repeats_slow_work(trace: Trace) -> bool:
 
 
 def loading_cause(trace: Trace, caching_helped: bool = False) -> Cause:
-    """Return why loading is slow. caching_helped: avoiding repeated work made it faster."""
+    """Return why loading is slow; `caching_helped`: doing repeated work once made it faster."""
     waiting = f"{percent(trace.share('data'))} of the time is spent waiting for the loader"
     item, loader = trace.item, trace.loader
     if item is None or loader is None:
