@@ -281,14 +281,12 @@ def _set_folder_loader(draft: Draft, definition: AddDefinition) -> None:
 
 def _count_fixed_transforms(draft: Draft) -> int:
     """Count the transforms before the first random one, in the only list with a random one."""
-    counts = []
+    counts: list[int] = []
     for call in draft.source.all(ast.Call):
         if called_name(call) == "Compose" and call.args:
             steps = call.args[0].elts if isinstance(call.args[0], ast.List | ast.Tuple) else []
             names = [called_name(step) if isinstance(step, ast.Call) else "" for step in steps]
-            random_steps = [i for i, name in enumerate(names) if is_random(name)]
-            if random_steps:
-                counts.append(random_steps[0])
+            counts += [index for index, name in enumerate(names) if is_random(name)][:1]
     if len(counts) != 1:
         raise CannotFix(f"the script has {len(counts) or 'no'} lists of random transforms")
     return counts[0]
