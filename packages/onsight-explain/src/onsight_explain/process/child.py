@@ -313,7 +313,8 @@ def watch_processes(patches: Patches, request: RunRequest, on_first: Callable[[]
     @wraps(original)
     def start(process: BaseProcess) -> None:
         target = vars(process).get("_target")
-        if target is not None and not _is_helper(target):
+        module = str(getattr(target, "__module__", ""))
+        if target is not None and not module.startswith(_HELPER_MODULES):
             vars(process)["_target"] = partial(run_target, request, target)
             if not next(count):
                 on_first()
@@ -335,10 +336,6 @@ def run_target(
     if run.has_measured:
         run.finish("script")
     return result
-
-
-def _is_helper(target: Any) -> bool:
-    return str(getattr(target, "__module__", "")).startswith(_HELPER_MODULES)
 
 
 def main() -> NoReturn:

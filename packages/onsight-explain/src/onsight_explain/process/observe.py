@@ -72,8 +72,7 @@ class LoaderExamination(NamedTuple):
 def examine_loader(loader: Any, origin: ObjectOrigin, with_items: bool) -> LoaderExamination:
     """Return a loader's facts; if `with_items`, also measure the cost of an item."""
     if origin.maker == "fastai":
-        items = FastaiItems(loader)
-        item = examine_items(items) if with_items else None
+        item = examine_items(FastaiItems(loader)) if with_items else None
         return LoaderExamination(_fastai_facts(loader, origin), item, [])
     dataset = loader.dataset
     sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)

@@ -140,7 +140,8 @@ class Processes:
             name: value for what_if in what_ifs for name, value in what_if.environment.items()
         }
         rewrites = any(what_if.rewrites_source for what_if in what_ifs)
-        server = None if environment else self._server(rewrites)
+        late = None if rewrites else self._servers.get("late")
+        server = None if environment else late or self._servers.get("early")
         if server:
             channel, leader = self._fork(server, request, output, is_late=False)
             return ScriptProcess(
@@ -151,10 +152,6 @@ class Processes:
         channel, theirs = Channel.pair()
         child = self._start_child(_CHILD, [str(request_file)], theirs, environment, output)
         return ScriptProcess(request, channel, child.pid, output, lambda: child.wait(GRACE_SECONDS))
-
-    def _server(self, rewrites: bool) -> Channel | None:
-        late = None if rewrites else self._servers.get("late")
-        return late or self._servers.get("early")
 
     def _request(self) -> RunRequest:
         self._count += 1
