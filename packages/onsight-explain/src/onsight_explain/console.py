@@ -34,7 +34,7 @@ class StderrMessages:
 
 
 class TextConsole(Console):
-    """A console for text of any origin: markup, emojis and control characters stay text."""
+    """A console for untrusted text: it interprets no markup, emoji codes or control characters."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **settings)
@@ -42,7 +42,7 @@ class TextConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render as usual, with the characters that would steer the terminal escaped."""
+        """Render as usual, with the characters that could control the terminal escaped."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 

@@ -24,23 +24,18 @@ _OUT_OF_MEMORY = (
 
 def available_devices() -> list[str]:
     """Return the names of the usable devices, the best first; cpu is always the last."""
+    kinds = [kind for kind in _BUILT_IN if _is_available(kind)]
+    registered = torch.accelerator.current_accelerator(check_available=True)
+    if registered is not None and registered.type not in _BUILT_IN:
+        kinds.append(registered.type)
     names = []
-    for kind in accelerator_types():
+    for kind in kinds:
         if has_indices(kind):
             count = getattr(torch, kind).device_count()
             names += [f"{kind}:{number}" for number in range(count)]
         else:
             names.append(kind)
     return [*names, "cpu"]
-
-
-def accelerator_types() -> list[str]:
-    """Return the types of usable accelerators, such as cuda, the best first."""
-    usable = [kind for kind in _BUILT_IN if _is_available(kind)]
-    registered = torch.accelerator.current_accelerator(check_available=True)
-    if registered is not None and registered.type not in _BUILT_IN:
-        usable.append(registered.type)
-    return usable
 
 
 def is_cpu_build_beside_gpu() -> bool:
@@ -67,9 +62,8 @@ def has_streams(device: torch.device) -> bool:
 
     Apple's GPUs share the host's memory: there is nothing to copy ahead.
     """
-    return device.type not in ("cpu", "mps") and hasattr(
-        getattr(torch, device.type, None), "Stream"
-    )
+    module = getattr(torch, device.type, None)
+    return device.type not in ("cpu", "mps") and hasattr(module, "Stream")
 
 
 def has_graphs(device: torch.device) -> bool:

@@ -133,7 +133,10 @@ def explain(
         page_file = check_output(page_file, "--html", inputs)
     explained: Explained[Any]
     if simulate_gpu:
-        explained = _explain_on_simulated_gpu(script, list(script_args), limit_seconds)
+        from onsight_explain.on_simulated_gpu import explain as simulation
+
+        result = simulation.run_on_simulated_gpu(script, list(script_args), limit_seconds)
+        explained = Explained(result, simulation.facts, simulation.print_simulation)
     else:
         from onsight_explain.delivery.delivery import check_target
         from onsight_explain.diagnosis.explain import explain_script
@@ -159,15 +162,3 @@ def explain(
 def is_script(name: str) -> bool:
     """Return whether a name names a script, or a notebook, which `explain` refuses."""
     return name.endswith((".py", _NOTEBOOK))
-
-
-def _explain_on_simulated_gpu(
-    script: Path, args: list[str], limit_seconds: float
-) -> Explained[Any]:
-    from onsight_explain.on_simulated_gpu.explain import (
-        facts,
-        print_simulation,
-        run_on_simulated_gpu,
-    )
-
-    return Explained(run_on_simulated_gpu(script, args, limit_seconds), facts, print_simulation)

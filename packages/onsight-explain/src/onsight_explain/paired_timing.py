@@ -15,6 +15,8 @@ from onsight_explain.threads import is_busy
 
 MIN_ROUNDS = 3  # with fewer, the interval is too wide to be useful
 MIN_CLEAR_GAIN = 1.1  # speed-up that the lower end of a clear gain's interval must reach
+_MAX_ROUNDS = 8  # more would take long and narrow the interval little
+_NARROW_RATIO = 1.15  # high / low of an interval that needs no more rounds
 
 # Student's t at 97.5% for 1, 2, ... degrees of freedom. Beyond the end the last value is used,
 # which makes intervals of more than 21 rounds slightly too wide.
@@ -84,6 +86,13 @@ class PairedRounds:
     def interval(self) -> RatioInterval:
         """The speed-up with its 95% interval. Raises ValueError before the first round."""
         return ratio_interval(self.ratios)
+
+    def are_enough(self, is_late: bool) -> bool:
+        """Return whether to stop: the interval is narrow, it is late, or there are many rounds."""
+        if len(self.baseline) < MIN_ROUNDS:
+            return False
+        is_narrow = self.interval.high < _NARROW_RATIO * self.interval.low
+        return is_narrow or is_late or len(self.baseline) >= _MAX_ROUNDS
 
     def measure(self, baseline: Callable[[], float], changed: Callable[[], float]) -> None:
         """Measure a round. The order of the two alternates, so that a steady drift cancels out."""

@@ -20,8 +20,6 @@ _FRESH_FACTOR = 3.0  # a baseline rate may be reused for this many times its dur
 _EPOCH_FACTOR = 3.0  # a measurement of this many times a window's length is a whole epoch
 _CONTROL_SHARE = 0.15  # fraction of the time for the control
 _LEADERS = 4  # number of single changes to measure in several rounds
-_MAX_ROUNDS = 8  # for the confirmation of the winner, which ends earlier with a narrow interval
-_MAX_INTERVAL_RATIO = 1.15  # high / low of an interval that counts as narrow
 
 Losses = Literal["same", "close", "alike", "other", "not comparable"]
 
@@ -101,6 +99,11 @@ class TrialResult(Generic[C]):
     def low(self) -> float:
         """The lower end of the speed-up's interval; 0 if there is a problem."""
         return self.interval.low if self.interval else 0.0
+
+    @property
+    def is_clear_gain(self) -> bool:
+        """Whether even the lower end of the speed-up's interval is more than noise."""
+        return self.interval is not None and self.interval.is_clear_gain
 
     @property
     def has_enough_rounds(self) -> bool:
@@ -284,17 +287,12 @@ class Search(Generic[C]):
         large or the combination's gain is not clear.
         """
         entry = _Entry(best.changes, best.trial)
-        while len(entry.rounds.baseline) < _MAX_ROUNDS and not entry.problem:
-            if len(entry.rounds.baseline) >= MIN_ROUNDS:
-                interval = entry.rounds.interval
-                is_late = time.monotonic() > self._time_at(1.0) - self.reserved_seconds
-                if interval.high < _MAX_INTERVAL_RATIO * interval.low or is_late:
-                    break
+        end = self._time_at(1.0) - self.reserved_seconds
+        while not entry.problem and not entry.rounds.are_enough(time.monotonic() > end):
             self._measure_round(entry)
         winner = entry.result(min_gain)
         for single in singles:
-            is_clear_gain = winner.interval and winner.interval.is_clear_gain
-            may_replace = single.ratio >= winner.ratio or not is_clear_gain
+            may_replace = single.ratio >= winner.ratio or not winner.is_clear_gain
             if single.has_enough_rounds and single.low > winner.low and may_replace:
                 winner = single
         if not winner.interval:

@@ -31,7 +31,8 @@ def print_search(
         table.add_column(name, justify="right")
     results = [result for result in found.results if not best or result.changes != best.changes]
     results += [best] if best else []  # by the rounds that confirmed it
-    for result in sorted(filter(_is_shown, results), key=lambda row: -row.low)[:_MAX_ROWS]:
+    shown = [result for result in results if result.is_clear_gain]
+    for result in sorted(shown, key=lambda result: -result.low)[:_MAX_ROWS]:
         table.add_row(*_cells(result)[: len(table.columns)])
     if table.rows:
         console.print(table)
@@ -85,7 +86,7 @@ def search_facts(found: SearchResult[Any]) -> dict[str, Any]:
 
 def best_ratio(best: TrialResult[Any] | None) -> float:
     """Return the lower end of the best speed-up; 1 without a clear gain."""
-    return best.low if best and _is_shown(best) else 1.0
+    return best.low if best and best.is_clear_gain else 1.0
 
 
 def _describe_search(found: SearchResult[C], results: list[TrialResult[C]]) -> str:
@@ -103,7 +104,7 @@ def _describe_search(found: SearchResult[C], results: list[TrialResult[C]]) -> s
             f" and {_control_words(found)} times as fast as itself: gains count from "
             f"{ratio_words(found.min_gain)}"
         )
-    unshown = [result for result in results if not _is_shown(result)]
+    unshown = [result for result in results if not result.is_clear_gain]
     slower = [f"{result.name} ({_ratio_with_ends(result)})" for result in unshown if result.ratio]
     failed = [f"{result.name} ({result.problem})" for result in unshown if result.problem]
     untried = [change.label for change in skipped]
@@ -116,10 +117,6 @@ def _describe_search(found: SearchResult[C], results: list[TrialResult[C]]) -> s
 def _control_words(found: SearchResult[Any]) -> str:
     ends = sorted({f"{min(found.control):.2f}", f"{max(found.control):.2f}"}, key=float)
     return " to ".join(ends)  # a single round has one end
-
-
-def _is_shown(result: TrialResult[Any]) -> bool:
-    return result.interval is not None and result.interval.is_clear_gain
 
 
 def _ratio_with_ends(result: TrialResult[C]) -> str:

@@ -12,13 +12,13 @@ _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u206
 
 
 def printable(text: str) -> str:
-    """Return text that cannot steer a terminal, as the name of somebody else's file might."""
+    """Escape characters that could control the terminal, as someone else's file name might."""
     return _UNPRINTABLE.sub(lambda match: repr(match[0])[1:-1], text)
 
 
-def plural(count: int, singular: str, plural_form: str | None = None) -> str:
-    """Format a count with its noun, as `1 core` or `2 cores`. The plural adds an s by default."""
-    return f"{count:,} {singular if count == 1 else plural_form or singular + 's'}"
+def plural(count: int, noun: str) -> str:
+    """Format a count with its noun, as `1 core` or `2 cores`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def listed(names: Sequence[str], limit: int = 8) -> str:
@@ -28,9 +28,9 @@ def listed(names: Sequence[str], limit: int = 8) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-def percent(share: float | None) -> str:
+def percent(share: float) -> str:
     """Format a share as 91.4%, with more digits where fewer would round to 0% or 100%."""
-    if share is None or not math.isfinite(share):
+    if not math.isfinite(share):
         return "–"
     share = round(share, 9)  # floating-point error may leave an interval's end just below 1
     if share in (0, 1):

@@ -97,7 +97,7 @@ def explained(processes, folder, name):
     processes.script.write_text(BAD[name][0], encoding="utf-8")
     before = digests(folder)
     try:
-        trace = processes.run()
+        trace = processes.start().trace()
     except ScriptFailed as error:
         message = str(error)
     else:

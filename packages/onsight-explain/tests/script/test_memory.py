@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from onsight_explain.process.items import examine_items
 from onsight_explain.script import memory
-from onsight_explain.script.memory import KeptFiles, KeptItems, base_dataset
+from onsight_explain.script.memory import CachedFiles, CachedItems, base_dataset
 
 
 class Counted(Dataset):
@@ -32,7 +32,7 @@ class Counted(Dataset):
 
 def test_kept_items_are_those_of_the_dataset_and_made_once():
     dataset = Counted()
-    kept = KeptItems(Subset(dataset, [3, 5, 7]))
+    kept = CachedItems(Subset(dataset, [3, 5, 7]))
     for _ in range(3):
         batches = [batch[0].tolist() for batch in DataLoader(kept, batch_size=2)]
         assert batches == [[9.0, 25.0], [49.0]]
@@ -43,7 +43,7 @@ def test_kept_items_are_those_of_the_dataset_and_made_once():
 
 def test_if_time_is_short_a_random_part_is_kept(monkeypatch):
     monkeypatch.setattr(memory, "_FILL_SECONDS", -1.0)
-    kept = KeptItems(Counted(1000))
+    kept = CachedItems(Counted(1000))
     assert (len(kept), kept.is_whole) == (1, False)
     assert kept[0][1] > 10  # not the first item, since a data set may be sorted by class
 
@@ -55,7 +55,9 @@ def test_filling_does_not_change_the_random_numbers_of_the_script():
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     expected = numbers()
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    KeptItems(Counted(transform=lambda x: x + random.random() + np.random.rand() + torch.rand(())))
+    CachedItems(
+        Counted(transform=lambda x: x + random.random() + np.random.rand() + torch.rand(()))
+    )
     assert numbers() == expected
 
 
@@ -63,10 +65,10 @@ def test_a_file_is_decoded_once_and_every_caller_gets_its_own_image(tmp_path):
     path = tmp_path / "a.png"
     Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4)).save(path)
     decoded = []
-    open_kept = KeptFiles().keeping(lambda *args: decoded.append(args) or Image.open(*args))
-    one = open_kept(path)
+    open_cached = CachedFiles().caching(lambda *args: decoded.append(args) or Image.open(*args))
+    one = open_cached(path)
     with path.open("rb") as file:  # as torchvision opens it
-        other = open_kept(file)
+        other = open_cached(file)
     one.putpixel((0, 0), 99)
     assert other.getpixel((0, 0)) == 0
     assert len(decoded) == 1

@@ -60,7 +60,7 @@ def started(script, *args, limit=60.0):
 
 def run(script, *args, seconds=0.3, limit=60.0, is_full=False):
     with started(script, *args, limit=limit) as processes:
-        return processes.run(seconds=seconds, is_full=is_full)
+        return processes.start(seconds=seconds, is_full=is_full).trace()
 
 
 def test_a_script_is_observed_and_killed_before_it_can_save(script, monkeypatch):
@@ -131,7 +131,7 @@ def test_an_interrupt_ends_the_script(script, tmp_path):
         "from onsight_explain.process.processes import Processes\n"
         f"with Processes(Path({str(script)!r}), [], 9, 500.0) as processes:\n"
         "    processes.prepare(is_late=False)\n"
-        "    processes.run()\n"
+        "    processes.start().trace()\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     limit = time.monotonic() + 60

@@ -9,11 +9,9 @@ from onsight_explain.tracing.sites import Site, Sites
 
 def test_the_end_of_a_call_is_that_of_its_node():
     sites = Sites(Path(__file__).parent)
-    here = (
-        sites.here(
-            1,
-        )
-    )[0]
+    here = sites.here(
+        # The call ends in another line.
+    )
     calls = [one for one in ast.walk(ast.parse(Path(__file__).read_text())) if _is_here(one)]
     (call,) = calls
     assert (here.line, here.end) == (call.lineno, (call.end_lineno, call.end_col_offset))

@@ -77,7 +77,7 @@ def test_a_script_that_evaluates_a_network_in_training_builds_no_graph(tmp_path)
     script.write_text(SCRIPT)
     with Processes(script, [str(said)], 10**9, 60.0) as processes:
         processes.prepare(is_late=True)
-        processes.run(make_what_ifs({"no_grad": True}), seconds=60.0)
+        processes.start(make_what_ifs({"no_grad": True}), seconds=60.0).trace()
     assert said.read_text().split() == ["False"] * 12
 
 

@@ -19,15 +19,14 @@ from onsight_explain.delivery.fixed_script import (
 )
 from onsight_explain.errors import ExplainError
 from onsight_explain.files import check_output, write_atomically
-from onsight_explain.paired_timing import MIN_CLEAR_GAIN, MIN_ROUNDS, PairedRounds, RatioInterval
+from onsight_explain.paired_timing import MIN_CLEAR_GAIN, PairedRounds, RatioInterval
 from onsight_explain.process.bench import ScriptBench, ScriptTrial, compare_losses
 from onsight_explain.script.trace import Trace
 from onsight_explain.search import Losses, TrialFailed
 from onsight_explain.what_ifs.fixed_script import RunFixedScript
 from onsight_explain.what_ifs.what_if import WhatIf
 
-# Rounds end after a maximum, or when the interval is narrow or the time is over.
-_MAX_ROUNDS, _NARROW_RATIO, _MAX_SECONDS = 8, 1.15, 8.0
+_MAX_SECONDS = 8.0  # limit for the rounds after the first
 _ALIKE = 0.1  # relative difference of the mean first losses, where batches hold other images
 
 
@@ -171,11 +170,7 @@ def _measure_rounds(plain: Callable[[], float], fixed: Callable[[], float]) -> P
     rounds = PairedRounds()
     rounds.measure(plain, fixed)
     began = time.monotonic()  # after the set-up, which is part of the first round
-    while len(rounds.baseline) < _MAX_ROUNDS:
-        if len(rounds.baseline) >= MIN_ROUNDS:
-            is_narrow = rounds.interval.high < _NARROW_RATIO * rounds.interval.low
-            if is_narrow or time.monotonic() - began > _MAX_SECONDS:
-                break
+    while not rounds.are_enough(time.monotonic() - began > _MAX_SECONDS):
         rounds.measure(plain, fixed)
     return rounds
 

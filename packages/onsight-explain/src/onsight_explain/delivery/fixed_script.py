@@ -13,7 +13,7 @@ from pathlib import Path
 from onsight_explain.delivery.frameworks import framework_fixes
 from onsight_explain.errors import ExplainError
 from onsight_explain.fixes.calls import call_tokens
-from onsight_explain.fixes.draft import CannotFix, Draft, insert_before, read_draft
+from onsight_explain.fixes.draft import CannotFix, Draft, insert_before, read_draft, replace_node
 from onsight_explain.fixes.fix import Fix, FixGroup
 from onsight_explain.fixes.whole_file import add_import
 from onsight_explain.script.trace import Trace
@@ -75,10 +75,8 @@ def fix_script(script: Path, fixes: list[Fix], notes: Sequence[str] = ()) -> Fix
     before, drafts = main.encoded(), {str(script): main}
     results: dict[object, _Result] = {}
     for fix in fixes:
-        for result in _try_fix(fix, main, drafts):
-            results[result.fix.merge_key, result.left] = (
-                result  # the last one of a place covers all
-            )
+        for result in _try_fix(fix, main, drafts):  # the last one of a place covers all
+            results[result.fix.merge_key, result.left] = result
     lines = [_suggested_change(result) for result in results.values()]
     for result in results.values():
         if result.left and result.draft is main:
@@ -95,7 +93,7 @@ def fix_script(script: Path, fixes: list[Fix], notes: Sequence[str] = ()) -> Fix
 
 
 def list_cautions(what_ifs: Sequence[WhatIf], trace: Trace) -> list[str]:
-    """Return what else must be changed or checked by those who make these changes."""
+    """Return what else to change or check when making these changes."""
     return [caution for what_if in what_ifs if (caution := what_if.caution(trace))]
 
 
@@ -105,12 +103,8 @@ def fixes_for(what_ifs: Sequence[WhatIf], trace: Trace) -> list[Fix]:
     evaluation_trace = _evaluation_trace(trace)
     for what_if in in_order(what_ifs):
         own = framework_fixes(what_if, trace) or what_if.fixes(trace)
-        evaluation_loader = evaluation_trace and evaluation_trace.loader
-        if (
-            evaluation_trace
-            and evaluation_loader
-            and what_if.applies_to_evaluation(evaluation_loader)
-        ):
+        loader = evaluation_trace.loader if evaluation_trace else None
+        if evaluation_trace and loader and what_if.applies_to_evaluation(loader):
             own = [*own, *what_if.fixes(evaluation_trace)]
         fixes += [fix for fix in own if fix not in fixes]
     return fixes
@@ -142,7 +136,7 @@ def comment(text: str, indentation: str = "") -> str:
 
 @dataclass(frozen=True)
 class _Result:
-    """A fix, the file in which it was tried, and why it is not in the script, or ""."""
+    """A fix, the file in which it was tried, and why it is not in the script ("" if it is)."""
 
     fix: Fix
     draft: Draft | None
@@ -214,13 +208,15 @@ def _suggested_change(result: _Result) -> SuggestedChange:
 
 def _add_todo(draft: Draft, fix: Fix) -> None:
     """Leave a fix that could not be made as a comment at its site, or at the top."""
+    todo = f"To do: {fix.instruction}"
     try:
-        assert fix.site
+        if fix.site is None:
+            raise CannotFix("its line is not known")
         statement = draft.find_statement(fix.site)
-        text = comment(f"To do: {fix.instruction}", draft.source.indentation(statement))
+        text = comment(todo, draft.source.indentation(statement))
         draft.change([insert_before(draft, statement, text)])
-    except (AssertionError, CannotFix):
-        _add_header(draft, [f"To do: {fix.instruction}"])
+    except CannotFix:
+        _add_header(draft, [todo])
 
 
 def _add_header(draft: Draft, lines: list[str]) -> None:
@@ -238,21 +234,18 @@ def _calls(draft: Draft) -> list[ast.Call]:
     """Return the calls with arguments in one line, outermost first; none inside an f-string."""
     source = draft.source
     calls = [
-        node
-        for node in source.nodes
-        if isinstance(node, ast.Call)
-        and node.lineno == node.end_lineno
-        and (node.args or node.keywords)
-        and not any(isinstance(outer, ast.JoinedStr) for outer in source.ancestors(node))
+        call
+        for call in source.all(ast.Call)
+        if call.lineno == call.end_lineno
+        and (call.args or call.keywords)
+        and not any(isinstance(outer, ast.JoinedStr) for outer in source.ancestors(call))
     ]
-    return sorted(
-        calls, key=lambda call: (call.lineno, call.col_offset, -(call.end_col_offset or 0))
-    )
+    return sorted(calls, key=lambda call: (call.lineno, call.col_offset, -call.end_col_offset))
 
 
 def _bare_tuples(draft: Draft) -> list[ast.Tuple]:
     """Return the tuples without parentheses that are assigned in one line."""
-    values = [node.value for node in draft.source.nodes if isinstance(node, ast.Assign)]
+    values = [node.value for node in draft.source.all(ast.Assign)]
     return [
         value
         for value in values
@@ -268,14 +261,14 @@ def _is_long(draft: Draft, node: ast.expr, old_lines: set[str]) -> bool:
 
 
 def _wrap(draft: Draft, node: ast.Call | ast.Tuple) -> list[Change] | None:
-    """Return the change that puts its parts on separate lines, if that is possible."""
+    """Return the changes that put the node's parts on separate lines, or None if that fails."""
     margin = draft.source.indentation(node)
     inner = margin + draft.indent
     if isinstance(node, ast.Tuple):
         rows = "".join(f"{inner}{draft.source.code(element)},\n" for element in node.elts)
         if "".join(rows.split()) != "".join(f"{draft.source.code(node)},".split()):
             return None  # there is more between its parts than commas
-        return [Change(draft.source.start(node), draft.source.end(node), f"(\n{rows}{margin})")]
+        return [replace_node(draft, node, f"(\n{rows}{margin})")]
     try:
         opening, commas, closing = _argument_offsets(draft, node)
     except (CannotFix, tokenize.TokenError):

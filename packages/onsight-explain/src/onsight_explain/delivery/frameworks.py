@@ -11,7 +11,7 @@ from onsight_explain.fixes.fix import Advice, Fix
 from onsight_explain.script.trace import Trace
 from onsight_explain.tracing.sites import Site
 from onsight_explain.what_ifs.batch import LargerBatch
-from onsight_explain.what_ifs.loading import LOADING_GROUPS
+from onsight_explain.what_ifs.loading import LOADING_GROUP
 from onsight_explain.what_ifs.what_if import WhatIf
 
 
@@ -81,23 +81,15 @@ def framework_fixes(what_if: WhatIf, trace: Trace) -> list[Fix]:
 def _advice(what_if: WhatIf, trace: Trace) -> list[Fix]:
     """Return a description of the change, if its lines would be inside a library."""
     site: Site | None
-    if trace.loader and trace.loader.maker and what_if.group in LOADING_GROUPS:
+    trains_inside = trace.trainer and trace.forward_site == trace.trainer_site
+    if trace.loader and trace.loader.maker and what_if.group == LOADING_GROUP:
         site, package = trace.loader.site, trace.loader.maker
-    elif (
-        trace.trainer
-        and trace.forward_site == trace.trainer_site
-        and _is_at_forward(what_if, trace)
-    ):
+    elif trains_inside and any(fix.site == trace.forward_site for fix in what_if.fixes(trace)):
         site, package = trace.trainer_site, trace.trainer
     else:
         return []
     advice = FRAMEWORKS.get(package, Framework()).advice | _ADVICE
     return [Advice(site, advice.get(what_if.name, f"{what_if.label}: a setting of {package}"))]
-
-
-def _is_at_forward(what_if: WhatIf, trace: Trace) -> bool:
-    """Return whether one of its lines would be at the call of the network."""
-    return any(fix.site == trace.forward_site for fix in what_if.fixes(trace))
 
 
 def _setting(

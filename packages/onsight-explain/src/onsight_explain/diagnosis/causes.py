@@ -11,7 +11,7 @@ from onsight_explain.what_ifs.batch import LargerBatch
 from onsight_explain.what_ifs.copies import PinnedMemory
 from onsight_explain.what_ifs.evaluation import NoGrad, evaluation_cause
 from onsight_explain.what_ifs.loading import (
-    LOADING_GROUPS,
+    LOADING_GROUP,
     Workers,
     has_too_many_workers,
     loading_cause,
@@ -77,20 +77,17 @@ def verdict(trace: Trace, cause: Cause, best: TrialResult[WhatIf] | None, tried:
 def _certain(
     tried: list[TrialResult[WhatIf]], best: TrialResult[WhatIf] | None
 ) -> list[TrialResult[WhatIf]]:
-    """Return the results that were shown to gain.
+    """Return the results with a clear gain.
 
-    The winner is rated by its confirming rounds if it is a single change, or is not among the rest.
+    The winner counts with its confirming rounds if it is a single change, or if its first change
+    had no clear gain alone.
     """
-    certain = [result for result in tried if _is_certain(result)]
-    if best is None or not _is_certain(best):
+    certain = [result for result in tried if result.is_clear_gain]
+    if best is None or not best.is_clear_gain:
         return certain
     others = [result for result in certain if result.changes != best.changes[:1]]
     is_among_them = len(others) < len(certain)
     return certain if is_among_them and len(best.changes) > 1 else [*others, best]
-
-
-def _is_certain(result: TrialResult[WhatIf]) -> bool:
-    return result.interval is not None and result.interval.is_clear_gain
 
 
 def _cause_of(
@@ -99,7 +96,7 @@ def _cause_of(
     what_if = result.changes[0]
     if isinstance(what_if, LargerBatch) and what_if.fixed_share(result.low) < _DOMINANT_SHARE:
         return _largest_phase(trace)
-    if what_if.group in LOADING_GROUPS and _are_workers_crowded(trace, faster, cores):
+    if what_if.group == LOADING_GROUP and _are_workers_crowded(trace, faster, cores):
         assert trace.loader
         return Cause(
             "oversubscribed",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.data import DataLoader
 
-from onsight_explain.fixes.draft import CannotFix, Draft
+from onsight_explain.fixes.draft import CannotFix, Draft, replace_node
 from onsight_explain.fixes.fix import Fix
 from onsight_explain.script.trace import Trace
 from onsight_explain.tracing.sites import Site
@@ -77,14 +77,13 @@ class SetKeywords(CallFix):
                 draft.change([self._set_keyword(draft, call, name, value)])
 
     def _set_keyword(self, draft: Draft, call: ast.Call, name: str, value: str) -> Change:
-        source = draft.source
         argument = self._find_argument(call, name)
         if argument is not None:
-            return Change(source.start(argument), source.end(argument), value)
+            return replace_node(draft, argument, value)
         for keyword in call.keywords:
             if keyword.arg is None:  # **settings may contain the name too: the last item counts
-                start, end = source.start(keyword.value), source.end(keyword.value)
-                return Change(start, end, _add_item(draft.text[start:end], name, value))
+                settings = draft.source.code(keyword.value)
+                return replace_node(draft, keyword.value, _add_item(settings, name, value))
         return append_argument(draft, call, f"{name}={value}")
 
 
@@ -131,8 +130,8 @@ def remove_workers(trace: Trace) -> SetKeywords:
     assert trace.loader
     if not trace.loader.workers:
         return loader_keywords(trace)
-    refused = dict.fromkeys(("prefetch_factor", "persistent_workers", "timeout"))
-    return loader_keywords(trace, num_workers=0, **refused, multiprocessing_context=None)
+    refused = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
+    return loader_keywords(trace, num_workers=0, **dict.fromkeys(refused))
 
 
 def wrap_dataset(trace: Trace, template: str) -> WrapArgument:

@@ -151,14 +151,12 @@ def cache_batches(trace: Trace, device: str = "cpu") -> list[Fix]:
 def cache_items(trace: Trace) -> list[Fix]:
     """Make the training loader's items only once."""
     assert trace.loader
-    if not fits_in_memory(trace):
-        return [_advise_more_memory(trace)]
     definition = AddDefinition(trace.loader.site, "CachedItems", _CACHED_ITEMS)
-    parts = definition, wrap_dataset(trace, "CachedItems({})"), remove_workers(trace)
-    return [FixGroup(None, parts)]
+    dataset = wrap_dataset(trace, "CachedItems({})")
+    return _group_if_it_fits(trace, definition, dataset, remove_workers(trace))
 
 
-def cache_and_augment_batches(trace: Trace, device: str = "cpu") -> list[Fix]:
+def cache_and_augment_batches(trace: Trace, device: str) -> list[Fix]:
     """Stack the training loader's items without random transforms, and augment whole batches."""
     assert trace.loader
     assert trace.item
@@ -171,36 +169,20 @@ def cache_and_augment_batches(trace: Trace, device: str = "cpu") -> list[Fix]:
         .replace("{to}", _to_device(device))
         .replace("{changes}", lines)
     )
-    functions = "\n\n\n".join(_sources_of_called(lines))
-    definition = DefineAugmentedBatches(
-        trace.loader.site, f"{functions}\n\n\n{code.strip()}" if functions else code
-    )
+    code = "\n\n\n".join([*_sources_of_called(lines), code.strip()])
+    needed = ("import torch", "import torchvision")
+    definition = DefineAugmentedBatches(trace.loader.site, "AugmentedBatches", code, needed)
     return _gather_batches(trace, device, definition, "AugmentedBatches({})")
 
 
-def fits_in_memory(trace: Trace) -> bool:
-    """Whether memory has room for two copies of all items, which stacking needs."""
-    assert trace.loader
-    needed = 2 * trace.item.item_bytes * (trace.loader.items or 0) if trace.item else 0
-    return needed < free_memory_bytes(torch.device("cpu"))
-
-
 @dataclass(frozen=True)
-class DefineAugmentedBatches(Fix):
+class DefineAugmentedBatches(AddDefinition):
     """Adds the class that augments whole batches, and the functions that it calls."""
-
-    code: str
-    needs_site: ClassVar[bool] = False
 
     @property
     def instruction(self) -> str:
         """What the class does."""
         return "keep the items without their random transforms, and augment whole batches"
-
-    def apply(self, draft: Draft) -> None:
-        """Define them below the imports."""
-        needed = ("import torch", "import torchvision")
-        AddDefinition(None, "AugmentedBatches", self.code, needed).apply(draft)
 
 
 @dataclass(frozen=True)
@@ -269,26 +251,27 @@ class DecodeSmaller(Fix):
         _set_folder_loader(draft, AddDefinition(None, "open_smaller", code, ("import PIL.Image",)))
 
 
-def _advise_more_memory(trace: Trace) -> Advice:
+def _group_if_it_fits(trace: Trace, *parts: Fix) -> list[Fix]:
+    """Group fixes, if memory has room for two copies of all items, which stacking needs."""
     assert trace.loader
-    return Advice(trace.loader.site, "keep the items in memory, on a machine with more of it")
+    needed = 2 * trace.item.item_bytes * (trace.loader.items or 0) if trace.item else 0
+    if needed < free_memory_bytes(torch.device("cpu")):
+        return [FixGroup(None, parts)]
+    return [Advice(trace.loader.site, "keep the items in memory, on a machine with more of it")]
 
 
 def _gather_batches(trace: Trace, device: str, definition: Fix, template: str) -> list[Fix]:
     """Let the training loader gather its batches from a new dataset class."""
-    assert trace.loader
-    if not fits_in_memory(trace):
-        return [_advise_more_memory(trace)]
     keywords = loader_code(trace, collate_fn="list")
     pinning = [] if device == "cpu" else [loader_keywords(trace, pin_memory=None)]
     dataset = wrap_dataset(trace, template)
-    return [FixGroup(None, (definition, dataset, keywords, *pinning, remove_workers(trace)))]
+    workers = remove_workers(trace)
+    return _group_if_it_fits(trace, definition, dataset, keywords, *pinning, workers)
 
 
 def _set_folder_loader(draft: Draft, definition: AddDefinition) -> None:
     """Let every ImageFolder open files with a new function. Raises CannotFix if it has its own."""
-    calls = [node for node in draft.source.nodes if isinstance(node, ast.Call)]
-    folders = [call for call in calls if called_name(call) == "ImageFolder"]
+    folders = [call for call in draft.source.all(ast.Call) if called_name(call) == "ImageFolder"]
     has_own = any(keyword.arg == "loader" for call in folders for keyword in call.keywords)
     if not folders or has_own:
         raise CannotFix("the script opens its files by itself")
@@ -298,14 +281,12 @@ def _set_folder_loader(draft: Draft, definition: AddDefinition) -> None:
 
 def _count_fixed_transforms(draft: Draft) -> int:
     """Count the transforms before the first random one, in the only list with a random one."""
-    counts = []
-    for node in draft.source.nodes:
-        if isinstance(node, ast.Call) and called_name(node) == "Compose" and node.args:
-            steps = node.args[0].elts if isinstance(node.args[0], ast.List | ast.Tuple) else []
+    counts: list[int] = []
+    for call in draft.source.all(ast.Call):
+        if called_name(call) == "Compose" and call.args:
+            steps = call.args[0].elts if isinstance(call.args[0], ast.List | ast.Tuple) else []
             names = [called_name(step) if isinstance(step, ast.Call) else "" for step in steps]
-            random_steps = [i for i, name in enumerate(names) if is_random(name)]
-            if random_steps:
-                counts.append(random_steps[0])
+            counts += [index for index, name in enumerate(names) if is_random(name)][:1]
     if len(counts) != 1:
         raise CannotFix(f"the script has {len(counts) or 'no'} lists of random transforms")
     return counts[0]

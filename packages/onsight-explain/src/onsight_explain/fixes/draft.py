@@ -103,7 +103,7 @@ class Draft:
 
         Raises CannotFix unless there is exactly one.
         """
-        calls = [node for node in self.source.nodes if isinstance(node, ast.Call)]
+        calls: list[ast.Call] = self.source.all(ast.Call)
         if site.end:
             last = self.current_offset(self.original.offset(site.end) - 1)
             calls = [call for call in calls if self.source.end(call) - 1 == last]
@@ -136,6 +136,11 @@ def read_draft(path: Path) -> Draft:
 def called_name(call: ast.Call) -> str:
     """Return the last part of the name that is called, or ""."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def replace_node(draft: Draft, node: ast.AST, code: str) -> Change:
+    """Return the change that replaces the code of a node."""
+    return Change(draft.source.start(node), draft.source.end(node), code)
 
 
 # Blocks and whole lines

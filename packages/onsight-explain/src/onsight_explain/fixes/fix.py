@@ -38,7 +38,7 @@ class Fix(ABC):
 
 @dataclass(frozen=True)
 class FixGroup(Fix):
-    """Fixes that are applied all or none. Its site is None."""
+    """Fixes that are applied together or not at all. The group's site is None."""
 
     parts: tuple[Fix, ...]
 
@@ -55,7 +55,7 @@ class FixGroup(Fix):
 
 @dataclass(frozen=True)
 class Advice(Fix):
-    """A change that no text edit can make with certainty; it is printed for the user to make."""
+    """A change that cannot be made safely by editing the text; it is printed for the user."""
 
     text: str
 
@@ -70,17 +70,11 @@ class Advice(Fix):
 
 
 @dataclass(frozen=True)
-class LaunchAdvice(Fix):
+class LaunchAdvice(Advice):
     """A change of how the script is started. Its site is None."""
 
-    text: str
     edits_text: ClassVar[bool] = False
     needs_site: ClassVar[bool] = False
-
-    @property
-    def instruction(self) -> str:
-        """The text."""
-        return self.text
 
     def apply(self, draft: Draft) -> None:
         """Do nothing: the text becomes a comment at the top of the fixed file."""

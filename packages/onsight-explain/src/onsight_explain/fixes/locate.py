@@ -16,12 +16,10 @@ def find_network_call(draft: Draft, site: Site) -> ast.Call:
     if site.end:  # the exact position of the call is known, not only its line
         return draft.find_call(site)
     networks, line = _network_names(draft), draft.current_line(site.line)
-    calls = [
-        node
-        for node in draft.source.nodes
-        if isinstance(node, ast.Call)
-        and node.lineno <= line <= (node.end_lineno or line)
-        and draft.source.code(node.func) in networks
+    calls: list[ast.Call] = [
+        call
+        for call in draft.source.all(ast.Call)
+        if call.lineno <= line <= call.end_lineno and draft.source.code(call.func) in networks
     ]
     if len(calls) != 1:
         raise CannotFix("cannot tell which call is the model's forward")
@@ -65,13 +63,11 @@ def find_forward_block(draft: Draft, site: Site) -> tuple[ast.stmt, ast.stmt]:
 def find_evaluation_loop(draft: Draft, site: Site) -> ast.stmt:
     """Return the outermost loop around a site, within its function, that seems not to train."""
     statement = draft.find_statement(site)
-    outermost: ast.stmt | None = None
-    for node in (statement, *enclosing_nodes(draft, statement)):
-        if isinstance(node, _LOOPS) and not _trains(draft, node):
-            outermost = node
-    if outermost is None:
+    nodes = (statement, *enclosing_nodes(draft, statement))
+    loops = [node for node in nodes if isinstance(node, _LOOPS) and not _trains(draft, node)]
+    if not loops:
         raise CannotFix("it is not in a loop that only evaluates")
-    return outermost
+    return loops[-1]
 
 
 def find_training_loop(draft: Draft, site: Site, name: str) -> ast.stmt:
@@ -119,15 +115,12 @@ def enclosing_nodes(draft: Draft, node: ast.AST) -> Iterator[ast.AST]:
 
 def unused_name(draft: Draft, name: str) -> str:
     """Return `name`, with as many underscores appended as make it unused in the script."""
-    nodes = draft.source.nodes
-    used = {node.id for node in nodes if isinstance(node, ast.Name)}
-    used |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    used |= {node.name for node in nodes if isinstance(node, definitions)}
-    aliases = [node for node in nodes if isinstance(node, ast.alias)]
-    used |= {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
-    handlers = [node for node in nodes if isinstance(node, ast.ExceptHandler)]
-    used |= {handler.name for handler in handlers if handler.name}
+    source = draft.source
+    named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)
+    used = {node.id for node in source.all(ast.Name)}
+    used |= {node.arg for node in source.all(ast.arg)}
+    used |= {node.name for node in source.all(*named)}
+    used |= {(node.asname or node.name).partition(".")[0] for node in source.all(ast.alias)}
     while name in used:
         name += "_"
     return name
@@ -136,11 +129,9 @@ def unused_name(draft: Draft, name: str) -> str:
 def _network_names(draft: Draft) -> set[str]:
     """Return the expressions on which the script calls one of _NETWORK_METHODS."""
     return {
-        draft.source.code(node.func.value)
-        for node in draft.source.nodes
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in _NETWORK_METHODS
+        draft.source.code(call.func.value)
+        for call in draft.source.all(ast.Call)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _NETWORK_METHODS
     }
 
 

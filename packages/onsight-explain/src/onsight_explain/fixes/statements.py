@@ -1,7 +1,7 @@
-"""Fixes of statements: indent under a `with` or `if`, insert, replace, remove, run rarely."""
+"""Fixes of statements: indent under a `with` or `if`, replace, remove, run rarely."""
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from onsight_explain.fixes.draft import (
@@ -11,11 +11,10 @@ from onsight_explain.fixes.draft import (
     called_name,
     describe_lines,
     indent_under,
-    insert_after,
-    insert_before,
     line_end,
     line_start,
     put_on_own_lines,
+    replace_node,
 )
 from onsight_explain.fixes.fix import Fix
 from onsight_explain.fixes.locate import (
@@ -28,29 +27,23 @@ from onsight_explain.fixes.locate import (
 from onsight_explain.script.source import gated_statement
 from onsight_lint.edits import Change
 
-Extent = Literal["statement", "forward", "evaluation"]
-
 
 @dataclass(frozen=True)
 class IndentUnder(Fix):
     """Puts statements under a line such as `with torch.no_grad():`."""
 
-    opening: str  # with {network} and {device} as in `fill_names`
-    # "statement": the statement at the site; "forward": from the network's call to the loss;
-    # "evaluation": the whole evaluation loop around the site.
-    extent: Extent = "statement"
+    opening: str  # with {device} as in `fill_names`
+    # From the network's call to the loss, or the whole evaluation loop around the site.
+    extent: Literal["forward", "evaluation"]
     imports: ClassVar[tuple[str, ...]] = ("import torch",)
 
     @property
     def instruction(self) -> str:
         """The opening, and the statements that belong under it."""
-        around = {
-            "statement": "around this statement",
-            "forward": "around the forward and the loss",
-            "evaluation": "around the whole evaluation loop",
-        }
-        opening = self.opening.replace("{network}", "model").replace("{device}", "device.type")
-        return f"{opening}  # {around[self.extent]}"
+        block = "the forward and the loss"
+        if self.extent == "evaluation":
+            block = "the whole evaluation loop"
+        return f"{self.opening.replace('{device}', 'device.type')}  # around {block}"
 
     def apply(self, draft: Draft) -> None:
         """Insert the opening and indent the statements."""
@@ -72,36 +65,8 @@ class IndentUnder(Fix):
         assert self.site
         if self.extent == "forward":
             return find_forward_block(draft, self.site)
-        if self.extent == "evaluation":
-            statement = find_evaluation_loop(draft, self.site)
-        else:
-            statement = draft.find_statement(self.site)
-        return statement, statement
-
-
-@dataclass(frozen=True)
-class InsertLines(Fix):
-    """Inserts statements before or after the statement at a site."""
-
-    text: str
-    after: bool = field(default=False, kw_only=True)
-
-    @property
-    def instruction(self) -> str:
-        """The statements, and their position."""
-        return f"{self.text}  # {'after' if self.after else 'before'} this statement"
-
-    def apply(self, draft: Draft) -> None:
-        """Insert the statements."""
-        assert self.site
-        statement = draft.find_statement(self.site)
-        draft.change(put_on_own_lines(draft, statement, statement))
-        insert = insert_after if self.after else insert_before
-        draft.change([insert(draft, draft.find_statement(self.site), self.text)])
-
-    def summary(self, draft: Draft) -> str:
-        """Return the statements."""
-        return self.text
+        loop = find_evaluation_loop(draft, self.site)
+        return loop, loop
 
 
 @dataclass(frozen=True)
@@ -122,8 +87,7 @@ class ReplaceStatement(Fix):
         statement = draft.find_statement(self.site)
         if ast.unparse(statement) != self.old:
             raise CannotFix("the line contains another statement")
-        source = draft.source
-        draft.change([(source.start(statement), source.end(statement), self.new)])
+        draft.change([replace_node(draft, statement, self.new)])
 
 
 @dataclass(frozen=True)
@@ -146,8 +110,7 @@ class RemoveStatement(Fix):
         if not isinstance(statement, ast.Expr | ast.Assign | ast.Delete | ast.AugAssign):
             raise CannotFix("it is not a plain statement")
         if len(block_of(draft, statement)) == 1:
-            source = draft.source
-            draft.change([(source.start(statement), source.end(statement), "pass")])
+            draft.change([replace_node(draft, statement, "pass")])
         else:
             draft.change([(line_start(draft, statement), line_end(draft, statement), "")])
 
@@ -203,8 +166,8 @@ class RunEveryNthStep(Fix):
         if isinstance(loop.target, ast.Tuple) and not target.startswith("("):
             target = f"({target})"
         return [
-            Change(source.start(loop.target), source.end(loop.target), f"{step}, {target}"),
-            Change(source.start(loop.iter), source.end(loop.iter), f"enumerate({steps})"),
+            replace_node(draft, loop.target, f"{step}, {target}"),
+            replace_node(draft, loop.iter, f"enumerate({steps})"),
         ]
 
     def _condition(self, draft: Draft) -> str:

@@ -4,10 +4,16 @@ import ast
 from dataclasses import dataclass
 from typing import ClassVar
 
-from onsight_explain.fixes.draft import CannotFix, Draft, called_name, insert_after, insert_before
+from onsight_explain.fixes.draft import (
+    CannotFix,
+    Draft,
+    called_name,
+    insert_after,
+    insert_before,
+    replace_node,
+)
 from onsight_explain.fixes.fix import Fix
 
-_IMPORTS = (ast.Import, ast.ImportFrom)
 _TRAINING_CALLS = {"backward", "step", "train", "copy_", "add_", "mul_", "lerp_", "normal_"}
 
 
@@ -30,14 +36,12 @@ class AddAtStart(Fix):
 
     def apply(self, draft: Draft) -> None:
         """Insert it below the last import of the first block of imports."""
-        last_import = _find_last_import(draft)
-        if last_import is None:
-            first = draft.source.tree.body[0]
-            is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        place, insert = _find_last_import(draft), insert_after
+        if place is None:
+            place = draft.source.tree.body[0]
+            is_docstring = isinstance(place, ast.Expr) and isinstance(place.value, ast.Constant)
             insert = insert_after if is_docstring else insert_before
-            draft.change([insert(draft, first, self.text)])
-        else:
-            draft.change([insert_after(draft, last_import, self.text)])
+        draft.change([insert(draft, place, self.text)])
 
 
 @dataclass(frozen=True)
@@ -55,17 +59,12 @@ class SetThreads(Fix):
 
     def apply(self, draft: Draft) -> None:
         """Change the script's calls, or add one at its start."""
-        calls = [node for node in draft.source.nodes if isinstance(node, ast.Call)]
-        counts = [
-            call.args[0] for call in calls if called_name(call) == "set_num_threads" and call.args
-        ]
-        if counts:
-            source = draft.source
-            draft.change(
-                [(source.start(node), source.end(node), f"{self.count}") for node in counts]
-            )
-            return
-        AddAtStart(None, f"torch.set_num_threads({self.count})").apply(draft)
+        calls = draft.source.all(ast.Call)
+        calls = [call for call in calls if called_name(call) == "set_num_threads" and call.args]
+        if calls:
+            draft.change([replace_node(draft, call.args[0], f"{self.count}") for call in calls])
+        else:
+            AddAtStart(None, f"torch.set_num_threads({self.count})").apply(draft)
 
 
 @dataclass(frozen=True)
@@ -137,21 +136,14 @@ class UseInferenceMode(Fix):
     def apply(self, draft: Draft) -> None:
         """Replace it in decorators and `with` statements of blocks that evaluate."""
         names = []
-        for node in draft.source.nodes:
-            if isinstance(node, ast.FunctionDef):
-                openings = node.decorator_list
-            elif isinstance(node, ast.With):
-                openings = [item.context_expr for item in node.items]
-            else:
-                continue
-            if _only_evaluates(node):
+        for block in draft.source.all(ast.FunctionDef, ast.With):
+            if _only_evaluates(block):
+                is_function = isinstance(block, ast.FunctionDef)
+                openings = block.decorator_list if is_function else block.items
                 names += [name for opening in openings for name in _find_no_grads(opening)]
         if not names:
             raise CannotFix("no evaluation loop of the script is under torch.no_grad()")
-        source = draft.source
-        draft.change(
-            [(source.start(name), source.end(name), "torch.inference_mode") for name in names]
-        )
+        draft.change([replace_node(draft, name, "torch.inference_mode") for name in names])
 
 
 def add_import(draft: Draft, statement: str) -> None:
@@ -180,7 +172,7 @@ def _find_last_import(draft: Draft) -> ast.stmt | None:
     """Return the last import before the script's first definition or block."""
     last = None
     for statement in draft.source.tree.body:
-        if isinstance(statement, _IMPORTS):
+        if isinstance(statement, ast.Import | ast.ImportFrom):
             last = statement
         elif isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.For | ast.While | ast.With):
             break
@@ -214,6 +206,6 @@ def _only_evaluates(block: ast.FunctionDef | ast.With) -> bool:
     return has_loop and not calls & _TRAINING_CALLS
 
 
-def _find_no_grads(opening: ast.expr) -> list[ast.expr]:
+def _find_no_grads(opening: ast.AST) -> list[ast.expr]:
     attributes = (node for node in ast.walk(opening) if isinstance(node, ast.Attribute))
     return [node for node in attributes if ast.unparse(node) == "torch.no_grad"]

@@ -27,7 +27,7 @@ from onsight_explain.script.trace import (
 )
 from onsight_explain.simulated.install import simulated_cuda
 from onsight_explain.simulated.machine import DEVICE_TYPE, Machine, Wait
-from onsight_explain.tracing.sites import Site, is_package
+from onsight_explain.tracing.sites import Site, Sites
 
 _WARM_UP_STEPS = 2  # in which optimizers create their state
 
@@ -37,6 +37,7 @@ class SimulatedRun:
 
     def __init__(self, request: SimulationRequest, machine: Machine) -> None:
         self.request, self.machine = request, machine
+        self.sites = Sites(request.script.parent)
         self.steps = -_WARM_UP_STEPS
         self.launches_before = 0
         self.optimizer: Optimizer | None = None
@@ -101,17 +102,13 @@ class SimulatedRun:
     def _site(self, place: str) -> Site | None:
         """Return FILE:LINE as a site, if it is a line of the user's files."""
         file, _, line = place.rpartition(":")
-        return Site(file=file, line=int(line)) if self._owns(file) else None
-
-    def _owns(self, file: str) -> bool:
-        is_near_script = Path(file).is_relative_to(self.request.script.parent)
-        return is_near_script and not is_package(file)
+        return Site(file=file, line=int(line)) if self.sites.owns(file) else None
 
     def _device_failure(self, error: BaseException) -> DeviceFailure:
         site, traceback = None, error.__traceback__
         while traceback:
             file = traceback.tb_frame.f_code.co_filename
-            if self._owns(file):
+            if self.sites.owns(file):
                 site = Site(file=file, line=traceback.tb_lineno)
             traceback = traceback.tb_next
         return DeviceFailure(site=site, kind=type(error).__name__, message=str(error))

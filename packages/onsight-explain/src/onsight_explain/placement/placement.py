@@ -38,7 +38,7 @@ _NOUNS = {  # in the order of the printed table
     COPY: "averaged tensor",
     BATCH: "batch tensor",
 }
-_TEXT_COLUMNS = 3  # text columns of a group; the others are numbers
+_ALIGNMENT = "<<<>>>"  # of the table's columns: text to the left, numbers to the right
 
 
 class TensorGroup(NamedTuple):
@@ -164,17 +164,13 @@ def _format_table(groups: list[TensorGroup]) -> str:
     """Format the groups as lines with aligned columns."""
     cells = [TensorGroup._fields, *(tuple(map(_format_cell, group)) for group in groups)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(_format_line(row, widths) for row in cells)
+    columns = zip(_ALIGNMENT, widths, strict=True)
+    template = "  ".join(f"{{:{alignment}{width}}}" for alignment, width in columns)
+    return "\n".join(template.format(*row) for row in cells)
 
 
 def _format_cell(value: object) -> str:
     return value if isinstance(value, str) else f"{value:,}"
-
-
-def _format_line(cells: tuple[str, ...], widths: list[int]) -> str:
-    pairs = list(zip(cells, widths, strict=True))
-    texts = [cell.ljust(width) for cell, width in pairs[:_TEXT_COLUMNS]]
-    return "  ".join([*texts, *(cell.rjust(width) for cell, width in pairs[_TEXT_COLUMNS:])])
 
 
 def _summarize(rows: list[TensorRow], home: str) -> str:

@@ -26,9 +26,7 @@ BATCH = "batch"
 # Torch combines single numbers on the CPU with any device; averages count their updates there.
 _ACCEPTS_CPU_SCALARS = {ATTRIBUTE, LOSS, COPY, BATCH}
 
-_MODULE_ATTRIBUTES = frozenset(
-    vars(nn.Module())
-)  # attributes of every module, such as its dict of buffers
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))  # of every module, such as its dict of buffers
 _OPAQUE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 _MAX_DEPTH = 2  # nested objects: enough for an average of a model, but not for a whole trainer
 _WRAPPERS = {"module", "_orig_mod"}  # attributes of data parallel and compiled networks
@@ -166,11 +164,8 @@ class TensorFinder:
         self._entered |= {id(submodule): submodule for submodule in submodules.values()}
         for place, submodule in submodules.items():
             for name, value in vars(submodule).items():
-                if (
-                    name in _MODULE_ATTRIBUTES
-                    or _is_computed(submodule, name)
-                    or self._is_skipped(name)
-                ):
+                is_internal = name in _MODULE_ATTRIBUTES or _is_computed(submodule, name)
+                if is_internal or self._is_skipped(name):
                     continue
                 where = _join_path(path, place, name)
                 if name in getattr(submodule, "_defaults", ()):  # torchmetrics moves its states

@@ -123,7 +123,7 @@ class ScriptBench:
         """
         until = time.monotonic() + self.processes.limit_seconds  # even if it is started twice
         self.processes.prepare(is_late=not torch.accelerator.is_available())
-        plain, trace = ScriptTrial(self, ()), None
+        plain = ScriptTrial(self, ())
 
         def start() -> ScriptProcess:
             remaining = max(seconds + _MIN_SECONDS, until - time.monotonic())
@@ -136,8 +136,7 @@ class ScriptBench:
         except ScriptFailed:
             if time.monotonic() > until or not self.processes.forget_servers():
                 raise
-        if trace is None:  # it may fail only in a forked process
-            trace = plain.begin(start())
+            trace = plain.begin(start())  # it may fail only in a forked process
         self.item = trace.item
         # Without shuffling, arguments cannot tell the training loader from others.
         if trace.loader and not trace.loader.is_shuffled:

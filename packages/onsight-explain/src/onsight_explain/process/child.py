@@ -50,8 +50,6 @@ _WATCHDOG_POLL_SECONDS = 0.5
 # Modules whose processes serve others, such as a loader's workers.
 _HELPER_MODULES = ("torch.utils.data.", "multiprocessing.", "concurrent.")
 
-Runner = Callable[[Callable[..., Any]], Any]
-
 
 class ScriptRun:
     """One run of a script in this process; from `begin` on it trains only while it is measured."""
@@ -91,9 +89,8 @@ class ScriptRun:
         self.recorder.window.warm_up_seconds = _WARM_UP_SECONDS
         self.recorder.window.known_epoch = request.epoch
         self.recorder.window.warm_up_epochs = bool(request.epoch and request.epoch.has_evaluation)
-        self.timeline: TimelineRecorder | None = None
-        if request.timeline:
-            self.timeline = TimelineRecorder(self.clock, self.recorder.sites)
+        sites = self.recorder.sites
+        self.timeline = TimelineRecorder(self.clock, sites) if request.timeline else None
         self.hooks = Hooks(
             self.recorder.patches,
             self.clock.is_elsewhere,
@@ -109,9 +106,7 @@ class ScriptRun:
             what_if.install(self.hooks)
         self.hooks.install()
         self.recorder.install()
-        watch_processes(
-            self.recorder.patches, partial(run_function, request), self._await_subprocess
-        )
+        watch_processes(self.recorder.patches, request, self._await_subprocess)
         if channel:
             os.register_at_fork(after_in_child=channel.close)  # or our end would stay open there
         self.watchdog = LimitWatchdog(channel, lambda: self.finish("limit"))
@@ -307,11 +302,10 @@ def kill_own_group() -> NoReturn:
     os._exit(1)
 
 
-def watch_processes(patches: Patches, run: Runner, on_first: Callable[[], None]) -> None:
-    """Make every process that multiprocessing starts from now on call `run(its function)`.
+def watch_processes(patches: Patches, request: RunRequest, on_first: Callable[[], None]) -> None:
+    """Watch the function of every process that multiprocessing starts from now on.
 
-    `run` must be picklable, because processes may be spawned; `on_first` is called here when the
-    first one starts.
+    `on_first` is called in this process when the first one starts.
     """
     original = BaseProcess.start
     count = itertools.count()
@@ -319,8 +313,9 @@ def watch_processes(patches: Patches, run: Runner, on_first: Callable[[], None])
     @wraps(original)
     def start(process: BaseProcess) -> None:
         target = vars(process).get("_target")
-        if target is not None and not _is_helper(target):
-            vars(process)["_target"] = partial(_run_target, run, target)
+        module = str(getattr(target, "__module__", ""))
+        if target is not None and not module.startswith(_HELPER_MODULES):
+            vars(process)["_target"] = partial(run_target, request, target)
             if not next(count):
                 on_first()
         original(process)
@@ -328,25 +323,19 @@ def watch_processes(patches: Patches, run: Runner, on_first: Callable[[], None])
     patches.put(BaseProcess, "start", start)
 
 
-def run_function(request: RunRequest, function: Callable[[], Any]) -> Any:
-    """Watch a function of the script, in a process that the script has started."""
+def run_target(
+    request: RunRequest, target: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a function of the script and watch it, in a process that the script has started."""
     if ScriptRun.current and ScriptRun.current.request:  # from which this one was forked
         ScriptRun.current.recorder.undo()
     run = ScriptRun(request.script)
     run.is_subprocess = True
     run.begin(request)
-    result = function()
+    result = target(*args, **kwargs)
     if run.has_measured:
         run.finish("script")
     return result
-
-
-def _run_target(run: Runner, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return run(partial(target, *args, **kwargs))
-
-
-def _is_helper(target: Any) -> bool:
-    return str(getattr(target, "__module__", "")).startswith(_HELPER_MODULES)
 
 
 def main() -> NoReturn:
@@ -360,7 +349,7 @@ def main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    # Under its name: `run_function` is pickled, and `Sites.origin` must recognize our frames.
+    # Under its name: `run_target` is pickled, and `Sites.origin` must recognize our frames.
     from onsight_explain.process import child
 
     child.main()

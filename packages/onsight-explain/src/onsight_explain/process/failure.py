@@ -48,11 +48,8 @@ def describe_failure(output: str, code: int | None, script: str) -> str:
 
     code: the exit code of the process, or None if it was killed at the time limit.
     """
-    hint = _suggest_fix(output, code, script)
-    output = output.strip()
-    if output and hint:
-        return f"{output}\n{hint}"
-    return output or hint or f"the script's process ended with {_describe_exit(code)} and no output"
+    parts = [part for part in (output.strip(), _suggest_fix(output, code, script)) if part]
+    return "\n".join(parts) or f"the script's process ended with exit code {code} and no output"
 
 
 def describe_no_training(ended: str, limit_seconds: float, output: str) -> str:
@@ -88,7 +85,7 @@ def _suggest_fix(output: str, code: int | None, script: str) -> str:
             "arguments, after --"
         )
     if code < 0:
-        return f"The script was ended by {_describe_exit(code)}."
+        return f"The script was ended by signal {_signal_name(-code)}."
     if code == 0:
         return (
             "The script ended its process before any training was observed: it called "
@@ -115,12 +112,6 @@ def _install_hint(module: str) -> str:
         f"The package that provides {module} is not known: install the packages that the script's "
         "instructions name, or start onsight in the script's own environment"
     )
-
-
-def _describe_exit(code: int | None) -> str:
-    if code is None:
-        return "no response in time"
-    return f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"
 
 
 def _signal_name(number: int) -> str:

@@ -241,16 +241,13 @@ class FileGuard:
 
     def _is_users(self, name: str) -> bool:
         """Return whether something with this full name exists that the script has not created."""
-        if not _exists(name) or self._is_ours(name):
+        if not _exists(name) or name.startswith(self.folder + os.sep):
             return False
         while name not in self.created:
             name, within = os.path.dirname(name), name
             if name == within:
                 return True
         return False
-
-    def _is_ours(self, name: str) -> bool:
-        return name.startswith(self.folder + os.sep)
 
     def _is_users_file(self, name: str) -> bool:
         """Return whether a file has content to protect, unlike an empty .lock, which is shared."""

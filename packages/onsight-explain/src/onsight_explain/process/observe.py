@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.utils.data import IterableDataset, RandomSampler, default_collate
 
 from onsight_explain.placement.placement import placement
@@ -44,7 +43,11 @@ def describe_training(trace: Trace, recorder: Recorder, with_items: bool) -> Non
     trace.threads = torch.get_num_threads()
     _add_network(trace, recorder)
     if updates.optimizer is not None:
-        trace.optimizer = _optimizer_facts(updates.optimizer, recorder)
+        trace.optimizer = OptimizerFacts(
+            name=type(updates.optimizer).__name__,
+            site=updates.origin(updates.optimizer).site,
+            is_fused=bool(updates.optimizer.defaults.get("fused")),
+        )
     loader = recorder.loaders.training
     if loader is not None:
         origin = recorder.loaders.origin(loader)
@@ -53,8 +56,9 @@ def describe_training(trace: Trace, recorder: Recorder, with_items: bool) -> Non
     if evaluation_loader is not None:
         origin = recorder.loaders.origin(evaluation_loader)
         trace.evaluation_loader = examine_loader(evaluation_loader, origin, with_items=False).facts
-    if (count := _count_ranks()) > 1:
-        trace.remarks.append(f"{count} processes train together; figures are for one of them")
+    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if ranks > 1:
+        trace.remarks.append(f"{ranks} processes train together; figures are for one of them")
 
 
 class LoaderExamination(NamedTuple):
@@ -68,10 +72,10 @@ class LoaderExamination(NamedTuple):
 def examine_loader(loader: Any, origin: ObjectOrigin, with_items: bool) -> LoaderExamination:
     """Return a loader's facts; if `with_items`, also measure the cost of an item."""
     if origin.maker == "fastai":
-        items = FastaiItems(loader)
-        item = examine_items(items) if with_items else None
+        item = examine_items(FastaiItems(loader)) if with_items else None
         return LoaderExamination(_fastai_facts(loader, origin), item, [])
     dataset = loader.dataset
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     facts = LoaderFacts(
         site=origin.site,
         maker=origin.maker,
@@ -79,7 +83,7 @@ def examine_loader(loader: Any, origin: ObjectOrigin, with_items: bool) -> Loade
         workers=loader.num_workers,
         is_pinned=bool(loader.pin_memory),
         is_persistent=bool(loader.persistent_workers),
-        is_shuffled=isinstance(_sampler(loader), RandomSampler),
+        is_shuffled=isinstance(sampler, RandomSampler),
         items=_length(dataset),
         is_collated=loader.collate_fn is default_collate,
     )
@@ -123,21 +127,11 @@ def _fastai_facts(loader: Any, origin: ObjectOrigin) -> LoaderFacts:
     )
 
 
-def _sampler(loader: Any) -> Any:
-    """Return the loader's sampler, unwrapping a batch sampler if present."""
-    return getattr(loader.batch_sampler, "sampler", loader.sampler)
-
-
 def _length(dataset: Any) -> int | None:
     try:
         return len(dataset)
     except (TypeError, NotImplementedError):
         return None
-
-
-def _count_ranks() -> int:
-    is_distributed = dist.is_available() and dist.is_initialized()
-    return dist.get_world_size() if is_distributed else 1
 
 
 def _add_network(trace: Trace, recorder: Recorder) -> None:
@@ -176,11 +170,3 @@ def _reads(recorder: Recorder) -> list[Reads]:
     return [
         Reads(sites=list(sites), per_step=rate) for sites, rate in per_step if rate >= _MIN_READS
     ]
-
-
-def _optimizer_facts(optimizer: Optimizer, recorder: Recorder) -> OptimizerFacts:
-    return OptimizerFacts(
-        name=type(optimizer).__name__,
-        site=recorder.updates.origin(optimizer).site,
-        is_fused=bool(optimizer.defaults.get("fused")),
-    )

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 from onsight_explain.errors import ScriptFailed
@@ -67,12 +66,7 @@ class Processes:
             self._controls.append(ours)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for run in self._runs:
             run.close()
         for leader in self._forked_servers:
@@ -130,16 +124,6 @@ class Processes:
         self._runs.append(run)
         return run
 
-    def run(
-        self, what_ifs: Sequence[WhatIf] = (), seconds: float = 1.0, is_full: bool = False
-    ) -> Trace:
-        """Return the trace of one window of the script with these changes. Raises ScriptFailed."""
-        run = self.start(what_ifs, seconds, is_full=is_full)
-        try:
-            return run.trace()
-        finally:
-            run.close()
-
     def unchanged_files(self) -> list[Path]:
         """Return the user's files and folders that the script tried to change or delete."""
         return unchanged_files(Path(self._folder.name), self._began)
@@ -156,7 +140,8 @@ class Processes:
             name: value for what_if in what_ifs for name, value in what_if.environment.items()
         }
         rewrites = any(what_if.rewrites_source for what_if in what_ifs)
-        server = None if environment else self._server(rewrites)
+        late = None if rewrites else self._servers.get("late")
+        server = None if environment else late or self._servers.get("early")
         if server:
             channel, leader = self._fork(server, request, output, is_late=False)
             return ScriptProcess(
@@ -167,10 +152,6 @@ class Processes:
         channel, theirs = Channel.pair()
         child = self._start_child(_CHILD, [str(request_file)], theirs, environment, output)
         return ScriptProcess(request, channel, child.pid, output, lambda: child.wait(GRACE_SECONDS))
-
-    def _server(self, rewrites: bool) -> Channel | None:
-        late = None if rewrites else self._servers.get("late")
-        return late or self._servers.get("early")
 
     def _request(self) -> RunRequest:
         self._count += 1

@@ -149,10 +149,17 @@ class ForkPoint:
         torch.set_num_threads(1)
         for owner, name in _fork_calls():
             self._patches.put(owner, name, self._stop_before(owner, name))
-        start = self._stop_before_thread(threading.Thread.start)
-        self._patches.put(threading.Thread, "start", start)
         self._patches.put(torch, "set_num_threads", self._set_threads)
         self._patches.put(torch, "get_num_threads", lambda: self.threads)
+        original = threading.Thread.start
+
+        @functools.wraps(original)
+        def start(thread: threading.Thread) -> None:
+            if _is_main_thread() and self.is_thread_lasting():
+                self._reach()
+            original(thread)
+
+        self._patches.put(threading.Thread, "start", start)
 
     def _stop_before(self, owner: Any, name: str) -> Callable[..., Any]:
         proceed = getattr(owner, name)
@@ -169,17 +176,6 @@ class ForkPoint:
             return proceed(*args, **kwargs)
 
         return call
-
-    def _stop_before_thread(
-        self, original: Callable[[threading.Thread], None]
-    ) -> Callable[..., None]:
-        @functools.wraps(original)
-        def start(thread: threading.Thread) -> None:
-            if _is_main_thread() and self.is_thread_lasting():
-                self._reach()
-            original(thread)
-
-        return start
 
     def _reach(self) -> None:
         self._patches.undo()

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from onsight_explain.python_process import child_command
@@ -137,12 +136,7 @@ class SupervisedChild:
     def __enter__(self) -> "SupervisedChild":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
     @property

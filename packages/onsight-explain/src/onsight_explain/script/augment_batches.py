@@ -16,7 +16,7 @@ _RANDOM_PREFIXES = (
     *("AugMix", "ColorJitter"),
 )
 _RANDOM_NAMES = ("GaussianBlur", "ElasticTransform", "GaussianNoise")
-_CONVERSIONS = ("ToTensor", "ToImage", "PILToTensor")
+_CONVERSIONS = {"ToTensor", "ToImage", "PILToTensor"}
 _MARGIN = 8 / 7  # items are stored at this many times the side of a random crop
 
 
@@ -35,7 +35,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class BatchTransform:
-    """What is left to do to batches."""
+    """The transforms that were left out of the items, to be applied to whole batches."""
 
     change: Chain
     shared: list[str]  # transforms that use the same random numbers for the whole batch
@@ -81,7 +81,7 @@ def moved_steps(dataset: Any) -> MovedSteps | None:
 
 def can_move(names: list[str]) -> bool:
     """Return whether transforms with these names can be moved to batches."""
-    return any(map(is_random, names)) and any(map(_converts, names))
+    return any(map(is_random, names)) and not _CONVERSIONS.isdisjoint(names)
 
 
 def leave_fixed(dataset: Any) -> Chain | None:
@@ -117,7 +117,10 @@ def batch_version(step: Any) -> BatchStep | None:
 
 
 def _split(steps: list[Any]) -> tuple[int, list[Any], list[Any]]:
-    """Return how many transforms make the kept items, what follows them there, and the rest."""
+    """Return how many leading transforms stay in the items, what follows them there, and the rest.
+
+    The rest is applied to batches.
+    """
     first, conversion_at = _first(steps, _draws), _first(steps, _makes_tensors)
     if conversion_at < first:
         return first, [], steps[first:]
@@ -130,7 +133,7 @@ def _split(steps: list[Any]) -> tuple[int, list[Any], list[Any]]:
 
 
 def _split_conversion(step: Any) -> tuple[Any, list[Any]]:
-    """Return a conversion to tensors that keeps bytes, and what is left to do to batches."""
+    """Return a conversion to tensors that keeps bytes, and what remains to be done to batches."""
     if type(step).__name__ != "ToTensor":
         return step, []
     from torchvision.transforms import PILToTensor
@@ -139,7 +142,7 @@ def _split_conversion(step: Any) -> tuple[Any, list[Any]]:
 
 
 def _resize_with_margin(steps: list[Any]) -> list[Callable[[Any], Any]]:
-    """Return a resize to one size, if the moved transforms include the crop that did that."""
+    """Return a resize to one size, if the moved transforms include the crop that ensured it."""
     from torchvision.transforms import Resize
 
     sizes = [step.size for step in steps if "ResizedCrop" in type(step).__name__]
@@ -147,7 +150,7 @@ def _resize_with_margin(steps: list[Any]) -> list[Callable[[Any], Any]]:
 
 
 def _step_code(step: Any, steps: list[Any]) -> str:
-    """Return a transform of the kept items as code: from the Compose, or torchvision's."""
+    """Return a transform of the items as code: one from the Compose, or a new one."""
     for index, known in enumerate(steps):
         if known is step:
             return f"self.steps[{index}]"
@@ -156,7 +159,7 @@ def _step_code(step: Any, steps: list[Any]) -> str:
 
 
 def _batch_code(step: Any, steps: list[Any]) -> str:
-    """Return what is done to a batch called images as code."""
+    """Return, as code, what is done to a batch called `images`."""
     if step is to_float:
         return "to_float(images)"
     batch = batch_version(step)
@@ -171,23 +174,11 @@ def _first(steps: list[Any], matches: Callable[[Any], bool]) -> int:
 
 
 def _makes_tensors(step: Any) -> bool:
-    return _converts(type(step).__name__)
-
-
-def _converts(name: str) -> bool:
-    return name in _CONVERSIONS
+    return type(step).__name__ in _CONVERSIONS
 
 
 def _draws(step: Any) -> bool:
     return is_random(type(step).__name__)
-
-
-def _horizontal_flip(step: Any) -> BatchStep:
-    return partial(batched.random_flip, p=step.p, dim=-1)
-
-
-def _vertical_flip(step: Any) -> BatchStep:
-    return partial(batched.random_flip, p=step.p, dim=-2)
 
 
 def _crop(step: Any) -> BatchStep | None:
@@ -207,29 +198,17 @@ def _resized_crop(step: Any) -> BatchStep | None:
 
 
 def _affine(step: Any) -> BatchStep | None:
-    mode = _mode(step)
-    if step.shear or step.center or mode not in ("nearest", "bilinear"):
-        return None
-    if not _is_black(step.fill):
+    """Convert RandomAffine, or RandomRotation, which neither shifts nor scales."""
+    mode, settings = _mode(step), vars(step)
+    has_more = any(settings.get(name) for name in ("shear", "center", "expand"))
+    if has_more or mode not in ("nearest", "bilinear") or not _is_black(step.fill):
         return None
     return partial(
         batched.random_affine,
         degrees=tuple(step.degrees),
-        translate=tuple(step.translate or (0.0, 0.0)),
-        scale=tuple(step.scale or (1.0, 1.0)),
+        translate=tuple(settings.get("translate") or (0.0, 0.0)),
+        scale=tuple(settings.get("scale") or (1.0, 1.0)),
         mode=mode,
-    )
-
-
-def _rotation(step: Any) -> BatchStep | None:
-    mode = _mode(step)
-    if step.expand or step.center or mode not in ("nearest", "bilinear"):
-        return None
-    if not _is_black(step.fill):
-        return None
-    degrees, still = tuple(step.degrees), (0.0, 0.0)
-    return partial(
-        batched.random_affine, degrees=degrees, translate=still, scale=(1.0, 1.0), mode=mode
     )
 
 
@@ -245,13 +224,8 @@ def _jitter(step: Any) -> BatchStep | None:
 
 
 def _blur(step: Any) -> BatchStep:
-    horizontal, vertical = step.kernel_size
-    kernel_size = (horizontal, vertical)
-    return partial(batched.gaussian_blur, kernel_size=kernel_size, sigma=tuple(step.sigma))
-
-
-def _greyscale(step: Any) -> BatchStep:
-    return partial(batched.random_greyscale, p=step.p)
+    kernel_size, sigma = tuple(step.kernel_size), tuple(step.sigma)
+    return partial(batched.gaussian_blur, kernel_size=kernel_size, sigma=sigma)
 
 
 def _erasing(step: Any) -> BatchStep | None:
@@ -288,14 +262,14 @@ def _is_black(fill: Any) -> bool:
 
 
 _MAKERS: dict[str, Callable[[Any], BatchStep | None]] = {
-    "RandomHorizontalFlip": _horizontal_flip,
-    "RandomVerticalFlip": _vertical_flip,
+    "RandomHorizontalFlip": lambda step: partial(batched.random_flip, p=step.p, dim=-1),
+    "RandomVerticalFlip": lambda step: partial(batched.random_flip, p=step.p, dim=-2),
     "RandomCrop": _crop,
     "RandomResizedCrop": _resized_crop,
     "RandomAffine": _affine,
-    "RandomRotation": _rotation,
+    "RandomRotation": _affine,
     "ColorJitter": _jitter,
     "GaussianBlur": _blur,
-    "RandomGrayscale": _greyscale,
+    "RandomGrayscale": lambda step: partial(batched.random_greyscale, p=step.p),
     "RandomErasing": _erasing,
 }

@@ -1,4 +1,4 @@
-"""Keeps the items of a dataset, or the files they are made from, in memory."""
+"""Caches the items of a dataset, or the files they are made from, in memory."""
 
 import random
 import sys
@@ -23,8 +23,8 @@ _FILL_SECONDS = 20.0
 _MEMORY_SHARE = 0.3  # fraction of free memory; stacking the items briefly needs twice that
 
 
-class KeptItems(Dataset[Any]):
-    """Items made once before training, or a random part of them if that takes too long.
+class CachedItems(Dataset[Any]):
+    """Items loaded once before training, or a random part of them if that takes too long.
 
     Other attributes are read from the original dataset.
     """
@@ -70,9 +70,9 @@ class KeptItems(Dataset[Any]):
 
 
 class GatheredItems(Dataset[Any]):
-    """Items stacked by `default_collate` into one tensor for each part; whole batches by index.
+    """Items stacked by `default_collate` into one tensor for each part, to gather batches by index.
 
-    A loader receives what that function would make of the items and must not collate it again.
+    A loader gets batches as that function would make them, and must not collate them again.
     """
 
     def __init__(self, dataset: Any, parts: Any, is_whole: bool) -> None:
@@ -101,16 +101,16 @@ class GatheredItems(Dataset[Any]):
         )
 
 
-class KeptFiles:
+class CachedFiles:
     """Images decoded by PIL, cached by file name."""
 
     def __init__(self) -> None:
         self.images: dict[str, Any] = {}
 
-    def keeping(self, original: OpenImage) -> OpenImage:
+    def caching(self, original: OpenImage) -> OpenImage:
         """Return an `Image.open` that decodes each file only once and returns copies."""
 
-        def open_kept(file: Any, *args: Any, **kwargs: Any) -> Any:
+        def open_cached(file: Any, *args: Any, **kwargs: Any) -> Any:
             name = str(file if isinstance(file, str | Path) else getattr(file, "name", ""))
             if not name:  # bytes in memory have no name
                 return original(file, *args, **kwargs)
@@ -120,7 +120,7 @@ class KeptFiles:
                 self.images[name] = image
             return self.images[name].copy()
 
-        return open_kept
+        return open_cached
 
     def fill(self, dataset: Any) -> None:
         """Decode as many files as time allows before training."""

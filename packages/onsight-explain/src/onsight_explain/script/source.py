@@ -60,7 +60,8 @@ def gated_statement(tree: ast.Module, line: int) -> ast.stmt | None:
     for loop in ast.walk(tree):
         if isinstance(loop, ast.For | ast.While) and _trains(loop):
             for statement in _flat(loop.body):
-                if _contains(statement, line) and not _updates(statement):
+                is_here = statement.lineno <= line <= (statement.end_lineno or statement.lineno)
+                if is_here and not _updates(statement):
                     return None if _is_needed(statement, loop) else statement
     return None
 
@@ -128,10 +129,6 @@ def _updates(node: ast.AST) -> bool:
         and inner.func.attr in _UPDATES
         for inner in ast.walk(node)
     )
-
-
-def _contains(statement: ast.stmt, line: int) -> bool:
-    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
 
 
 def _is_needed(statement: ast.stmt, loop: ast.For | ast.While) -> bool:

@@ -22,9 +22,7 @@ class RunRequest:
     steps: int  # limit of the measurement
     limit_seconds: float  # limit of the whole run, from its start
     out: Path  # where to write the trace
-    first_limit_seconds: float = (
-        0.0  # limit of the first window, if less than limit_seconds; 0: the same
-    )
+    first_limit_seconds: float = 0.0  # limit of the first window; 0: limit_seconds
     changes: dict[str, Plain] = field(default_factory=dict)  # values of what-ifs, by name
     is_full: bool = False  # also examine the dataset and count the work of a step
     rate: float = 0.0  # images/s of the unchanged script; a run far below ends early (0: never)

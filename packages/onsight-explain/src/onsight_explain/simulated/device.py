@@ -31,8 +31,7 @@ _UNDECLARED_WRITES = {_aten.native_batch_norm.default: (3, 4)}
 class SimulatedEvent:
     """A point in a stream's work, like torch.cuda.Event."""
 
-    def __init__(self, machine: Machine, device: object = None) -> None:
-        # Like torch.Event(device), ignore the device's index.
+    def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._clock: Clock = {}
         self._recorded_at = 0.0
@@ -171,7 +170,7 @@ class SimulatedGraph:
     def replay(self) -> None:
         """Repeat the captured work as one launch on the current stream."""
         machine = self._machine
-        machine.record.add_launch("replay of a graph")
+        machine.record.launches["replay of a graph"] += 1
         reads = [t for storage, t in self._read.items() if storage not in self._written]
         machine.submit("a graph", self._device, reads, list(self._written.values()))
         with _disable_current_modes(), torch.no_grad():

@@ -158,7 +158,7 @@ class SimulatedMode(TorchDispatchMode):
         launches_kernel = not (func.is_view or func in _NO_KERNEL)
         graph = self.machine.recording
         if launches_kernel and not graph:
-            self.machine.record.add_launch(str(func))
+            self.machine.record.launches[str(func)] += 1
             reads = [t.cpu_tensor for t in simulated if not any(t is other for other in written)]
             work = self.machine.submit(str(func), device, reads, [t.cpu_tensor for t in written])
         cpu_args, cpu_kwargs = map_leaves(_unwrap, args), map_leaves(_unwrap, cpu_kwargs)
@@ -215,7 +215,7 @@ class SimulatedMode(TorchDispatchMode):
         self, source: Tensor, value: Tensor, destination: Any, device: int, non_blocking: bool
     ) -> Tensor:
         machine = self.machine
-        machine.record.add_launch("copy to the device")
+        machine.record.launches["copy to the device"] += 1
         copy = SimulatedTensor(value, device, machine) if destination is None else destination
         work = machine.submit("a copy to the device", device, [], [copy.cpu_tensor])
         if destination is not None:
@@ -235,13 +235,12 @@ class SimulatedMode(TorchDispatchMode):
         self, source: Any, value: Tensor, destination: Any, non_blocking: bool
     ) -> Any:
         machine, device = self.machine, self._index(source.device)
-        machine.record.add_launch("copy to the host")
+        machine.record.launches["copy to the host"] += 1
         work = machine.submit("a copy to the host", device, [source.cpu_tensor], [])
         if non_blocking:
-            if destination is None:
-                return machine.copy_to_host(value, device, work)
-            machine.copy_into_host(destination, value, device, work)
-            return destination
+            target = torch.empty_like(value) if destination is None else destination
+            machine.copy_to_host(target, value, device, work)
+            return target
         self._wait_for_stream(device, f"copy of {tuple(source.shape)} to the host")
         return value if destination is None else destination.copy_(value)
 

@@ -90,7 +90,7 @@ def _replace_accelerator(machine: Machine, module: DeviceModule) -> None:
         """torch.Event on the simulated device."""
 
         def __init__(self, device: Any = None, enable_timing: bool = False) -> None:
-            super().__init__(machine, device)
+            super().__init__(machine)  # like torch's, it ignores the device's index
 
     any_torch.Event = GenericEvent
     any_tensor: Any = torch.Tensor  # torch's method accepts only a torch.Stream
@@ -129,9 +129,7 @@ class _CudaNames(TorchFunctionMode):
             return func(*args) or _get_device(*args).type == DEVICE_TYPE
         if func is Tensor.cuda:
             return _tensor_cuda(*args, **(kwargs or {}))
-        return func(
-            *map_leaves(_rename_from_cuda, args), **map_leaves(_rename_from_cuda, kwargs or {})
-        )
+        return _accepting_cuda_names(func)(*args, **(kwargs or {}))
 
 
 def _rename_from_cuda(value: Any) -> Any:
@@ -187,7 +185,7 @@ def _return(value: Any, *args: Any, **options: Any) -> Any:
 
 
 def _accepting_cuda_names(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function of the simulated device so that it accepts devices named cuda."""
+    """Wrap a function so that `cuda` in its arguments names the simulated device."""
 
     def wrapped(*args: Any, **options: Any) -> Any:
         return function(
@@ -206,16 +204,11 @@ def _load_in_this_process() -> None:
     """Make every DataLoader load in this process, because the device exists in no other."""
     original = DataLoader.__init__
     signature = inspect.signature(original)
-    without_workers = {
-        "num_workers": 0,
-        "prefetch_factor": None,
-        "persistent_workers": False,
-        "timeout": 0,
-    }
 
     def init_without_workers(*args: Any, **options: Any) -> None:
         bound = signature.bind(*args, **options)
-        bound.arguments |= without_workers | {"multiprocessing_context": None}
+        bound.arguments |= {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False}
+        bound.arguments |= {"timeout": 0, "multiprocessing_context": None}
         original(*bound.args, **bound.kwargs)
 
     loader_class: Any = DataLoader

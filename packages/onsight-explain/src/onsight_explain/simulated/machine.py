@@ -61,14 +61,6 @@ class DeviceRecord:
         self.waits.clear()
         self.faults.clear()
 
-    def add_launch(self, operation: str) -> None:
-        """Count a launch."""
-        self.launches[operation] += 1
-
-    def add_wait(self, cause: str) -> None:
-        """Record that the host waits at the current line of the user's code."""
-        self.waits.append(Wait(cause, user_line()))
-
 
 @dataclass
 class MemoryUses:
@@ -169,9 +161,7 @@ class Machine:
         self.clocks: dict[int, Clock] = defaultdict(dict)  # by stream
         self.host_clock: Clock = {}  # device work that the host has waited for
         self._host_waits = 0  # number of times the host has waited
-        self._host_waits_before: dict[
-            int, int
-        ] = {}  # that number when each stream last received work
+        self._host_waits_before: dict[int, int] = {}  # that number at each stream's latest work
         self._error_in_backward: RuntimeError | None = None
         self.recording: Any = None  # the SimulatedGraph that captures work
         self.warns_of_waits = False
@@ -231,7 +221,7 @@ class Machine:
         self.refuse_while_recording(cause)
         if self.warns_of_waits and cause != "Event.synchronize":  # as torch.cuda does
             warnings.warn(f"called a synchronizing operation: {cause}", stacklevel=2)
-        self.record.add_wait(cause)
+        self.record.waits.append(Wait(cause, user_line()))
         _merge(self.host_clock, clock)
         self._host_waits += 1
         for copy in [c for c in self._host_copies if _is_done(self.host_clock, c.stream, c.work)]:
@@ -275,16 +265,11 @@ class Machine:
                 uses.add(stream, number, is_write)
         return number
 
-    def copy_to_host(self, value: Tensor, device: int, work: int) -> Tensor:
-        """Start a copy to new memory, which contains poison until the host waits for the copy."""
-        target = poison_(value.clone())
-        self._add_host_copy(target, value, device, work)
-        return target
-
-    def copy_into_host(self, target: Tensor, value: Tensor, device: int, work: int) -> None:
-        """Start a copy into existing memory, which contains poison until the host waits for it."""
+    def copy_to_host(self, target: Tensor, value: Tensor, device: int, work: int) -> None:
+        """Start a copy into memory, which contains poison until the host waits for the copy."""
         target.copy_(poison_(value.clone()))
-        self._add_host_copy(target, value, device, work)
+        stream = self.current_streams[device]
+        self._host_copies.append(_HostCopy(target, value.clone(), stream, work))
 
     def read_pinned(self, source: Tensor, device: int, work: int) -> None:
         """Start a copy from page-locked memory, which may not change until the copy is done."""
@@ -319,10 +304,6 @@ class Machine:
     def keep_for(self, tensor: Tensor, stream: int) -> None:
         """Keep memory until a stream is done with it, as Tensor.record_stream requests."""
         self._uses[tensor.untyped_storage()].kept_for.add(stream)
-
-    def _add_host_copy(self, target: Tensor, value: Tensor, device: int, work: int) -> None:
-        stream = self.current_streams[device]
-        self._host_copies.append(_HostCopy(target, value.clone(), stream, work))
 
     def _check_pinned(self, read: _PinnedRead) -> None:
         if not torch.equal(read.source, read.value):

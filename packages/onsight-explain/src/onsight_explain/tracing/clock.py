@@ -103,14 +103,12 @@ class PhaseClock:
         """Stop counting until `resume`, for work that happens only once."""
         self._before_pause = perf_counter(), self.read()
 
-    def resume(self) -> float:
-        """Continue counting and return the length of the pause in seconds."""
-        if self._before_pause is None:
-            return 0.0
-        began, self._seconds = self._before_pause
-        self._before_pause, self.since = None, perf_counter()
-        self.paused_seconds += self.since - began
-        return self.since - began
+    def resume(self) -> None:
+        """Continue counting after `pause`."""
+        if self._before_pause is not None:
+            began, self._seconds = self._before_pause
+            self._before_pause, self.since = None, perf_counter()
+            self.paused_seconds += self.since - began
 
     def _notify(self, phase: str) -> None:
         for callback in self.on_phase:

@@ -47,34 +47,22 @@ class RootCalls:
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             if self._inside or self.is_skipped():
                 return original(module, *args, **kwargs)
+
+            def proceed(*new: Any) -> Any:
+                keywords = dict(zip(kwargs, new[len(args) :], strict=True))
+                return original(module, *new[: len(args)], **keywords)
+
             self._inside = True
             try:
-                if not kwargs:
-                    return self.around(module, args, lambda *new: original(module, *new))
-                return self._around_keywords(original, module, args, kwargs)
+                return self.around(module, (*args, *kwargs.values()), proceed)
             finally:
                 self._inside = False
 
         patches.put(nn.Module, "__call__", call)
 
-    def _around_keywords(
-        self,
-        original: Callable[..., Any],
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        count = len(args)
-
-        def proceed(*new: Any) -> Any:
-            keywords = dict(zip(kwargs, new[count:], strict=True))
-            return original(module, *new[:count], **keywords)
-
-        return self.around(module, (*args, *kwargs.values()), proceed)
-
 
 def kind_of(module: nn.Module) -> str:
-    """Return network, loss, metrics or augment, by the class and whether it has parameters."""
+    """Classify a module by its package and parameters: network, loss, metrics or augment."""
     package = type(module).__module__
     if package.startswith("torchmetrics"):
         return "metrics"
@@ -107,9 +95,8 @@ class ForwardWatch:
         self._fed = 0  # updates that a loader's batch is known to reach: this one and the next
         self._is_counted = False  # whether the images of this update are counted
         self._pending: tuple[int, Site | None] | None = None  # a backward may still follow
-        self._kinds: dict[
-            int, tuple[nn.Module, str]
-        ] = {}  # by id, which the reference keeps unique
+        # By id, which the reference keeps unique.
+        self._kinds: dict[int, tuple[nn.Module, str]] = {}
 
     def install(self, patches: Patches) -> None:
         """Start watching."""
@@ -156,11 +143,8 @@ class ForwardWatch:
             self._note_forward(module, args, is_evaluation)
         elif phase == "loss":
             self.loss, phase = module, self.phase
-        token = self.clock.enter(phase)
-        try:
+        with self.clock.within(phase):
             return proceed(*args)
-        finally:
-            self.clock.leave(token)
 
     def _kind_of(self, module: nn.Module) -> str:
         if id(module) not in self._kinds:
@@ -183,12 +167,12 @@ class ForwardWatch:
             self.network, self.batch = module, batch
             if self._precision_checks < _PRECISION_CHECKS:
                 self._precision_checks += 1
-                self.site = self.site or next(iter(self.sites.here()), None)
+                self.site = self.site or self.sites.here()
                 self._read_precision(module)
             return
         self.loaders.note_evaluation()
         if torch.is_grad_enabled():
-            self._pending = count, next(iter(self.sites.here()), None)
+            self._pending = count, self.sites.here()
         else:
             self.evaluated += count
 

@@ -30,9 +30,8 @@ class LoaderWatch:
         self.is_used = False
         self.evaluation: Any = None  # the loader of the last evaluation
         self._current: Any = None  # loader of the last batch
-        self._waiting: dict[
-            int, tuple[Any, int]
-        ] = {}  # loader and images loaded, by the loader's id
+        # The loader and the number of images loaded, by the loader's id.
+        self._waiting: dict[int, tuple[Any, int]] = {}
         self._evaluated = set[int]()  # loaders whose last batch was evaluated
         self._sources: list[Any] = []  # loaders of the batch trained on last
         self._trained: dict[int, Any] = {}  # training loaders by id, kept unique by the reference
@@ -152,13 +151,11 @@ class LoaderWatch:
             self.on_epoch()
 
     def _draw(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        timed_original = timed(original, self.clock, "data")
+
         def load(batches: Any) -> Any:
             is_inner = self.clock.phase == "data"  # a loader inside a dataset
-            token = self.clock.enter("data")
-            try:
-                batch = original(batches)
-            finally:
-                self.clock.leave(token)
+            batch = timed_original(batches)
             if not is_inner:
                 self._note_batch(getattr(batches, "watched_loader", None), batch)
             return batch

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -44,10 +44,9 @@ class Recorder:
         self.patches = Patches()
         self.steps = 0
         self.loaders = LoaderWatch(clock, sites, lambda: self.window.on_epoch_start())
-        self.forwards = ForwardWatch(clock, sites, self.loaders, self._before_forward)
         self.updates = UpdateWatch(clock, sites, self._before_backward, self._after_update)
+        self.forwards = ForwardWatch(clock, sites, self.loaders, self.updates.check_manual_update)
         self.transfers = TransferWatch(clock, sites)
-        self.slices = SliceWatch(clock)
 
     def install(self) -> None:
         """Start following torch's calls."""
@@ -72,9 +71,6 @@ class Recorder:
             self.clock.read(),
         )
 
-    def _before_forward(self, network: nn.Module) -> None:
-        self.updates.check_manual_update(network)
-
     def _before_backward(self) -> None:
         self.forwards.settle(is_backward=True)
 
@@ -84,8 +80,17 @@ class Recorder:
         self.forwards.note_update()
         self.window.on_step_end(self.steps)
         if self.steps == 1 and not self.loaders.is_used:
-            self.slices.install(self.patches)
+            self._time_slices()
         self.on_step(self)
+
+    def _time_slices(self) -> None:
+        """Count the indexing of tensors as `data`: the loop slices batches from a large tensor."""
+
+        def phase() -> str:
+            return "data" if self.clock.phase == "other" else self.clock.phase
+
+        for name in _SLICES:
+            self.patches.put(Tensor, name, timed(getattr(Tensor, name), self.clock, phase))
 
 
 class TransferWatch:
@@ -119,41 +124,15 @@ class TransferWatch:
         return read
 
     def _copy(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        timed_original = timed(original, self.clock, "copy")
+
         def copy(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            token = self.clock.enter("copy")
-            try:
-                moved = original(tensor, *args, **kwargs)
-            finally:
-                self.clock.leave(token)
+            moved = timed_original(tensor, *args, **kwargs)
             if tensor.device.type == "cpu" and has_streams(moved.device):
                 self.pageable_bytes += 0 if tensor.is_pinned() else tensor.nbytes
             return moved
 
         return copy
-
-
-class SliceWatch:
-    """Counts the indexing of tensors as `data`, in loops that slice batches from a large tensor."""
-
-    def __init__(self, clock: PhaseClock) -> None:
-        self.clock = clock
-
-    def install(self, patches: Patches) -> None:
-        """Start watching."""
-        for name in _SLICES:
-            patches.put(Tensor, name, self._slice(getattr(Tensor, name)))
-
-    def _slice(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def take(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            if self.clock.phase != "other":
-                return original(tensor, *args, **kwargs)
-            token = self.clock.enter("data")
-            try:
-                return original(tensor, *args, **kwargs)
-            finally:
-                self.clock.leave(token)
-
-        return take
 
 
 class StepCounter:

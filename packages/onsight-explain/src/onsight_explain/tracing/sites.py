@@ -39,20 +39,12 @@ class Sites:
     """Finds lines of the files in a folder, ignoring this package and packages installed there."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = f"{folder.resolve()}/"
+        self.folder = os.path.join(folder.resolve(), "")  # ends with one slash
         self._is_own: dict[str, bool] = {}
 
-    def here(self, limit: int = 1) -> tuple[Site, ...]:
-        """Return up to `limit` of the user's lines that led to this call, innermost first."""
-        sites: list[Site] = []
-        frame: FrameType | None = sys._getframe(1)
-        for _ in range(_MAX_FRAMES):
-            if frame is None or len(sites) == limit:
-                break
-            if self._owns(frame.f_code):
-                sites.append(_site_of(frame))
-            frame = frame.f_back
-        return tuple(sites)
+    def here(self) -> Site | None:
+        """Return the innermost of the user's lines that led to this call."""
+        return self.origin().site
 
     def origin(self) -> ObjectOrigin:
         """Return the origin of the object whose constructor calls this method."""
@@ -61,7 +53,7 @@ class Sites:
         for _ in range(_MAX_FRAMES):
             if frame is None:
                 break
-            if self._owns(frame.f_code):
+            if self.owns(frame.f_code.co_filename):
                 return ObjectOrigin(_site_of(frame), maker)
             package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
             maker = maker if package in _NEVER_MAKERS else package
@@ -77,20 +69,15 @@ class Sites:
 
     def of(self, caller: Caller) -> tuple[Site, ...]:
         """Return the user's lines among those of a caller, innermost first."""
-        return tuple(
-            Site(file=code.co_filename, line=line) for code, line in caller if self._owns(code)
-        )
+        lines = ((code.co_filename, line) for code, line in caller)
+        return tuple(Site(file=file, line=line) for file, line in lines if self.owns(file))
 
-    def _owns(self, code: CodeType) -> bool:
-        name = code.co_filename  # not the code object: those of two files may be equal
-        if name not in self._is_own:
-            self._is_own[name] = name.startswith(self.folder) and not is_package(name)
-        return self._is_own[name]
-
-
-def is_package(file: str) -> bool:
-    """Return whether a file belongs to an installed package or to Onsight, not to the user."""
-    return "site-packages" in file or file.startswith(_OWN_FOLDER)
+    def owns(self, file: str) -> bool:
+        """Return whether a file is the user's, and neither an installed package's nor Onsight's."""
+        if file not in self._is_own:
+            is_package = "site-packages" in file or file.startswith(_OWN_FOLDER)
+            self._is_own[file] = file.startswith(self.folder) and not is_package
+        return self._is_own[file]
 
 
 def _site_of(frame: FrameType) -> Site:

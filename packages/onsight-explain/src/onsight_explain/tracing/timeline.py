@@ -69,12 +69,12 @@ class TimelineRecorder:
         return Timeline(slices=slices, is_cut=is_cut)
 
     def _on_phase(self, phase: str) -> None:
-        site = next(iter(self._sites.here()), None) if phase == "sync" else None
+        site = self._sites.here() if phase == "sync" else None
         self._changes.append((self._clock.since, phase, site))
 
 
 def write_timeline(path: Path, name: str, timeline: Timeline) -> str:
-    """Write a timeline of what has this name, atomically, and describe the file in a line.
+    """Write the timeline of the script or run with this name; return a line about the file.
 
     Raises DiskError.
     """

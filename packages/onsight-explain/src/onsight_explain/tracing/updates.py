@@ -98,9 +98,8 @@ class UpdateWatch:
         def step(optimizer: object, *args: Any, **kwargs: Any) -> Any:
             with self.clock.within("optimizer"):
                 result = original(optimizer, *args, **kwargs)
-            if self.optimizer is None and not self.clock.is_in(
-                "optimizer"
-            ):  # torch's take priority
+            # Torch's optimizers take priority.
+            if self.optimizer is None and not self.clock.is_in("optimizer"):
                 self._other = self._other or optimizer
                 if optimizer is self._other:
                     self.on_update()

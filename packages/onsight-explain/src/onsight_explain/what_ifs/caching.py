@@ -1,7 +1,6 @@
 """What if results that are the same in every epoch were computed once and cached?"""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -24,9 +23,9 @@ from onsight_explain.script.augment_batches import (
 )
 from onsight_explain.script.hooks import Hooks, LoaderArguments, set_workers
 from onsight_explain.script.memory import (
+    CachedFiles,
+    CachedItems,
     GatheredItems,
-    KeptFiles,
-    KeptItems,
     base_dataset,
     change_image_open,
 )
@@ -73,9 +72,9 @@ class Cache(WhatIf):
         return repeats_slow_work(baseline.trace)
 
     def install(self, hooks: Hooks) -> None:
-        files, cache = KeptFiles(), _ItemCache(hooks)
+        files, cache = CachedFiles(), _ItemCache(hooks)
         if self.value == "files":
-            change_image_open(files.keeping, hooks.patches)
+            change_image_open(files.caching, hooks.patches)
 
         def change(loader: object, arguments: LoaderArguments) -> None:
             dataset = arguments["dataset"]
@@ -105,7 +104,6 @@ class Cache(WhatIf):
         return loading_cause(trace, caching_helped=self.value in ("items", "fixed"))
 
 
-@dataclass(frozen=True)
 class CacheOnDevice(WhatIf):
     """Cache all items on the GPU `value`, and gather batches there."""
 
@@ -217,7 +215,7 @@ class _ItemCache:
         self.hooks = hooks
         self.device = device  # device to store stacked items on
         # By the identity of the dataset, which loaders can share.
-        self._items: dict[int, KeptItems] = {}
+        self._items: dict[int, CachedItems] = {}
         self._stacked: dict[int, GatheredItems | None] = {}
 
     def use(self, arguments: LoaderArguments, split: _Split | None = None) -> bool:
@@ -226,8 +224,8 @@ class _ItemCache:
         set_workers(arguments, 0)  # worker processes do not share what one of them caches
         key = id(dataset)
         if key not in self._items:
-            self._items[key] = KeptItems(dataset, split(dataset) if split else None)
-        cached: KeptItems | GatheredItems = self._items[key]
+            self._items[key] = CachedItems(dataset, split(dataset) if split else None)
+        cached: CachedItems | GatheredItems = self._items[key]
         if _uses_default_collate(arguments):
             if key not in self._stacked:
                 self._stacked[key] = self._stack(self._items[key])
@@ -245,7 +243,7 @@ class _ItemCache:
                 arguments |= {"sampler": None, "batch_sampler": None, "shuffle": True}
         return is_gathered
 
-    def _stack(self, items: KeptItems) -> GatheredItems | None:
+    def _stack(self, items: CachedItems) -> GatheredItems | None:
         stacked = items.stacked()
         return stacked.to(self.device) if stacked and self.device else stacked
 

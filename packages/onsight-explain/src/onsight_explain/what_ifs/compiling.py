@@ -48,10 +48,9 @@ class CompileNetwork(WhatIf):
         compiled: set[int] = set()
 
         def around(network: nn.Module, args: tuple[Any, ...], proceed: Callable[..., Any]) -> Any:
-            if id(network) in compiled:
-                return proceed(*args)
-            compiled.add(id(network))
-            network.compile(mode=self.value)
+            if id(network) not in compiled:
+                compiled.add(id(network))
+                network.compile(mode=self.value)
             return proceed(*args)
 
         exclude_compile_time(hooks)
@@ -66,7 +65,7 @@ class CompileNetwork(WhatIf):
 
 
 class GraphNetwork(WhatIf):
-    """Replays batches of the first one's shape. The last batch of an epoch runs as before."""
+    """Replay batches of the first one's shape. A smaller last batch of an epoch runs as before."""
 
     name = "graphed"
     group = "compiling"
@@ -76,9 +75,8 @@ class GraphNetwork(WhatIf):
     @classmethod
     def candidates(cls, baseline: Baseline) -> list[WhatIf]:
         trace = baseline.trace
-        is_able = has_graphs(torch.device(trace.device))
-        is_worth = _has_short_steps(trace) and _is_bound_by_network(trace)
-        return [cls(True)] if is_able and is_worth else []
+        pays_off = _has_short_steps(trace) and _is_bound_by_network(trace)
+        return [cls(True)] if pays_off and has_graphs(torch.device(trace.device)) else []
 
     def install(self, hooks: Hooks) -> None:
         # By network: the forward as it was, the replayed one, and the shapes that it replays.

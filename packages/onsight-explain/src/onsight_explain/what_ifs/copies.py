@@ -101,7 +101,7 @@ def copied_ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
 
 
 def copy_cause(trace: Trace) -> Cause:
-    """Return that the device waits for copies."""
+    """Return copies, which the device must wait for, as the cause."""
     each = trace.pageable_bytes_per_step / 1e6
     return Cause(
         "pageable-copy",

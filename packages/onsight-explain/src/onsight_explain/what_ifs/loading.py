@@ -11,10 +11,7 @@ from onsight_explain.script.trace import LoaderFacts, Trace
 from onsight_explain.text import percent, plural, step_times
 from onsight_explain.what_ifs.what_if import Baseline, Cause, WhatIf
 
-LOADING_GROUPS = (
-    "loader",
-    "augmentation",
-)  # groups of the what-ifs that change how items are loaded
+LOADING_GROUP = "loader"  # the group of the what-ifs that change how items are loaded
 
 _MIN_WAITING = 0.05  # fraction of step time; below this, loader changes aren't worth trying
 _DOMINANT_SHARE = 0.5  # fraction of the step's or item's time; above it, waiting is the cause
@@ -161,7 +158,7 @@ def repeats_slow_work(trace: Trace) -> bool:
 
 
 def loading_cause(trace: Trace, caching_helped: bool = False) -> Cause:
-    """Return why loading is slow. caching_helped: avoiding repeated work made it faster."""
+    """Return why loading is slow; `caching_helped`: doing repeated work once made it faster."""
     waiting = f"{percent(trace.share('data'))} of the time is spent waiting for the loader"
     item, loader = trace.item, trace.loader
     if item is None or loader is None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from inspect import isabstract
 from typing import Any, ClassVar
 
 from onsight_explain import what_ifs
@@ -140,5 +141,4 @@ def in_order(what_ifs: Iterable[WhatIf]) -> list[WhatIf]:
 
 def _is_concrete(value: object) -> bool:
     """Return whether an object is a subclass of WhatIf without abstract methods."""
-    is_class = isinstance(value, type) and issubclass(value, WhatIf)
-    return is_class and not getattr(value, "__abstractmethods__", None)
+    return isinstance(value, type) and issubclass(value, WhatIf) and not isabstract(value)
