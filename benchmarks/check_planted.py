@@ -2,11 +2,11 @@
 
     python benchmarks/check_planted.py IMAGES [--count 2000] [--wrong 40]
 
-IMAGES is any folder with images, such as /usr/share/openclipart/png. That many are drawn, a
-fifth of them for the test part. Copies of training images are planted in the test part: 50
-identical, 50 resized or encoded again, 20 with up to 6% cut from each side, 20 mirrored. Pairs that
-were not planted are printed: people must look whether they are real copies. Then wrong labels are
-planted in as many training images of Fashion-MNIST, and looked for among the first 60 suspects.
+IMAGES is any folder with images, such as /usr/share/openclipart/png. The script draws --count of
+them, a fifth for the test set. It plants copies of training images in the test set: 50 identical,
+50 resized or re-encoded, 20 with up to 6% cut from each side, 20 mirrored. Pairs that were not
+planted are printed, so that people can check whether they are real copies. Then it gives --wrong
+training images of Fashion-MNIST wrong labels, and looks for them among the first 60 suspects.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from onsight.audit.audit import Audit
 from onsight.report.console import SilentReporter
 
 PLANTED = {"identical": 50, "resized or encoded": 50, "cropped": 20, "mirrored": 20}
-FIRST = 60  # suspects
+FIRST = 60  # number of suspects to look at
 COPIES = ("leakage", "two-labels", "identical", "near-duplicate")
 
 

@@ -1,9 +1,9 @@
 """Open Clip Art by category: every image once, a fifth of each category for testing.
 
-A category is a top-level folder, with the images of its nested folders. Left out for everybody:
-images that Onsight refuses by default (16 of more than 64 megapixels, most of which Pillow
-refuses too), all but the first of images with the same pixels, and categories with fewer than 40
-images left. The images keep their size unless a longest side is asked for.
+A category is a top-level folder, including its nested folders. Some images are left out for all
+contenders: those that Onsight refuses by default (16 of more than 64 megapixels, most of which
+Pillow refuses too), all but the first of images with the same pixels, and categories with fewer
+than 40 images left. Images keep their size unless a longest side is given.
 """
 
 import math

@@ -1,7 +1,8 @@
 """The contenders for the best classifier in a given time, each as a process from start to end.
 
-Nothing is kept from an earlier run: Onsight gets an empty cache. All that fine-tune or freeze start
-from the same published weights. Peers need a dataset with train/CLASS and test/CLASS.
+Nothing is kept from earlier runs: Onsight gets an empty cache. All contenders that fine-tune or
+freeze a network start from the same published weights. Peers need a dataset with train/CLASS and
+test/CLASS.
 """
 
 import csv
@@ -31,10 +32,10 @@ ONSIGHT: dict[str, Sequence[str]] = {
     "auto": AUTO,
     **ALTERNATIVES,
     "auto-no-blend": (*AUTO, "--blend", "off"),
-    "auto-no-layers": AUTO,  # with PROGRAMS
+    "auto-no-layers": AUTO,  # run by its entry in PROGRAMS
     "auto-no-recalibration": (*AUTO, "--recalibrate-norm", "off"),
 }
-PROGRAMS = {"auto-no-layers": [HERE / "last_layer_heads.py"]}  # others: onsight
+PROGRAMS = {"auto-no-layers": [HERE / "last_layer_heads.py"]}  # the others run onsight
 PEERS = ("fastai", "torchvision", "sklearn")
 NAMES = (*ONSIGHT, *PEERS)
 
@@ -67,7 +68,7 @@ def run_contender(
         done = run_json(
             *(sys.executable, HERE / "measured_process.py", str(limit), stdout, stderr),
             *(sys.executable, *command),
-            # Without PYTHONDONTWRITEBYTECODE, with which each process would compile all modules.
+            # PYTHONDONTWRITEBYTECODE would make each process compile all modules.
             env={
                 **{k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
                 "ONSIGHT_CACHE": str(folder / "cache"),

@@ -3,10 +3,10 @@
     python benchmarks/decode_photos.py [--full] [--rounds 7] [--data PetImages]
 
 5,000 JPEGs of about 500x375 (25,000 with --full) become 50x50 grey, as in the usual cats-and-dogs
-tutorial. Onsight does what a run does: find the files, decode them in threads, digest, write the
-pack, fsync. The limit is libjpeg-turbo alone: decoding at the scale and in the colours that Onsight
-uses, in as many threads, with nothing resized, digested or kept. --data: a folder like PetImages
-instead of crops of the photographs in Debian's package plasma-workspace-wallpapers.
+tutorial. Onsight does what a run does: find the files, decode them in threads, compute digests,
+write the pack, fsync. The limit is libjpeg-turbo alone. It decodes at the scale and in the colours
+that Onsight uses, in as many threads, without resizing, digests or storing. --data: a folder like
+PetImages, instead of crops of the photographs in Debian's package plasma-workspace-wallpapers.
 """
 
 import statistics

@@ -1,9 +1,9 @@
-"""What does watching cost? The same training loop with and without the recorder of `explain`.
+"""How much does the recorder of `explain` slow down a training loop?
 
     python benchmarks/explain_cost.py [--rounds 15]
 
-The training step of a LeNet in plain torch, at several batch sizes, alternately watched and
-unwatched in one process. A ratio below 1 is the cost of watching.
+The training step of a LeNet in plain torch, at several batch sizes, with and without the recorder
+in turn, in one process. A speed ratio below 1 is the cost of recording.
 """
 
 import argparse

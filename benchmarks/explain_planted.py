@@ -2,11 +2,11 @@
 
     python benchmarks/explain_planted.py [--only NAME ...] [--rounds 3] [--fashion FOLDER]
 
-Twelve small training scripts in benchmarks/planted, each with one common fault, and for each a
-diff that fixes it by hand. `explain` runs both scripts, in turn: the first with its what-ifs, the
-second only for its speed. "Right" means that in every round the cause it names is the planted one;
-"reached" means that the best what-if it tried has at least 0.9 of the fixed script's speed. With
---only, the table is printed and RESULTS.md does not change.
+benchmarks/planted has twelve small training scripts, each with one common fault and a diff that
+fixes it by hand. `explain` runs both versions in turn: the faulty one with its what-ifs, the fixed
+one only for its speed. "Right" means that it names the planted cause in every round. "Reached"
+means that the best what-if it tried has at least 0.9 of the fixed script's speed. With --only, the
+table is printed and RESULTS.md does not change.
 """
 
 import argparse

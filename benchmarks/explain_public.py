@@ -1,19 +1,19 @@
-"""What does `onsight explain` say of ten public training scripts, and is the mended one faster?
+"""What does `onsight explain` say of ten public training scripts, and is the fixed one faster?
 
     python benchmarks/explain_public.py ROOT [--only NAME ...] [--prepare] [--fashion FOLDER]
 
-public_scripts.py names the repositories and commits, the arguments and every change; ROOT/NAME is a
-checkout of each, and ROOT/data is laid out by public_data.py from three Debian packages:
+public_scripts.py lists the repositories, commits, arguments and every change. ROOT/NAME is a
+checkout of each. ROOT/data is made by public_data.py from three Debian packages:
 dataset-fashion-mnist, plasma-workspace-wallpapers and openclipart-png. Hugging Face's metric comes
-from ROOT/evaluate (huggingface/evaluate at a7dd338). The scripts need the packages transformers,
-datasets, evaluate, accelerate, lightning and jsonargparse[signatures] beside Onsight; the fastai
-script is older than fastcore 2.2, whose star import hides its Param, and trains with fastai 2.7.19,
+from ROOT/evaluate (huggingface/evaluate at a7dd338). Beside Onsight, the scripts need the packages
+transformers, datasets, evaluate, accelerate, lightning and jsonargparse[signatures]. The fastai
+script is older than fastcore 2.2, whose star import hides its Param. It needs fastai 2.7.19,
 fastcore 1.7.29 and fastprogress 1.0.3, installed without their dependencies.
 
-Each script is explained with --write, so that its mended text is run against it. What really holds
-it back was found out by a reader with a profiler before explain was asked: it stands with the
-reader's judgement of the verdict in public_judgements.csv. With --prepare, the data is laid out and
-nothing is run; with --only, the table is printed and RESULTS.md does not change.
+Each script is explained with --write, which runs the fixed text against it. Before that, a person
+with a profiler found out what really holds the script back. public_judgements.csv has that finding,
+and the person's judgement of the verdict. With --prepare, the data is made and nothing is run. With
+--only, the table is printed and RESULTS.md does not change.
 """
 
 import argparse

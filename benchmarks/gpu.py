@@ -1,18 +1,19 @@
-"""On a CUDA GPU: how close does training come to what the GPU itself can do?
+"""On a CUDA GPU: how close does training come to the limit of the GPU itself?
 
     python benchmarks/gpu.py [--fashion FOLDER] [--data PetImages] [--cifar cifar-10-batches-py]
                              [--only lenet photos accuracy] [--rounds 3] [--full]
 
-lenet: the tutorials' LeNet on Fashion-MNIST at batch sizes 4 to 512, float32, no augmentation,
-with steps as a CUDA graph, compared with a hand-written loop over images on the GPU, and with the
+lenet: the tutorials' LeNet on Fashion-MNIST at batch sizes 4 to 512, float32, no augmentation, with
+steps as a CUDA graph. It is compared with a hand-written loop over images on the GPU, and with the
 limit: a CUDA graph of the whole step, replayed on one batch.
-photos: ResNet-18 and ResNet-50 at 224x224 from JPEGs in
-bfloat16, compared with torch's DataLoader with torchvision's transforms and the number of workers
-that was fastest here, and with the same step on one random batch. accuracy: seconds from process
-start to the end of a run on Fashion-MNIST, and, given CIFAR-10's own python files, to 94%, compared
-with the package airbench if it is installed. --full uses more images, epochs and rounds. --smoke
-makes a few steps on images made here, and prints the tables without changing RESULTS.md. Without a
-CUDA GPU it exits with code 2.
+photos: ResNet-18 and ResNet-50 at 224x224 from JPEGs in bfloat16. They are compared with torch's
+DataLoader, with torchvision's transforms and the number of workers that was fastest here, and with
+the same step on one random batch.
+accuracy: seconds from process start to the end of a run on Fashion-MNIST. Given CIFAR-10's own
+python files, also seconds to 94%, compared with the package airbench if it is installed.
+
+--full uses more images, epochs and rounds. --smoke runs a few steps on generated images, and prints
+the tables without changing RESULTS.md. Without a CUDA GPU, the exit code is 2.
 """
 
 import argparse
@@ -42,7 +43,7 @@ from onsight_explain.threads import usable_cores
 BATCH_SIZES = (4, 32, 64, 128, 512)
 CLASSES = 10
 RATE, MOMENTUM = 0.01, 0.9
-LINE_IMAGES = 6400  # between the loss lines that a run's rate is read from
+LINE_IMAGES = 6400  # between two loss lines, from which a run's rate is read
 PHOTO_SIDE, PHOTO_BATCH_SIZE, LEAST_AREA = 224, 128, 0.35
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WARM_UP_STEPS = 10
@@ -113,7 +114,7 @@ class Step:
     """A hand-written step: forward, loss, backward, update."""
 
     def __init__(self, net: nn.Module, device: str, bfloat16: bool) -> None:
-        torch.backends.cudnn.benchmark = True  # the usual tuning for constant shapes
+        torch.backends.cudnn.benchmark = True  # usual for constant shapes
         self.net = net.to(device).to(memory_format=torch.channels_last).train()
         self.optimizer = make_optimizer(self.net)
         self.context = partial(torch.autocast, device, torch.bfloat16, enabled=bfloat16)
@@ -136,7 +137,7 @@ def replayed(step: Step, inputs: Tensor, labels: Tensor) -> Callable[[], None]:
         for _ in range(WARM_UP_STEPS):
             step(inputs, labels)
     torch.cuda.current_stream().wait_stream(side)
-    step.optimizer.zero_grad(set_to_none=True)  # so that the graph has gradients of its own
+    step.optimizer.zero_grad(set_to_none=True)  # so that the graph allocates its own gradients
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step(inputs, labels)
@@ -153,7 +154,7 @@ def steps_rate(work: Callable[[], None], batch_size: int, device: str, seconds: 
         for _ in range(WARM_UP_STEPS):
             work()
         steps += WARM_UP_STEPS
-        synchronize(device)  # otherwise the GPU's queue would not be timed
+        synchronize(device)  # otherwise only queueing would be timed
     return steps * batch_size / (time.perf_counter() - begun)
 
 

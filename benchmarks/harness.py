@@ -1,7 +1,7 @@
 """What the benchmarks share: interleaved rounds, paired ratios, and the page of results.
 
-Every benchmark runs its contenders A B C A B C ... on one machine in one session, because shared
-machines drift; it claims ratios of neighbouring runs, never times alone.
+Shared machines drift, so every benchmark runs its contenders A B C A B C ... on one machine in one
+session. It reports ratios of neighbouring runs, never times alone.
 """
 
 import json
@@ -26,7 +26,7 @@ from onsight_explain.threads import usable_cores
 Facts = dict[str, Any]  # from JSON
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
-MODULES = {"pillow": "PIL", "scikit-learn": "sklearn"}  # where packages have other names
+MODULES = {"pillow": "PIL", "scikit-learn": "sklearn"}  # where the package has another name
 HEAD = (
     "# Results\n\nWritten by the files in this folder; each states its question and its command.\n"
 )

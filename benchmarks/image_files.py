@@ -1,7 +1,7 @@
 """The images that several benchmarks share: Fashion-MNIST, photographs, and folders of both.
 
-Folders that exist already are kept. Only numpy is imported here, as processes that are timed from
-their start use this module.
+Existing folders are kept. Only numpy is imported here, because processes that are timed from their
+start use this module.
 """
 
 import gzip
@@ -25,7 +25,7 @@ import numpy as np
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 WALLPAPERS = Path("/usr/share/wallpapers")
 PHOTO_MAKER = Path(__file__).parents[1] / "scripts" / "make_stand_ins.py"
-SPARE_PHOTOS = 40  # more than the broken images that the maker plants in each class
+SPARE_PHOTOS = 40  # more than the broken images planted in each class
 
 Array = np.ndarray[Any, Any]
 

@@ -1,11 +1,11 @@
-"""Which images are classified within a budget? Folders with train/CLASS and test/CLASS.
+"""Folders with train/CLASS and test/CLASS, to see which images can be classified within a budget.
 
     python benchmarks/image_sets.py clip-art CACHE [--shrink 320]
     python benchmarks/image_sets.py wallpapers CACHE [--train 60] [--test 20]
 
-clip-art: Debian's openclipart-png by top-level category. wallpapers: which image of Debian's
-plasma-workspace-wallpapers was this crop cut from? Equal arguments give equal images, and a
-folder that exists already is kept.
+clip-art: Debian's openclipart-png by top-level category. wallpapers: crops of Debian's
+plasma-workspace-wallpapers; the class is the image that a crop was cut from. The same arguments
+give the same images, and existing folders are kept.
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
     python benchmarks/lenet_step.py /usr/share/datasets/fashion-mnist
 
-At each batch size, on files like CIFAR-10's: Onsight through `onsight.train`; its own step on one
-constant batch, which is the limit; and a loop over tensors in memory, written by hand, with the
-number of threads and the memory format that were fastest in a short search. Every contender is a
-fresh process in every round.
+There are three contenders at each batch size, on files like CIFAR-10's: Onsight through
+`onsight.train`; its own step on one constant batch, which is the limit; and a hand-written loop
+over tensors in memory, with the threads and memory format that were fastest in a short search.
+Every contender is a new process in every round.
 """
 
 import argparse
@@ -61,7 +61,7 @@ class Case:
 
     def __init__(self, data: Path, images: int, batch_size: int, options: argparse.Namespace):
         self.data, self.batch_size, self.options = data, batch_size, options
-        self.most_steps = images // batch_size  # none begins a second epoch
+        self.most_steps = images // batch_size  # at most one epoch
         self.losses: dict[str, list[float]] = {}
 
     def run(self, name: str, setting: Setting, *arguments: object) -> dict[str, Any]:

@@ -3,13 +3,15 @@
     python benchmarks/lint_public.py FOLDER [--scripts SCRIPTS.csv] > findings.csv
     python benchmarks/lint_public.py --verdicts benchmarks/lint_public_verdicts.csv
 
-FOLDER holds a checkout of each repository as OWNER+NAME, at the commit of lint_public_scripts.csv.
-Every script there is read, and each finding printed once as a line of CSV with an empty verdict. A
-person fills it in (right, arguable or wrong); the second command prints the precision with Wilson's
-interval, in which an arguable finding is not right: for the scripts that the rules were tuned on,
-and for those held out, which no rule was changed for. Where a person has also labelled the mistakes
-in the scripts before the rules were applied, those without a finding have the verdict missed, right
-findings that were not among them have a reason, and the recall is printed as well.
+FOLDER holds a checkout of each repository as OWNER+NAME, at the commit in lint_public_scripts.csv.
+The first command reads every script there, and prints each finding once, as a line of CSV with an
+empty verdict. A person fills in the verdicts: right, arguable or wrong. The second command prints
+the precision with Wilson's interval, counting arguable findings as not right. It does so for the
+scripts that the rules were tuned on, and for held-out ones, for which no rule was changed.
+
+For some scripts, a person has also labelled the mistakes before the rules were applied. Mistakes
+without a finding have the verdict missed, and right findings that the person did not list have a
+reason. For these scripts, the recall is printed as well.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""How do time and memory of the search for near-duplicates grow with the images?
+"""How do time and memory of the search for near-duplicates grow with the number of images?
 
     python benchmarks/near_duplicate_growth.py [--counts 10000 100000] [--data FOLDER]
 
-Images are crops of 64x64 pixels from photographs, at random places and scales, in memory; one in
-a hundred is a copy of another, encoded again. Each count in a process of its own. The exponent is
+The images are crops of 64x64 pixels from photographs, at random places and scales, in memory. One
+in a hundred is a re-encoded copy of another. Each count runs in its own process. The exponent is
 that of the time between two counts: 1 for n, about 1.05 for n log n.
 """
 
@@ -29,7 +29,7 @@ from onsight.data.index import Index, Row
 from onsight.data.pack import Pack
 
 SIDE = 64
-EVERY = 100  # one image in so many is a copy
+EVERY = 100  # one image in this many is a copy
 
 
 def encoded(pixels: np.ndarray) -> np.ndarray:

@@ -1,12 +1,12 @@
-"""Which score tells images unlike anything seen in training, and is its threshold kept.
+"""Which out-of-distribution score is best, and does its threshold flag as many images as intended?
 
-Question: over two kinds of models and fourteen kinds of strange images, which score has the
-highest AUROC; and does a threshold set on held-out images flag as many others as it says?
-Command, about ten minutes on two cores:
+Two questions, for two kinds of models and fourteen kinds of out-of-distribution images: which score
+has the highest AUROC? How many other images does a threshold set on held-out images flag? The
+command takes about ten minutes on two cores:
 
     python benchmarks/out_of_distribution.py FASHION_FOLDER CLIP_ART_FOLDER CACHE
 
-FASHION_FOLDER holds the four files of Fashion-MNIST, CLIP_ART_FOLDER is what `clip_art.py` makes.
+FASHION_FOLDER holds the four files of Fashion-MNIST, CLIP_ART_FOLDER is made by `clip_art.py`.
 Models and their outputs are kept in CACHE. Needs scikit-learn and onsight[pretrained].
 """
 

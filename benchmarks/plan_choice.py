@@ -1,12 +1,12 @@
-"""Is the plan's choice as good as the best that an exhaustive search finds? And under load?
+"""Is the plan's choice as good as the best found by an exhaustive search? And under load?
 
     python benchmarks/plan_choice.py [--load]
 
-Thirteen cases of network, image size and batch size. For each, the plan is measured as in a run;
-then all options for computing the step (precision, threads, memory format) are timed in long
-interleaved rounds. The table shows the time of the best options over that of the plan's choice; 1
-is perfect. With --load another process keeps one core busy throughout, and the choice is compared
-with one thread in fp32 instead.
+There are thirteen cases of network, image size and batch size. For each, the plan is measured as in
+a run. Then all options for computing the step (precision, threads, memory format) are timed in long
+interleaved rounds. The table shows the time of the best options divided by that of the plan's
+choice; 1 is perfect. With --load, another process keeps one core busy throughout, and the choice is
+compared with one thread in fp32 instead.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from onsight.tune.trial import Trial
 from onsight_explain.threads import usable_cores
 
 CPU = torch.device("cpu")
-Way = dict[str, Any]  # fields of the config that say how a step is computed
+Way = dict[str, Any]  # config fields that determine how a step is computed
 CASES = [
     *(("lenet", 32, batch) for batch in (4, 32, 64, 512)),
     *(("compact", 28, batch) for batch in (16, 128, 512)),

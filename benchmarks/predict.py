@@ -1,15 +1,16 @@
-"""How close is `onsight predict` to what the machine can do, and does it hold at scale?
+"""How close is `onsight predict` to what the machine can do, and does it work at scale?
 
     python benchmarks/predict.py MODEL FOLDER [--images 5000] [--rounds 3]
         [--inputs 100000] [--kills 20]
 
-Three questions. Throughput: rows a second of the command on FOLDER's JPEGs to a CSV file, beside
-decoding alone (the same decoder, all cores, no model) and the model alone (images decoded before,
-in batches in RAM). Where the model computes on the same cores as the decoder, both need their time:
-the last column is the rate at which these two would be done one after the other. The command's
-start-up is stated apart. Memory: a list of --inputs paths on stdin, of files repeated; resident
-memory after a tenth of the rows and at the end. Interrupted: killed --kills times at random
-instants and resumed, is the file that of an uninterrupted run to the byte?
+Three questions. Throughput: the command's rows per second, from FOLDER's JPEGs to a CSV file,
+compared with decoding alone (the same decoder, all cores, no model) and the model alone (decoded
+images, in batches in RAM). If the model computes on the same cores as the decoder, both need their
+time there. The last column is therefore the rate of doing these two one after the other. The
+command's start-up is stated separately. Memory: for a list of --inputs paths on stdin, with
+repeated files, the resident memory after a tenth of the rows and at the end. Interruptions: the
+command is killed --kills times at random moments and resumed; is its file the same, byte for byte,
+as that of an uninterrupted run?
 """
 
 import argparse
@@ -26,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as for the command on a busy machine
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as the command does on a busy machine
 
 import numpy as np
 from harness import circumstances, interleave, table, write_section

@@ -1,9 +1,9 @@
-"""Real data without any hub, laid out as public training scripts expect it.
+"""Real data without any hub, in the layouts that public training scripts expect.
 
-Fashion-MNIST as MNIST's raw files and as CIFAR's batches, crops of wallpapers as ImageNet's or
-Imagenette's folders and as the Oxford pets' flat one, a clip-art collection as class folders, and
-models with random weights where a script asks the Hugging Face hub for trained ones: they train at
-the same speed.
+Fashion-MNIST as MNIST's raw files and as CIFAR's batches; crops of wallpapers as the folders of
+ImageNet or Imagenette and as the flat one of the Oxford pets; and clip art as class folders. Where
+a script asks the Hugging Face hub for pretrained models, it gets random weights, which train at the
+same speed.
 """
 
 import gzip

@@ -1,8 +1,8 @@
 """Ten public training scripts: where each is from, how it is run, and what had to be changed.
 
-Each is run from its own folder, unchanged but for data paths, arguments and the changes listed
-here. ROOT/NAME is a checkout of the named repository at the named commit, with the packages it asks
-for installed beside Onsight; ROOT/data is made by `prepare`.
+Each is run from its own folder, unchanged except for data paths, arguments and the changes listed
+here. ROOT/NAME is a checkout of the named repository at the named commit; the packages that it
+needs are installed beside Onsight. `prepare` makes ROOT/data.
 """
 
 import os

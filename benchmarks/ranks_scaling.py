@@ -1,10 +1,10 @@
-"""How much faster are two ranks of one thread than one, and how much could they be?
+"""How much faster are two ranks of one thread than one, and how much faster could they be?
 
     python benchmarks/ranks_scaling.py DATA [--pairs 5] [--batch-size 256]
 
-The LeNet at the same batch size per rank, so that two ranks share a batch twice as large. In turn:
-one rank; two ranks; and, as the limit that the machine sets, two runs of one rank at the same
-time, which share nothing. images/s are over the epochs after the first, from metrics.jsonl.
+Trains LeNet at the same batch size per rank, so that two ranks share a batch twice as large. It
+measures in turn one rank, two ranks, and the limit of the machine: two runs of one rank at the same
+time, which share nothing. images/s are those of the epochs after the first, from metrics.jsonl.
 """
 
 import argparse

@@ -3,9 +3,10 @@
     python benchmarks/scaling.py check LINES          # LINES: of scaling_measure.py
     python benchmarks/scaling.py plan LINES --chart docs/understand/efficiency.svg
 
-check: calibrated on one rank and on what exchanging costs by itself, it forecasts two and three
-ranks and what a killed rank costs; beside it stands what was measured. plan: the published speed of
-a network on one machine of 8 GPUs, simulated on up to 125 of them. RESULTS.md has the sources.
+check: the simulation, calibrated on one rank and on the cost of an exchange by itself, forecasts
+two and three ranks and the cost of a killed rank. The table shows the measurements beside it. plan:
+takes the published speed of a network on one machine of 8 GPUs, and simulates up to 125 such
+machines. RESULTS.md has the sources.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from typing import Any
 from scaling_job import Job, exponential, run_job, young
 from scaling_steps import Exchange, Machine, Work, ring_seconds, simulate, unhidden
 
-GRADIENT = 1  # its place among the sizes that all-reduce was measured with; 0 is a few numbers
+GRADIENT = 1  # its index among the measured all-reduce sizes; 0 is a few numbers
 HOUR = 3600.0
 
 # Published figures
@@ -29,17 +30,17 @@ IMAGES_A_MACHINE = 1428  # ViT g/14 on a DGX H100: NVIDIA, NeMo user guide
 PUBLISHED = {8: 1428, 16: 2846, 32: 5737, 64: 11222, 128: 21561}  # the same page
 PARAMETERS = 1.0126e9  # timm's vit_giant_patch14_224
 LINK_BYTES = 400e9 / 8  # 400 Gb/s for each GPU (The Llama 3 Herd of Models)
-MTBF_LLAMA = 54 * 24 * HOUR * 16_384 / 419  # of a GPU: the same paper
+MTBF_LLAMA = 54 * 24 * HOUR * 16_384 / 419  # per GPU: the same paper
 MTBF_RSC = 7.9 * HOUR * 1024  # Revisiting Reliability in Large-Scale ML Research Clusters
-RESTART = 600.0  # finding and replacing a machine: MegaScale, under 10 minutes
-SLOW_SHARE, SLOW_BY = 0.005, 0.10  # MegaScale: of the machines
+RESTART = 600.0  # finding and replacing a machine (MegaScale: under 10 minutes)
+SLOW_SHARE, SLOW_BY = 0.005, 0.10  # share of slow machines, and by how much (MegaScale)
 IMAGE_BYTES = 25_000  # LAION-400M at 256 pixels: 10 TB
 # Assumed
 BATCH, IMAGES, EPOCHS = 32, 1_000_000_000, 30
-HOP_SECONDS = 10e-6  # from GPU to GPU of different machines
+HOP_SECONDS = 10e-6  # between GPUs of different machines
 BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's
 
-Lines = dict[str, list[dict[str, Any]]]  # what was measured, by kind
+Lines = dict[str, list[dict[str, Any]]]  # measurements by kind
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1000)
 
@@ -109,7 +110,7 @@ def check_kill(lines: Lines) -> list[list[str]]:
     rows = []
     for row in lines["kill"]:
         lost = row["killed_seconds"] - row["undisturbed_seconds"]
-        repeated = row["steps_repeated"]  # since the last checkpoint, and the one that broke off
+        repeated = row["steps_repeated"]  # since the last checkpoint, with the interrupted one
         job = Job(2 * repeated, step, interval=math.inf, restart=start)
         seen = run_job(job, iter([(repeated - 0.5) * step]))
         forecast = seen.seconds - job.steps * step
@@ -158,7 +159,7 @@ def gpu_seconds(lines: Lines) -> float:
 
 def gpu_job(lines: Lines, gpus: int, speed: float, mtbf: float) -> Job:
     """All epochs, with checkpoints as often as is best."""
-    nbytes = 3 * 4 * PARAMETERS  # weights and AdamW's two moments
+    nbytes = 3 * 4 * PARAMETERS  # float32 weights and AdamW's two moments
     pause = nbytes * unit(lines, "copy_byte_seconds")
     interval = young(pause, mtbf / gpus)
     write = nbytes * unit(lines, "write_byte_seconds")

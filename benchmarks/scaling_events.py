@@ -1,13 +1,14 @@
-"""Discrete events: a queue of what happens when, resources that are shared, processes that wait.
+"""Discrete-event simulation: a queue of events, shared resources, and processes that wait.
 
-A process is a generator. It yields a function that is given what to call when the wait is over:
+A process is a generator. It yields a function, which is given the action to call when the wait is
+over:
 
     def worker():
         yield cores.use(2.0)        # two seconds of one core, longer if others use it too
         yield barrier.arrive()      # until all have arrived
 
-Plain Python: simpy has processes and queues, but no resource that its users share evenly, and that
-is what several ranks on the same cores are.
+simpy has processes and queues, but no resource that its users share evenly. Several ranks on the
+same cores need just that, so this is plain Python.
 """
 
 import heapq
@@ -64,10 +65,10 @@ class Shared:
         self.crowded, self.overfull = crowded, overfull
         self._users: list[tuple[float, int, float, Action]] = []  # by the progress they end at
         self._number = itertools.count()
-        self._wanted = 0.0  # of the count, by all users together
-        self._progress = 0.0  # seconds that each of the users has had, had it been one all along
+        self._wanted = 0.0  # how much of the count all users want together
+        self._progress = 0.0  # seconds of use by a user that has been here all along
         self._looked_at = 0.0
-        self._due = 0  # the number of the latest scheduled end; earlier ones are void
+        self._due = 0  # number of the latest scheduled end; earlier ones are ignored
 
     def use(self, seconds: float, width: float = 1.0) -> Wait:
         """A wait for so many seconds of work, on up to `width` of the count at once."""
@@ -106,7 +107,7 @@ class Shared:
         if number != self._due:
             return
         self._advance()
-        self._progress = max(self._progress, self._users[0][0])  # despite rounding
+        self._progress = max(self._progress, self._users[0][0])  # in spite of rounding
         while self._users and self._users[0][0] <= self._progress:
             _, _, width, then = heapq.heappop(self._users)
             self._wanted = self._wanted - width if self._users else 0.0

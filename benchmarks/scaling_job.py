@@ -1,7 +1,8 @@
-"""A simulated job: steps, checkpoints that are written beside them, ranks that are lost, restarts.
+"""A simulated job: steps, checkpoints written in the background, lost ranks, restarts.
 
-A lost rank ends the step that all are in. The job is noticed to be lost, started again, and goes on
-from the last checkpoint that was written whole; ranks may be lost at any time, while starting too.
+A lost rank ends the step for all ranks. After a while the loss is noticed, the job is restarted,
+and it continues from the last complete checkpoint. Ranks may be lost at any time, also during a
+restart.
 """
 
 import math
@@ -57,7 +58,7 @@ def exponential(mean: float, seed: int) -> Iterator[float]:
 def run_job(job: Job, between_losses: Iterator[float]) -> Outcome:
     """Follow a job to its end. between_losses: seconds from one loss of a rank to the next."""
     seen = Outcome()
-    done = saved = 0  # steps made, and those in the last whole checkpoint
+    done = saved = 0  # steps made, and steps in the last complete checkpoint
     loss = next(between_losses, math.inf)
     while True:
         done, saved = _until_loss(job, saved, loss, seen)
@@ -70,7 +71,7 @@ def run_job(job: Job, between_losses: Iterator[float]) -> Outcome:
 def _until_loss(job: Job, saved: int, loss: float, seen: Outcome) -> tuple[int, int]:
     """Make steps up to the end or a loss: the steps done, and those in a whole checkpoint."""
     done = written = saved
-    whole_at = seen.seconds  # when the file with the steps in `written` is whole
+    whole_at = seen.seconds  # when the file with the steps in `written` is complete
     while True:
         coming = min(job.stretch, job.steps - done)
         end = seen.seconds + coming * job.step
@@ -81,7 +82,7 @@ def _until_loss(job: Job, saved: int, loss: float, seen: Outcome) -> tuple[int, 
         if done == job.steps:
             seen.seconds = end
             return done, written
-        resumed = max(end, whole_at) + job.pause  # files are written one after the other
+        resumed = max(end, whole_at) + job.pause  # one file is written at a time
         if loss < resumed:
             break
         seen.paused += resumed - end

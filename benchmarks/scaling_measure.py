@@ -5,9 +5,9 @@
     python benchmarks/scaling_measure.py ranks DATA LINES [--batch-size 256]
     python benchmarks/scaling_measure.py kill DATA LINES
 
-Each adds a line of JSON to LINES, as a round; take several, in turns. ranks: LeNet at 32x32 with
-1, 2 and 3 ranks of one thread, as many images a rank. kill: two ranks, undisturbed and with one
-that is killed by SIGKILL.
+Each command adds a round to LINES, as a line of JSON; run each several times, in turn. ranks: LeNet
+at 32x32 with 1, 2 and 3 ranks of one thread, with the same number of images per rank. kill: two
+ranks, undisturbed and with one killed by SIGKILL.
 """
 
 import argparse

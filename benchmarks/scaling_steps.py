@@ -1,8 +1,8 @@
 """Simulated steps of a training run: input, computing, waiting for the slowest rank, all-reduce.
 
-Each rank has a process that fetches and decodes batches ahead, and one that computes its share of
-each step and then waits for the others. Ranks of a machine share its cores, its link and, if it has
-them, its GPUs.
+Each rank has a process that fetches and decodes batches ahead, and another that computes its share
+of each step and then waits for the other ranks. The ranks of a machine share its cores, its link
+and, if it has any, its GPUs.
 """
 
 import math

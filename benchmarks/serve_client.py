@@ -1,4 +1,4 @@
-"""A client for load: requests at chosen times over kept connections, each answer timed."""
+"""A load generator: requests at chosen times over persistent connections, each answer timed."""
 
 import asyncio
 import random
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 BOUNDARY = "frontier"
-MOST = 800  # requests on the way at once; the server takes 1,000 connections
+MOST = 800  # requests in flight; the server takes 1,000 connections
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -55,7 +55,7 @@ class Pool:
         """The status of one request, 0 if the connection broke."""
         if self._free:
             status = await self._ask(data, self._free.pop())
-            if status:  # else it had rested for too long, and was closed
+            if status:  # otherwise, it had been idle for too long, and was closed
                 return status
         return await self._ask(data, None)
 

@@ -1,10 +1,10 @@
-"""How `onsight serve` stands load, beside LitServe and FastAPI with the same weights.
+"""How `onsight serve` handles load, compared with LitServe and FastAPI with the same weights.
 
 python benchmarks/serve_load.py [--rounds 3] [--seconds 5]     (about five minutes)
 
-"onsight" serves the model file in torch, "exported" the ONNX file of `onsight export`.
-Client and server share the machine's cores. Each server has the same network, the same decoder and
-the same requests: one photo of 500x375 in a form. Servers that wait for their turn are stopped.
+"onsight" serves the model file in torch, "exported" the ONNX file of `onsight export`. Client and
+server share the machine's cores. Each server has the same network, the same decoder and the same
+requests: one photo of 500x375 in a form. Servers are paused while others are measured.
 """
 
 import argparse

@@ -3,13 +3,15 @@
     python benchmarks/shards.py store [--images 10000] [--rounds 3] [--shard-images 200]
     python benchmarks/shards.py web --images 20000 --rounds 4 --shard-images 500
 
-An S3-compatible server of this machine (needs s3fs and moto[server]; it listens on loopback
-and ends with this process) holds shards of JPEGs. An epoch is streamed from a local folder, from
-the server with nothing copied yet, and from the server while it answers one request in five with
-500 or 503, slowly, or half. moto takes as much of the two cores as the training that it serves, so
-the shards are also fetched from nginx, if that is installed, which takes next to nothing; and the
-processor's time of the training alone is stated. `web` is without moto, for larger shards. Each
-epoch is checked: every image once, and the same pixels.
+store: an S3-compatible server on this machine holds shards of JPEGs. (It needs s3fs and
+moto[server], listens on loopback and ends with this process.) An epoch is streamed from a local
+folder, from the server with an empty cache, and from the server while one request in five is
+answered with 500 or 503, slowly, or only half. moto takes as much of the two cores as the training
+that it serves. So the shards are also fetched from nginx, if it is installed, which takes next to
+nothing, and the CPU time of the training alone is stated.
+web: without moto, for larger shards.
+
+Each epoch is checked: every image once, and the same pixels.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Does every benchmark run? Each with its smallest settings, on images made here.
+"""Does every benchmark run? Each with its smallest settings, on generated images.
 
     python benchmarks/smoke.py [--only NAME ...]
 
 Two run at a time, in processes that import torch once. A line on stdout says whether a benchmark
-ran, was skipped and why, or failed. The figures mean nothing, and RESULTS.md does not change. Exit
-code 1 if a benchmark failed.
+ran, was skipped (and why) or failed. The figures mean nothing, and RESULTS.md does not change. The
+exit code is 1 if a benchmark failed.
 """
 
 import argparse

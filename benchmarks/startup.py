@@ -1,12 +1,12 @@
-"""How long is it from typing a command to its answer, and to the first step of training?
+"""How long does it take from typing a command to its answer, and to the first training step?
 
     python benchmarks/startup.py /usr/share/datasets/fashion-mnist [--rounds 9] [--full]
 
-Seconds of whole processes: `onsight --help`, `--version` and `import onsight`, compared with the
-bare interpreter; and the first training step on the demo and on Fashion-MNIST, both already
-decoded, compared with bare imports of torch and torchvision, a hand-written loop up to its first
-step, and torch's DataLoader up to its first batch, with workers started by spawn (as on macOS and
-Windows) and by fork. --full measures 21 rounds.
+Seconds of whole processes. `onsight --help`, `--version` and `import onsight` are compared with the
+bare interpreter. The first training step on the demo and on Fashion-MNIST, both already decoded, is
+compared with bare imports of torch and torchvision, with a hand-written loop up to its first step,
+and with torch's DataLoader up to its first batch. The DataLoader's workers are started by spawn (as
+on macOS and Windows) and by fork. --full measures 21 rounds.
 """
 
 import argparse

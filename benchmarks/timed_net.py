@@ -1,7 +1,7 @@
-"""LeNet that notes when each of its training steps begins, for scaling_measure.py.
+"""LeNet that records when each of its training steps begins, for scaling_measure.py.
 
-Named as `--model timed_net:TimedLeNet`; each rank appends to a file of its own in $STEP_TIMES.
-With $KILL_AT, the second rank kills itself in that step, once.
+Use it as `--model timed_net:TimedLeNet`. Each rank appends to its own file in $STEP_TIMES. With
+$KILL_AT, the second rank kills itself in that step, once.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Crops of wallpapers: the class is the image that a crop was cut from.
 
-Each image is divided into as many cells as crops are wanted, or some more; every crop is a part
-of a cell of its own, of random place and scale, brighter or darker, saved as a JPEG of 320x240. So
-no pixel is in two crops, and a hash of its cell says whether a crop is for training or for testing.
+Each image is divided into at least as many cells as crops are wanted. Every crop comes from a cell
+of its own, at a random place, scale and brightness, and is saved as a JPEG of 320x240. So no pixel
+is in two crops. A hash of the cell decides whether a crop is for training or for testing.
 """
 
 from concurrent.futures import ThreadPoolExecutor
