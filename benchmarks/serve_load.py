@@ -96,7 +96,7 @@ class Contender:
 
     def __init__(self, name: str, command: list[str | Path], port: int) -> None:
         self.name, self.port = name, port
-        self.cpu_ms: list[float] = []  # of the processor, for each image
+        self.cpu_ms: list[float] = []  # CPU time per image
         self.process = subprocess.Popen(
             [str(part) for part in command],
             stdout=subprocess.DEVNULL,

@@ -37,7 +37,7 @@ from harness import Facts, circumstances, run_json, table, write_section
 from image_files import make_jpeg
 
 BUCKET, SIDE, TRAINED = "onsight-benchmark", 256, (96, 96)
-Epochs = dict[str, list[Facts]]  # what each epoch told, by kind
+Epochs = dict[str, list[Facts]]  # what each epoch printed, by kind
 
 FAULTS = ("500", "503", "slow", "cut")
 NAMES = {
@@ -170,7 +170,7 @@ def web_server(folder: Path, work: Path) -> Iterator[str | None]:
     if program is None:
         yield None
         return
-    work.chmod(0o711)  # nginx's worker is another user
+    work.chmod(0o711)  # nginx's worker runs as another user
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
     places = "".join(

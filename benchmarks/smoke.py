@@ -27,7 +27,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 AT_ONCE = 2
-# Threads that wait for one another in a busy loop would take the cores from the other benchmark.
+# Threads that wait in a busy loop would take the cores from the other benchmark.
 THREADS = {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
 
 

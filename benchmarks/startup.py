@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-# Everything else is imported where it is used: the peers are this same file started with --until,
-# and they must not pay for what only the comparison needs.
+# Everything else is imported where it is used. The peers are this same file started with --until,
+# and must not pay for imports that only the comparison needs.
 BATCH_SIZE = 128
 EMPTY = "python -c pass"
 COMMANDS = {

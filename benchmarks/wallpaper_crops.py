@@ -20,7 +20,7 @@ from PIL import Image, ImageEnhance
 from onsight_explain.threads import usable_cores
 
 SIZE = (320, 240)
-SHARE = (0.5, 1.0)  # of the largest crop that a cell allows, in length
+SHARE = (0.5, 1.0)  # side length relative to the largest crop that fits into the cell
 BRIGHTNESS = (0.6, 1.4)
 QUALITY = 90
 IMAGES = {".png", ".jpg", ".jpeg"}
