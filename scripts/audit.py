@@ -1,7 +1,7 @@
-"""Ask for known weaknesses of the locked packages, and say clearly if nobody could be asked.
+"""Check the locked packages for known vulnerabilities, and say clearly if that was not possible.
 
 python scripts/audit.py PIP_AUDIT
-Exit code 0: none is known; 1: some are, listed; 3: not all packages could be asked about.
+Exit code 0: none is known; 1: some are, and are listed; 3: not all packages could be checked.
 """
 
 import json
@@ -28,9 +28,9 @@ def main() -> None:
 
 
 def judged(out: str, err: str) -> tuple[int, str]:
-    """The exit code, and what to say of pip-audit's answer.
+    """The exit code and a message, from pip-audit's answer.
 
-    It ends well, too, if the index that it asks knows none of the packages.
+    pip-audit also succeeds if its index knows none of the packages, so that is checked here.
     """
     try:
         packages = json.loads(out)["dependencies"]

@@ -7,10 +7,11 @@
     python scripts/compare.py --reworded  sentences may differ in their words, not in their numbers
 
 Both run the same commands on the same inputs (scripts/comparison/scenarios.py) with the packages
-of this Python. comparison/baseline.txt names the commit, comparison/renames.toml what was renamed
-on purpose since then, comparison/recording.py what is ignored: times, paths, versions and machine.
-The baseline's records are kept in .compare/ for as long as commit, scenarios, inputs, packages and
-processor stay as they are. Exit code 1 if anything differs; .compare/differences.json has it all.
+of this Python. comparison/baseline.txt names the commit. comparison/renames.toml lists what was
+renamed on purpose since then. comparison/recording.py lists what is ignored: times, paths, versions
+and machine. The records of the baseline are kept in .compare/ until the commit, scenarios, inputs,
+packages or processor change. The exit code is 1 if anything differs; .compare/differences.json has
+all differences.
 """
 
 import argparse
@@ -102,7 +103,7 @@ def main() -> int:
 
 
 def prepare_inputs() -> Path:
-    """Make the inputs once; their path is part of what commands print."""
+    """Make the inputs once, in a fixed place, because commands print their path."""
     script = PARTS / "inputs.py"
     folder = WORK / f"inputs-{hashlib.sha256(script.read_bytes()).hexdigest()[:12]}"
     if not folder.exists():
@@ -117,7 +118,7 @@ def prepare_inputs() -> Path:
 
 
 def extract_commit(commit: str) -> Path:
-    """A commit's files beside the working tree."""
+    """Extract a commit's files beside the working tree."""
     folder = WORK / "trees" / commit
     if not folder.exists():
         content = subprocess.run(
@@ -150,9 +151,9 @@ def start_runner(
     names: list[str],
     flags: dict[str, str] | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start running scenarios with a tree's sources; PYTHONPATH reaches what they start, too.
+    """Start running scenarios with a tree's sources; PYTHONPATH also reaches child processes.
 
-    flags: what this tree calls flags of the scenarios' commands, if it is another name.
+    flags: this tree's names of flags in the scenarios' commands, where they differ.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -165,7 +166,7 @@ def start_runner(
 
 
 def check_exit_codes(baseline: Path, names: list[str]) -> None:
-    """Refuse scenarios that fail in the baseline by mistake: they would compare nothing."""
+    """Reject scenarios that fail in the baseline by mistake: they would compare nothing."""
     for scenario in SCENARIOS:
         if scenario.name not in names:
             continue
@@ -179,7 +180,7 @@ def check_exit_codes(baseline: Path, names: list[str]) -> None:
 
 
 def compare_records(names: list[str], baseline: Path, folder: Path) -> dict[str, list[Difference]]:
-    """The differences of every scenario: (fact, of the baseline, of the tree)."""
+    """The differences of every scenario: (fact, value in the baseline, value in the tree)."""
     tables = tomllib.loads((PARTS / "renames.toml").read_text())
     renames = tables["words"] | tables["flags"]
     differences = {}
@@ -207,7 +208,7 @@ def rename(text: str, renames: dict[str, str]) -> str:
 
 
 def compare(expected: object, found: object, place: str = "") -> Iterator[Difference]:
-    """Go through two values of JSON side by side."""
+    """Walk through two JSON values side by side."""
     if isinstance(expected, dict) and isinstance(found, dict):
         for key in [*expected, *(key for key in found if key not in expected)]:
             where = f"{place} > {key}" if place else key
@@ -232,7 +233,7 @@ def is_reworded(expected: object, found: object) -> bool:
 
 
 def show(differences: dict[str, list[Difference]], commit: str) -> None:
-    """Print what differs, shortened."""
+    """Print the differences, shortened."""
     for name, rows in differences.items():
         print(f"{'DIFFERENT' if rows else 'identical'}  {name}")
         for place, expected, found in rows[:SHOWN]:

@@ -1,16 +1,16 @@
-"""Check on a GPU everything that depends on one, or on the simulated device where there is none.
+"""Check everything that depends on a GPU, on a real one or else on the simulated device.
 
     python scripts/gpu_check.py [--out gpu-check] [--short] [--device cuda:0] [--wheels FOLDER]
     python scripts/gpu_check.py --collect-wheels FOLDER [--for-python 3.12] [PACKAGE ...]
 
-Runs on any Python from 3.11 that has torch 2.9 or later and Onsight's other requirements; Onsight
-itself is used from this checkout. --wheels: install missing requirements from these files, without
-network, into an environment of their own beside the torch that is there. --collect-wheels: download
-such files beforehand, by default for all requirements but torch and what torchvision needs.
+Needs Python 3.11 or later, torch 2.9 or later and Onsight's other requirements; Onsight itself is
+used from this checkout. --wheels: install missing requirements from these files, without network,
+into a separate environment that uses the installed torch. --collect-wheels: download such files
+beforehand, by default for all requirements except torch and what torchvision needs.
 
-Each part runs in a process of its own with a time limit. As soon as it ends, a line is added to
-results.jsonl and its output to log.txt; results.md has the table of all parts. Exit code 1 if a
-part failed, 2 if something needed is missing. --short: a few steps of each part.
+Each part runs in its own process with a time limit. As soon as it ends, a line is added to
+results.jsonl and its output to log.txt. results.md has the table of all parts. The exit code is 1
+if a part failed, 2 if something needed is missing. --short: a few steps of each part.
 """
 
 import argparse
@@ -59,9 +59,9 @@ BENCHMARKS = {
 
 @dataclass(frozen=True)
 class Part:
-    """Something to check: the arguments of the Python that does so, and the seconds it may take.
+    """A check: the arguments of the Python process that runs it, and its time limit.
 
-    skip_reason: why it does not apply to this device, if it does not.
+    skip_reason: why it does not apply to this device, if so.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a part. status: ok, failed, timed out or skipped."""
+    """The result of a part. status: ok, failed, timed out or skipped."""
 
     part: str
     status: str
@@ -170,7 +170,7 @@ def make_parts(device: str, is_short: bool) -> list[Part]:
 
 
 class Runner:
-    """Runs parts: one at a time on a GPU, whose speed they measure, two on the simulated device."""
+    """Runs parts: one at a time on a GPU, because they measure its speed; otherwise two."""
 
     def __init__(
         self, machine: dict[str, str], out: Path, scratch: Path, environment: dict[str, str]
@@ -250,7 +250,7 @@ class Runner:
 
 
 def figures_in(lines: list[str]) -> dict[str, Any]:
-    """What a part prints as its last line of JSON, or pytest's counts."""
+    """The figures in a part's last line of JSON, or pytest's counts."""
     for line in reversed(lines):
         if line.startswith("{"):
             with contextlib.suppress(ValueError):
@@ -261,7 +261,7 @@ def figures_in(lines: list[str]) -> dict[str, Any]:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End whatever a part has started, also if it has ended itself."""
+    """End all processes that a part has started, even if the part itself has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -281,7 +281,7 @@ def environment_of_parts(scratch: Path) -> dict[str, str]:
 
 
 def describe_machine(device: str, environment: dict[str, str]) -> dict[str, str] | None:
-    """The device and the versions in use; None, and why on stderr, if there is no such device."""
+    """The device and the versions in use; None, with the reason on stderr, if it is missing."""
     command = [sys.executable, str(PARTS_SCRIPT), "describe", "--device", device]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     return None if done.returncode else dict(json.loads(done.stdout.splitlines()[-1]))
@@ -299,7 +299,7 @@ def markdown(machine: dict[str, str], results: list[Result]) -> str:
 
 
 def write_durably(path: Path, text: str, mode: str = "w") -> None:
-    """Write text that survives if the machine goes away the next moment."""
+    """Write text so that it survives if the machine is lost right afterwards."""
     with path.open(mode, encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -310,7 +310,7 @@ def write_durably(path: Path, text: str, mode: str = "w") -> None:
 
 
 def requirements() -> list[str]:
-    """What Onsight needs to run, and what its tests do."""
+    """The requirements of Onsight and of its tests."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     of_tests = [
         requirement
@@ -325,7 +325,7 @@ def name_of(requirement: str) -> str:
 
 
 def missing_requirements() -> list[str]:
-    """The requirements that this Python lacks, or has in a version that does not fit."""
+    """The requirements that are missing from this Python, or installed in an unsuitable version."""
     return [requirement for requirement in requirements() if not is_met(requirement)]
 
 
@@ -343,12 +343,12 @@ def is_met(requirement: str) -> bool:
 
 
 def numbers_of(release: str) -> tuple[int, ...]:
-    """(2, 11, 0) of 2.11.0+cu130."""
+    """Return (2, 11, 0) for 2.11.0+cu130."""
     return tuple(int(number) for number in re.findall(r"\d+", release.partition("+")[0]))
 
 
 def run_with_wheels(wheels: Path, missing: list[str]) -> int:
-    """Run this script in an environment that has what is missing here, from a folder of wheels."""
+    """Run this script in an environment with the missing packages, from a folder of wheels."""
     with tempfile.TemporaryDirectory(prefix=ENVIRONMENT_PREFIX) as folder:
         venv.EnvBuilder(symlinks=True).create(folder)
         python = Path(folder, "bin", "python")

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def describe(options: argparse.Namespace, folder: Path) -> Figures:
-    """The device to use, its name, and versions. Exits with 2 if the device is not there."""
+    """The device to use, its name, and versions. Exits with 2 if the device is missing."""
     import torch
 
     from onsight.errors import DeviceError
@@ -78,7 +78,7 @@ def describe(options: argparse.Namespace, folder: Path) -> Figures:
 
 @contextmanager
 def simulated(device: str) -> Iterator[Any]:
-    """Within the block there is the simulated device, if it is asked for: its machine, or None."""
+    """Provide the simulated device within the block, if requested. Yields its machine, or None."""
     if not device.startswith("simulated"):
         yield None
         return
@@ -93,7 +93,7 @@ def simulated(device: str) -> Iterator[Any]:
 
 
 def run_recipe(options: argparse.Namespace, folder: Path) -> Figures:
-    """Train by a recipe, on data in its own format made from the bundled demo images."""
+    """Train with a recipe, on data in its format made from the bundled demo images."""
     name = options.subject
     settings: Figures = {"recipe": name}
     if options.short:
@@ -128,7 +128,7 @@ def run_recipe(options: argparse.Namespace, folder: Path) -> Figures:
 
 
 def write_pets(folder: Path, per_class: int) -> str:
-    """PetImages of two kinds of garments, with a file each that cannot be read."""
+    """Write PetImages of two kinds of garments, each with one unreadable file."""
     images, labels = demo_images("train", per_class)
     for label, name in enumerate(("Cat", "Dog")):
         kind = folder / "PetImages" / name
@@ -142,7 +142,7 @@ def write_pets(folder: Path, per_class: int) -> str:
 
 
 def write_cifar(folder: Path, per_class: int) -> str:
-    """Batches in the layout of CIFAR-10."""
+    """Write batches in the layout of CIFAR-10."""
     target = folder / "cifar-10-batches-py"
     target.mkdir()
     images, labels = demo_images("train", per_class)
@@ -155,7 +155,7 @@ def write_cifar(folder: Path, per_class: int) -> str:
 
 
 def write_idx(folder: Path, per_class: int) -> str:
-    """Files in the format of Fashion-MNIST."""
+    """Write files in the format of Fashion-MNIST."""
     for split, prefix in (("train", "train"), ("test", "t10k")):
         images, labels = demo_images(split, per_class)
         for kind, values in (("images-idx3", images), ("labels-idx1", labels.astype(np.uint8))):
@@ -166,7 +166,7 @@ def write_idx(folder: Path, per_class: int) -> str:
 
 
 def demo_images(split: str, per_class: int) -> tuple[Images, NDArray[np.int64]]:
-    """(images (n, 28, 28), labels (n,)) of the bundled demo, one of each class after the other."""
+    """Return images (n, 28, 28) and labels (n,) of the bundled demo, with the classes in turn."""
     archive = resources.files("onsight") / "demo" / "fashion-mnist-sample.zip"
     with zipfile.ZipFile(BytesIO(archive.read_bytes())) as members:
         names = [name for name in members.namelist() if name.startswith(f"{split}/")]
@@ -192,7 +192,7 @@ RECIPE_DATA: dict[str, Callable[[Path, int], str]] = {
 
 
 class NotingReporter(Reporter):
-    """Prints what a run says, and keeps what deserves attention."""
+    """Prints the messages of a run, and keeps those that deserve attention."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ class NotingReporter(Reporter):
 
 
 class Trained:
-    """A run that has ended: its folder and results, and what it was warned of."""
+    """A finished run: its folder, results and warnings."""
 
     def __init__(self, folder: Path, warnings: list[str]) -> None:
         self.folder, self.warnings = folder, warnings
@@ -214,18 +214,18 @@ class Trained:
         (self.placement,) = json.loads((folder / "placement.json").read_text())
 
     def describe_step(self) -> str:
-        """How its steps were computed."""
+        """Describe how its steps were computed."""
         plan = json.loads((self.folder / "plan.json").read_text())
         names = ("precision", "memory_format", "compile", "cuda_graph")
         return ", ".join(f"{name} {plan[name]['value']}" for name in names)
 
     @property
     def images_per_second(self) -> float:
-        """Of the last epoch."""
+        """The speed of the last epoch."""
         return float(self.last_epoch["images_per_second"])
 
     def weights(self) -> NDArray[np.float64]:
-        """All of them in one row. Whole numbers, such as keys of images, are no weights."""
+        """Return all weights as one vector, without integers such as the keys of images."""
         from safetensors.numpy import load_file
 
         tensors = load_file(self.folder / "model.safetensors")
@@ -233,7 +233,7 @@ class Trained:
         return np.concatenate([row.ravel().astype(float) for row in rows])
 
     def distance_to(self, other: "Trained") -> float:
-        """How far the weights are from those of another run, relative to their norm."""
+        """Return the distance of the weights to those of another run, relative to their norm."""
         mine, theirs = self.weights(), other.weights()
         return float(np.linalg.norm(mine - theirs) / np.linalg.norm(mine))
 
@@ -251,7 +251,7 @@ def train(data: Any, out: Path, device: str, **settings: Any) -> Trained:
 
 
 def replay_steps(options: argparse.Namespace, folder: Path) -> Figures:
-    """Train with steps captured as a graph, and one by one: the same weights, and how fast."""
+    """Train with steps captured as a graph, and with single steps; compare weights and speed."""
     images, labels = demo_images("train", 30 if options.short else 600)
     # A learning rate that is the same in float32: steps one by one have it as a Python float.
     settings = {"learning_rate": 2**-8, "schedule": "constant", "precision": "fp32"}
@@ -284,7 +284,7 @@ def replay_steps(options: argparse.Namespace, folder: Path) -> Figures:
 
 
 def run_out_of_memory(options: argparse.Namespace, folder: Path) -> Figures:
-    """Train with less memory than a whole batch takes: in parts, with the same update."""
+    """Train with too little memory for a whole batch: it must be split, with the same update."""
     import torch
 
     images, labels = demo_images("train", 30 if options.short else 600)
@@ -324,7 +324,7 @@ def run_out_of_memory(options: argparse.Namespace, folder: Path) -> Figures:
 
 
 def explain_planted(options: argparse.Namespace, folder: Path) -> Figures:
-    """Explain a script with a planted fault, which has to be named."""
+    """Explain a script with a planted fault, which must be named."""
     import onsight
 
     images, labels = demo_images("train", 200)

@@ -2,7 +2,7 @@
 
 python scripts/notebooks.py [NAME ...]   (without names: all)
 
-Each runs in a temporary folder of its own, so that no output has a path of this machine.
+Each runs in its own temporary folder, so that no output contains a path of this machine.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def select(names: list[str]) -> list[Path]:
 
 
 def clean(notebook: Any) -> None:
-    """Keep printed results and plots; drop progress, timestamps and details of the kernel."""
+    """Keep printed results and plots; drop progress, timestamps and kernel details."""
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell in notebook.cells:
         cell.metadata = {}
@@ -65,7 +65,7 @@ def clean(notebook: Any) -> None:
 
 
 def is_shown(output: Any) -> bool:
-    """Whether an output is a result, and not the progress of a run."""
+    """Return whether an output is a result, not the progress of a run."""
     if output.output_type == "stream":
         return bool(output.name == "stdout")
     return output.output_type == "execute_result" or "image/png" in output.data

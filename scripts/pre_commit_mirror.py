@@ -2,8 +2,8 @@
 
     python scripts/pre_commit_mirror.py [--out dist/pre-commit-mirror]
 
-A hook taken from Onsight's own repository would install all of Onsight, torch included. To publish
-a version: write into a clone of the mirror, commit everything, and tag the commit vVERSION.
+A hook from Onsight's own repository would install all of Onsight, including torch. To publish a
+version, write into a clone of the mirror, commit everything, and tag the commit vVERSION.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def write_mirror(folder: Path) -> str:
-    """Write the files of the mirror for the version of this working tree, which is returned."""
+    """Write the files of the mirror for this working tree's version, and return that version."""
     linter = ROOT / "packages" / "onsight-lint"
     project = tomllib.loads((linter / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     facts = {"version": project["version"], "python": project["requires-python"]}

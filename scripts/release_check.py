@@ -1,7 +1,7 @@
-"""Build every distribution twice and compare: the same bytes, and in them the tree that git has.
+"""Build every distribution twice: the bytes must be the same, and the contents those of git's tree.
 
 python scripts/release_check.py [--out dist] [--tag v1.2.3]
-(needs `build` and `hatchling`: make release-check). With a tag, the version must be the tag's and
+Needs `build` and `hatchling` (make release-check). With a tag, the version must be the tag's, and
 CHANGELOG.md must have a section for it.
 """
 
@@ -80,7 +80,7 @@ def unlike_tag(tag: str, versions: dict[str, str], changelog: str) -> list[str]:
 
 
 def build(project: Path, out: Path) -> Path:
-    """Build a wheel, with the time of the last commit as that of all its files."""
+    """Build a wheel in which all files have the time of the last commit."""
     when = git("log", "-1", "--format=%ct").strip()
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out)]
     environment = {**os.environ, "ONSIGHT_RELEASE": "1", "SOURCE_DATE_EPOCH": when}
@@ -94,7 +94,7 @@ def build(project: Path, out: Path) -> Path:
 
 
 def packed(project: Path) -> dict[str, str]:
-    """What a wheel packs: files and folders of the repository, and their names in the wheel."""
+    """Return the files and folders of the repository that a wheel packs, with their names in it."""
     with open(project / "pyproject.toml", "rb") as file:
         wheel = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]
     packages = {package: Path(package).name for package in wheel.get("packages", ())}
@@ -131,7 +131,7 @@ def git(*words: str) -> str:
 
 
 def differing(first: Path, second: Path) -> list[str]:
-    """What differs between two builds of a wheel."""
+    """Return what differs between two builds of a wheel."""
     if first.read_bytes() == second.read_bytes():
         return []
     first_files, second_files = read_wheel(first), read_wheel(second)
@@ -144,7 +144,7 @@ def differing(first: Path, second: Path) -> list[str]:
 
 
 def unlike_tree(wheel: Path, tree: dict[str, bytes]) -> list[str]:
-    """How a wheel differs from the tree, its own metadata aside."""
+    """Return how a wheel differs from the tree, except for its own metadata."""
     files = read_wheel(wheel)
     metadata = {name for name in files if name.partition("/")[0].endswith(".dist-info")}
     packed = {name: content for name, content in files.items() if name not in metadata}

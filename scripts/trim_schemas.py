@@ -2,8 +2,8 @@
 
 python scripts/trim_schemas.py FOLDER   (with the operators' definitions in YAML, see SOURCES)
 
-A definition has a megabyte. Kept are the fields that the manifests use, all that are required, and
-their types.
+A definition is about a megabyte. The script keeps the fields that the manifests use, all required
+fields, and their types.
 """
 
 import json
@@ -49,7 +49,7 @@ def manifests() -> list[dict[str, Any]]:
 
 
 def trimmed(schema: dict[str, Any], values: list[Any]) -> dict[str, Any]:
-    """A schema with the fields that these values have, or must have."""
+    """Return the schema of the fields that these values have or must have."""
     kept = {key: schema[key] for key in AS_IT_IS if key in schema}
     if "properties" in schema:
         required = schema.get("required", [])
