@@ -42,11 +42,11 @@ NAMES = (*ONSIGHT, *PEERS)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run achieved on the images that it held out.
+    """The outcome of a run on the images that it held out.
 
-    seconds and peak_bytes, of its largest process, are measured from outside. correct: whether it
-    classified each image correctly, by its path within the dataset. members: what auto trained.
-    error: the last line of its complaint, if it gave no result.
+    seconds, and peak_bytes of its largest process, are measured from outside. correct: whether it
+    classified each image correctly, by path within the dataset. members: the models that auto
+    trained. error: the last line of stderr, if the run gave no result.
     """
 
     seconds: float
@@ -57,14 +57,14 @@ class Outcome:
 
 
 def run_contender(
-    name: str, data: Path, budget: float, seed: int, words: Sequence[str] = ()
+    name: str, data: Path, budget: float, seed: int, settings: Sequence[str] = ()
 ) -> Outcome:
-    """Run one contender on a dataset within a budget; words: further arguments, its settings."""
+    """Run one contender on a dataset within a budget; settings: its further arguments."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         stdout, stderr, run = folder / "stdout", folder / "stderr", folder / "run"
         limit = 2 * budget + 120
-        command = [*make_command(name, data, budget, run), "--seed", str(seed), *words]
+        command = [*make_command(name, data, budget, run), "--seed", str(seed), *settings]
         done = run_json(
             *(sys.executable, HERE / "measured_process.py", str(limit), stdout, stderr),
             *(sys.executable, *command),
@@ -85,7 +85,7 @@ def run_contender(
 
 
 def make_command(name: str, data: Path, budget: float, run: Path) -> list[str | Path]:
-    """A contender's command, after that of Python; run: where Onsight is to put its run folder."""
+    """A contender's arguments for Python; run: Onsight's run folder."""
     if name in PEERS:
         folders = (data / "train", data / "test")
         return [HERE / "peers" / f"auto_{name}.py", *folders, "--seconds", f"{budget:g}"]
@@ -94,7 +94,7 @@ def make_command(name: str, data: Path, budget: float, run: Path) -> list[str | 
 
 
 def describe_failure(code: int | None, limit: float, stderr: Path) -> str:
-    """Why a run gave no result; code: its exit code, None if it was stopped."""
+    """Why a run gave no result; code: its exit code, or None if it timed out."""
     if code is None:
         return f"did not end within {limit:g} s"
     lines = stderr.read_text(errors="replace").strip().splitlines()

@@ -16,7 +16,7 @@ from onsight.models.classic import LeNet
 
 
 class TimedLeNet(LeNet):
-    """The same network; the times are float64, seconds since the epoch."""
+    """LeNet that appends the Unix time of each step as a float64."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
         super().__init__(shape, classes)
@@ -27,7 +27,7 @@ class TimedLeNet(LeNet):
         self.steps = 0
 
     def forward(self, images: Tensor) -> Tensor:
-        """Note the time of a training step's forward pass, and make it."""
+        """Record the time if training, then run the forward pass."""
         if self.training:
             os.write(self.file, struct.pack("d", time.time()))
             self.steps += 1
