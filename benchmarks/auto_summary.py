@@ -24,8 +24,8 @@ MEANS_HEADER = [
     "where no run failed",
 ]
 NOTE = (
-    "A cell is a dataset with a budget; its best alternative is in bold. Accuracy is the mean over"
-    " the runs, which have different seeds; a failed run counts as 0%. Images are those held out "
+    "A cell is a dataset with a budget; its best alternative is in bold. Accuracy is the mean over "
+    "the runs, which have different seeds; a failed run counts as 0%. Images are those held out "
     "in a run. Seconds, from process start to end, are the median and, in brackets, the longest; "
     "memory is the median of the largest process's peak. The lead is auto's accuracy minus the "
     "contender's with the same seeds on the same images. The runs are pooled; the interval treats "

@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--budgets", default="20,60,300")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--load", action="store_true", help="while another process keeps one core busy")
+    parser.add_argument("--load", action="store_true", help="with another process on one core")
     options = parser.parse_args(arguments)
     budgets = [int(word) for word in options.budgets.split(",")]
     models = options.models.split(",")
@@ -99,11 +99,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for model in models
             for seconds in budgets
         ]
-    beside = "another process that keeps one core busy" if options.load else "nothing else"
+    load = "another process that keeps one core busy"
+    machine = f"with {load}" if options.load else "on an otherwise idle machine"
+    data = Path(options.data).name
     header = ["model", "budget", "seconds, process start to end", "in time", "models", "accuracy"]
     rows = [make_row(runs) for runs in measured]
-    lines = [f"## Time budgets on {Path(options.data).name}, beside {beside}", "", circumstances()]
-    name = f"budgets on {Path(options.data).name} beside {beside}"
+    lines = [f"## Time budgets on {data}, {machine}", "", circumstances()]
+    name = f"budgets on {data} beside {load if options.load else 'nothing else'}"
     write_section(name, [*lines, "", *table(header, rows)])
     print(json.dumps([run for runs in measured for run in runs]))
 

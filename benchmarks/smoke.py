@@ -162,7 +162,7 @@ def make_benchmarks(inputs: Inputs) -> dict[str, Callable[[], None]]:
     steps = ("--seconds", 0.1, "--tune-seconds", 0.1, "--threads", 1, "--work", folder)
     folds = ("--draws", 1, "--images", 60, "--folds", 2, "--epochs", 1)
     planted = ("--only", "sync_in_loop", "--seconds", 8, "--fashion", fashion)
-    art, odd = inputs.sets / "clip-art-32", ("--strange", 10, "--art", 40)
+    art, odd = inputs.sets / "clip-art-32", ("--outliers", 10, "--art", 40)
     return {
         "gpu": partial(call_main, "gpu", "--device", "cpu", "--smoke"),
         "predict": partial(run_predict, inputs),
