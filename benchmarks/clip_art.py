@@ -20,7 +20,7 @@ from onsight.errors import ImageError
 from onsight_explain.threads import usable_cores
 
 CLIP_ART = Path("/usr/share/openclipart/png")
-LEAST_IMAGES = 40
+MIN_IMAGES = 40
 TEST_SHARE = 0.2
 
 
@@ -47,7 +47,7 @@ def categories(source: Path) -> dict[str, list[tuple[str, Path]]]:
         if digest not in seen:
             seen.add(digest)
             found[path.relative_to(source).parts[0]].append((digest, path))
-    return {name: sorted(rows) for name, rows in found.items() if len(rows) >= LEAST_IMAGES}
+    return {name: sorted(rows) for name, rows in found.items() if len(rows) >= MIN_IMAGES}
 
 
 def digest_file(path: Path) -> str:

@@ -38,7 +38,7 @@ def write_images(source: Source, rows: Iterable[int], folder: Path) -> None:
 
 
 def draw(source: Source, images: int, seed: int, folder: Path) -> None:
-    """As many training images, drawn without replacement."""
+    """Write training images, drawn without replacement."""
     train = np.flatnonzero(source.index.splits == 1)
     rows = np.random.default_rng(seed).choice(train, images, replace=False)
     write_images(source, rows, folder)

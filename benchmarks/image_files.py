@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 
 
 def read_idx(folder: Path, part: str) -> tuple[Array, Array]:
-    """Fashion-MNIST's images (n, 28, 28) and labels (n,) of a part: train or t10k."""
+    """Read Fashion-MNIST's images (n, 28, 28) and labels (n,) of a part, train or t10k."""
     images = gzip.decompress((folder / f"{part}-images-idx3-ubyte.gz").read_bytes())
     labels = gzip.decompress((folder / f"{part}-labels-idx1-ubyte.gz").read_bytes())
     pixels = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 28, 28)
@@ -39,7 +39,7 @@ def read_idx(folder: Path, part: str) -> tuple[Array, Array]:
 
 
 def make_packed(source: Path, target: Path) -> Path:
-    """Fashion-MNIST padded to 32x32 in three equal channels, as CIFAR-10's binary files."""
+    """Write Fashion-MNIST, padded to 32x32 in three equal channels, as CIFAR-10's binary files."""
 
     def fill(folder: Path) -> None:
         pixels, labels = read_idx(source, "train")
@@ -85,17 +85,17 @@ def write_fashion_sample(folder: Path, train: int, test: int) -> None:
 
 
 def make_jpeg(number: int, size: tuple[int, int]) -> bytes:
-    """A JPEG of smooth colours, which its number decides."""
+    """A JPEG of smooth random colours, seeded by the number."""
     from PIL import Image
 
-    rough = np.random.default_rng(number).integers(0, 256, (16, 16, 3), np.uint8)
+    coarse = np.random.default_rng(number).integers(0, 256, (16, 16, 3), np.uint8)
     buffer = io.BytesIO()
-    Image.fromarray(rough).resize(size, Image.Resampling.BICUBIC).save(buffer, "JPEG")
+    Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(buffer, "JPEG")
     return buffer.getvalue()
 
 
 def write_photos(folder: Path, count: int) -> None:
-    """Write made-up photographs in the layout of PetImages."""
+    """Write generated photographs in the layout of PetImages."""
     for number in range(count):
         path = folder / ("Cat", "Dog")[number % 2] / f"{number // 2}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def write_photos(folder: Path, count: int) -> None:
 
 
 def finished_folder(folder: Path, fill: Callable[[Path], object]) -> Path:
-    """The folder; if it does not exist, fill makes it under another name beside it first."""
+    """Return the folder. If it does not exist, fill a temporary one and rename it."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
@@ -113,14 +113,14 @@ def finished_folder(folder: Path, fill: Callable[[Path], object]) -> Path:
 
 
 def link_class(source: Path, target: Path) -> None:
-    """Link to the images of one class folder, in the order of a hash of their names."""
+    """Link to the images of a class folder, in the order of a hash of their names."""
     target.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.iterdir(), key=lambda path: sha256(path.name.encode()).digest()):
         (target / path.name).symlink_to(path.resolve())
 
 
 def photo_folder(count: int, data: Path | None = None, wallpapers: Path = WALLPAPERS) -> Path:
-    """A folder of two class folders with this many valid JPEGs in all, of about 500x375.
+    """A folder with two class folders and this many valid JPEGs in total, of about 500x375.
 
     data: a folder like PetImages. Otherwise they are cropped from the photographs of Debian's
     package plasma-workspace-wallpapers.
@@ -130,16 +130,9 @@ def photo_folder(count: int, data: Path | None = None, wallpapers: Path = WALLPA
     def fill(target: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="onsight-photos-") as made:
             size = str(count // 2 + SPARE_PHOTOS)
-            command: list[str | Path] = [
-                sys.executable,
-                PHOTO_MAKER,
-                "pets",
-                wallpapers,
-                made,
-                size,
-            ]
             if data is None:
-                subprocess.run(command, check=True)
+                arguments = ["pets", str(wallpapers), made, size]
+                subprocess.run([sys.executable, PHOTO_MAKER, *arguments], check=True)
             for folder in sorted((data or Path(made, "PetImages")).iterdir()):
                 if folder.is_dir():
                     _copy_valid(folder, target / folder.name, count // 2)
@@ -148,7 +141,7 @@ def photo_folder(count: int, data: Path | None = None, wallpapers: Path = WALLPA
 
 
 def _copy_valid(folder: Path, target: Path, count: int) -> None:
-    """Copy the first files that are valid JPEGs: hand-written loops fail on a broken one."""
+    """Copy the first valid JPEGs; a broken file would stop a hand-written loop."""
     target.mkdir()
     valid = (path for path in sorted(folder.glob("*.jpg")) if _is_valid(path))
     for _, path in zip(range(count), valid, strict=False):

@@ -56,20 +56,20 @@ def read_all(folder: Path, scripts: Path) -> None:
     print(*unread, sep="\n", file=sys.stderr)
     print(
         f"{len(seconds)} scripts, {len(unread)} not read, {len(rows)} findings, "
-        f"{sum(seconds):.0f} s of processor, the longest {max(seconds):.1f} s",
+        f"{sum(seconds):.0f} s of CPU time, at most {max(seconds):.1f} s per script",
         file=sys.stderr,
     )
 
 
-def judge(verdicts: Path) -> None:
+def show_verdicts(verdicts: Path) -> None:
     """Print the precision over all rules and the verdicts of each rule, for each sample."""
     rows = list(csv.DictReader(verdicts.open(encoding="utf-8")))
     for sample in sorted({row["sample"] for row in rows}):
         print(f"-- {sample}")
-        _judge([row for row in rows if row["sample"] == sample])
+        _show_sample([row for row in rows if row["sample"] == sample])
 
 
-def _judge(rows: list[dict[str, str]]) -> None:
+def _show_sample(rows: list[dict[str, str]]) -> None:
     counts = Counter(row["verdict"] for row in rows)
     right, missed = counts["right"], counts.pop("missed", 0)
     print("precision", _share(right, counts.total()), counts)
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--verdicts", type=Path)
     args = parser.parse_args(arguments)
     if args.verdicts:
-        judge(args.verdicts)
+        show_verdicts(args.verdicts)
     elif args.folder:
         read_all(args.folder, args.scripts)
     else:

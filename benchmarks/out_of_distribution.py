@@ -308,7 +308,9 @@ def margin(auc: float, inliers: int, outliers: int) -> float:
     """Half the width of the 95% interval: Hanley and McNeil, Radiology 143 (1982)."""
     first, second = auc / (2 - auc), 2 * auc * auc / (1 + auc)
     variance = (
-        auc * (1 - auc) + (outliers - 1) * (first - auc * auc) + (inliers - 1) * (second - auc * auc)
+        auc * (1 - auc)
+        + (outliers - 1) * (first - auc * auc)
+        + (inliers - 1) * (second - auc * auc)
     )
     return Z_95 * math.sqrt(max(0.0, variance) / (inliers * outliers))
 

@@ -36,7 +36,7 @@ class Cell(NamedTuple):
 
 
 def make_wallpaper_crops(source: Path, cache: Path, train: int = 60, test: int = 20) -> Path:
-    """A folder with train/IMAGE and test/IMAGE, of so many crops each."""
+    """A folder with train/IMAGE and test/IMAGE and these numbers of crops in each."""
     counts = {"train": train, "test": test}
     originals = {place.name: largest(place) for place in sorted(source.iterdir())}
 
@@ -71,7 +71,7 @@ def cut_image(name: str, path: Path, counts: dict[str, int], target: Path) -> No
 
 
 def divide(name: str, image: Image.Image, count: int) -> list[Cell]:
-    """At least so many cells, in an order that a hash gives."""
+    """Divide an image into at least this many cells, ordered by hash."""
     rows = columns = ceil(count**0.5)
     width, height = image.width // columns, image.height // rows
     cells = [
@@ -83,7 +83,7 @@ def divide(name: str, image: Image.Image, count: int) -> list[Cell]:
 
 
 def cut(image: Image.Image, cell: Cell, name: str) -> Image.Image:
-    """One crop; its name decides everything that is random."""
+    """Cut a crop from a cell; its name is the seed."""
     generator = np.random.default_rng(int.from_bytes(_hash(name)[:8]))
     scale = min(cell.width / SIZE[0], cell.height / SIZE[1]) * generator.uniform(*SHARE)
     width, height = round(SIZE[0] * scale), round(SIZE[1] * scale)
