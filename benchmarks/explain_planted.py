@@ -29,7 +29,7 @@ from onsight.text import plural
 
 SCRIPTS = Path(__file__).parent / "planted"
 ENOUGH = 0.9
-MOST_SECONDS = 60
+MAX_SECONDS = 60
 HEADER = [
     "fault",
     "cause named",
@@ -162,13 +162,13 @@ def make_rows(names: list[str], outcomes: dict[str, Outcome]) -> Iterator[list[s
 def summary(names: list[str], outcomes: dict[str, Outcome]) -> str:
     right = sum(found.is_right for found in outcomes.values())
     reached = sum(found.share >= ENOUGH for found in outcomes.values())
-    quick = sum(found.seconds <= MOST_SECONDS for found in outcomes.values())
+    quick = sum(found.seconds <= MAX_SECONDS for found in outcomes.values())
     skipped = len(names) - len(outcomes)
     rest = f" {skipped} could not run without a GPU." if skipped else ""
     return (
         f"The cause is right for {right} of {len(names)} scripts. The best what-if reaches at "
         f"least {ENOUGH} of the fixed script's speed for {reached} of {len(names)}. {quick} were "
-        f"explained in at most {MOST_SECONDS} s.{rest}"
+        f"explained in at most {MAX_SECONDS} s.{rest}"
     )
 
 

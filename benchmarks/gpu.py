@@ -44,7 +44,7 @@ BATCH_SIZES = (4, 32, 64, 128, 512)
 CLASSES = 10
 RATE, MOMENTUM = 0.01, 0.9
 LINE_IMAGES = 6400  # between two loss lines, from which a run's rate is read
-PHOTO_SIDE, PHOTO_BATCH_SIZE, LEAST_AREA = 224, 128, 0.35
+PHOTO_SIDE, PHOTO_BATCH_SIZE, MIN_AREA = 224, 128, 0.35
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WARM_UP_STEPS = 10
 GOAL = 0.94
@@ -254,7 +254,7 @@ def photo_loader(
     from torchvision.transforms import v2
 
     steps = [
-        v2.RandomResizedCrop(options.photo_side, (LEAST_AREA, 1.0), antialias=True),
+        v2.RandomResizedCrop(options.photo_side, (MIN_AREA, 1.0), antialias=True),
         v2.RandomHorizontalFlip(),
     ]
     read = partial(decode_image, mode=ImageReadMode.RGB)
@@ -308,7 +308,7 @@ def photos_onsight(model: str, folder: Path, options: argparse.Namespace, **flag
         options.photo_batch_size,
         model=model,
         image_size=options.photo_side,
-        crop_area=LEAST_AREA,
+        crop_area=MIN_AREA,
         translate=0,
         epochs=options.epochs,
         optimizer="sgd",
