@@ -68,7 +68,7 @@ class Trial:
 
 
 def _run(words, log, prepare):
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # both may be ignored, under nohup and &
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and & ignore both
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
