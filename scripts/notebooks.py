@@ -21,14 +21,14 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-TIMEOUT_SECONDS = 300  # of a cell
+TIMEOUT_SECONDS = 300  # per cell
 
 
 def main() -> None:
     """Run and rewrite the notebooks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # threads do not spin while others compute
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # threads spin only briefly while waiting
     for path in select(parser.parse_args().names):
         start = time.monotonic()
         notebook = nbformat.read(path, as_version=4)
@@ -45,7 +45,7 @@ def select(names: list[str]) -> list[Path]:
     """Return the named notebooks, or all."""
     paths = {path.stem: path for path in sorted(FOLDER.glob("*.ipynb"))}
     if unknown := sorted({*names} - {*paths}):
-        sys.exit(f"error: no notebook {', '.join(unknown)}; there are {', '.join(paths)}")
+        sys.exit(f"error: unknown notebooks: {', '.join(unknown)}; known: {', '.join(paths)}")
     return [paths[name] for name in names or paths]
 
 

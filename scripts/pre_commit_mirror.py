@@ -31,7 +31,7 @@ bypass-selection = true # there is no code here
 HOOKS = """\
 - id: onsight-lint
   name: onsight-lint
-  description: Mistakes in PyTorch training scripts that a run does not reveal.
+  description: Find mistakes in PyTorch training scripts that a run does not reveal.
   entry: onsight-lint
   language: python
   types: [python]
@@ -41,8 +41,8 @@ HOOKS = """\
 README = """\
 # onsight-lint for pre-commit
 
-A hook of [pre-commit](https://pre-commit.com) that finds mistakes in PyTorch training scripts by
-reading them. It installs `onsight-lint` {version} from PyPI and no other package. In
+A [pre-commit](https://pre-commit.com) hook that finds mistakes in PyTorch training scripts without
+running them. It installs `onsight-lint` {version} from PyPI and no other package. In
 `.pre-commit-config.yaml`:
 
 ```yaml
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist" / "pre-commit-mirror")
     out = parser.parse_args().out
     version = write_mirror(out)
-    print(f"{out} is the mirror for onsight-lint {version}: commit it and tag it v{version}")
+    print(f"wrote the mirror for onsight-lint {version} to {out}: commit it and tag it v{version}")
 
 
 def write_mirror(folder: Path) -> str:
