@@ -59,7 +59,7 @@ def _write_binary(path: Path, pixels: Array, labels: Array) -> None:
 
 
 def write_fashion_sample(folder: Path, train: int, test: int) -> None:
-    """Write some of the demo's images as Fashion-MNIST's four files, the classes in turn."""
+    """Write some of the demo's images as Fashion-MNIST's four files, alternating the classes."""
     from PIL import Image
 
     demo = resources.files("onsight") / "demo" / "fashion-mnist-sample.zip"

@@ -201,7 +201,7 @@ def make_scores(case: Case) -> dict[str, Score]:
     train = case.train[1]
     centre = train[:BANK].mean(0)
     rows = F.normalize(train, dim=1)
-    within, whole = inverse_covariances(train, case)
+    within, overall = inverse_covariances(train, case)
 
     def mahalanobis(_: Tensor, features: Tensor) -> Tensor:
         means = class_means(train, case)
@@ -220,7 +220,7 @@ def make_scores(case: Case) -> dict[str, Score]:
         "- maximum logit": lambda logits, _: -logits.amax(1),
         "Mahalanobis": mahalanobis,
         "relative Mahalanobis": lambda logits, features: (
-            mahalanobis(logits, features) - distance(features - train.mean(0), whole)
+            mahalanobis(logits, features) - distance(features - train.mean(0), overall)
         ),
         "ViM": vim(case),
         f"centred, nearest of {BANK:,}, 5th": centred,
@@ -244,8 +244,8 @@ def inverse_covariances(train: Tensor, case: Case) -> tuple[Tensor, Tensor]:
     """The inverse covariances (D, D) within classes and overall, with a small ridge."""
     places = torch.searchsorted(case.labels.unique(), case.labels)
     offsets = train - class_means(train, case)[places], train - train.mean(0)
-    within, whole = (inverse(offset.double()) for offset in offsets)
-    return within, whole
+    within, overall = (inverse(offset.double()) for offset in offsets)
+    return within, overall
 
 
 def inverse(offsets: Tensor) -> Tensor:

@@ -159,9 +159,9 @@ def _row_bytes(file: Path) -> float | None:
 
 
 def check_interruptions(model: Path, listed: Path, kills: int, folder: Path) -> list[str]:
-    whole, out = folder / "whole.csv", folder / "killed.csv"
-    finish(start(model, ["-", "--csv", str(whole)], listed))
-    size, draw = whole.stat().st_size, random.Random(0)
+    expected, out = folder / "expected.csv", folder / "killed.csv"
+    finish(start(model, ["-", "--csv", str(expected)], listed))
+    size, draw = expected.stat().st_size, random.Random(0)
     places = sorted(draw.randrange(size) for _ in range(kills))
     for place in places:
         process = start(model, ["-", "--csv", str(out), "--resume"], listed)
@@ -175,7 +175,7 @@ def check_interruptions(model: Path, listed: Path, kills: int, folder: Path) -> 
         process.communicate()
     if not out.exists():
         finish(start(model, ["-", "--csv", str(out), "--resume"], listed))
-    same = out.read_bytes() == whole.read_bytes()
+    same = out.read_bytes() == expected.read_bytes()
     return [
         f"Killed {kills} times and resumed: the file is "
         f"{'identical' if same else 'NOT identical'} (n = {kills} kills, {size:,} bytes)."

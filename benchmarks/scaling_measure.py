@@ -228,15 +228,17 @@ def kill(data: str) -> dict[str, object]:
     """Measure what a killed rank costs: a run with and one without, from first to last step."""
     words = ["--checkpoint-steps", str(CHECKPOINT_STEPS), "--restarts", "1"]
     run = partial(train, data, 2, 256, KILL_STEPS, KILL_EPOCHS, *words)
-    _, whole, _, _ = run()
-    _, broken, killed, _ = run(kill_at=KILLED_AT)
-    back = min(moment for moment in broken if moment > killed + 0.5)
+    _, undisturbed, _, _ = run()
+    _, disturbed, killed, _ = run(kill_at=KILLED_AT)
+    back = min(moment for moment in disturbed if moment > killed + 0.5)
     return {
-        "undisturbed_seconds": whole[-1] - whole[0],
-        "killed_seconds": broken[-1] - broken[0],
+        "undisturbed_seconds": undisturbed[-1] - undisturbed[0],
+        "killed_seconds": disturbed[-1] - disturbed[0],
         "restart_seconds": back - killed,
-        "steps_repeated": len(broken) - len(whole),
-        "step_seconds": statistics.median(after - before for before, after in pairwise(whole)),
+        "steps_repeated": len(disturbed) - len(undisturbed),
+        "step_seconds": statistics.median(
+            after - before for before, after in pairwise(undisturbed)
+        ),
     }
 
 

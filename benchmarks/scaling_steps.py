@@ -111,7 +111,8 @@ class _Run:
             free: Semaphore | None = None
             ready = Semaphore(events, 0)
             if self.work.decode_seconds or self.work.image_bytes:
-                free, fetched = Semaphore(events, self.work.ahead), Semaphore(events, 0)
+                free = Semaphore(events, self.work.ahead)
+                fetched = Semaphore(events, 0)
                 events.start(self._fetch(link, free, fetched))
                 events.start(self._decode(cores, fetched, ready))
             is_first = is_recorded and number == 0

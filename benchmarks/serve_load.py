@@ -275,32 +275,32 @@ async def overload(
     }
 
 
-async def beside_slow(port: int, requests: list[bytes], rate: float) -> dict[str, object]:
-    """Normal load, first alone, then beside clients that send one byte per second."""
+async def measure_with_slow_clients(port: int, requests: list[bytes], rate: float) -> dict[str, object]:
+    """Normal load, first alone, then with clients that send one byte per second."""
     quiet = await open_loop(port, requests, rate, 12)
     heads = (b"POST /predict HTTP/1.1\r\nX: ", requests[0][:400])
     slow = asyncio.create_task(slow_clients(port, [heads[n % 2] for n in range(SLOW_CLIENTS)]))
-    beside = await open_loop(port, requests, rate, 12)
+    mixed = await open_loop(port, requests, rate, 12)
     cut = await slow
     return {
         "slow_clients": SLOW_CLIENTS,
         "cut_off_after_s": [min(cut), max(cut)],
         "quiet": latency(quiet),
-        "beside": latency(beside),
-        "p99_ratio": beside.percentile(200, 0.99) / quiet.percentile(200, 0.99),
-        "statuses": {status: len(found) for status, found in beside.seconds.items()},
+        "with_slow_clients": latency(mixed),
+        "p99_ratio": mixed.percentile(200, 0.99) / quiet.percentile(200, 0.99),
+        "statuses": {status: len(found) for status, found in mixed.seconds.items()},
     }
 
 
 def under_load(ours: Contender, contents: list[bytes], capacity: float) -> dict[str, object]:
-    """At 70% of its capacity, at ten times that, and beside slow clients."""
+    """At 70% of its capacity, at ten times that, and with slow clients."""
     requests = [request(content, ours.port) for content in contents]
     with ours.turn():
         busy = asyncio.run(open_loop(ours.port, requests, 0.7 * capacity, 15))
         return {
             "at_70_percent": latency(busy),
             "overload": asyncio.run(overload(ours.port, requests, 10 * capacity, 8)),
-            "slow": asyncio.run(beside_slow(ours.port, requests, 0.4 * capacity)),
+            "slow": asyncio.run(measure_with_slow_clients(ours.port, requests, 0.4 * capacity)),
         }
 
 

@@ -69,13 +69,13 @@ class Run:
         return f"{accuracy:.2f}% ({low:.2f} to {high:.2f}, n = {self.results['images']:,})"
 
     @property
-    def decoded_a_second(self) -> float:
+    def decoded_per_second(self) -> float:
         """The number of files decoded per second, including broken ones."""
         files = self.results["used"] + self.results["problems"]
         return float(files / self.results["phases"]["decode"])
 
     @property
-    def tested_a_second(self) -> float:
+    def tested_per_second(self) -> float:
         """The number of test images evaluated per second."""
         return float(self.results["images"] / self.results["phases"]["test"])
 
@@ -112,7 +112,7 @@ def dogs_vs_cats(run: Run, again: Run) -> list[Row]:
         (
             "decoding",
             "19 to 21 images/s",
-            f"{run.decoded_a_second:,.0f} images/s; {reopened:.2f} s for all in the second run",
+            f"{run.decoded_per_second:,.0f} images/s; {reopened:.2f} s for all in the second run",
             "JPEGs are decoded at a reduced scale, in threads, once, and cached",
         ),
         (
@@ -130,7 +130,7 @@ def dogs_vs_cats(run: Run, again: Run) -> list[Row]:
         (
             "evaluation",
             "1,024 images/s, one by one",
-            f"{run.tested_a_second:,.0f} images/s",
+            f"{run.tested_per_second:,.0f} images/s",
             "in batches of 256",
         ),
         (

@@ -2,7 +2,7 @@
 
 python scripts/screenshots.py [NAME ...] [--work FOLDER]   (names: train report serve explain check)
 
-Runs are kept in FOLDER (by default a temporary one), so that one picture can be made again.
+Runs are kept in FOLDER (by default a temporary one), so that one screenshot can be made again.
 `explain` measures speed: run nothing else at the same time.
 """
 
@@ -75,7 +75,7 @@ SVG_FORMAT = """\
 
 
 def main() -> None:
-    """Make the named pictures, or all."""
+    """Make the named screenshots, or all."""
     makers: dict[str, Callable[[Path], None]] = {
         "train": make_train,
         "report": make_report,
@@ -97,17 +97,17 @@ def main() -> None:
             makers[name](work)
 
 
-# --- The pictures ---
+# --- The screenshots ---
 
 
 def make_train(work: Path) -> None:
-    """Make the picture of a run's console."""
+    """Make the screenshot of a run's console."""
     shutil.rmtree(work / RUN, ignore_errors=True)
     save_console("train", ["onsight", *TRAINING], work, lacks_time)
 
 
 def make_report(work: Path) -> None:
-    """Make the pictures of a report: the result with the classes, and the worst mistakes."""
+    """Make the screenshots of a report: the result with the classes, and the worst mistakes."""
     with open_page((finished_run(work) / "report.html").as_uri(), WIDTH, 900) as page:
         page.add_style_tag(content="#use { display: none }")  # the commands before the classes
         worst = page.locator("#classes tbody tr").nth(4)
@@ -119,7 +119,7 @@ def make_report(work: Path) -> None:
 
 
 def make_serve(work: Path) -> None:
-    """Make the picture of the server's page, with some images."""
+    """Make the screenshot of the server's page, with some images."""
     finished_run(work)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -142,7 +142,7 @@ def make_serve(work: Path) -> None:
 
 
 def make_explain(work: Path) -> None:
-    """Make the picture of `explain` on a console, for a script with a slow loader."""
+    """Make the screenshot of `explain` on a console, for a script with a slow loader."""
     shutil.copy(ROOT / "examples" / "slow_loader.py", work / "slow_loader.py")
     save_console(
         "explain", ["onsight", "explain", "slow_loader.py", "--", "clothes"], work, is_noisy
@@ -150,7 +150,7 @@ def make_explain(work: Path) -> None:
 
 
 def make_check(work: Path) -> None:
-    """Make the picture of a check's page, for images with planted copies and a wrong label."""
+    """Make the screenshot of a check's page, for a dataset with planted mistakes."""
     subprocess.run([find("onsight"), "check", "faulty"], cwd=work, check=True)
     with open_page((work / "checks" / "faulty" / "check.html").as_uri(), WIDTH, 900) as page:
         label = page.locator("#label .cards > li").first

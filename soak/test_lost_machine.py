@@ -135,8 +135,8 @@ def test_a_machine_that_is_lost_and_comes_back_changes_nothing(
     repeats = struck.check_images(notes, EPOCHS)
     assert repeats <= 2 * INTERVAL
     words = ["--checkpoint-steps", INTERVAL]
-    whole = struck.run(tmp_path / "whole", bars, [], EPOCHS, *words, launched=Launched)
-    assert whole[0] == 0, whole[1].text
-    difference = struck.difference(whole[3], out)
+    undisturbed = struck.run(tmp_path / "undisturbed", bars, [], EPOCHS, *words, launched=Launched)
+    assert undisturbed[0] == 0, undisturbed[1].text
+    difference = struck.difference(undisturbed[3], out)
     print(f"{seconds}, {repeats} steps repeated, largest difference {difference:g}")
     assert difference <= 1e-10

@@ -25,8 +25,8 @@ def test_a_run_resumes_with_another_number_of_ranks(ranks: tuple[int, ...], tmp_
     bars = make_bars(tmp_path / "bars")
     notes, out = train(tmp_path / "run", bars, STOPS, ranks)
     assert struck.check_images(notes, EPOCHS) == 0
-    _, whole = train(tmp_path / "whole", bars, [], [1])
-    assert struck.difference(whole, out) <= 1e-12
+    _, undisturbed = train(tmp_path / "undisturbed", bars, [], [1])
+    assert struck.difference(undisturbed, out) <= 1e-12
 
 
 def train(

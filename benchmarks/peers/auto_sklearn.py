@@ -72,9 +72,7 @@ def fit(data: Features, strength: float) -> Pipeline:
     """Fit a classifier; every view counts as an image."""
     features, labels = data
     rows, views, _ = features.shape
-    model = make_pipeline(
-        StandardScaler(), LogisticRegression(C=strength, max_iter=MAX_ITERATIONS)
-    )
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=MAX_ITERATIONS))
     return model.fit(features.reshape(rows * views, -1), np.repeat(labels, views))
 
 

@@ -58,25 +58,26 @@ CASES = [(decoding, precision) for decoding in DECODING for precision in ("fp32"
 def test_stopped_at_every_step(decoding, precision, shared_bars, tmp_path):
     tally = Tally(f"stopped at every step, {precision}, images {decoding}")
     words = [*NET, *DECODING[decoding], "--precision", precision]
-    note = functools.partial(note_steps, tmp_path / "whole.notes")
-    assert train(shared_bars, tmp_path / "whole", *words, prepare=note).code == 0
+    note = functools.partial(note_steps, tmp_path / "undisturbed.notes")
+    assert train(shared_bars, tmp_path / "undisturbed", *words, prepare=note).code == 0
     steps = range(1, STEPS + 1)
     for stop_at in count(steps, random.Random(f"{decoding} {precision}").sample(steps, 1)):
         out, notes = tmp_path / f"{stop_at}", tmp_path / f"{stop_at}.notes"
         with tally.trial(f"step {stop_at}"):
             stop_and_resume(shared_bars, out, notes, stop_at, *words)
-            assert read_steps(notes) == read_steps(tmp_path / "whole.notes")
-            assert compare_folders(tmp_path / "whole", out).differences == []
+            assert read_steps(notes) == read_steps(tmp_path / "undisturbed.notes")
+            assert compare_folders(tmp_path / "undisturbed", out).differences == []
     tally.end()
 
 
 def test_runs_with_other_threads_see_the_same_images_in_the_same_order(shared_bars, tmp_path):
     tally, drawn = Tally("resumed with 2 threads, then with 1"), random.Random(7)
     words = ["--residency", "stream"]
-    note = functools.partial(note_steps, tmp_path / "whole.notes")
-    assert train(shared_bars, tmp_path / "whole", *words, prepare=note).code == 0
-    whole = read_steps(tmp_path / "whole.notes")
-    assert sorted(whole[0][2:] + whole[1][2:]) != whole[0][2:] + whole[1][2:]  # they are shuffled
+    note = functools.partial(note_steps, tmp_path / "undisturbed.notes")
+    assert train(shared_bars, tmp_path / "undisturbed", *words, prepare=note).code == 0
+    undisturbed = read_steps(tmp_path / "undisturbed.notes")
+    images = undisturbed[0][2:] + undisturbed[1][2:]
+    assert images != sorted(images)  # they are shuffled
     for number in range(count(20, 1)):
         out, notes = tmp_path / f"{number}", tmp_path / f"{number}.notes"
         first, second = sorted(drawn.sample(range(1, STEPS), 2))
@@ -86,5 +87,5 @@ def test_runs_with_other_threads_see_the_same_images_in_the_same_order(shared_ba
                 prepare = functools.partial(note_steps, notes, stop_at)
                 ended = resume(shared_bars, out, *again, prepare=prepare)
                 assert ended.code == (128 + signal.SIGTERM if stop_at else 0), ended.output
-            assert read_steps(notes) == whole
+            assert read_steps(notes) == undisturbed
     tally.end()

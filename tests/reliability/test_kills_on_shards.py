@@ -37,7 +37,7 @@ def undisturbed(url, tmp_path_factory):
 
 
 def test_killed_while_shards_are_streamed(url, undisturbed, tmp_path):
-    whole, instants = undisturbed
+    expected, instants = undisturbed
     tally, drawn = Tally("SIGKILL while shards are streamed from a server"), random.Random(0)
     for number in range(count(40, 1)):
         out, saved = tmp_path / f"{number}", tmp_path / f"{number}.saved"
@@ -49,8 +49,8 @@ def test_killed_while_shards_are_streamed(url, undisturbed, tmp_path):
             again = resume(url, out, *STREAM)
             assert again.code == 0, again.output
             assert leftovers(out) == []
-            assert compare_folders(whole, out).differences == []
-            same = (whole / "predictions.csv").read_bytes()
-            assert (out / "predictions.csv").read_bytes() == same
+            assert compare_folders(expected, out).differences == []
+            predictions = (expected / "predictions.csv").read_bytes()
+            assert (out / "predictions.csv").read_bytes() == predictions
             assert not list(out.with_name(f"{number}-cache").rglob("*.tmp"))
     tally.end()
