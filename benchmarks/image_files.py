@@ -53,9 +53,13 @@ def make_packed(source: Path, target: Path) -> Path:
 
 
 def _write_binary(path: Path, pixels: Array, labels: Array) -> None:
+    path.write_bytes(np.concatenate([labels[:, None], cifar_rows(pixels)], axis=1).tobytes())
+
+
+def cifar_rows(pixels: Array) -> Array:
+    """Pad images from 28x28 to 32x32 and repeat them in three channels: rows of 3,072 bytes."""
     padded = np.pad(pixels, ((0, 0), (2, 2), (2, 2)))
-    planes = np.repeat(padded[:, None], 3, axis=1).reshape(len(pixels), -1)
-    path.write_bytes(np.concatenate([labels[:, None], planes], axis=1).tobytes())
+    return np.repeat(padded[:, None], 3, axis=1).reshape(len(pixels), -1)
 
 
 def write_fashion_sample(folder: Path, train: int, test: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from clip_art import CLIP_ART, make_clip_art
-from image_files import WALLPAPERS, finished_folder, link_class, read_idx
+from image_files import WALLPAPERS, cifar_rows, finished_folder, link_class, read_idx
 from wallpaper_crops import make_wallpaper_crops
 
 PARTS = {"train": "train", "test": "val"}
@@ -58,9 +58,7 @@ def cifar(fashion: Path, folder: Path, fine: bool = False) -> None:
 
 def write_batch(path: Path, pixels: np.ndarray, labels: np.ndarray, key: str) -> None:
     """Write one of CIFAR's batch files: rows of 3x32x32 pixels, and a list of labels."""
-    padded = np.pad(pixels, ((0, 0), (2, 2), (2, 2)))
-    planes = np.repeat(padded[:, None], 3, axis=1).reshape(len(pixels), -1)
-    dump(path, {"data": planes, key: labels.tolist()})
+    dump(path, {"data": cifar_rows(pixels), key: labels.tolist()})
 
 
 def dump(path: Path, content: object) -> None:

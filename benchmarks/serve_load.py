@@ -275,7 +275,7 @@ async def overload(
     }
 
 
-async def measure_with_slow_clients(port: int, requests: list[bytes], rate: float) -> dict[str, object]:
+async def with_slow_clients(port: int, requests: list[bytes], rate: float) -> dict[str, object]:
     """Normal load, first alone, then with clients that send one byte per second."""
     quiet = await open_loop(port, requests, rate, 12)
     heads = (b"POST /predict HTTP/1.1\r\nX: ", requests[0][:400])
@@ -300,7 +300,7 @@ def under_load(ours: Contender, contents: list[bytes], capacity: float) -> dict[
         return {
             "at_70_percent": latency(busy),
             "overload": asyncio.run(overload(ours.port, requests, 10 * capacity, 8)),
-            "slow": asyncio.run(measure_with_slow_clients(ours.port, requests, 0.4 * capacity)),
+            "slow": asyncio.run(with_slow_clients(ours.port, requests, 0.4 * capacity)),
         }
 
 
