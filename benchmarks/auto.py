@@ -4,11 +4,12 @@
         [--contenders auto sprint ...] [--out auto.jsonl]
     python benchmarks/auto.py --summary auto.jsonl
 
-DATA holds datasets, such as those of auto_datasets.py and image_sets.py. `--model auto`, what it
-chooses from, auto without some of its parts, and peers: each is a process from start to end. All
-contenders of a dataset, budget and seed run in turn, before the next block. A run's outcome is
-appended to --out at once, and what is in there already is not run again. --summary puts the tables
-of such a file into RESULTS.md. Peers have the settings in peer_settings.json, or their defaults.
+DATA holds datasets, such as those of auto_datasets.py and image_sets.py. The contenders are
+`--model auto`, the networks that it chooses from, auto without some of its parts, and peers. Each
+run is a process, timed from start to end. A block is a dataset, a budget and a seed; all contenders
+run in it before the next block starts. The outcome of a run is appended to --out at once, and runs
+already in that file are not repeated. --summary writes the tables of such a file into RESULTS.md.
+Peers use the settings in peer_settings.json, or their defaults.
 """
 
 import argparse
@@ -32,7 +33,7 @@ PACKAGES = ("timm", "fastai", "scikit-learn")
 
 
 class Key(NamedTuple):
-    """What identifies a run; tree: git's hash of the source."""
+    """The identity of a run; tree: git's hash of the source."""
 
     tree: str
     dataset: str
@@ -48,7 +49,7 @@ def list_runs(
     seeds: Sequence[int],
     contenders: Sequence[str],
 ) -> Iterator[Key]:
-    """All runs in their order; within a block, the seed decides which contender is first."""
+    """Yield all runs in order; within a block, the seed decides which contender goes first."""
     for seed, budget, dataset in product(seeds, budgets, sets):
         turn = seed % len(contenders)
         for contender in (*contenders[turn:], *contenders[:turn]):
@@ -56,7 +57,7 @@ def list_runs(
 
 
 def measure(data: Path, runs: Sequence[Key], out: Path) -> None:
-    """Run what is not in the file yet, and append each outcome to it."""
+    """Execute the runs that are not in the file yet, and append each outcome to it."""
     done = {Key(*(line[name] for name in Key._fields)) for line in read_lines(out)}
     pending = [run for run in runs if run not in done]
     where = circumstances(*PACKAGES)
@@ -64,8 +65,8 @@ def measure(data: Path, runs: Sequence[Key], out: Path) -> None:
         read_files(data / dataset)
     for number, run in enumerate(pending, 1):
         folder = data / run.dataset
-        words = find_settings(run)
-        outcome = run_contender(run.contender, folder, run.budget, run.seed, words)
+        settings = find_settings(run)
+        outcome = run_contender(run.contender, folder, run.budget, run.seed, settings)
         append_line(out, run._asdict() | describe(outcome, folder) | {"circumstances": where})
         right = sum(outcome.correct.values()) / max(1, len(outcome.correct))
         result = outcome.error or f"{100 * right:.2f}% in {outcome.seconds:.1f} s"
@@ -74,7 +75,7 @@ def measure(data: Path, runs: Sequence[Key], out: Path) -> None:
 
 
 def describe(outcome: Outcome, data: Path) -> Facts:
-    """An outcome as a line has it: the images as one character each."""
+    """An outcome as the fields of a line, with one character per image."""
     return {
         "seconds": round(outcome.seconds, 2),
         "peak_bytes": outcome.peak_bytes,
@@ -86,9 +87,9 @@ def describe(outcome: Outcome, data: Path) -> Facts:
 
 
 def encode(correct: Mapping[str, bool], paths: Sequence[str]) -> str:
-    """1 for each path that is right, 0 for each that is wrong, - for each that was not held out.
+    """Encode paths as 1 (right), 0 (wrong) or - (not held out).
 
-    Images of a file that contains many have paths of their own, which follow.
+    Images inside a file that contains many have their own paths, which follow.
     """
     if not correct:
         return ""
@@ -104,7 +105,7 @@ def list_images(data: Path) -> list[str]:
 
 
 def read_files(folder: Path) -> None:
-    """Read every file once, so that none has to wait for the disk more than another."""
+    """Read every file once, so that all contenders find it in the page cache."""
     for path in folder.rglob("*"):
         if path.is_file():
             path.read_bytes()
@@ -113,26 +114,26 @@ def read_files(folder: Path) -> None:
 def find_settings(run: Key) -> Sequence[str]:
     """A peer's tuned arguments for a dataset and a budget; empty if there are none."""
     known = json.loads(SETTINGS.read_text(encoding="utf-8")).get(run.dataset, {})
-    words: list[str] = known.get(f"{run.budget:g}", {}).get(run.contender, [])
-    return words
+    arguments: list[str] = known.get(f"{run.budget:g}", {}).get(run.contender, [])
+    return arguments
 
 
 def hash_source() -> str:
-    """Git's hash of Onsight's source as it was committed; + if it has changed since."""
+    """Git's hash of Onsight's committed source, with a + if it has uncommitted changes."""
     git = ["git", "-C", str(Path(onsight.__file__).parents[1])]
     tree = subprocess.check_output([*git, "rev-parse", "HEAD:./"], text=True).strip()
     return tree + "+" * bool(subprocess.check_output([*git, "status", "--porcelain", "."]))
 
 
 def read_lines(path: Path) -> list[Facts]:
-    """The outcomes in a file, which need not exist."""
+    """The outcomes in a file; none if it does not exist."""
     if not path.exists():
         return []
     return [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
 
 
 def append_line(path: Path, line: Facts) -> None:
-    """Append a line in one piece, so that a file never ends within one, and save it to disk."""
+    """Append a line in one write, so that a file never ends in a partial line, and fsync it."""
     with path.open("ab", buffering=0) as file:
         file.write(json.dumps(line).encode() + b"\n")
         os.fsync(file.fileno())
@@ -149,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     default = ["auto", *ALTERNATIVES]
     parser.add_argument("--contenders", nargs="+", choices=NAMES, default=default, metavar="NAME")
     parser.add_argument("--out", type=Path, default=Path("auto.jsonl"))
-    parser.add_argument("--summary", type=Path, help="such lines; nothing is run")
+    parser.add_argument("--summary", type=Path, help="a file of such lines; nothing is run")
     options = parser.parse_args(arguments)
     if options.summary:
         return write_section("auto", summarize(read_lines(options.summary)))

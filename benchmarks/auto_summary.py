@@ -1,4 +1,4 @@
-"""The tables of auto.py: accuracy, time and memory, and how far auto is ahead, image by image."""
+"""The tables of auto.py: accuracy, time and memory, and auto's lead, image by image."""
 
 import statistics
 from collections import defaultdict
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onsight.evaluation.statistics import Z_95
 from onsight.text import fixed_percent, plural
 
-MAX_LOSS_POINTS = 1.0  # of auto to the best alternative: more counts as a loss
+MAX_LOSS_POINTS = 1.0  # auto loses if it is further than this behind the best alternative
 HEADER = [
     *("dataset", "contender", "accuracy", "images", "runs", "seconds", "memory"),
     "auto's lead in points (95% interval)",
@@ -25,11 +25,11 @@ MEANS_HEADER = [
 ]
 NOTE = (
     "A cell is a dataset with a budget; its best alternative is in bold. Accuracy is the mean over "
-    "the runs, which have different seeds; a failed run has no image right. Images are those held "
-    "out in a run. Seconds, from process start to end, are the median and the longest; memory is "
-    "the median of the largest process's peak. The lead is auto's accuracy less the contender's "
-    "with the same seeds on the same images; runs are pooled, and the interval regards the images, "
-    "not the runs, as independent."
+    "the runs, which have different seeds; a failed run counts as 0%. Images are those held out "
+    "in a run. Seconds, from process start to end, are the median and, in brackets, the longest; "
+    "memory is the median of the largest process's peak. The lead is auto's accuracy minus the "
+    "contender's with the same seeds on the same images. The runs are pooled; the interval treats "
+    "the images, not the runs, as independent."
 )
 Runs = Mapping[int, Facts]  # the lines of a contender in a cell, by seed
 Cell = Mapping[str, Runs]  # by contender
@@ -66,7 +66,7 @@ def summarize(lines: Iterable[Facts]) -> list[str]:
 
 
 def summarize_source(tree: str, lines: list[Facts]) -> list[str]:
-    """The section of one source: a table for each budget, then what all cells say together."""
+    """The section of one source: a table for each budget, then a summary of all cells."""
     cells = group_cells(lines)
     section = [f"## The best classifier in a given time: source {tree[:8]}", ""]
     section += [*sorted({line["circumstances"] for line in lines}), ""]
@@ -78,7 +78,7 @@ def summarize_source(tree: str, lines: list[Facts]) -> list[str]:
             for row in make_rows(place.dataset, cells[place])
         ]
         section += [f"### {budget:g} seconds", "", *table(HEADER, rows), ""]
-    return section + judge(cells)
+    return section + summarize_cells(cells)
 
 
 def group_cells(lines: Iterable[Facts]) -> dict[Place, Cell]:
@@ -93,13 +93,13 @@ def group_cells(lines: Iterable[Facts]) -> dict[Place, Cell]:
 
 
 def read_flags(line: Facts) -> NDArray[np.float64]:
-    """1 for each image that is right, 0 for each that is wrong, NaN for each not held out."""
+    """Decode each image as 1 (right), 0 (wrong) or NaN (not held out)."""
     values = {"0": 0.0, "1": 1.0, "-": np.nan}
     return np.array([values[character] for character in line["correct"]])
 
 
 def mean_accuracy(runs: Runs) -> float:
-    """The mean over the runs; a failed one has no image right."""
+    """The mean over the runs; a failed run counts as 0."""
     counts = [(line["correct"].count("1"), line["images"]) for line in runs.values()]
     return statistics.mean(right / images if images else 0.0 for right, images in counts)
 
@@ -177,20 +177,20 @@ def describe_runs(runs: Runs) -> list[str]:
     ]
 
 
-def judge(cells: Mapping[Place, Cell]) -> list[str]:
-    """What the cells with auto and an alternative say about auto."""
-    judged = {
+def summarize_cells(cells: Mapping[Place, Cell]) -> list[str]:
+    """Summarize the cells that have both auto and an alternative."""
+    compared = {
         place: cell
         for place, cell in cells.items()
         if "auto" in cell and find_best_alternative(cell) is not None
     }
-    if not judged:
+    if not compared:
         return []
-    sentences = [describe_losses(judged), describe_time(judged), describe_memory(judged)]
+    sentences = [describe_losses(compared), describe_time(compared), describe_memory(compared)]
     return [
         *(f"- {sentence}" for sentence in sentences),
         "",
-        *table(MEANS_HEADER, compare_means(judged)),
+        *table(MEANS_HEADER, compare_means(compared)),
         "",
     ]
 

@@ -2,10 +2,10 @@
 
     python benchmarks/budgets.py --budgets 20,60,300
 
-Every network of the table below with every budget, each a process of its own as a user would type
-it, timed from outside, from process start to process end. A refusal (exit code 2) is an answer
-too: it names the least budget. The last line is JSON. `--runs 10 --models compact --load` answers
-the question beside another process that keeps one core busy.
+Trains every network of the table below with every budget. Each run is a process, as a user would
+type it, timed from outside, from start to end. A refusal (exit code 2) is an answer too: it names
+the smallest budget. The last line is JSON. `--runs 10 --models compact --load` answers the question
+while another process keeps one core busy.
 """
 
 import argparse
@@ -33,7 +33,7 @@ MODELS = {
 
 
 def timed_run(data: str, model: str, seconds: int, folder: Path) -> Facts:
-    """What one process came to: its exit code, its seconds, whether it left a model."""
+    """Run one process; returns its exit code, its seconds, and whether it left a model."""
     command = [sys.executable, "-m", "onsight", "train", data, *MODELS[model]]
     command += ["--budget", f"{seconds}s", "--out", str(folder)]
     begun = time.perf_counter()
@@ -47,7 +47,7 @@ def timed_run(data: str, model: str, seconds: int, folder: Path) -> Facts:
         "process_seconds": round(took, 2),
         "model_file": (folder / "model.safetensors").exists(),
         "accuracy": json.loads(results.read_text())["accuracy"] if results.exists() else None,
-        "said": (done.stderr.strip().splitlines() or [""])[-1] if done.returncode else "",
+        "message": (done.stderr.strip().splitlines() or [""])[-1] if done.returncode else "",
     }
 
 
@@ -59,21 +59,21 @@ def measure(data: str, model: str, seconds: int, runs: int, folder: Path) -> lis
     return found
 
 
-def row(runs: list[Facts]) -> list[str]:
-    """A line of the table: the runs of one model with one budget."""
-    seconds, ends = runs[0]["budget_seconds"], [run["process_seconds"] for run in runs]
+def make_row(runs: list[Facts]) -> list[str]:
+    """A row of the table: the runs of one model with one budget."""
+    seconds, times = runs[0]["budget_seconds"], [run["process_seconds"] for run in runs]
     allowed = max(2.0, 0.03 * seconds)
-    kept = [run["process_seconds"] for run in runs if run["exit_code"] == 0]
-    late = sum(seconds_used > seconds for seconds_used in kept)
-    good = sum(0 <= seconds - seconds_used <= allowed for seconds_used in kept)
+    finished = [run["process_seconds"] for run in runs if run["exit_code"] == 0]
+    late = sum(seconds_used > seconds for seconds_used in finished)
+    good = sum(0 <= seconds - seconds_used <= allowed for seconds_used in finished)
     refused = sum(run["exit_code"] == 2 for run in runs)
     models = sum(run["exit_code"] == 0 and run["model_file"] for run in runs)
     accuracies = [run["accuracy"] for run in runs if run["accuracy"] is not None]
-    spread = f" ({min(ends):.1f} to {max(ends):.1f})" if len(ends) > 1 else ""
+    spread = f" ({min(times):.1f} to {max(times):.1f})" if len(times) > 1 else ""
     return [
         runs[0]["model"],
         f"{seconds} s",
-        f"{statistics.median(ends):.1f}{spread}",
+        f"{statistics.median(times):.1f}{spread}",
         f"{good} of {len(runs)} up to {allowed:.0f} s early, {late} late, {refused} refused",
         f"{models}",
         f"{100 * statistics.median(accuracies):.1f}%" if accuracies else "–",
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--budgets", default="20,60,300")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--runs", type=int, default=1)
-    parser.add_argument("--load", action="store_true", help="beside a process that keeps one core")
+    parser.add_argument("--load", action="store_true", help="with another process on one core")
     options = parser.parse_args(arguments)
     budgets = [int(word) for word in options.budgets.split(",")]
     models = options.models.split(",")
@@ -99,11 +99,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for model in models
             for seconds in budgets
         ]
-    beside = "another process that keeps one core busy" if options.load else "nothing else"
+    load = "another process that keeps one core busy"
+    machine = f"with {load}" if options.load else "on an otherwise idle machine"
+    data = Path(options.data).name
     header = ["model", "budget", "seconds, process start to end", "in time", "models", "accuracy"]
-    lines = [f"## Time budgets on {Path(options.data).name}, beside {beside}", "", circumstances()]
-    name = f"budgets on {Path(options.data).name} beside {beside}"
-    write_section(name, [*lines, "", *table(header, [row(runs) for runs in measured])])
+    rows = [make_row(runs) for runs in measured]
+    lines = [f"## Time budgets on {data}, {machine}", "", circumstances()]
+    name = f"budgets on {data} beside {load if options.load else 'nothing else'}"
+    write_section(name, [*lines, "", *table(header, rows)])
     print(json.dumps([run for runs in measured for run in runs]))
 
 

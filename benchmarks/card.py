@@ -1,14 +1,16 @@
-"""Does the simulated device predict this GPU, and how near is a step to a bare graph replay?
+"""Does the simulated device predict this GPU, and how close is a step to a bare graph replay?
 
     python benchmarks/card.py [--seconds 1] [--batch-sizes 4 16 64 256 1024]
 
-claims: on images of noise, each statement that the tests make on the simulated GPU, checked once
-more on the real one: no wait of the host in a step, the bits of steps that are replayed as a graph,
-those of a second run, the CPU's losses, launches (by torch.profiler, on CUDA). steps: images/s of a
-training step, batches and augmentation included, made one by one and replayed, beside a replay of
-the bare forward, loss, backward and update on one batch; and LeNet beside the CPU. phases: those
-that `onsight explain` tells of LeNet and resnet18, beside torch.profiler's. Writes all into
-RESULTS.md.
+There are three parts, on images of noise. All results are written into RESULTS.md.
+
+claims: what the tests assert on the simulated GPU, checked on the real one. The host never waits in
+a step; steps replayed as a graph, and a second run, give the same bits; the losses are those of the
+CPU; the number of launches (by torch.profiler, on CUDA).
+steps: images/s of single and of replayed training steps, including batches and augmentation. They
+are compared with replaying the bare forward, loss, backward and update on one batch, and LeNet also
+with the CPU.
+phases: the phases of LeNet and resnet18 by `onsight explain`, compared with torch.profiler's.
 """
 
 import argparse
@@ -45,8 +47,8 @@ CPU = torch.device("cpu")
 Batches = Iterator[tuple[int, int, Batch]]
 
 
-def noise(images: int) -> Any:  # for Dataset
-    """As much of a dataset as training needs, of images of noise."""
+def make_noise_dataset(images: int) -> Any:  # in place of a Dataset
+    """The parts of a dataset that training needs, with images of noise."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (images, SIDE * SIDE * 3), generator=generator).byte()
     ids = torch.arange(images)
@@ -60,18 +62,18 @@ def noise(images: int) -> Any:  # for Dataset
     )
 
 
-def settings_of(model: str, batch_size: int, **fields: Any) -> Config:
+def make_training_config(model: str, batch_size: int, **fields: Any) -> Config:
     settings = {"model": model, "precision": "fp32", "learning_rate": 2**-10, **fields}
     config = make_config({"compile": "off", "cuda_graph": "off", "epochs": 10, **settings})
     return config.model_copy(update={"batch_size": batch_size})
 
 
-def make(
+def make_training(
     model: str, device: torch.device, batch_size: int, images: int = 0, **fields: Any
 ) -> tuple[Update, Batches]:
-    """An update, and its batches with their epochs and steps."""
-    dataset = noise(images or IMAGES)
-    config, resident = settings_of(model, batch_size, **fields), dataset.images
+    """An update, and the batches for it with their epochs and steps."""
+    dataset = make_noise_dataset(images or IMAGES)
+    config, resident = make_training_config(model, batch_size, **fields), dataset.images
     net = make_net(config, dataset, device).train()
     update = make_update(
         config, net, dataset, measure_normalization(resident, resident.rows[:1000]), device
@@ -81,6 +83,7 @@ def make(
 
 
 def full_batches(loader: Loader) -> Batches:
+    """Yield batches of full size, epoch after epoch."""
     for epoch in count():
         for step, batch in enumerate(loader.epoch(0, epoch)):
             if len(batch.ids) == loader.batch_size:
@@ -94,11 +97,11 @@ def train(update: Update, batches: Batches, steps: int) -> list[float]:
     return losses
 
 
-def trained(
+def train_briefly(
     model: str, device: torch.device, **fields: Any
 ) -> tuple[list[float], list[torch.Tensor], Update]:
-    """Losses and weights after some steps of 64 images."""
-    update, batches = make(model, device, 64, min(IMAGES, 2048), **fields)
+    """Train some steps of 64 images; returns losses, weights and the update."""
+    update, batches = make_training(model, device, 64, min(IMAGES, 2048), **fields)
     losses = train(update, batches, STEPS) + update.step.flush()
     return (
         losses,
@@ -107,64 +110,64 @@ def trained(
     )
 
 
-def apart(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> str:
-    """How far two lists of weights are apart, at most."""
-    furthest = max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
-    return "the same bits" if furthest == 0 else f"at most {furthest:.1e} apart"
+def describe_difference(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> str:
+    """The largest difference between two lists of weights."""
+    largest = max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True))
+    return "identical bits" if largest == 0 else f"a difference of at most {largest:.1e}"
 
 
-def waits_a_step(model: str, device: torch.device) -> str:
-    update, batches = make(model, device, 64)
+def count_waits(model: str, device: torch.device) -> str:
+    update, batches = make_training(model, device, 64)
     train(update, batches, WARM_UP_STEPS)
     with watch_waits(device) as lines:
         train(update, batches, STEPS)
-    return f"{len(lines) / STEPS:g} waits a step" + (f" ({lines[0]})" if lines else "")
+    return f"{len(lines) / STEPS:g} waits per step" + (f" ({lines[0]})" if lines else "")
 
 
-def as_a_graph(model: str, device: torch.device) -> str:
-    _, plain, _ = trained(model, device)
-    _, replayed, update = trained(model, device, cuda_graph="on")
+def compare_graph(model: str, device: torch.device) -> str:
+    _, plain, _ = train_briefly(model, device)
+    _, replayed, update = train_briefly(model, device, cuda_graph="on")
     assert isinstance(update.step, GraphedStep)
-    return update.step.refused or apart(plain, replayed)
+    return update.step.refused or describe_difference(plain, replayed)
 
 
-def again(model: str, device: torch.device) -> str:
-    return apart(*(trained(model, device)[1] for _ in range(2)))
+def compare_second_run(model: str, device: torch.device) -> str:
+    return describe_difference(*(train_briefly(model, device)[1] for _ in range(2)))
 
 
-def beside_the_cpu(model: str, device: torch.device) -> str:
-    ours, theirs = (trained(model, place)[0] for place in (device, CPU))
-    off = max(abs(a - b) / b for a, b in zip(ours, theirs, strict=True))
-    return f"losses of {STEPS} steps within {off:.1e}"
+def compare_with_cpu(model: str, device: torch.device) -> str:
+    ours, theirs = (train_briefly(model, where)[0] for where in (device, CPU))
+    error = max(abs(a - b) / b for a, b in zip(ours, theirs, strict=True))
+    return f"losses of {STEPS} steps within {error:.1e}"
 
 
-def launches(model: str, device: torch.device, cuda_graph: str) -> str:
+def count_launches(model: str, device: torch.device, cuda_graph: str) -> str:
     if device.type != "cuda":
-        return "by torch.profiler on CUDA only"
-    update, batches = make(model, device, 64, cuda_graph=cuda_graph)
+        return "measured only on CUDA, with torch.profiler"
+    update, batches = make_training(model, device, 64, cuda_graph=cuda_graph)
     train(update, batches, WARM_UP_STEPS)
     with torch.profiler.profile() as profile:
         train(update, batches, STEPS)
         torch.cuda.synchronize()
     names = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaGraphLaunch")
     found = sum(row.count for row in profile.key_averages() if row.key.startswith(names))
-    return f"{found / STEPS:.1f} launches a step"
+    return f"{found / STEPS:.1f} launches per step"
 
 
 CLAIMS: dict[str, Callable[[str, torch.device], str]] = {
-    "host waits per step (simulated: 0, but for a loss of steps ago)": waits_a_step,
-    "steps as a graph against one by one": as_a_graph,
-    "a second run": again,
-    "against the CPU": beside_the_cpu,
-    "launches, one by one (41, 91 and 52 on the simulated device)": lambda m, d: launches(
+    "host waits per step (simulated: 0, except for losses of earlier steps)": count_waits,
+    "steps as a graph, compared with one by one": compare_graph,
+    "a second run": compare_second_run,
+    "compared with the CPU": compare_with_cpu,
+    "launches, one by one (41, 91 and 52 on the simulated device)": lambda m, d: count_launches(
         m, d, "off"
     ),
-    "launches, as a graph (about 1)": lambda m, d: launches(m, d, "on"),
+    "launches, as a graph (about 1)": lambda m, d: count_launches(m, d, "on"),
 }
 
 
-def claims(device: torch.device, models: Sequence[str]) -> list[str]:
-    """A row for each claim, its findings by model."""
+def check_claims(device: torch.device, models: Sequence[str]) -> list[str]:
+    """A table with a row for each claim and a column for each model."""
     wanted = {
         name: check for name, check in CLAIMS.items() if has_graphs(device) or "graph" not in name
     }
@@ -172,11 +175,11 @@ def claims(device: torch.device, models: Sequence[str]) -> list[str]:
     return table(["claim", *models], rows)
 
 
-def rate(
+def measure_rate(
     model: str, device: torch.device, batch_size: int, cuda_graph: str, seconds: float
 ) -> float:
-    """Images per second of the update, for about so many seconds."""
-    update, batches = make(model, device, batch_size, cuda_graph=cuda_graph)
+    """Images per second of the update, measured over about this many seconds."""
+    update, batches = make_training(model, device, batch_size, cuda_graph=cuda_graph)
     train(update, batches, WARM_UP_STEPS)
     synchronize(update.step.device)
     steps, begun = 0, time.perf_counter()
@@ -187,9 +190,10 @@ def rate(
     return steps * batch_size / (time.perf_counter() - begun)
 
 
-def bare_rate(model: str, device: torch.device, batch_size: int, seconds: float) -> float:
-    """The limit: forward, loss, backward and update of one batch, as a graph."""
-    update, batches = make(model, device, batch_size, cuda_graph="on", flip=False, translate=0.0)
+def measure_bare_replay(model: str, device: torch.device, batch_size: int, seconds: float) -> float:
+    """The limit: images per second of a bare step on one batch, replayed as a graph."""
+    fields: dict[str, Any] = {"cuda_graph": "on", "flip": False, "translate": 0.0}
+    update, batches = make_training(model, device, batch_size, **fields)
     train(update, batches, WARM_UP_STEPS)
     step = update.step
     if not isinstance(step, GraphedStep) or step.recording is None:
@@ -205,15 +209,17 @@ def bare_rate(model: str, device: torch.device, batch_size: int, seconds: float)
     return steps * batch_size / (time.perf_counter() - begun)
 
 
-def steps(
+def compare_steps(
     device: torch.device, models: Sequence[str], sizes: Sequence[int], seconds: float
 ) -> list[str]:
-    """A row for each model and batch size."""
+    """A table with a row for each model and batch size."""
     rows = []
     for model in models:
         for size in sizes:
-            eager, replayed = (rate(model, device, size, graph, seconds) for graph in ("off", "on"))
-            limit = bare_rate(model, device, size, seconds)
+            eager, replayed = (
+                measure_rate(model, device, size, graph, seconds) for graph in ("off", "on")
+            )
+            limit = measure_bare_replay(model, device, size, seconds)
             ratios = [f"{replayed / eager:.2f}", f"{replayed / limit:.2f}" if limit else ""]
             rows.append([model, f"{size:,}", *(f"{x:,.0f}" for x in (eager, replayed, limit))])
             rows[-1] += ratios
@@ -221,25 +227,25 @@ def steps(
     return table([*header, "graph / one by one", "graph / bare"], rows)
 
 
-def beside_the_cores(device: torch.device, sizes: Sequence[int], seconds: float) -> list[str]:
-    """Why is my GPU slower than my CPU? A row for each batch size of LeNet."""
+def compare_lenet_with_cpu(device: torch.device, sizes: Sequence[int], seconds: float) -> list[str]:
+    """Is a GPU slower than the CPU? A table with a row for each batch size of LeNet."""
     rows = []
     for size in sizes:
         on_cpu, eager, replayed = (
-            rate("lenet", where, size, graph, seconds)
+            measure_rate("lenet", where, size, graph, seconds)
             for where, graph in ((CPU, "off"), (device, "off"), (device, "on"))
         )
         figures = [f"{found:,.0f}" for found in (on_cpu, eager, replayed)]
         rows.append([f"{size:,}", *figures, f"{eager / on_cpu:.1f}", f"{replayed / on_cpu:.1f}"])
-    header = ["batch", "CPU", "card, one by one", "card, as a graph", "one by one / CPU"]
+    header = ["batch", "CPU", "GPU, one by one", "GPU, as a graph", "one by one / CPU"]
     return table([*header, "graph / CPU"], rows)
 
 
-def phases(model: str, device: torch.device, seconds: float) -> list[str]:
-    """A row: milliseconds of a step by Onsight's own phases, and of kernels by torch.profiler."""
-    dataset, batch_size = noise(IMAGES), 64
+def measure_phases(model: str, device: torch.device, seconds: float) -> list[str]:
+    """A row: milliseconds per step by Onsight's phases, and of kernels by torch.profiler."""
+    dataset, batch_size = make_noise_dataset(IMAGES), 64
     threads = torch.get_num_threads()
-    config = settings_of(model, batch_size, pretrained=False, threads=threads)
+    config = make_training_config(model, batch_size, pretrained=False, threads=threads)
     scaling = measure_normalization(dataset.images, dataset.images.rows[:1000])
     trial = Trial(config, TrainingData(dataset, dataset.images.to(device), scaling, device))
     record = record_step(trial, batch_size, seconds)
@@ -248,8 +254,8 @@ def phases(model: str, device: torch.device, seconds: float) -> list[str]:
     with torch.profiler.profile() as profile:
         train(STEPS)
     kernels = sum(row.self_device_time_total for row in profile.key_averages()) / 1000 / STEPS
-    judged = effective_phases(record.phases, record.device_phases)
-    own = sorted(judged.items(), key=lambda item: -item[1])
+    timed = effective_phases(record.phases, record.device_phases)
+    own = sorted(timed.items(), key=lambda item: -item[1])
     words = [f"{name} {1000 * spent / record.steps:.3f}" for name, spent in own if spent > 0]
     return [model, f"{1000 * record.step_seconds:.3f}", ", ".join(words), f"{kernels:.3f}"]
 
@@ -271,25 +277,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     device = torch.device(options.device)
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise SystemExit("benchmarks/card.py needs a GPU, and torch sees none here")
+            raise SystemExit("benchmarks/card.py needs a GPU, but torch finds none")
         torch.cuda.set_device(device)
     sizes = options.batch_sizes or BATCH_SIZES
     with reproducible(2):
         lines = [
-            "## On a card: what holds on the simulated device",
+            "## The simulated device's claims on a real GPU",
             "",
             circumstances(),
             "",
-            *claims(device, options.models),
+            *check_claims(device, options.models),
         ]
-        lines += ["", "Images/s of training steps, batches included:", ""]
-        lines += steps(device, options.models[:2], sizes, options.seconds)
-        lines += ["", "LeNet on the card and on the cores, images/s:", ""]
-        lines += beside_the_cores(device, sizes, options.seconds)
-    if device.type == "cuda":  # torch.profiler knows no other device's kernels
-        lines += ["", "Milliseconds of a step of 64 images, one by one:", ""]
-        header = ["model", "step", "its phases, by the device's clock"]
-        rows = [phases(model, device, options.seconds) for model in ("lenet", "resnet18")]
+        lines += ["", "Images/s of training steps, including batches and augmentation:", ""]
+        lines += compare_steps(device, options.models[:2], sizes, options.seconds)
+        lines += ["", "LeNet on the GPU and on the CPU, images/s:", ""]
+        lines += compare_lenet_with_cpu(device, sizes, options.seconds)
+    if device.type == "cuda":  # torch.profiler shows the kernels of no other device
+        lines += ["", "Milliseconds per step of 64 images, one by one:", ""]
+        header = ["model", "step", "phases, by the device's clock"]
+        rows = [measure_phases(model, device, options.seconds) for model in ("lenet", "resnet18")]
         lines += table([*header, "kernels, by torch.profiler"], rows)
     if options.batch_sizes or device.type != "cuda":
         print("\n".join(lines))

@@ -2,11 +2,11 @@
 
     python benchmarks/check_planted.py IMAGES [--count 2000] [--wrong 40]
 
-IMAGES is any folder with images, such as /usr/share/openclipart/png. That many are drawn, a
-fifth of them for the test part. Copies of training images are planted in the test part: 50
-identical, 50 resized or encoded again, 20 with up to 6% cut from each side, 20 mirrored. Pairs that
-were not planted are printed: people must look whether they are real copies. Then wrong labels are
-planted in as many training images of Fashion-MNIST, and looked for among the first 60 suspects.
+IMAGES is any folder with images, such as /usr/share/openclipart/png. The script draws --count of
+them, a fifth for the test set. It plants copies of training images in the test set: 50 identical,
+50 resized or re-encoded, 20 with up to 6% cut from each side, 20 mirrored. Pairs that were not
+planted are printed, so that people can check whether they are real copies. Then it gives --wrong
+training images of Fashion-MNIST wrong labels, and looks for them among the first 60 suspects.
 """
 
 import argparse
@@ -29,12 +29,12 @@ from onsight.audit.audit import Audit
 from onsight.report.console import SilentReporter
 
 PLANTED = {"identical": 50, "resized or encoded": 50, "cropped": 20, "mirrored": 20}
-FIRST = 60  # suspects
+FIRST = 60  # number of suspects that count
 COPIES = ("leakage", "two-labels", "identical", "near-duplicate")
 
 
-def flat(path: Path) -> Image.Image:
-    """An image on white."""
+def open_on_white(path: Path) -> Image.Image:
+    """Load an image in RGB, on a white background."""
     with Image.open(path) as image:
         colours = image.convert("RGBA")
     ground = Image.new("RGBA", colours.size, "white")
@@ -46,7 +46,7 @@ def save_copy(kind: str, source: Path, target: Path, rng: random.Random) -> None
     if kind == "identical":
         shutil.copy(source, target.with_suffix(source.suffix))
         return
-    image = flat(source)
+    image = open_on_white(source)
     if kind == "mirrored":
         ImageOps.mirror(image).save(target.with_suffix(".png"))
     elif kind == "cropped":
@@ -64,7 +64,7 @@ def save_copy(kind: str, source: Path, target: Path, rng: random.Random) -> None
 
 
 def plant(folder: Path, count: int, target: Path, seed: int) -> dict[str, str]:
-    """Draw images and plant copies of some; the kind of copy by the number of its original."""
+    """Draw images and plant copies of some; returns the kinds of copies by original's number."""
     rng = random.Random(seed)
     files = rng.sample(sorted(path for path in folder.rglob("*.*") if path.is_file()), count)
     for number, path in enumerate(files):
@@ -80,24 +80,24 @@ def plant(folder: Path, count: int, target: Path, seed: int) -> dict[str, str]:
             try:
                 save_copy(kind, files[number], place / f"{number:05d}-copy", rng)
             except (OSError, Image.DecompressionBombError):
-                continue  # an image that cannot be used has no copies
+                continue  # unusable images get no copies
             planted[f"{number:05d}"] = kind
     return planted
 
 
 def score(audit: Audit, planted: dict[str, str]) -> tuple[Counter[str], list[str]]:
-    """How many planted copies of each kind are named, in whichever pair, and all other pairs."""
-    named, others = set(), []
+    """Count the planted copies that are found in any pair, by kind, and list all other pairs."""
+    found, others = set(), []
     for finding in (finding for kind in COPIES for finding in audit.of(kind)):
         stems = [Path(item.path).stem for item in finding.items]
         copies = {stem.removesuffix("-copy") for stem in stems if stem.endswith("-copy")}
-        named |= copies
+        found |= copies
         if not copies or len({stem.removesuffix("-copy") for stem in stems}) > 1:
             others.append(" = ".join(item.path for item in finding.items))
-    return Counter(planted[number] for number in named), others
+    return Counter(planted[number] for number in found), others
 
 
-def planted_copies(options: argparse.Namespace, folder: Path) -> list[str]:
+def check_copies(options: argparse.Namespace, folder: Path) -> list[str]:
     planted = plant(options.images, options.count, folder / "data", options.seed)
     begun = time.perf_counter()
     audit = onsight.check(folder / "data", quick=True, reporter=SilentReporter())
@@ -109,12 +109,12 @@ def planted_copies(options: argparse.Namespace, folder: Path) -> list[str]:
     return [
         *table(["copies across the split", "planted", "found"], rows),
         "",
-        f"{audit.images:,} images checked in {seconds:.1f} s without their labels. Pairs of "
-        f"images that were not planted: {len(others)}.",
+        f"{audit.images:,} images were checked in {seconds:.1f} s, without looking at their "
+        f"labels. {len(others):,} pairs were found that were not planted.",
     ]
 
 
-def planted_labels(options: argparse.Namespace) -> list[str]:
+def check_labels(options: argparse.Namespace) -> list[str]:
     rng = np.random.default_rng(options.seed)
     images, labels = read_idx(options.fashion, "train")
     rows = rng.choice(len(labels), options.count, replace=False)
@@ -127,9 +127,9 @@ def planted_labels(options: argparse.Namespace) -> list[str]:
     suspects = [int(finding.items[0].path.split()[-1]) for finding in audit.of("label")][:FIRST]
     right = len(set(suspects) & set(wrong.tolist()))
     return [
-        f"{options.wrong} wrong labels in {options.count:,} images of Fashion-MNIST: {right} "
-        f"among the first {len(suspects)} suspects ({len(audit.of('label'))} in all), "
-        f"{seconds:.1f} s. {audit.notes[0][:1].upper()}{audit.notes[0][1:]}.",
+        f"Of {options.wrong} wrong labels planted in {options.count:,} images of Fashion-MNIST, "
+        f"{right} are among the first {len(suspects)} of {len(audit.of('label'))} suspects "
+        f"({seconds:.1f} s). {audit.notes[0][:1].upper()}{audit.notes[0][1:]}.",
     ]
 
 
@@ -144,8 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--fashion", type=Path, default=FASHION)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as made:
-        lines = planted_copies(options, Path(made))
-    lines += ["", *planted_labels(options)]
+        lines = check_copies(options, Path(made))
+    lines += ["", *check_labels(options)]
     title = f"## Planted faults in images: {options.images.name}"
     write_section(f"check planted {options.images.name}", [title, "", circumstances(), "", *lines])
 

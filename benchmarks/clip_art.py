@@ -1,9 +1,9 @@
 """Open Clip Art by category: every image once, a fifth of each category for testing.
 
-A category is a top-level folder, with the images of its nested folders. Left out for everybody:
-images that Onsight refuses by default (16 of more than 64 megapixels, most of which Pillow
-refuses too), all but the first of images with the same pixels, and categories with fewer than 40
-images left. The images keep their size unless a longest side is asked for.
+A category is a top-level folder, including its nested folders. Some images are left out for all
+contenders: those that Onsight refuses by default (16 of more than 64 megapixels, most of which
+Pillow refuses too), all but the first of images with the same pixels, and categories with fewer
+than 40 images left. Images keep their size unless a longest side is given.
 """
 
 import math
@@ -20,7 +20,7 @@ from onsight.errors import ImageError
 from onsight_explain.threads import usable_cores
 
 CLIP_ART = Path("/usr/share/openclipart/png")
-LEAST_IMAGES = 40
+MIN_IMAGES = 40
 TEST_SHARE = 0.2
 
 
@@ -31,13 +31,13 @@ def make_clip_art(source: Path, cache: Path, longest_side: int = 0) -> Path:
 
 
 def fill(source: Path, target: Path, longest_side: int) -> None:
-    jobs = list(placed(categories(source), source, target))
+    jobs = list(assign_paths(categories(source), source, target))
     with ThreadPoolExecutor(usable_cores()) as pool:
-        list(pool.map(lambda job: put(job[0], job[1], longest_side), jobs))
+        list(pool.map(lambda job: link_or_shrink(job[0], job[1], longest_side), jobs))
 
 
 def categories(source: Path) -> dict[str, list[tuple[str, Path]]]:
-    """The (digest, path) of every usable image by category, each list in order of digests."""
+    """The (digest, path) of every usable image by category, each list sorted by digest."""
     paths = sorted(source.rglob("*.png"))
     with ThreadPoolExecutor(usable_cores()) as pool:
         digests = list(pool.map(digest_file, paths))
@@ -47,7 +47,7 @@ def categories(source: Path) -> dict[str, list[tuple[str, Path]]]:
         if digest not in seen:
             seen.add(digest)
             found[path.relative_to(source).parts[0]].append((digest, path))
-    return {name: sorted(rows) for name, rows in found.items() if len(rows) >= LEAST_IMAGES}
+    return {name: sorted(rows) for name, rows in found.items() if len(rows) >= MIN_IMAGES}
 
 
 def digest_file(path: Path) -> str:
@@ -58,10 +58,10 @@ def digest_file(path: Path) -> str:
         return ""
 
 
-def placed(
+def assign_paths(
     found: dict[str, list[tuple[str, Path]]], source: Path, target: Path
 ) -> Iterable[tuple[Path, Path]]:
-    """Every image's (path, new path); the lowest digests of each category are for testing."""
+    """Yield each image's (path, new path); the lowest digests of a category are for testing."""
     for category, rows in found.items():
         tests = math.ceil(TEST_SHARE * len(rows))
         for number, (_, path) in enumerate(rows):
@@ -70,7 +70,7 @@ def placed(
             yield path, target / part / category / name
 
 
-def put(path: Path, place: Path, longest_side: int) -> None:
+def link_or_shrink(path: Path, place: Path, longest_side: int) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     if not longest_side:
         place.symlink_to(path)

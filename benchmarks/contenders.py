@@ -1,7 +1,8 @@
 """The contenders for the best classifier in a given time, each as a process from start to end.
 
-Nothing is kept from an earlier run: Onsight gets an empty cache. All that fine-tune or freeze start
-from the same published weights. Peers need a dataset with train/CLASS and test/CLASS.
+Nothing is kept from earlier runs: Onsight gets an empty cache. All contenders that fine-tune or
+freeze a network start from the same published weights. Peers need a dataset with train/CLASS and
+test/CLASS.
 """
 
 import csv
@@ -31,21 +32,21 @@ ONSIGHT: dict[str, Sequence[str]] = {
     "auto": AUTO,
     **ALTERNATIVES,
     "auto-no-blend": (*AUTO, "--blend", "off"),
-    "auto-no-layers": AUTO,  # with PROGRAMS
+    "auto-no-layers": AUTO,  # run by its entry in PROGRAMS
     "auto-no-recalibration": (*AUTO, "--recalibrate-norm", "off"),
 }
-PROGRAMS = {"auto-no-layers": [HERE / "last_layer_heads.py"]}  # others: onsight
+PROGRAMS = {"auto-no-layers": [HERE / "last_layer_heads.py"]}  # the others run onsight
 PEERS = ("fastai", "torchvision", "sklearn")
 NAMES = (*ONSIGHT, *PEERS)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run achieved on the images that it held out.
+    """The outcome of a run on the images that it held out.
 
-    seconds and peak_bytes, of its largest process, are measured from outside. correct: whether it
-    classified each image correctly, by its path within the dataset. members: what auto trained.
-    error: the last line of its complaint, if it gave no result.
+    seconds, and peak_bytes of its largest process, are measured from outside. correct: whether it
+    classified each image correctly, by path within the dataset. members: the models that auto
+    trained. error: the last line of stderr, if the run gave no result.
     """
 
     seconds: float
@@ -56,18 +57,18 @@ class Outcome:
 
 
 def run_contender(
-    name: str, data: Path, budget: float, seed: int, words: Sequence[str] = ()
+    name: str, data: Path, budget: float, seed: int, settings: Sequence[str] = ()
 ) -> Outcome:
-    """Run one contender on a dataset within a budget; words: further arguments, its settings."""
+    """Run one contender on a dataset within a budget; settings: its further arguments."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         stdout, stderr, run = folder / "stdout", folder / "stderr", folder / "run"
         limit = 2 * budget + 120
-        command = [*make_command(name, data, budget, run), "--seed", str(seed), *words]
+        command = [*make_command(name, data, budget, run), "--seed", str(seed), *settings]
         done = run_json(
             *(sys.executable, HERE / "measured_process.py", str(limit), stdout, stderr),
             *(sys.executable, *command),
-            # Without PYTHONDONTWRITEBYTECODE, with which each process would compile all modules.
+            # PYTHONDONTWRITEBYTECODE would make each process compile all modules.
             env={
                 **{k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
                 "ONSIGHT_CACHE": str(folder / "cache"),
@@ -84,7 +85,7 @@ def run_contender(
 
 
 def make_command(name: str, data: Path, budget: float, run: Path) -> list[str | Path]:
-    """A contender's command, after that of Python; run: where Onsight is to put its run folder."""
+    """A contender's arguments for Python; run: Onsight's run folder."""
     if name in PEERS:
         folders = (data / "train", data / "test")
         return [HERE / "peers" / f"auto_{name}.py", *folders, "--seconds", f"{budget:g}"]
@@ -93,7 +94,7 @@ def make_command(name: str, data: Path, budget: float, run: Path) -> list[str | 
 
 
 def describe_failure(code: int | None, limit: float, stderr: Path) -> str:
-    """Why a run gave no result; code: its exit code, None if it was stopped."""
+    """Why a run gave no result; code: its exit code, or None if it timed out."""
     if code is None:
         return f"did not end within {limit:g} s"
     lines = stderr.read_text(errors="replace").strip().splitlines()

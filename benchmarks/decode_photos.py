@@ -3,10 +3,10 @@
     python benchmarks/decode_photos.py [--full] [--rounds 7] [--data PetImages]
 
 5,000 JPEGs of about 500x375 (25,000 with --full) become 50x50 grey, as in the usual cats-and-dogs
-tutorial. Onsight does what a run does: find the files, decode them in threads, digest, write the
-pack, fsync. The limit is libjpeg-turbo alone: decoding at the scale and in the colours that Onsight
-uses, in as many threads, with nothing resized, digested or kept. --data: a folder like PetImages
-instead of crops of the photographs in Debian's package plasma-workspace-wallpapers.
+tutorial. Onsight does what a run does: find the files, decode them in threads, compute digests,
+write the pack, fsync. The limit is libjpeg-turbo alone. It decodes at the scale and in the colours
+that Onsight uses, in as many threads, without resizing, digests or storing. --data: a folder like
+PetImages, instead of crops of the photographs in Debian's package plasma-workspace-wallpapers.
 """
 
 import statistics
@@ -32,11 +32,11 @@ from onsight_explain.threads import usable_cores
 CHUNK = 64
 SIDE = 50
 TARGET = ImageFormat(SIDE, SIDE, 1)
-OURS, AGAIN = "Onsight, the first time", "Onsight, reopened"
+OURS, REOPENED = "Onsight, first time", "Onsight, reopened"
 
 
 def open_folder(folder: Path, cache: Path) -> Pack:
-    """The folder's images as a pack, which is made in the cache if it is not there."""
+    """Open the folder's images as a pack; make it if the cache does not have it."""
     return open_pack(PackJob(find_source(str(folder)), TARGET, threads=usable_cores()), cache)
 
 
@@ -47,7 +47,7 @@ def decode_first(folder: Path) -> None:
 
 
 def decode_only(data: bytes, colours: str) -> None:
-    """Decode a JPEG as Onsight does, and no more."""
+    """Decode a JPEG as Onsight does, without any further work."""
     height, width, _, _ = simplejpeg.decode_jpeg_header(data)
     least = 2 * SIDE
     simplejpeg.decode_jpeg(
@@ -67,7 +67,7 @@ def decode_all(contents: list[bytes], colours: str) -> None:
 
 
 def our_colours(sample: bytes) -> str:
-    """The colours that Onsight decodes a colour JPEG to when grey is wanted."""
+    """The colours that Onsight decodes a colour JPEG to for a grey image."""
     decoded, _ = prepare_image(sample, TARGET)
     return "GRAY" if decoded.shape[2] == 1 else "RGB"
 
@@ -80,7 +80,7 @@ def measure_rate(work: Callable[[], object], count: int) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and write the section of RESULTS.md."""
+    """Measure, and update the section in RESULTS.md."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--full", action="store_true")
@@ -92,12 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     colours = our_colours(contents[0])
     with tempfile.TemporaryDirectory() as cache:
         open_folder(folder, Path(cache))
-        works: dict[str, Callable[[], object]] = {
+        tasks: dict[str, Callable[[], object]] = {
             OURS: partial(decode_first, folder),
-            AGAIN: partial(open_folder, folder, Path(cache)),
+            REOPENED: partial(open_folder, folder, Path(cache)),
             f"limit, {colours} as we decode, from memory": partial(decode_all, contents, colours),
         }
-        timed = {name: partial(measure_rate, work, len(contents)) for name, work in works.items()}
+        timed = {name: partial(measure_rate, work, len(contents)) for name, work in tasks.items()}
         rates = interleave(timed, options.rounds)
     rows = [
         [name, f"{statistics.median(found):,.0f}", "" if name == OURS else ratio]
@@ -109,12 +109,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "",
         f"{len(contents):,} JPEGs of about 500x375 to {SIDE}x{SIDE} grey; "
         f"{circumstances('simplejpeg', 'numpy')}. Pools have {usable_cores()} threads. The limit "
-        "keeps nothing.",
+        "stores nothing.",
         "",
         *table(["contender", "images/s", "Onsight's first rate / its rate"], rows),
         "",
-        f"A second run opens the pack instead, {paired(rates[AGAIN], rates[OURS])} times as fast "
-        "as the first.",
+        f"A second run opens the pack instead, {paired(rates[REOPENED], rates[OURS])} times as "
+        "fast as the first.",
     ]
     write_section("decode_photos", lines)
 

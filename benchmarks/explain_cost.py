@@ -1,9 +1,9 @@
-"""What does watching cost? The same training loop with and without the recorder of `explain`.
+"""How much does the recorder of `explain` slow down a training loop?
 
     python benchmarks/explain_cost.py [--rounds 15]
 
-The training step of a LeNet in plain torch, at several batch sizes, alternately watched and
-unwatched in one process. A ratio below 1 is the cost of watching.
+The training step of a LeNet in plain torch, at several batch sizes, with and without the recorder
+in turn, in one process. A speed ratio below 1 is the cost of recording.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from onsight.models.classic import LeNet
+from onsight.text import plural
 from onsight_explain.tracing.clock import PhaseClock
 from onsight_explain.tracing.recorder import Recorder
 from onsight_explain.tracing.sites import Sites
@@ -36,7 +37,7 @@ class Loop:
         self.running_loss = 0.0
 
     def rate(self) -> float:
-        """Images per second over about so many seconds."""
+        """Images per second, measured over about this many seconds."""
         begun, seen = time.perf_counter(), 0
         while time.perf_counter() - begun < self.seconds:
             for images, labels in self.loader:
@@ -50,8 +51,8 @@ class Loop:
                     break
         return seen / (time.perf_counter() - begun)
 
-    def watched_rate(self) -> float:
-        """The same, watched by the recorder."""
+    def recorded_rate(self) -> float:
+        """The same, with the recorder."""
         sites = Sites(Path(__file__).parent)
         recorder = Recorder(PhaseClock(), sites, 1e9, 10**9, 1, lambda recorder: None)
         recorder.install()
@@ -73,12 +74,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = []
     for batch_size in BATCHES:
         loop = Loop(batch_size, options.seconds)
-        rates = interleave({"watched": loop.watched_rate, "plain": loop.rate}, options.rounds)
-        ratio = paired(rates["watched"], rates["plain"])
+        rates = interleave({"recorded": loop.recorded_rate, "plain": loop.rate}, options.rounds)
+        ratio = paired(rates["recorded"], rates["plain"])
         rows.append([str(batch_size), f"{sum(rates['plain']) / options.rounds:,.0f}", str(ratio)])
-    header = ["batch", "images/s unwatched", "watched / unwatched"]
-    lines = ["## What watching costs", "", circumstances(), "", *table(header, rows)]
-    write_section("explain_cost", [*lines, "", f"{options.threads} thread(s)."])
+    header = ["batch", "images/s without the recorder", "with / without"]
+    lines = ["## The cost of recording", "", circumstances(), "", *table(header, rows)]
+    write_section("explain_cost", [*lines, "", f"{plural(options.threads, 'thread')}."])
 
 
 if __name__ == "__main__":

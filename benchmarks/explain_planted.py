@@ -2,11 +2,11 @@
 
     python benchmarks/explain_planted.py [--only NAME ...] [--rounds 3] [--fashion FOLDER]
 
-Twelve small training scripts in benchmarks/planted, each with one common fault, and for each a
-diff that fixes it by hand. `explain` runs both scripts, in turn: the first with its what-ifs, the
-second only for its speed. "Right" means that in every round the cause it names is the planted one;
-"reached" means that the best what-if it tried has at least 0.9 of the fixed script's speed. With
---only, the table is printed and RESULTS.md does not change.
+benchmarks/planted has twelve small training scripts, each with one common fault and a diff that
+fixes it by hand. `explain` runs both versions in turn: the faulty one with its what-ifs, the fixed
+one only for its speed. "Right" means that it names the planted cause in every round. "Reached"
+means that the best what-if it tried has at least 0.9 of the fixed script's speed. With --only, the
+table is printed and RESULTS.md does not change.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from onsight.text import plural
 
 SCRIPTS = Path(__file__).parent / "planted"
 ENOUGH = 0.9
-MOST_SECONDS = 60
+MAX_SECONDS = 60
 HEADER = [
     "fault",
     "cause named",
@@ -37,16 +37,16 @@ HEADER = [
     "as written, images/s",
     "best what-if",
     "images/s",
-    "times as written",
+    "what-if / as written",
     "fixed, images/s",
     "what-if / fixed",
-    "seconds to explain, most",
+    "seconds to explain, at most",
 ]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """The cause planted in a script, and the images that it reads."""
+    """The cause planted in a script, and the layout of the images that it reads."""
 
     cause: str
     data: str
@@ -90,7 +90,7 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        """The longest explanation, from the start of its process to its end."""
+        """The time of the slowest explanation, from process start to end."""
         return float(max(answer["wall_seconds"] for answer in self.written))
 
     def cells(self) -> list[str]:
@@ -130,13 +130,13 @@ def explain(script: Path, data: Path, *flags: str) -> Facts:
 
 
 def fix(name: str, folder: Path) -> Path:
-    """Copy a script into the folder, and fix it as its diff says."""
+    """Copy a script into the folder and apply the diff that fixes it."""
     script = Path(shutil.copy(SCRIPTS / f"{name}.py", folder))
     subprocess.run(["git", "apply", SCRIPTS / f"{name}.diff"], cwd=folder, check=True)
     return script
 
 
-def outcome(name: str, data: Path, rounds: int, seconds: float) -> Outcome:
+def measure(name: str, data: Path, rounds: int, seconds: float) -> Outcome:
     written, fixed = [], []
     limit = "--seconds", f"{seconds:g}"
     with tempfile.TemporaryDirectory() as folder:
@@ -147,11 +147,11 @@ def outcome(name: str, data: Path, rounds: int, seconds: float) -> Outcome:
     return Outcome(name, written, fixed)
 
 
-def can_show(name: str) -> bool:
+def can_run(name: str) -> bool:
     return torch.cuda.is_available() or not FAULTS[name].needs_gpu
 
 
-def rows(names: list[str], outcomes: dict[str, Outcome]) -> Iterator[list[str]]:
+def make_rows(names: list[str], outcomes: dict[str, Outcome]) -> Iterator[list[str]]:
     for name in names:
         if name in outcomes:
             yield outcomes[name].cells()
@@ -162,13 +162,13 @@ def rows(names: list[str], outcomes: dict[str, Outcome]) -> Iterator[list[str]]:
 def summary(names: list[str], outcomes: dict[str, Outcome]) -> str:
     right = sum(found.is_right for found in outcomes.values())
     reached = sum(found.share >= ENOUGH for found in outcomes.values())
-    quick = sum(found.seconds <= MOST_SECONDS for found in outcomes.values())
-    unseen = len(names) - len(outcomes)
-    rest = f"; {unseen} not run without a GPU" if unseen else ""
+    quick = sum(found.seconds <= MAX_SECONDS for found in outcomes.values())
+    skipped = len(names) - len(outcomes)
+    rest = f" {skipped} could not run without a GPU." if skipped else ""
     return (
-        f"{right} causes of {len(names)} are right; the best what-if reaches {ENOUGH} of the "
-        f"fixed script in {reached} of {len(names)}; {quick} are explained in at most "
-        f"{MOST_SECONDS} s{rest}."
+        f"The cause is right for {right} of {len(names)} scripts. The best what-if reaches at "
+        f"least {ENOUGH} of the fixed script's speed for {reached} of {len(names)}. {quick} were "
+        f"explained in at most {MAX_SECONDS} s.{rest}"
     )
 
 
@@ -180,21 +180,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--fashion", type=Path, default=FASHION)
     options = parser.parse_args(arguments)
     names = options.only or list(FAULTS)
-    runnable = [name for name in names if can_show(name)]
+    runnable = [name for name in names if can_run(name)]
     layouts = sorted({FAULTS[name].data for name in runnable})
     place = Path(tempfile.gettempdir()) / "onsight-planted"
     folders = make(options.fashion, place, layouts)
     outcomes = {
-        name: outcome(name, folders[FAULTS[name].data], options.rounds, options.seconds)
+        name: measure(name, folders[FAULTS[name].data], options.rounds, options.seconds)
         for name in runnable
     }
     lines = [
         "## Planted faults",
         "",
-        f"Small PyTorch training scripts, each with one fault, explained, and fixed by hand; "
-        f"{plural(options.rounds, 'round')}, medians; {circumstances('numpy', 'pillow')}.",
+        "Small PyTorch training scripts with one planted fault each, explained as they are and "
+        f"fixed by hand; medians of {plural(options.rounds, 'round')}; "
+        f"{circumstances('numpy', 'pillow')}.",
         "",
-        *table(HEADER, list(rows(names, outcomes))),
+        *table(HEADER, list(make_rows(names, outcomes))),
         "",
         summary(names, outcomes),
     ]

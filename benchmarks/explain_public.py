@@ -1,19 +1,19 @@
-"""What does `onsight explain` say of ten public training scripts, and is the mended one faster?
+"""What does `onsight explain` say of ten public training scripts, and is the fixed one faster?
 
     python benchmarks/explain_public.py ROOT [--only NAME ...] [--prepare] [--fashion FOLDER]
 
-public_scripts.py names the repositories and commits, the arguments and every change; ROOT/NAME is a
-checkout of each, and ROOT/data is laid out by public_data.py from three Debian packages:
+public_scripts.py lists the repositories, commits, arguments and every change. ROOT/NAME is a
+checkout of each. ROOT/data is made by public_data.py from three Debian packages:
 dataset-fashion-mnist, plasma-workspace-wallpapers and openclipart-png. Hugging Face's metric comes
-from ROOT/evaluate (huggingface/evaluate at a7dd338). The scripts need the packages transformers,
-datasets, evaluate, accelerate, lightning and jsonargparse[signatures] beside Onsight; the fastai
-script is older than fastcore 2.2, whose star import hides its Param, and trains with fastai 2.7.19,
+from ROOT/evaluate (huggingface/evaluate at a7dd338). Beside Onsight, the scripts need the packages
+transformers, datasets, evaluate, accelerate, lightning and jsonargparse[signatures]. The fastai
+script is older than fastcore 2.2, whose star import hides its Param. It needs fastai 2.7.19,
 fastcore 1.7.29 and fastprogress 1.0.3, installed without their dependencies.
 
-Each script is explained with --write, so that its mended text is run against it. What really holds
-it back was found out by a reader with a profiler before explain was asked: it stands with the
-reader's judgement of the verdict in public_judgements.csv. With --prepare, the data is laid out and
-nothing is run; with --only, the table is printed and RESULTS.md does not change.
+Each script is explained with --write, which runs the fixed text against it. Before that, a person
+with a profiler found out what really holds the script back. public_judgements.csv has that finding,
+and the person's judgement of the verdict. With --prepare, the data is made and nothing is run. With
+--only, the table is printed and RESULTS.md does not change.
 """
 
 import argparse
@@ -37,11 +37,11 @@ HEADER = [
     "images/s",
     "cause",
     "verdict",
-    "what holds it back, by a reader",
-    "the reader agrees",
+    "bottleneck, according to the reader",
+    "reader agrees",
     "best what-ifs",
     "times as fast (interval)",
-    "mended / original (interval)",
+    "fixed / original (interval)",
     "seconds",
 ]
 PACKAGES = ("timm", "transformers", "accelerate", "lightning", "fastai")
@@ -49,7 +49,7 @@ PACKAGES = ("timm", "transformers", "accelerate", "lightning", "fastai")
 
 @dataclass(frozen=True)
 class Outcome:
-    """explain's answer for a script: its facts, or why there are none."""
+    """explain's answer for a script: its facts, or the problem if there are none."""
 
     name: str
     facts: Facts | None
@@ -60,7 +60,7 @@ class Outcome:
         reader = [judgement.get("holds_back", ""), agreement(judgement)]
         if not self.facts:
             return [self.name, "", "", self.problem, *reader, "", "", "", f"{self.seconds:.0f}"]
-        best, mended = self.facts["best"], self.facts.get("fixed_script")
+        best, fixed = self.facts["best"], self.facts.get("fixed_script")
         cells = [
             self.name,
             f"{self.facts['images_per_second']:,.0f}",
@@ -69,7 +69,7 @@ class Outcome:
             *reader,
             " + ".join(best["names"]) if best else "none",
             ratio(best and (best.get("interval") or best)),
-            (mended.get("problem") or ratio(mended.get("ratio"))) if mended else "",
+            (fixed.get("problem") or ratio(fixed.get("ratio"))) if fixed else "",
             f"{self.seconds:.0f}",
         ]
         return [cell.replace("|", "/").replace("\n", " ") for cell in cells]
@@ -85,19 +85,19 @@ def ratio(found: Facts | None) -> str:
 
 
 def agreement(judgement: dict[str, str]) -> str:
-    """yes or no, and why; empty where nobody has judged yet."""
+    """yes or no, and why; empty if nobody has judged it yet."""
     return ": ".join(filter(None, (judgement.get("agrees", ""), judgement.get("why", ""))))
 
 
 def explain(name: str, root: Path, fashion: Path) -> Outcome:
-    """Runs the command as a user would, in the script's folder."""
+    """Run the command as a user would, in the script's folder."""
     print(f"  {name}", file=sys.stderr)
     script = prepare(name, root, fashion)
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "onsight", "explain", script.name, "--json", "--write"]
         done = subprocess.run(
-            [*command, str(Path(folder) / "mended.py"), "--", *SCRIPTS[name].words(root)],
+            [*command, str(Path(folder) / "fixed.py"), "--", *SCRIPTS[name].split_arguments(root)],
             cwd=script.parent,
             env=environment(root),
             capture_output=True,
@@ -105,16 +105,16 @@ def explain(name: str, root: Path, fashion: Path) -> Outcome:
             check=False,
         )
     seconds = time.perf_counter() - begun
-    said = done.stdout.strip().splitlines()
-    if said and said[-1].startswith("{"):
-        return Outcome(name, json.loads(said[-1]), "", seconds)
-    why = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    lines = done.stdout.strip().splitlines()
+    if lines and lines[-1].startswith("{"):
+        return Outcome(name, json.loads(lines[-1]), "", seconds)
+    errors = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
     print(done.stderr, file=sys.stderr)
-    return Outcome(name, None, f"failed: {why[-1]}", seconds)
+    return Outcome(name, None, f"failed: {errors[-1]}", seconds)
 
 
-def judgements() -> dict[str, dict[str, str]]:
-    """The reader's findings by script: what holds it back, the figures, agreement and why."""
+def read_judgements() -> dict[str, dict[str, str]]:
+    """The reader's findings by script: bottleneck, figures, agreement and reason."""
     with JUDGEMENTS.open(encoding="utf-8", newline="") as file:
         return {row["name"]: row for row in csv.DictReader(file)}
 
@@ -122,7 +122,10 @@ def judgements() -> dict[str, dict[str, str]]:
 def summary(outcomes: list[Outcome], judged: dict[str, dict[str, str]]) -> str:
     agreed = sum(judged[found.name]["agrees"] == "yes" for found in outcomes)
     answered = sum(found.facts is not None for found in outcomes)
-    return f"{answered} of {len(outcomes)} were explained; the reader agrees with {agreed}."
+    return (
+        f"{answered} of {len(outcomes)} scripts were explained; the reader agrees with {agreed} "
+        "verdicts."
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -139,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in names:
             print(prepare(name, root, options.fashion))
         return
-    judged = judgements()
+    judged = read_judgements()
     outcomes = [explain(name, root, options.fashion) for name in names]
     changes = [
         f"- {name}: {change.path}: {change.why}"
@@ -149,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lines = [
         "## Public scripts",
         "",
-        f"Run unchanged but for data paths, arguments and the changes below; "
+        "Run unchanged except for data paths, arguments and the changes below; "
         f"{circumstances(*PACKAGES)}.",
         "",
         *table(HEADER, [found.cells(judged[found.name]) for found in outcomes]),

@@ -1,9 +1,9 @@
-"""How often does the interval that folds give contain the accuracy on 10,000 new images?
+"""How often does the interval from cross-validation contain the accuracy on 10,000 new images?
 
     python benchmarks/folds_coverage.py --draws 20 --images 300
 
-Each draw takes that many training images of Fashion-MNIST, trains on them with --folds 5, and
-evaluates the model that is kept on the 10,000 test images, which no training has seen. The last
+Each draw takes that many training images of Fashion-MNIST and trains on them with --folds 5. It
+then evaluates the final model on the 10,000 test images, which were not used for training. The last
 line of output is JSON.
 """
 
@@ -38,7 +38,7 @@ def write_images(source: Source, rows: Iterable[int], folder: Path) -> None:
 
 
 def draw(source: Source, images: int, seed: int, folder: Path) -> None:
-    """As many training images, drawn without replacement."""
+    """Write training images, drawn without replacement."""
     train = np.flatnonzero(source.index.splits == 1)
     rows = np.random.default_rng(seed).choice(train, images, replace=False)
     write_images(source, rows, folder)

@@ -1,18 +1,19 @@
-"""On a CUDA GPU: how close does training come to what the GPU itself can do?
+"""On a CUDA GPU: how close does training come to the limit of the GPU itself?
 
     python benchmarks/gpu.py [--fashion FOLDER] [--data PetImages] [--cifar cifar-10-batches-py]
                              [--only lenet photos accuracy] [--rounds 3] [--full]
 
-lenet: the tutorials' LeNet on Fashion-MNIST at batch sizes 4 to 512, float32, no augmentation,
-with steps as a CUDA graph, compared with a hand-written loop over images on the GPU, and with the
+lenet: the tutorials' LeNet on Fashion-MNIST at batch sizes 4 to 512, float32, no augmentation, with
+steps as a CUDA graph. It is compared with a hand-written loop over images on the GPU, and with the
 limit: a CUDA graph of the whole step, replayed on one batch.
-photos: ResNet-18 and ResNet-50 at 224x224 from JPEGs in
-bfloat16, compared with torch's DataLoader with torchvision's transforms and the number of workers
-that was fastest here, and with the same step on one random batch. accuracy: seconds from process
-start to the end of a run on Fashion-MNIST, and, given CIFAR-10's own python files, to 94%, compared
-with the package airbench if it is installed. --full uses more images, epochs and rounds. --smoke
-makes a few steps on images made here, and prints the tables without changing RESULTS.md. Without a
-CUDA GPU it exits with code 2.
+photos: ResNet-18 and ResNet-50 at 224x224 from JPEGs in bfloat16. They are compared with torch's
+DataLoader, with torchvision's transforms and the number of workers that was fastest here, and with
+the same step on one random batch.
+accuracy: seconds from process start to the end of a run on Fashion-MNIST. Given CIFAR-10's own
+python files, also seconds to 94%, compared with the package airbench if it is installed.
+
+--full uses more images, epochs and rounds. --smoke runs a few steps on generated images, and prints
+the tables without changing RESULTS.md. Without a CUDA GPU, the exit code is 2.
 """
 
 import argparse
@@ -42,8 +43,8 @@ from onsight_explain.threads import usable_cores
 BATCH_SIZES = (4, 32, 64, 128, 512)
 CLASSES = 10
 RATE, MOMENTUM = 0.01, 0.9
-LINE_IMAGES = 6400  # between the loss lines that a run's rate is read from
-PHOTO_SIDE, PHOTO_BATCH_SIZE, LEAST_AREA = 224, 128, 0.35
+LINE_IMAGES = 6400  # between two loss lines, from which a run's rate is read
+PHOTO_SIDE, PHOTO_BATCH_SIZE, MIN_AREA = 224, 128, 0.35
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WARM_UP_STEPS = 10
 GOAL = 0.94
@@ -54,9 +55,9 @@ Batches = Iterator[tuple[Tensor, Tensor]]
 
 
 def require_gpu(device: str) -> None:
-    """Exit with code 2 if there is no GPU; --device cpu is for trying out the pieces."""
+    """Exit with code 2 if there is no GPU; --device cpu is for tests of this script."""
     if device == "cuda" and not torch.cuda.is_available():
-        print("benchmarks/gpu.py needs a CUDA GPU, and torch sees none here", file=sys.stderr)
+        print("benchmarks/gpu.py needs a CUDA GPU, but torch finds none", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -66,7 +67,7 @@ def synchronize(device: str) -> None:
 
 
 def train(data: Path, out: Path, device: str, **flags: object) -> float:
-    """Run `onsight train` in a process of its own; returns its seconds from start to end."""
+    """Run `onsight train` in its own process; returns its seconds from start to end."""
     command = [sys.executable, "-m", "onsight", "train", data, "--out", out, "--device", device]
     for name, value in flags.items():
         flag = "--" + name.replace("_", "-")
@@ -78,16 +79,16 @@ def train(data: Path, out: Path, device: str, **flags: object) -> float:
     return time.perf_counter() - begun
 
 
-def epochs_of(run: Path) -> list[Facts]:
+def read_epochs(run: Path) -> list[Facts]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def steady_rate(run: Path, batch_size: int) -> float:
     """Images per second between the first and the last line of a run's last epoch.
 
-    The first epoch warms the GPU up, and an epoch's first steps fill the queues.
+    The first epoch warms up the GPU, and the first steps of an epoch fill the queues.
     """
-    row = epochs_of(run)[-1]
+    row = read_epochs(run)[-1]
     lines = row["lines"]
     if len(lines) < 2:
         return float(row["images_per_second"])
@@ -97,7 +98,7 @@ def steady_rate(run: Path, batch_size: int) -> float:
 
 
 def onsight_rate(data: Path, device: str, batch_size: int, **flags: object) -> float:
-    """The steady rate of a run."""
+    """Train with Onsight; returns the steady rate."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         lines = {"log_every_steps": max(1, LINE_IMAGES // batch_size), "batch_size": batch_size}
@@ -113,7 +114,7 @@ class Step:
     """A hand-written step: forward, loss, backward, update."""
 
     def __init__(self, net: nn.Module, device: str, bfloat16: bool) -> None:
-        torch.backends.cudnn.benchmark = True  # the usual tuning for constant shapes
+        torch.backends.cudnn.benchmark = True  # usual for constant shapes
         self.net = net.to(device).to(memory_format=torch.channels_last).train()
         self.optimizer = make_optimizer(self.net)
         self.context = partial(torch.autocast, device, torch.bfloat16, enabled=bfloat16)
@@ -126,8 +127,8 @@ class Step:
         self.optimizer.step()
 
 
-def replayed(step: Step, inputs: Tensor, labels: Tensor) -> Callable[[], None]:
-    """The step on this batch as a CUDA graph: nothing is left but the GPU's own work."""
+def capture(step: Step, inputs: Tensor, labels: Tensor) -> Callable[[], None]:
+    """Capture the step on this batch as a CUDA graph, whose replay is only the GPU's own work."""
     if inputs.device.type != "cuda":
         return partial(step, inputs, labels)
     side = torch.cuda.Stream()
@@ -136,7 +137,7 @@ def replayed(step: Step, inputs: Tensor, labels: Tensor) -> Callable[[], None]:
         for _ in range(WARM_UP_STEPS):
             step(inputs, labels)
     torch.cuda.current_stream().wait_stream(side)
-    step.optimizer.zero_grad(set_to_none=True)  # so that the graph has gradients of its own
+    step.optimizer.zero_grad(set_to_none=True)  # so that the graph allocates its own gradients
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step(inputs, labels)
@@ -144,7 +145,7 @@ def replayed(step: Step, inputs: Tensor, labels: Tensor) -> Callable[[], None]:
 
 
 def steps_rate(work: Callable[[], None], batch_size: int, device: str, seconds: float) -> float:
-    """Images per second of a step that is repeated for a while."""
+    """Images per second of a step, repeated for this many seconds."""
     for _ in range(WARM_UP_STEPS):
         work()
     synchronize(device)
@@ -153,7 +154,7 @@ def steps_rate(work: Callable[[], None], batch_size: int, device: str, seconds: 
         for _ in range(WARM_UP_STEPS):
             work()
         steps += WARM_UP_STEPS
-        synchronize(device)  # otherwise the GPU's queue would not be timed
+        synchronize(device)  # otherwise only queueing would be timed
     return steps * batch_size / (time.perf_counter() - begun)
 
 
@@ -192,7 +193,7 @@ def lenet_limit(
     images: Tensor, labels: Tensor, batch_size: int, device: str, seconds: float
 ) -> float:
     step = Step(lenet(), device, bfloat16=False)
-    work = replayed(step, normalized(images[:batch_size]), labels[:batch_size])
+    work = capture(step, normalized(images[:batch_size]), labels[:batch_size])
     return steps_rate(work, batch_size, device, seconds)
 
 
@@ -231,7 +232,7 @@ def compare_lenet(options: argparse.Namespace) -> list[str]:
 
 
 def figures(rates: Rates) -> list[str]:
-    """The medians of all, then our ratio to each of the others."""
+    """The median of each contender, then our ratio to each of the others."""
     middles = [f"{statistics.median(found):,.0f}" for found in rates.values()]
     others = [found for name, found in rates.items() if name != OURS]
     return [*middles, *(str(paired(rates[OURS], found)) for found in others)]
@@ -246,14 +247,14 @@ def photo_step(model: str, options: argparse.Namespace) -> Step:
 def photo_loader(
     folder: Path, workers: int, options: argparse.Namespace
 ) -> Generator[tuple[Tensor, Tensor], None, None]:
-    """torch's DataLoader with decode_image and transforms.v2, its bytes normalised on the GPU."""
+    """Batches of torch's DataLoader with decode_image and transforms.v2, normalized on the GPU."""
     from torch.utils.data import DataLoader
     from torchvision import datasets
     from torchvision.io import ImageReadMode, decode_image
     from torchvision.transforms import v2
 
     steps = [
-        v2.RandomResizedCrop(options.photo_side, (LEAST_AREA, 1.0), antialias=True),
+        v2.RandomResizedCrop(options.photo_side, (MIN_AREA, 1.0), antialias=True),
         v2.RandomHorizontalFlip(),
     ]
     read = partial(decode_image, mode=ImageReadMode.RGB)
@@ -307,7 +308,7 @@ def photos_onsight(model: str, folder: Path, options: argparse.Namespace, **flag
         options.photo_batch_size,
         model=model,
         image_size=options.photo_side,
-        crop_area=LEAST_AREA,
+        crop_area=MIN_AREA,
         translate=0,
         epochs=options.epochs,
         optimizer="sgd",
@@ -319,7 +320,7 @@ def photos_onsight(model: str, folder: Path, options: argparse.Namespace, **flag
 
 
 def fastest_workers(model: str, folder: Path, options: argparse.Namespace) -> tuple[int, str]:
-    """The number of workers that feeds this step fastest, and a note with the rates of all."""
+    """The number of workers with the highest rate, and a note with the rates of all."""
     cores = usable_cores()
     rates = {
         workers: photos_by_hand(model, folder, workers, options, options.seconds / 2)
@@ -360,12 +361,12 @@ def first_at(rows: list[Facts], goal: float) -> float | None:
 
 
 def timed_run(data: Path, options: argparse.Namespace, **flags: object) -> Facts:
-    """A whole run: its seconds, its results and its epochs."""
+    """Time a complete run; returns its seconds, accuracy and epochs."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         seconds = train(data, run, options.device, cache_folder=options.cache, **flags)
         results = json.loads((run / "results.json").read_text())
-        return {"seconds": seconds, "accuracy": results["accuracy"], "rows": epochs_of(run)}
+        return {"seconds": seconds, "accuracy": results["accuracy"], "rows": read_epochs(run)}
 
 
 def describe_runs(runs: list[Facts]) -> list[str]:
@@ -376,11 +377,10 @@ def describe_runs(runs: list[Facts]) -> list[str]:
 
 
 def write_tensors(cifar: Path, place: Path) -> None:
-    """Write CIFAR-10 as airbench keeps it, so that it downloads nothing."""
+    """Write CIFAR-10 in airbench's format, so that it downloads nothing."""
     place.mkdir()
-    source = find_source(
-        str(cifar), ReadOptions(data_format="cifar")
-    )  # runs no code from the pickles
+    # Onsight's reader runs no code from the pickles.
+    source = find_source(str(cifar), ReadOptions(data_format="cifar"))
     for name, split in (("train", TRAIN), ("test", TEST)):
         rows = np.flatnonzero(source.index.splits == split)
         images = np.stack([source.read(int(row)) for row in rows])
@@ -406,7 +406,7 @@ print(json.dumps({"training": done - ready, "accuracy": airbench.evaluate(net, t
 
 
 def run_airbench(cifar: Path) -> Facts:
-    """airbench's own 94% training, in a process of its own in the folder of its data."""
+    """Run airbench's training to 94% in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         write_tensors(cifar, Path(folder) / "cifar10")
         done = subprocess.run(
@@ -451,11 +451,11 @@ def compare_accuracy(options: argparse.Namespace) -> list[str]:
     if options.cifar:
         rows += compare_cifar(options)
     note = (
-        "airbench's accuracy is over several views of each test image, and its training time "
-        "leaves out imports, loading and a warm-up."
+        "airbench averages several views of each test image, and its training time excludes "
+        "imports, loading and a warm-up."
     )
     return [
-        "### Whole runs",
+        "### Complete runs",
         "",
         *table(["run", "seconds", "accuracy", "runs"], rows),
         "",
@@ -478,7 +478,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--rounds", type=int, default=0, help="3, with --full 7")
     parser.add_argument("--full", action="store_true")
-    parser.add_argument("--smoke", action="store_true", help="a few steps on made-up images")
+    parser.add_argument("--smoke", action="store_true", help="a few steps on generated images")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each hand-written loop")
     parser.add_argument("--epochs", type=int, default=2, help="of each Onsight run")
     parser.add_argument("--photos", type=int, default=0, help="another number of photographs")

@@ -1,7 +1,7 @@
 """What the benchmarks share: interleaved rounds, paired ratios, and the page of results.
 
-Every benchmark runs its contenders A B C A B C ... on one machine in one session, because shared
-machines drift; it claims ratios of neighbouring runs, never times alone.
+Shared machines drift, so every benchmark runs its contenders A B C A B C ... on one machine in one
+session. It reports ratios of neighbouring runs, never times alone.
 """
 
 import json
@@ -26,9 +26,10 @@ from onsight_explain.threads import usable_cores
 Facts = dict[str, Any]  # from JSON
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
-MODULES = {"pillow": "PIL", "scikit-learn": "sklearn"}  # where packages have other names
+MODULES = {"pillow": "PIL", "scikit-learn": "sklearn"}  # where the package has another name
 HEAD = (
-    "# Results\n\nWritten by the files in this folder; each states its question and its command.\n"
+    "# Results\n\nMost sections are written by the scripts in this folder. The docstring of each "
+    "states\nits question and its command.\n"
 )
 
 
@@ -69,7 +70,7 @@ def interleave(
 
 
 def run_json(*command: str | Path, env: dict[str, str] | None = None) -> Facts:
-    """Run a command to its end; returns the JSON of its last line and its process_seconds."""
+    """Run a command; returns the JSON in its last line, with its process_seconds."""
     begun = time.perf_counter()
     done = subprocess.run(
         [str(part) for part in command], stdout=subprocess.PIPE, text=True, env=env, check=False
@@ -82,7 +83,7 @@ def run_json(*command: str | Path, env: dict[str, str] | None = None) -> Facts:
 
 
 def circumstances(*packages: str) -> str:
-    """The machine and the versions that a table was measured with, of what is installed."""
+    """The machine, and the versions of the installed packages, for a table's caption."""
     names = [
         name for name in ("torch", "torchvision", *packages) if find_spec(MODULES.get(name, name))
     ]
@@ -94,7 +95,7 @@ def circumstances(*packages: str) -> str:
 
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:
-    """A table in Markdown, as lines."""
+    """The lines of a table in Markdown."""
     lines = [" | ".join(header), " | ".join("---" for _ in header), *map(" | ".join, rows)]
     return [f"| {line} |" for line in lines]
 

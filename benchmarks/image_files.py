@@ -1,7 +1,7 @@
 """The images that several benchmarks share: Fashion-MNIST, photographs, and folders of both.
 
-Folders that exist already are kept. Only numpy is imported here, as processes that are timed from
-their start use this module.
+Existing folders are kept. Only numpy is imported here, because processes that are timed from their
+start use this module.
 """
 
 import gzip
@@ -25,13 +25,13 @@ import numpy as np
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 WALLPAPERS = Path("/usr/share/wallpapers")
 PHOTO_MAKER = Path(__file__).parents[1] / "scripts" / "make_stand_ins.py"
-SPARE_PHOTOS = 40  # more than the broken images that the maker plants in each class
+SPARE_PHOTOS = 40  # more than the broken images planted in each class
 
 Array = np.ndarray[Any, Any]
 
 
 def read_idx(folder: Path, part: str) -> tuple[Array, Array]:
-    """Fashion-MNIST's images (n, 28, 28) and labels (n,) of a part: train or t10k."""
+    """Read Fashion-MNIST's images (n, 28, 28) and labels (n,) of a part, train or t10k."""
     images = gzip.decompress((folder / f"{part}-images-idx3-ubyte.gz").read_bytes())
     labels = gzip.decompress((folder / f"{part}-labels-idx1-ubyte.gz").read_bytes())
     pixels = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 28, 28)
@@ -39,7 +39,7 @@ def read_idx(folder: Path, part: str) -> tuple[Array, Array]:
 
 
 def make_packed(source: Path, target: Path) -> Path:
-    """Fashion-MNIST padded to 32x32 in three equal channels, as CIFAR-10's binary files."""
+    """Write Fashion-MNIST, padded to 32x32 in three equal channels, as CIFAR-10's binary files."""
 
     def fill(folder: Path) -> None:
         pixels, labels = read_idx(source, "train")
@@ -53,13 +53,17 @@ def make_packed(source: Path, target: Path) -> Path:
 
 
 def _write_binary(path: Path, pixels: Array, labels: Array) -> None:
+    path.write_bytes(np.concatenate([labels[:, None], cifar_rows(pixels)], axis=1).tobytes())
+
+
+def cifar_rows(pixels: Array) -> Array:
+    """Pad images from 28x28 to 32x32 and repeat them in three channels: rows of 3,072 bytes."""
     padded = np.pad(pixels, ((0, 0), (2, 2), (2, 2)))
-    planes = np.repeat(padded[:, None], 3, axis=1).reshape(len(pixels), -1)
-    path.write_bytes(np.concatenate([labels[:, None], planes], axis=1).tobytes())
+    return np.repeat(padded[:, None], 3, axis=1).reshape(len(pixels), -1)
 
 
 def write_fashion_sample(folder: Path, train: int, test: int) -> None:
-    """Write some of the demo's images as Fashion-MNIST's four files, the classes in turn."""
+    """Write some of the demo's images as Fashion-MNIST's four files, alternating the classes."""
     from PIL import Image
 
     demo = resources.files("onsight") / "demo" / "fashion-mnist-sample.zip"
@@ -85,17 +89,17 @@ def write_fashion_sample(folder: Path, train: int, test: int) -> None:
 
 
 def make_jpeg(number: int, size: tuple[int, int]) -> bytes:
-    """A JPEG of smooth colours, which its number decides."""
+    """A JPEG of smooth random colours, seeded by the number."""
     from PIL import Image
 
-    rough = np.random.default_rng(number).integers(0, 256, (16, 16, 3), np.uint8)
+    coarse = np.random.default_rng(number).integers(0, 256, (16, 16, 3), np.uint8)
     buffer = io.BytesIO()
-    Image.fromarray(rough).resize(size, Image.Resampling.BICUBIC).save(buffer, "JPEG")
+    Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC).save(buffer, "JPEG")
     return buffer.getvalue()
 
 
 def write_photos(folder: Path, count: int) -> None:
-    """Write made-up photographs in the layout of PetImages."""
+    """Write generated photographs in the layout of PetImages."""
     for number in range(count):
         path = folder / ("Cat", "Dog")[number % 2] / f"{number // 2}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +107,7 @@ def write_photos(folder: Path, count: int) -> None:
 
 
 def finished_folder(folder: Path, fill: Callable[[Path], object]) -> Path:
-    """The folder; if it does not exist, fill makes it under another name beside it first."""
+    """Return the folder. If it does not exist, fill a temporary one and rename it."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
@@ -113,14 +117,14 @@ def finished_folder(folder: Path, fill: Callable[[Path], object]) -> Path:
 
 
 def link_class(source: Path, target: Path) -> None:
-    """Link to the images of one class folder, in the order of a hash of their names."""
+    """Link to the images of a class folder, in the order of a hash of their names."""
     target.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.iterdir(), key=lambda path: sha256(path.name.encode()).digest()):
         (target / path.name).symlink_to(path.resolve())
 
 
 def photo_folder(count: int, data: Path | None = None, wallpapers: Path = WALLPAPERS) -> Path:
-    """A folder of two class folders with this many valid JPEGs in all, of about 500x375.
+    """A folder with two class folders and this many valid JPEGs in total, of about 500x375.
 
     data: a folder like PetImages. Otherwise they are cropped from the photographs of Debian's
     package plasma-workspace-wallpapers.
@@ -130,16 +134,9 @@ def photo_folder(count: int, data: Path | None = None, wallpapers: Path = WALLPA
     def fill(target: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="onsight-photos-") as made:
             size = str(count // 2 + SPARE_PHOTOS)
-            command: list[str | Path] = [
-                sys.executable,
-                PHOTO_MAKER,
-                "pets",
-                wallpapers,
-                made,
-                size,
-            ]
             if data is None:
-                subprocess.run(command, check=True)
+                arguments = ["pets", str(wallpapers), made, size]
+                subprocess.run([sys.executable, PHOTO_MAKER, *arguments], check=True)
             for folder in sorted((data or Path(made, "PetImages")).iterdir()):
                 if folder.is_dir():
                     _copy_valid(folder, target / folder.name, count // 2)
@@ -148,7 +145,7 @@ def photo_folder(count: int, data: Path | None = None, wallpapers: Path = WALLPA
 
 
 def _copy_valid(folder: Path, target: Path, count: int) -> None:
-    """Copy the first files that are valid JPEGs: hand-written loops fail on a broken one."""
+    """Copy the first valid JPEGs; a broken file would stop a hand-written loop."""
     target.mkdir()
     valid = (path for path in sorted(folder.glob("*.jpg")) if _is_valid(path))
     for _, path in zip(range(count), valid, strict=False):

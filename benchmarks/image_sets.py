@@ -1,11 +1,11 @@
-"""Which images are classified within a budget? Folders with train/CLASS and test/CLASS.
+"""Folders with train/CLASS and test/CLASS, to see which images can be classified within a budget.
 
     python benchmarks/image_sets.py clip-art CACHE [--shrink 320]
     python benchmarks/image_sets.py wallpapers CACHE [--train 60] [--test 20]
 
-clip-art: Debian's openclipart-png by top-level category. wallpapers: which image of Debian's
-plasma-workspace-wallpapers was this crop cut from? Equal arguments give equal images, and a
-folder that exists already is kept.
+clip-art: Debian's openclipart-png by top-level category. wallpapers: crops of Debian's
+plasma-workspace-wallpapers; the class is the image that a crop was cut from. The same arguments
+give the same images, and existing folders are kept.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from wallpaper_crops import make_wallpaper_crops
 
 
 def describe(folder: Path) -> str:
-    """The counts of each class, for people."""
+    """The number of images per class, for the console."""
     lines = [str(folder)]
     totals = [0, 0]
     for place in sorted((folder / "train").iterdir()):
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("cache", type=Path)
     parser.add_argument("--source", type=Path, help="where the originals are")
     parser.add_argument(
-        "--shrink", type=int, default=0, help="clip-art: longest side in pixels; 0: as they are"
+        "--shrink", type=int, default=0, help="clip-art: longest side in pixels; 0: unchanged"
     )
     parser.add_argument("--train", type=int, default=60, help="wallpapers: crops per class")
     parser.add_argument("--test", type=int, default=20, help="wallpapers: crops per class")

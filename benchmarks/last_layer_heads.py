@@ -1,4 +1,4 @@
-"""The command `onsight`, except that heads see the last layer of a network alone: an ablation.
+"""An ablation: the command `onsight` with heads that use only the last layer of a network.
 
 python benchmarks/last_layer_heads.py train DATA ...
 """

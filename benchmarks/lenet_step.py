@@ -2,10 +2,10 @@
 
     python benchmarks/lenet_step.py /usr/share/datasets/fashion-mnist
 
-At each batch size, on files like CIFAR-10's: Onsight through `onsight.train`; its own step on one
-constant batch, which is the limit; and a loop over tensors in memory, written by hand, with the
-number of threads and the memory format that were fastest in a short search. Every contender is a
-fresh process in every round.
+There are three contenders at each batch size, on files like CIFAR-10's: Onsight through
+`onsight.train`; its own step on one constant batch, which is the limit; and a hand-written loop
+over tensors in memory, with the threads and memory format that were fastest in a short search.
+Every contender is a new process in every round.
 """
 
 import argparse
@@ -22,24 +22,25 @@ from typing import Any
 from harness import circumstances, interleave, paired, run_json, table, write_section
 from image_files import make_packed
 
+from onsight.text import plural
 from onsight_explain.threads import usable_cores
 
 SCRIPTS = Path(__file__).parent / "peers"
 ONSIGHT, LIMIT, BY_HAND = "onsight", "limit", "tensors"
 TITLES = {ONSIGHT: "Onsight", LIMIT: "the limit", BY_HAND: "hand-written, tensors in memory"}
-LEAST_STEPS = 60
+MIN_STEPS = 60
 HEADER = [
     "batch",
     "contender (its best setting)",
     "images/s",
-    "Onsight's rate / its rate, median (low to high)",
-    "mean loss before step",
+    "Onsight's rate / this rate, median (low to high)",
+    "mean loss at step",
 ]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How a contender is started."""
+    """The settings of a contender."""
 
     threads: int
     channels_last: int = 0
@@ -47,13 +48,13 @@ class Setting:
     def arguments(self) -> list[str]:
         """The arguments that every script takes."""
         return [
-            word
+            argument
             for name, value in asdict(self).items()
-            for word in (f"--{name.replace('_', '-')}", str(value))
+            for argument in (f"--{name.replace('_', '-')}", str(value))
         ]
 
     def __str__(self) -> str:
-        return f"{self.threads} thread(s)" + ", channels last" * self.channels_last
+        return plural(self.threads, "thread") + ", channels last" * self.channels_last
 
 
 class Case:
@@ -61,11 +62,11 @@ class Case:
 
     def __init__(self, data: Path, images: int, batch_size: int, options: argparse.Namespace):
         self.data, self.batch_size, self.options = data, batch_size, options
-        self.most_steps = images // batch_size  # none begins a second epoch
+        self.max_steps = images // batch_size  # at most one epoch
         self.losses: dict[str, list[float]] = {}
 
     def run(self, name: str, setting: Setting, *arguments: object) -> dict[str, Any]:
-        """A contender's results."""
+        """Run a contender; returns its results."""
         script = SCRIPTS / f"lenet_{name}.py"
         command = [sys.executable, script, self.data, "--batch-size", self.batch_size]
         if name != BY_HAND:
@@ -79,7 +80,7 @@ class Case:
         return float(found["images_per_second"])
 
     def tune(self) -> tuple[Setting, float]:
-        """The setting that is fastest for the hand-written loop, and its rate."""
+        """The fastest setting for the hand-written loop, and its rate."""
         counts = sorted({1, self.options.threads})
         settings = [Setting(*values) for values in product(counts, (0, 1))]
         rates = {setting: self.measure_rate(BY_HAND, setting) for setting in settings}
@@ -91,22 +92,22 @@ class Case:
         threads = Setting(self.options.threads)
         first = self.run(ONSIGHT, threads, "--seconds", self.options.tune_seconds)
         plan = first["plan"]
-        same = Setting(plan["threads"])
-        words = ["--precision", plan["precision"]]
+        planned = Setting(plan["threads"])
+        arguments = ["--precision", plan["precision"]]
         if "memory_format" in plan:
-            words += ["--memory-format", plan["memory_format"]]
+            arguments += ["--memory-format", plan["memory_format"]]
         by_hand, rate = self.tune()
         contenders: dict[str, tuple[Setting, list[str], float]] = {
             ONSIGHT: (threads, [], first["images_per_second"]),
-            LIMIT: (same, words, self.measure_rate(LIMIT, same, *words)),
+            LIMIT: (planned, arguments, self.measure_rate(LIMIT, planned, *arguments)),
             BY_HAND: (by_hand, [], rate),
         }
         steps = {name: self.count_steps(rate) for name, (_, _, rate) in contenders.items()}
         loss_at = min(steps[ONSIGHT], steps[BY_HAND])
 
         def measure(name: str) -> float:
-            setting, words, _ = contenders[name]
-            found = self.run(name, setting, "--steps", steps[name], "--loss-at", loss_at, *words)
+            setting, more, _ = contenders[name]
+            found = self.run(name, setting, "--steps", steps[name], "--loss-at", loss_at, *more)
             self.losses.setdefault(name, []).append(found["loss"])
             return float(found["images_per_second"])
 
@@ -129,13 +130,13 @@ class Case:
         ]
 
     def count_steps(self, rate: float) -> int:
-        """The steps of a round at this rate."""
+        """The number of steps in a round at this rate."""
         wanted = round(rate * self.options.seconds / self.batch_size)
-        return int(min(max(LEAST_STEPS, wanted), self.most_steps))
+        return int(min(max(MIN_STEPS, wanted), self.max_steps))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and write the section of RESULTS.md."""
+    """Measure, and update the section in RESULTS.md."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -144,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[4, 32, 64, 512])
     parser.add_argument("--seconds", type=float, default=4.0, help="of training per contender")
     parser.add_argument("--tune-seconds", type=float, default=1.5, help="of training per trial")
-    parser.add_argument("--threads", type=int, default=usable_cores(), help="at most")
+    parser.add_argument("--threads", type=int, default=usable_cores(), help="the maximum")
     parser.add_argument(
         "--work", type=Path, default=Path(tempfile.gettempdir()) / "onsight-benchmarks"
     )
@@ -164,9 +165,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         *table(HEADER, rows),
         "",
         f"Each contender trained for about {options.seconds:g} s in each of {options.rounds} "
-        "rounds, in turn, in its own process; the first tenth of the steps is not counted. The "
-        "limit is Onsight's own step on one constant batch. Each loss is the mean over the quarter "
-        "of the steps before the given step.",
+        "interleaved rounds, in its own process. The first tenth of the steps is not counted. The "
+        "limit is Onsight's own step on one constant batch. Each loss is the mean over the last "
+        "quarter of the steps up to the given one.",
     ]
     write_section("lenet_step", lines)
 

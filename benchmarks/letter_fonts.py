@@ -1,7 +1,8 @@
 """The font families of the letters in auto_datasets.py, one file of each, by Debian package.
 
-The packages are of bookworm. Each line names the folder in FONTS, then files in it: text, display,
-handwriting and typewriter faces that have the letters a to z (a few draw them as capitals).
+The packages are those of Debian bookworm. Each line names a folder in FONTS and then files in it:
+text, display, handwriting and typewriter faces with the letters a to z (a few draw them as
+capitals).
 """
 
 from pathlib import Path

@@ -3,13 +3,15 @@
     python benchmarks/lint_public.py FOLDER [--scripts SCRIPTS.csv] > findings.csv
     python benchmarks/lint_public.py --verdicts benchmarks/lint_public_verdicts.csv
 
-FOLDER holds a checkout of each repository as OWNER+NAME, at the commit of lint_public_scripts.csv.
-Every script there is read, and each finding printed once as a line of CSV with an empty verdict. A
-person fills it in (right, arguable or wrong); the second command prints the precision with Wilson's
-interval, in which an arguable finding is not right: for the scripts that the rules were tuned on,
-and for those held out, which no rule was changed for. Where a person has also labelled the mistakes
-in the scripts before the rules were applied, those without a finding have the verdict missed, right
-findings that were not among them have a reason, and the recall is printed as well.
+FOLDER holds a checkout of each repository as OWNER+NAME, at the commit in lint_public_scripts.csv.
+The first command reads every script there, and prints each finding once, as a line of CSV with an
+empty verdict. A person fills in the verdicts: right, arguable or wrong. The second command prints
+the precision with Wilson's interval, counting arguable findings as not right. It does so for the
+scripts that the rules were tuned on, and for held-out ones, for which no rule was changed.
+
+For some scripts, a person has also labelled the mistakes before the rules were applied. Mistakes
+without a finding have the verdict missed, and right findings that the person did not list have a
+reason. For these scripts, the recall is printed as well.
 """
 
 import argparse
@@ -54,20 +56,20 @@ def read_all(folder: Path, scripts: Path) -> None:
     print(*unread, sep="\n", file=sys.stderr)
     print(
         f"{len(seconds)} scripts, {len(unread)} not read, {len(rows)} findings, "
-        f"{sum(seconds):.0f} s of processor, the longest {max(seconds):.1f} s",
+        f"{sum(seconds):.0f} s of CPU time, at most {max(seconds):.1f} s per script",
         file=sys.stderr,
     )
 
 
-def judge(verdicts: Path) -> None:
+def show_verdicts(verdicts: Path) -> None:
     """Print the precision over all rules and the verdicts of each rule, for each sample."""
     rows = list(csv.DictReader(verdicts.open(encoding="utf-8")))
     for sample in sorted({row["sample"] for row in rows}):
         print(f"-- {sample}")
-        _judge([row for row in rows if row["sample"] == sample])
+        _show_sample([row for row in rows if row["sample"] == sample])
 
 
-def _judge(rows: list[dict[str, str]]) -> None:
+def _show_sample(rows: list[dict[str, str]]) -> None:
     counts = Counter(row["verdict"] for row in rows)
     right, missed = counts["right"], counts.pop("missed", 0)
     print("precision", _share(right, counts.total()), counts)
@@ -91,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--verdicts", type=Path)
     args = parser.parse_args(arguments)
     if args.verdicts:
-        judge(args.verdicts)
+        show_verdicts(args.verdicts)
     elif args.folder:
         read_all(args.folder, args.scripts)
     else:

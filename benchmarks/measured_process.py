@@ -2,8 +2,9 @@
 
     python benchmarks/measured_process.py SECONDS STDOUT STDERR COMMAND ...
 
-SECONDS is its limit; STDOUT and STDERR are files for its output. This is a process of its own, and
-imports little, because Linux counts what a process held when it started a child as the child's.
+SECONDS is the time limit; STDOUT and STDERR are files for the output. Linux counts the memory that
+a parent holds when it starts a child as the child's, so this is a separate process that imports
+little.
 """
 
 import json

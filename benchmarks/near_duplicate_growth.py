@@ -1,9 +1,9 @@
-"""How do time and memory of the search for near-duplicates grow with the images?
+"""How do time and memory of the search for near-duplicates grow with the number of images?
 
     python benchmarks/near_duplicate_growth.py [--counts 10000 100000] [--data FOLDER]
 
-Images are crops of 64x64 pixels from photographs, at random places and scales, in memory; one in
-a hundred is a copy of another, encoded again. Each count in a process of its own. The exponent is
+The images are crops of 64x64 pixels from photographs, at random places and scales, in memory. One
+in a hundred is a re-encoded copy of another. Each count runs in its own process. The exponent is
 that of the time between two counts: 1 for n, about 1.05 for n log n.
 """
 
@@ -29,17 +29,17 @@ from onsight.data.index import Index, Row
 from onsight.data.pack import Pack
 
 SIDE = 64
-EVERY = 100  # one image in so many is a copy
+COPY_EVERY = 100  # one image in this many is a copy
 
 
-def encoded(pixels: np.ndarray) -> np.ndarray:
+def reencode(pixels: np.ndarray) -> np.ndarray:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG", quality=80)
     return np.asarray(Image.open(file))
 
 
-def crops(folder: Path, count: int) -> np.ndarray:
-    """uint8 (count, 64, 64, 3)."""
+def make_crops(folder: Path, count: int) -> np.ndarray:
+    """Crops of the photographs, uint8 (count, 64, 64, 3), some of them re-encoded copies."""
     rng = np.random.default_rng(0)
     photos = []
     for path in sorted(folder.rglob("*.jpg"))[:40]:
@@ -48,8 +48,8 @@ def crops(folder: Path, count: int) -> np.ndarray:
             photos.append(image.convert("RGB"))
     made = np.empty((count, SIDE, SIDE, 3), np.uint8)
     for number in range(count):
-        if number % EVERY == EVERY - 1:
-            made[number] = encoded(made[number - 1 - rng.integers(0, number)])
+        if number % COPY_EVERY == COPY_EVERY - 1:
+            made[number] = reencode(made[number - 1 - rng.integers(0, number)])
             continue
         photo = photos[rng.integers(len(photos))]
         side = int(rng.integers(SIDE, min(photo.size) // 2))
@@ -60,7 +60,7 @@ def crops(folder: Path, count: int) -> np.ndarray:
     return made
 
 
-def pack_of(pixels: np.ndarray) -> Pack:
+def make_pack(pixels: np.ndarray) -> Pack:
     count = len(pixels)
     digests = np.random.default_rng(1).integers(0, 256, (count, 16), np.uint8)
     index = Index.of([Row(str(number), "a") for number in range(count)])
@@ -69,7 +69,7 @@ def pack_of(pixels: np.ndarray) -> Pack:
 
 
 def measure(folder: Path, count: int) -> None:
-    pack = pack_of(crops(folder, count))
+    pack = make_pack(make_crops(folder, count))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun = time.perf_counter()
     found = find_near_duplicates(pack)
@@ -105,15 +105,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ]
         for row in found
     ]
-    header = ["images", "seconds", "ms for each", "memory above the images", "pairs found"]
-    lines = ["## Near-duplicates: growth", "", circumstances(), "", *table(header, rows)]
+    header = ["images", "seconds", "ms per image", "memory beyond the images", "pairs found"]
+    title = "## Growth of the search for near-duplicates"
+    lines = [title, "", circumstances(), "", *table(header, rows)]
     if len(found) > 1:
         first, last = found[0], found[-1]
         growth = math.log(last["seconds"] / first["seconds"]) / math.log(
             last["count"] / first["count"]
         )
         million = last["seconds"] * (1e6 / last["count"]) ** growth
-        lines += ["", f"Exponent {growth:.2f}; a million images: about {million / 60:.0f} min."]
+        forecast = f"extrapolated to a million images: {million / 60:.0f} min"
+        lines += ["", f"Exponent {growth:.2f}; {forecast}."]
     write_section("near-duplicates growth", lines)
     return None
 

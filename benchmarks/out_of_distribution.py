@@ -1,12 +1,12 @@
-"""Which score tells images unlike anything seen in training, and is its threshold kept.
+"""Which out-of-distribution score is best, and does its threshold flag as many images as intended?
 
-Question: over two kinds of models and fourteen kinds of strange images, which score has the
-highest AUROC; and does a threshold set on held-out images flag as many others as it says?
-Command, about ten minutes on two cores:
+Two questions, for two kinds of models and fourteen kinds of out-of-distribution images: which score
+has the highest AUROC? How many other images does a threshold set on held-out images flag? The
+command takes about ten minutes on two cores:
 
     python benchmarks/out_of_distribution.py FASHION_FOLDER CLIP_ART_FOLDER CACHE
 
-FASHION_FOLDER holds the four files of Fashion-MNIST, CLIP_ART_FOLDER is what `clip_art.py` makes.
+FASHION_FOLDER holds the four files of Fashion-MNIST, CLIP_ART_FOLDER is made by `clip_art.py`.
 Models and their outputs are kept in CACHE. Needs scikit-learn and onsight[pretrained].
 """
 
@@ -44,22 +44,22 @@ Score = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """A model, with its outputs for images by part, and for strange ones by kind."""
+    """A model and its outputs: for images by part, and for out-of-distribution ones by kind."""
 
     name: str
-    seen: Outputs
+    train: Outputs
     labels: Tensor
     held_out: Outputs
     test: Outputs
-    strange: dict[str, Outputs]
+    outliers: dict[str, Outputs]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("fashion", "clip_art", "cache"):
         parser.add_argument(name, type=Path)
-    parser.add_argument("--strange", type=int, default=500, help="images of each strange kind")
-    parser.add_argument("--art", type=int, default=800, help="images that heads are fitted on")
+    parser.add_argument("--outliers", type=int, default=500, help="images per kind")
+    parser.add_argument("--art", type=int, default=800, help="training images for the heads")
     given = parser.parse_args(arguments)
     train, test = (read_idx(given.fashion, part) for part in ("train", "t10k"))
     cases = [
@@ -74,13 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def fashion_cases(
     train: tuple[Array, Array], test: tuple[Array, Array], options: argparse.Namespace
 ) -> list[Case]:
-    """Grey 28 by 28: all classes against other images; some classes against those left out."""
+    """28x28 grey: all classes against other kinds of images, and some against the left-out ones."""
     (images, labels), (tests, test_labels) = train, test
-    count = options.strange
+    count = options.outliers
     settings = {"model": "compact", "epochs": 3, "batch_size": 64}
-    strange: dict[str, list[Any]] = {
-        **odd_images((28, 28), count),
-        "clip-art": files(options.clip_art / "test")[::4],
+    outliers: dict[str, list[Any]] = {
+        **make_outliers((28, 28), count),
+        "clip-art": list_files(options.clip_art / "test")[::4],
         "inverted": list(255 - tests[:count]),
         "rot90": list(np.rot90(tests[:count], axes=(1, 2)).copy()),
     }
@@ -91,40 +91,40 @@ def fashion_cases(
         kept, kept_labels = images[ours], labels[ours]
         data = kept[:8000], kept_labels[:8000]
         parts = list(data[0]), list(kept[-2000:]), list(tests[known][:2000])
-        others = {"new classes": list(tests[~known][:count])} if left_out else strange
+        others = {"new classes": list(tests[~known][:count])} if left_out else outliers
         cases.append(observe(options.cache, name, data, data[1], parts, others, settings))
     return cases
 
 
 def art_cases(options: argparse.Namespace, fashion: Array) -> list[Case]:
-    """Colour 224 by 224, a pretrained network whose head is fitted: the same two questions."""
+    """The same for 224x224 colour images, with a head on a pretrained network."""
     settings = {"model": "tf_efficientnet_lite0", "pretrained": True, "freeze": True}
     names = sorted(place.name for place in (options.clip_art / "train").iterdir())
     cases = []
     for name, classes in (("art", names), ("art-half", names[:8])):
-        paths = files(options.clip_art / "train", classes)
+        paths = list_files(options.clip_art / "train", classes)
         random.Random(0).shuffle(paths)
         fit, held_out = paths[: options.art], paths[options.art : options.art * 3 // 2]
         labels = [path.parent.name for path in fit]
         data = [str(path) for path in fit], labels
-        parts = fit, held_out, files(options.clip_art / "test", classes)[::3]
+        parts = fit, held_out, list_files(options.clip_art / "test", classes)[::3]
         others: dict[str, Any] = {
-            **odd_images((224, 224, 3), options.strange * 2 // 5),
+            **make_outliers((224, 224, 3), options.outliers * 2 // 5),
             "fashion": list(fashion[:200]),
         }
         if classes != names:
-            others = {"new classes": files(options.clip_art / "test", names[8:])[::3]}
+            others = {"new classes": list_files(options.clip_art / "test", names[8:])[::3]}
         cases.append(observe(options.cache, name, data, labels, parts, others, settings))
     return cases
 
 
-def files(folder: Path, classes: Sequence[str] = ()) -> list[Path]:
-    """Images in the folders of these classes, or of all."""
+def list_files(folder: Path, classes: Sequence[str] = ()) -> list[Path]:
+    """Images in the folders of these classes, by default of all."""
     paths = sorted(folder.rglob("*.png"))
     return [path for path in paths if not classes or path.parent.name in classes]
 
 
-def odd_images(shape: tuple[int, ...], count: int) -> dict[str, list[Array]]:
+def make_outliers(shape: tuple[int, ...], count: int) -> dict[str, list[Array]]:
     """Uniform noise, normal noise, and images of one colour."""
     rng = np.random.default_rng(0)
     size = (count, *shape)
@@ -144,10 +144,10 @@ def observe(
     data: Any,
     labels: Any,
     parts: tuple[Sequence[Any], Sequence[Any], Sequence[Any]],
-    strange: Mapping[str, Sequence[Any]],
+    outliers: Mapping[str, Sequence[Any]],
     settings: dict[str, Any],
 ) -> Case:
-    """Train a model unless it is there, and compute its outputs for all images."""
+    """Train a model unless it is in the cache, and compute its outputs for all images."""
     folder = cache / name
     if not (folder / "model.safetensors").exists():
         onsight.train(
@@ -162,23 +162,25 @@ def observe(
             **settings,
         )
     predictor = onsight.load(folder)
-    seen, held_out, test = parts
+    train, held_out, test = parts
     number = {str(label): place for place, label in enumerate(predictor.classes)}
     return Case(
         name,
-        outputs(predictor, cache / f"{name}.bank.pt", seen[:2000]),
+        compute_outputs(predictor, cache / f"{name}.bank.pt", train[:2000]),
         torch.tensor([number[str(label)] for label in labels[:2000]]),
-        outputs(predictor, cache / f"{name}.held.pt", held_out),
-        outputs(predictor, cache / f"{name}.test.pt", test),
+        compute_outputs(predictor, cache / f"{name}.held.pt", held_out),
+        compute_outputs(predictor, cache / f"{name}.test.pt", test),
         {
-            kind: outputs(predictor, cache / f"{name}.ood.{kind.replace(' ', '-')}.pt", images)
-            for kind, images in strange.items()
+            kind: compute_outputs(
+                predictor, cache / f"{name}.ood.{kind.replace(' ', '-')}.pt", images
+            )
+            for kind, images in outliers.items()
         },
     )
 
 
-def outputs(predictor: onsight.Predictor, kept: Path, images: Sequence[Any]) -> Outputs:
-    """Logits and features of images, decoded as the model wants them."""
+def compute_outputs(predictor: onsight.Predictor, kept: Path, images: Sequence[Any]) -> Outputs:
+    """Logits and features of images, from the file `kept` if it exists."""
     if kept.exists():
         logits, features = torch.load(kept)
         return logits, features
@@ -194,22 +196,22 @@ def outputs(predictor: onsight.Predictor, kept: Path, images: Sequence[Any]) -> 
     return logits, features
 
 
-def scores(case: Case) -> dict[str, Score]:
-    """Every candidate, fitted; higher is stranger."""
-    seen = case.seen[1]
-    centre = seen[:BANK].mean(0)
-    rows = F.normalize(seen, dim=1)
-    within, whole = covariances(seen, case)
+def make_scores(case: Case) -> dict[str, Score]:
+    """Fit every candidate. A higher score means more likely out of distribution."""
+    train = case.train[1]
+    centre = train[:BANK].mean(0)
+    rows = F.normalize(train, dim=1)
+    within, overall = inverse_covariances(train, case)
 
     def mahalanobis(_: Tensor, features: Tensor) -> Tensor:
-        means = class_means(seen, case)
+        means = class_means(train, case)
         return torch.stack([distance(features - center, within) for center in means], 1).amin(1)
 
     def nearest(count: int, which: int) -> Score:
         return lambda _, features: -nth(F.normalize(features, dim=1) @ rows[:count].T, which)
 
     def centred(_: Tensor, features: Tensor) -> Tensor:
-        bank = F.normalize(seen[:BANK] - centre, dim=1)
+        bank = F.normalize(train[:BANK] - centre, dim=1)
         return -nth(F.normalize(features - centre, dim=1) @ bank.T, 5)
 
     return {
@@ -218,7 +220,7 @@ def scores(case: Case) -> dict[str, Score]:
         "- maximum logit": lambda logits, _: -logits.amax(1),
         "Mahalanobis": mahalanobis,
         "relative Mahalanobis": lambda logits, features: (
-            mahalanobis(logits, features) - distance(features - seen.mean(0), whole)
+            mahalanobis(logits, features) - distance(features - train.mean(0), overall)
         ),
         "ViM": vim(case),
         f"centred, nearest of {BANK:,}, 5th": centred,
@@ -234,16 +236,16 @@ def nth(similarities: Tensor, which: int) -> Tensor:
     return similarities.topk(which, dim=1).values[:, -1]
 
 
-def class_means(seen: Tensor, case: Case) -> Tensor:
-    return torch.stack([seen[case.labels == label].mean(0) for label in case.labels.unique()])
+def class_means(train: Tensor, case: Case) -> Tensor:
+    return torch.stack([train[case.labels == label].mean(0) for label in case.labels.unique()])
 
 
-def covariances(seen: Tensor, case: Case) -> tuple[Tensor, Tensor]:
-    """The inverses within classes and of all, (D, D), each with a little of the identity."""
+def inverse_covariances(train: Tensor, case: Case) -> tuple[Tensor, Tensor]:
+    """The inverse covariances (D, D) within classes and overall, with a small ridge."""
     places = torch.searchsorted(case.labels.unique(), case.labels)
-    offsets = seen - class_means(seen, case)[places], seen - seen.mean(0)
-    within, whole = (inverse(offset.double()) for offset in offsets)
-    return within, whole
+    offsets = train - class_means(train, case)[places], train - train.mean(0)
+    within, overall = (inverse(offset.double()) for offset in offsets)
+    return within, overall
 
 
 def inverse(offsets: Tensor) -> Tensor:
@@ -258,11 +260,14 @@ def distance(offsets: Tensor, inverted: Tensor) -> Tensor:
 
 
 def vim(case: Case) -> Score:
-    """Wang et al., arXiv:2203.10807, scaled on held-out images: of few, none has a residual."""
-    seen = case.seen[1]
-    centre, wide = seen.mean(0), seen.shape[1]
-    rows = torch.linalg.svd((seen - centre).double(), full_matrices=False).Vh
-    basis = rows[: min(wide // 2, 512, len(seen) // 2)].T.float()
+    """ViM (Wang et al., arXiv:2203.10807), scaled on held-out images.
+
+    With few training images, those have no residual.
+    """
+    train = case.train[1]
+    centre, width = train.mean(0), train.shape[1]
+    rows = torch.linalg.svd((train - centre).double(), full_matrices=False).Vh
+    basis = rows[: min(width // 2, 512, len(train) // 2)].T.float()
 
     def residual(features: Tensor) -> Tensor:
         offsets = features - centre
@@ -274,46 +279,49 @@ def vim(case: Case) -> Score:
 
 
 def auroc_table(cases: list[Case]) -> list[str]:
-    """A row for each score; the columns of strange images, with the interval of the chosen."""
-    columns = [(case, kind) for case in cases for kind in case.strange]
-    header = ["AUROC", *(f"{case.name}: {kind}" for case, kind in columns), "mean", "least"]
-    fitted = {case.name: scores(case) for case in cases}
+    """A row for each score, a column for each kind; with an interval for Onsight's score."""
+    columns = [(case, kind) for case in cases for kind in case.outliers]
+    counts = [(len(case.test[0]), len(case.outliers[kind][0])) for case, kind in columns]
+    header = ["AUROC", *(f"{case.name}: {kind}" for case, kind in columns), "mean", "lowest"]
+    fitted = {case.name: make_scores(case) for case in cases}
     rows = []
     for name in fitted[cases[0].name]:
         found = [auroc(fitted[case.name][name], case, kind) for case, kind in columns]
         cells = [f"{area:.3f}" for area in found]
         if name == CHOSEN:
             cells = [
-                f"**{area:.3f}** ± {error(area, len(case.test[0]), len(case.strange[kind][0])):.3f}"
-                for area, (case, kind) in zip(found, columns, strict=True)
+                f"**{area:.3f}** ± {margin(area, inliers, outliers):.3f}"
+                for area, (inliers, outliers) in zip(found, counts, strict=True)
             ]
         rows.append([name, *cells, f"{mean(found):.3f}", f"{min(found):.3f}"])
-    counts = [f"{len(case.test[0]):,} + {len(case.strange[kind][0]):,}" for case, kind in columns]
-    return table(header, [*rows, ["n: usual + strange", *counts, "", ""]])
+    sizes = [f"{inliers:,} + {outliers:,}" for inliers, outliers in counts]
+    return table(header, [*rows, ["n: test + out-of-distribution", *sizes, "", ""]])
 
 
-def auroc(tried: Score, case: Case, kind: str) -> float:
-    usual, strange = tried(*case.test), tried(*case.strange[kind])
-    truth = [0] * len(usual) + [1] * len(strange)
-    return float(roc_auc_score(truth, torch.cat([usual, strange]).double()))
+def auroc(score_of: Score, case: Case, kind: str) -> float:
+    inliers, outliers = score_of(*case.test), score_of(*case.outliers[kind])
+    truth = [0] * len(inliers) + [1] * len(outliers)
+    return float(roc_auc_score(truth, torch.cat([inliers, outliers]).double()))
 
 
-def error(auc: float, usual: int, strange: int) -> float:
+def margin(auc: float, inliers: int, outliers: int) -> float:
     """Half the width of the 95% interval: Hanley and McNeil, Radiology 143 (1982)."""
     first, second = auc / (2 - auc), 2 * auc * auc / (1 + auc)
     variance = (
-        auc * (1 - auc) + (strange - 1) * (first - auc * auc) + (usual - 1) * (second - auc * auc)
+        auc * (1 - auc)
+        + (outliers - 1) * (first - auc * auc)
+        + (inliers - 1) * (second - auc * auc)
     )
-    return Z_95 * math.sqrt(max(0.0, variance) / (usual * strange))
+    return Z_95 * math.sqrt(max(0.0, variance) / (inliers * outliers))
 
 
 def threshold_table(cases: list[Case]) -> list[str]:
-    """What Onsight's threshold flags: of other images of the same kind, and of strange ones."""
+    """What Onsight's threshold flags, of test images and of out-of-distribution ones."""
     rows = []
     for case in cases:
-        stored = choose_detector(case.seen[1][:BANK], case.held_out[1]).value
+        stored = choose_detector(case.train[1][:BANK], case.held_out[1]).value
         assert stored, f"{case.name}: too few held-out images for a threshold"
-        groups = {"usual (test)": case.test, **case.strange}
+        groups = {"test": case.test, **case.outliers}
         for kind, (_, features) in groups.items():
             flagged = int((score(features, stored.bank) > stored.threshold).sum())
             low, high = wilson(flagged, len(features))

@@ -1,9 +1,9 @@
-"""Real data without any hub, laid out as public training scripts expect it.
+"""Real data without access to a hub, in the layouts that public training scripts expect.
 
-Fashion-MNIST as MNIST's raw files and as CIFAR's batches, crops of wallpapers as ImageNet's or
-Imagenette's folders and as the Oxford pets' flat one, a clip-art collection as class folders, and
-models with random weights where a script asks the Hugging Face hub for trained ones: they train at
-the same speed.
+Fashion-MNIST as MNIST's raw files and as CIFAR's batches; crops of wallpapers as the folders of
+ImageNet or Imagenette and as the flat one of the Oxford pets; and clip art as class folders. Where
+a script asks the Hugging Face hub for pretrained models, it gets random weights, which train at the
+same speed.
 """
 
 import gzip
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from clip_art import CLIP_ART, make_clip_art
-from image_files import WALLPAPERS, finished_folder, link_class, read_idx
+from image_files import WALLPAPERS, cifar_rows, finished_folder, link_class, read_idx
 from wallpaper_crops import make_wallpaper_crops
 
 PARTS = {"train": "train", "test": "val"}
@@ -40,13 +40,14 @@ def cifar(fashion: Path, folder: Path, fine: bool = False) -> None:
     def fill_ten(target: Path) -> None:
         for number in range(5):
             part = slice(number * 10_000, (number + 1) * 10_000)
-            batch(target / f"data_batch_{number + 1}", train[0][part], train[1][part], "labels")
-        batch(target / "test_batch", *test, "labels")
+            path = target / f"data_batch_{number + 1}"
+            write_batch(path, train[0][part], train[1][part], "labels")
+        write_batch(target / "test_batch", *test, "labels")
         dump(target / "batches.meta", {"label_names": [str(label) for label in range(10)]})
 
     def fill_hundred(target: Path) -> None:
-        batch(target / "train", train[0][:50_000], train[1][:50_000], "fine_labels")
-        batch(target / "test", *test, "fine_labels")
+        write_batch(target / "train", train[0][:50_000], train[1][:50_000], "fine_labels")
+        write_batch(target / "test", *test, "fine_labels")
         dump(target / "meta", {"fine_label_names": [str(label) for label in range(100)]})
 
     if fine:
@@ -55,11 +56,9 @@ def cifar(fashion: Path, folder: Path, fine: bool = False) -> None:
         finished_folder(folder / "cifar-10-batches-py", fill_ten)
 
 
-def batch(path: Path, pixels: np.ndarray, labels: np.ndarray, key: str) -> None:
-    """One of CIFAR's batch files: planes of 3x32x32 in rows, and a list of labels."""
-    padded = np.pad(pixels, ((0, 0), (2, 2), (2, 2)))
-    planes = np.repeat(padded[:, None], 3, axis=1).reshape(len(pixels), -1)
-    dump(path, {"data": planes, key: labels.tolist()})
+def write_batch(path: Path, pixels: np.ndarray, labels: np.ndarray, key: str) -> None:
+    """Write one of CIFAR's batch files: rows of 3x32x32 pixels, and a list of labels."""
+    dump(path, {"data": cifar_rows(pixels), key: labels.tolist()})
 
 
 def dump(path: Path, content: object) -> None:
@@ -69,16 +68,16 @@ def dump(path: Path, content: object) -> None:
 def photos(sets: Path, folder: Path, classes: int | None = None) -> None:
     """FOLDER/train/CLASS and FOLDER/val/CLASS: JPEG files of 320x240, 60 and 20 per class."""
     crops = make_wallpaper_crops(WALLPAPERS, sets)
-    renamed(crops, folder, classes)
+    link_parts(crops, folder, classes)
 
 
 def drawings(sets: Path, folder: Path) -> None:
     """FOLDER/train/CLASS and FOLDER/val/CLASS: PNG files of at most 320 pixels a side."""
-    renamed(make_clip_art(CLIP_ART, sets, 320), folder)
+    link_parts(make_clip_art(CLIP_ART, sets, 320), folder)
 
 
-def renamed(source: Path, folder: Path, classes: int | None = None) -> None:
-    """Links to some classes of a folder with train and test, as train and val."""
+def link_parts(source: Path, folder: Path, classes: int | None = None) -> None:
+    """Link the classes of a folder with train and test as train and val, at most this many."""
 
     def fill(target: Path) -> None:
         for part, name in PARTS.items():

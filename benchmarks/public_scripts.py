@@ -1,8 +1,8 @@
 """Ten public training scripts: where each is from, how it is run, and what had to be changed.
 
-Each is run from its own folder, unchanged but for data paths, arguments and the changes listed
-here. ROOT/NAME is a checkout of the named repository at the named commit, with the packages it asks
-for installed beside Onsight; ROOT/data is made by `prepare`.
+Each is run from its own folder, unchanged except for data paths, arguments and the changes listed
+here. ROOT/NAME is a checkout of the named repository at the named commit; the packages that it
+needs are installed beside Onsight. `prepare` makes ROOT/data.
 """
 
 import os
@@ -25,7 +25,7 @@ HUGGING_FACE = (
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a file of a script's repository, and in words why it was needed."""
+    """A change to a file in a script's repository, and the reason for it."""
 
     path: str
     old: str
@@ -44,7 +44,7 @@ class PublicScript:
     lay_out: Callable[[Path, Path, Path], object]
     changes: tuple[Change, ...] = ()
 
-    def words(self, root: Path) -> list[str]:
+    def split_arguments(self, root: Path) -> list[str]:
         """The arguments, with paths below ROOT/data."""
         return self.arguments.format(data=root / "data").split()
 
@@ -68,17 +68,17 @@ def lay_out_cifar100(data: Path, fashion: Path, folder: Path) -> None:
 def lay_out_trainer(data: Path, fashion: Path, folder: Path) -> None:
     public_data.photos(data / "sets", data / "photos")
     public_data.small_vit(data / "small-vit")
-    metric(data, folder)
+    link_metric(data, folder)
 
 
 def lay_out_no_trainer(data: Path, fashion: Path, folder: Path) -> None:
     public_data.drawings(data / "sets", data / "drawings")
     public_data.small_vit(data / "small-vit")
-    metric(data, folder)
+    link_metric(data, folder)
 
 
-def metric(data: Path, folder: Path) -> None:
-    """evaluate.load("accuracy") takes a folder of that name rather than ask the hub."""
+def link_metric(data: Path, folder: Path) -> None:
+    """Link the metric where evaluate.load("accuracy") finds it before asking the hub."""
     if not (folder / "accuracy").exists():
         (folder / "accuracy").symlink_to(data.parent / "evaluate" / "metrics" / "accuracy")
 
@@ -97,7 +97,7 @@ def lay_out_pets(data: Path, fashion: Path, folder: Path) -> None:
     public_data.timm_weights(data / "huggingface", "resnet50d")
 
 
-NOT_CIFAR = "torchvision compares md5 sums with CIFAR's, and the folder holds Fashion-MNIST"
+NOT_CIFAR = "torchvision checks CIFAR's md5 sums, but the folder holds Fashion-MNIST"
 SCRIPTS = {
     "mnist": PublicScript(
         "pytorch/examples",
@@ -125,9 +125,9 @@ SCRIPTS = {
                 "main.py",
                 "\n# net = MobileNet()\n",
                 "\nnet = MobileNet()\n",
-                "the model that a CPU trains in half a second a step, of those the script offers",
+                "of the script's models, the one that takes half a second per step on a CPU",
             ),
-            Change("main.py", "\nnet = SimpleDLA()\n", "\n# net = SimpleDLA()\n", "likewise"),
+            Change("main.py", "\nnet = SimpleDLA()\n", "\n# net = SimpleDLA()\n", "the same"),
         ),
     ),
     "pytorch-cifar100": PublicScript(
@@ -187,7 +187,7 @@ SCRIPTS = {
                 "cv_example.py",
                 '"batch_size": 64, "image_size": 224',
                 '"batch_size": 16, "image_size": 96',
-                "a step takes four seconds on two cores otherwise, and there is no argument for it",
+                "otherwise, a step takes four seconds on two cores; there is no argument for it",
             ),
         ),
     ),
@@ -195,18 +195,18 @@ SCRIPTS = {
 
 
 def prepare(name: str, root: Path, fashion: Path) -> Path:
-    """Lays out a script's data, makes its changes; returns the script's path."""
+    """Lay out a script's data and apply its changes; returns the script's path."""
     public = SCRIPTS[name]
     script = root / public.path
     (root / "data" / "sets").mkdir(parents=True, exist_ok=True)
     public.lay_out(root / "data", fashion, script.parent)
     for change in public.changes:
-        make_change(script.parent / change.path, change)
+        apply_change(script.parent / change.path, change)
     return script
 
 
-def make_change(path: Path, change: Change) -> None:
-    """Does nothing where it has been made already."""
+def apply_change(path: Path, change: Change) -> None:
+    """Apply a change, unless it has been applied already."""
     text = path.read_text(encoding="utf-8")
     if change.new in text:
         return
@@ -216,7 +216,7 @@ def make_change(path: Path, change: Change) -> None:
 
 
 def environment(root: Path) -> dict[str, str]:
-    """No hub is asked, and caches are those below ROOT/data."""
+    """The environment of a script: offline, with caches below ROOT/data."""
     data = root / "data"
     return os.environ | {
         "HF_HUB_OFFLINE": "1",

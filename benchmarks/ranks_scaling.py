@@ -1,10 +1,10 @@
-"""How much faster are two ranks of one thread than one, and how much could they be?
+"""How much faster are two ranks of one thread than one, and how much faster could they be?
 
     python benchmarks/ranks_scaling.py DATA [--pairs 5] [--batch-size 256]
 
-The LeNet at the same batch size per rank, so that two ranks share a batch twice as large. In turn:
-one rank; two ranks; and, as the limit that the machine sets, two runs of one rank at the same
-time, which share nothing. images/s are over the epochs after the first, from metrics.jsonl.
+Trains LeNet at the same batch size per rank, so that two ranks share a batch twice as large. It
+measures in turn one rank, two ranks, and the limit of the machine: two runs of one rank at the same
+time, which share nothing. images/s are those of the epochs after the first, from metrics.jsonl.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def start(data: str, out: Path, ranks: int, batch_size: int) -> subprocess.Popen
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def images_a_second(process: subprocess.Popen[bytes], out: Path) -> float:
+def images_per_second(process: subprocess.Popen[bytes], out: Path) -> float:
     if process.wait() != 0:
         raise SystemExit(f"the run in {out} failed")
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -38,11 +38,11 @@ def images_a_second(process: subprocess.Popen[bytes], out: Path) -> float:
 def measure(data: str, folder: Path, batch_size: int) -> tuple[float, float, float]:
     """images/s of one rank, of two ranks, and of two runs side by side."""
     places = [folder / name for name in ("one", "two", "left", "right")]
-    one = images_a_second(start(data, places[0], 1, batch_size), places[0])
-    two = images_a_second(start(data, places[1], 2, batch_size), places[1])
-    beside = [start(data, place, 1, batch_size) for place in places[2:]]
-    apart = sum(map(images_a_second, beside, places[2:]))
-    return one, two, apart
+    one = images_per_second(start(data, places[0], 1, batch_size), places[0])
+    two = images_per_second(start(data, places[1], 2, batch_size), places[1])
+    separate = [start(data, place, 1, batch_size) for place in places[2:]]
+    rates = sum(map(images_per_second, separate, places[2:]))
+    return one, two, rates
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -54,14 +54,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ratios, limits = [], []
     for _ in range(options.pairs):
         with tempfile.TemporaryDirectory() as folder:
-            one, two, apart = measure(options.data, Path(folder), options.batch_size)
+            one, two, separate = measure(options.data, Path(folder), options.batch_size)
         ratios.append(two / one)
-        limits.append(apart / one)
-        print(f"one rank {one:,.0f}, two ranks {two:,.0f}, two separate runs {apart:,.0f} images/s")
+        limits.append(separate / one)
+        rates = f"one rank {one:,.0f}, two ranks {two:,.0f}, two separate runs {separate:,.0f}"
+        print(f"{rates} images/s")
     facts = {
         "processor": processor_name(),
         "torch": torch.__version__,
-        "batch_size_a_rank": options.batch_size,
+        "batch_size_per_rank": options.batch_size,
         "ratio": statistics.median(ratios),
         "ratios": ratios,
         "limit": statistics.median(limits),

@@ -3,9 +3,10 @@
     python benchmarks/scaling.py check LINES          # LINES: of scaling_measure.py
     python benchmarks/scaling.py plan LINES --chart docs/understand/efficiency.svg
 
-check: calibrated on one rank and on what exchanging costs by itself, it forecasts two and three
-ranks and what a killed rank costs; beside it stands what was measured. plan: the published speed of
-a network on one machine of 8 GPUs, simulated on up to 125 of them. RESULTS.md has the sources.
+check: the simulation, calibrated on one rank and on the cost of an exchange by itself, forecasts
+two and three ranks and the cost of a killed rank. The table shows the measurements beside it. plan:
+takes the published speed of a network on one machine of 8 GPUs, and simulates up to 125 such
+machines. RESULTS.md has the sources.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from typing import Any
 from scaling_job import Job, exponential, run_job, young
 from scaling_steps import Exchange, Machine, Work, ring_seconds, simulate, unhidden
 
-GRADIENT = 1  # its place among the sizes that all-reduce was measured with; 0 is a few numbers
+GRADIENT = 1  # index of LeNet's gradients among the measured all-reduce sizes; 0 is the loss
 HOUR = 3600.0
 
 # Published figures
@@ -29,17 +30,17 @@ IMAGES_A_MACHINE = 1428  # ViT g/14 on a DGX H100: NVIDIA, NeMo user guide
 PUBLISHED = {8: 1428, 16: 2846, 32: 5737, 64: 11222, 128: 21561}  # the same page
 PARAMETERS = 1.0126e9  # timm's vit_giant_patch14_224
 LINK_BYTES = 400e9 / 8  # 400 Gb/s for each GPU (The Llama 3 Herd of Models)
-MTBF_LLAMA = 54 * 24 * HOUR * 16_384 / 419  # of a GPU: the same paper
+MTBF_LLAMA = 54 * 24 * HOUR * 16_384 / 419  # per GPU: the same paper
 MTBF_RSC = 7.9 * HOUR * 1024  # Revisiting Reliability in Large-Scale ML Research Clusters
-RESTART = 600.0  # finding and replacing a machine: MegaScale, under 10 minutes
-SLOW_SHARE, SLOW_BY = 0.005, 0.10  # MegaScale: of the machines
+RESTART = 600.0  # finding and replacing a machine (MegaScale: under 10 minutes)
+SLOW_SHARE, SLOW_BY = 0.005, 0.10  # share of slow machines, and by how much (MegaScale)
 IMAGE_BYTES = 25_000  # LAION-400M at 256 pixels: 10 TB
 # Assumed
 BATCH, IMAGES, EPOCHS = 32, 1_000_000_000, 30
-HOP_SECONDS = 10e-6  # from GPU to GPU of different machines
+HOP_SECONDS = 10e-6  # between GPUs of different machines
 BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's
 
-Lines = dict[str, list[dict[str, Any]]]  # what was measured, by kind
+Lines = dict[str, list[dict[str, Any]]]  # measurements by kind
 
 SIZES = (8, 16, 32, 64, 128, 256, 512, 1000)
 
@@ -62,20 +63,20 @@ def unit(lines: Lines, name: str) -> float:
 
 
 def two_cores(lines: Lines, ranks: int) -> Machine:
-    """This machine: how fast its cores are together, by convolutions in separate processes."""
+    """This machine; its cores' joint speed is that of convolutions in separate processes."""
     rate = {n: middle(row["convolutions_per_second"][n] for row in lines["units"]) for n in "123"}
     crowded = rate["2"] / (2 * rate["1"])
     return Machine(2, ranks, crowded, overfull=rate["3"] / rate["2"])
 
 
 def exchange(lines: Lines, ranks: int) -> Exchange:
-    """Of gradients and of the loss, by gloo."""
+    """The measured all-reduce of the gradients and of the loss, with gloo."""
     rows = [row["all_reduce_seconds"][str(ranks)] for row in lines["units"]]
     return Exchange(middle(row[0] + row[GRADIENT] for row in rows) if ranks > 1 else 0.0)
 
 
 def calibrated(lines: Lines, batch: int) -> Work:
-    """A rank's work, from runs of one rank alone."""
+    """A rank's work, calibrated on runs of one rank."""
     ones = [row["1"] for row in lines["ranks"] if row["batch"] == batch]
     seconds = batch / middle(run["images_per_second"] for run in ones)
     return Work(batch, seconds, middle(run["deviation"] for run in ones))
@@ -102,14 +103,14 @@ def check_ranks(lines: Lines) -> list[list[str]]:
 
 
 def check_kill(lines: Lines) -> list[list[str]]:
-    """The time that a killed rank costs: a start, as of one rank, and the steps made again."""
+    """Forecast what a killed rank costs: a start, as of one rank, and the repeated steps."""
     start = middle(row["1"]["start_seconds"] for row in lines["ranks"])
     speed = simulate(two_cores(lines, 2), calibrated(lines, 256), exchange(lines, 2), 2)
     step = middle(speed.step_seconds)
     rows = []
     for row in lines["kill"]:
         lost = row["killed_seconds"] - row["undisturbed_seconds"]
-        repeated = row["steps_repeated"]  # since the last checkpoint, and the one that broke off
+        repeated = row["steps_repeated"]  # since the last checkpoint, including the interrupted one
         job = Job(2 * repeated, step, interval=math.inf, restart=start)
         seen = run_job(job, iter([(repeated - 0.5) * step]))
         forecast = seen.seconds - job.steps * step
@@ -121,7 +122,7 @@ def check_kill(lines: Lines) -> list[list[str]]:
 
 
 def gpu_work(lines: Lines, seconds: float, slow: bool) -> Work:
-    """A GPU's share of a step; decoding and its spread as measured here."""
+    """A GPU's share of a step; decoding time and deviation are those measured here."""
     return Work(
         BATCH,
         seconds,
@@ -135,7 +136,7 @@ def gpu_work(lines: Lines, seconds: float, slow: bool) -> Work:
 
 
 def gpu_exchange(gpus: int) -> Exchange:
-    """Gradients in float32, sent beside the backward pass: two thirds of a step's arithmetic."""
+    """Gradients in float32, sent during the backward pass, two thirds of a step's arithmetic."""
     machines = gpus // GPUS_A_MACHINE
     nbytes, buckets = 4 * PARAMETERS, math.ceil(4 * PARAMETERS / BUCKET_BYTES)
     hops = buckets * 2 * math.ceil(math.log2(machines)) if machines > 1 else 0
@@ -151,14 +152,14 @@ def gpu_speed(lines: Lines, gpus: int, seconds: float, slow: bool = False) -> fl
 
 
 def gpu_seconds(lines: Lines) -> float:
-    """Of a GPU's share: so that one machine, whose GPUs wait for each other, is as published."""
+    """A GPU's computing time per step at which one simulated machine has its published speed."""
     step = BATCH * GPUS_A_MACHINE / IMAGES_A_MACHINE
     return step * gpu_speed(lines, GPUS_A_MACHINE, step) / IMAGES_A_MACHINE
 
 
 def gpu_job(lines: Lines, gpus: int, speed: float, mtbf: float) -> Job:
-    """All epochs, with checkpoints as often as is best."""
-    nbytes = 3 * 4 * PARAMETERS  # weights and AdamW's two moments
+    """The whole training, with checkpoints at the optimal interval."""
+    nbytes = 3 * 4 * PARAMETERS  # float32 weights and AdamW's two moments
     pause = nbytes * unit(lines, "copy_byte_seconds")
     interval = young(pause, mtbf / gpus)
     write = nbytes * unit(lines, "write_byte_seconds")
@@ -167,7 +168,7 @@ def gpu_job(lines: Lines, gpus: int, speed: float, mtbf: float) -> Job:
 
 
 def mean_hours(job: Job, mtbf: float, draws: int = 20) -> tuple[float, float]:
-    """Hours that the job takes, and ranks lost in it: means over several draws."""
+    """The job's hours and lost ranks: means over several draws."""
     seen = [run_job(job, exponential(mtbf, seed)) for seed in range(draws)]
     hours = statistics.mean(job_run.seconds for job_run in seen) / HOUR
     return hours, statistics.mean(job_run.losses for job_run in seen)
@@ -219,14 +220,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     lines = read_lines(options.lines)
     if options.what == "check":
-        header = ["images a rank", "ranks", "measured images/s", "forecast", "error"]
+        header = ["batch size per rank", "ranks", "measured images/s", "forecast", "error"]
         print_table(header, check_ranks(lines))
-        header = ["steps made again", "trains again after s", "lost s", "forecast s", "error"]
+        header = ["steps repeated", "s to the next step", "s lost", "s forecast", "error"]
         print_table(header, check_kill(lines))
         return
     rows = plan_rows(lines, options.gpus)
-    header = ["GPUs", "images/s", "even GPUs", "slow machines", "and losses: Llama 3", "RSC"]
-    header += ["losses: Llama 3", "RSC", "hours an epoch", "dollars an epoch"]
+    header = ["GPUs", "images/s", "even GPUs", "slow machines", "with losses: Llama 3", "RSC"]
+    header += ["ranks lost: Llama 3", "RSC", "hours per epoch", "dollars per epoch"]
     print_table(header, show_plan(rows))
     print(json.dumps(rows[-1]))
     if options.chart:

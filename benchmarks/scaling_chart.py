@@ -16,7 +16,7 @@ CURVES = (
 
 
 def draw(rows: list[dict[str, float]], published: Mapping[int, float], place: Path) -> None:
-    """rows: of scaling.py's plan; published: images/s by GPUs, from one machine on."""
+    """Write the chart. rows: scaling.py's plan; published: images/s by number of GPUs."""
     style: Any = {"svg.fonttype": "none", "svg.hashsalt": "scaling", "font.size": 10}
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(7.2, 3.8), layout="constrained")

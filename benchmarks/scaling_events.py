@@ -1,13 +1,14 @@
-"""Discrete events: a queue of what happens when, resources that are shared, processes that wait.
+"""Discrete-event simulation: a queue of events, shared resources, and processes that wait.
 
-A process is a generator. It yields a function that is given what to call when the wait is over:
+A process is a generator. It yields a function, which is given the action to call when the wait is
+over:
 
     def worker():
         yield cores.use(2.0)        # two seconds of one core, longer if others use it too
         yield barrier.arrive()      # until all have arrived
 
-Plain Python: simpy has processes and queues, but no resource that its users share evenly, and that
-is what several ranks on the same cores are.
+simpy has processes and queues, but no resource that its users share evenly. Several ranks on the
+same cores need just that, so this is plain Python.
 """
 
 import heapq
@@ -22,7 +23,7 @@ Process = Generator[Wait, None, None]
 
 
 class Events:
-    """What happens when; `now` is the simulated time in seconds."""
+    """The event queue; `now` is the simulated time in seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -30,31 +31,31 @@ class Events:
         self._number = itertools.count()
 
     def after(self, seconds: float, action: Action) -> None:
-        """Let something happen in so many seconds; what is due at once keeps its order."""
+        """Schedule an action; actions that are due at the same time run in order of scheduling."""
         heapq.heappush(self._queue, (self.now + seconds, next(self._number), action))
 
     def run(self) -> None:
-        """Let everything happen."""
+        """Run until the queue is empty."""
         while self._queue:
             self.now, _, action = heapq.heappop(self._queue)
             action()
 
     def start(self, process: Process) -> None:
-        """Let a process run up to its first wait, and from each wait to the next."""
+        """Run a process up to its first wait, and resume it after each wait."""
         begin = next(process, None)
         if begin:
             begin(lambda: self.start(process))
 
     def sleep(self, seconds: float) -> Wait:
-        """A wait of so many seconds."""
+        """Wait for a number of seconds."""
         return lambda then: self.after(seconds, then)
 
 
 class Shared:
-    """So many cores, GPUs or links, shared evenly by all who use them at the same time.
+    """A number of cores, GPUs or links that concurrent users share evenly.
 
-    crowded: the speed of each if all are in use, as a share of its speed if it is in use alone;
-    overfull: what is left of that if more are wanted than there are.
+    crowded: the speed of each when all are busy, relative to its speed when it alone is busy.
+    overfull: a further factor when users want more than there are.
     """
 
     def __init__(
@@ -62,15 +63,15 @@ class Shared:
     ) -> None:
         self.events, self.count = events, count
         self.crowded, self.overfull = crowded, overfull
-        self._users: list[tuple[float, int, float, Action]] = []  # by the progress they end at
+        self._users: list[tuple[float, int, float, Action]] = []  # by progress at the finish
         self._number = itertools.count()
-        self._wanted = 0.0  # of the count, by all users together
-        self._progress = 0.0  # seconds that each of the users has had, had it been one all along
-        self._looked_at = 0.0
-        self._due = 0  # the number of the latest scheduled end; earlier ones are void
+        self._wanted = 0.0  # by all current users together
+        self._progress = 0.0  # seconds of use by a user present since the start
+        self._updated_at = 0.0  # time of the last update of the progress
+        self._due = 0  # number of the latest scheduled finish; earlier ones are ignored
 
     def use(self, seconds: float, width: float = 1.0) -> Wait:
-        """A wait for so many seconds of work, on up to `width` of the count at once."""
+        """Wait for a number of seconds of work, spread over up to `width` units."""
 
         def begin(then: Action) -> None:
             self._advance()
@@ -82,7 +83,7 @@ class Shared:
         return begin
 
     def _speed(self) -> float:
-        """Progress a second: all have the same share of what they want."""
+        """Progress per second: every user gets the same share of what it wants."""
         busy = min(self._wanted, self.count)
         load = (busy - 1) / (self.count - 1) if busy > 1 else 0.0
         speed = 1 - (1 - self.crowded) * load
@@ -92,17 +93,17 @@ class Shared:
 
     def _advance(self) -> None:
         if self._users:
-            self._progress += (self.events.now - self._looked_at) * self._speed()
-        self._looked_at = self.events.now
+            self._progress += (self.events.now - self._updated_at) * self._speed()
+        self._updated_at = self.events.now
 
     def _schedule(self) -> None:
         self._due += 1
         if self._users:
             number, left = self._due, max(0.0, self._users[0][0] - self._progress)
-            self.events.after(left / self._speed(), lambda: self._end(number))
+            self.events.after(left / self._speed(), lambda: self._finish(number))
 
-    def _end(self, number: int) -> None:
-        """End the users that have had their work, unless others came or went meanwhile."""
+    def _finish(self, number: int) -> None:
+        """Remove users that are done, unless users came or went since this was scheduled."""
         if number != self._due:
             return
         self._advance()
@@ -115,14 +116,14 @@ class Shared:
 
 
 class Barrier:
-    """Where so many processes wait for each other; all go on some seconds after the last came."""
+    """A number of processes wait for each other, and continue some seconds after the last."""
 
     def __init__(self, events: Events, size: int) -> None:
         self.events, self.size = events, size
         self._waiting: list[Action] = []
 
     def arrive(self, seconds: float = 0.0) -> Wait:
-        """A wait for all others, and for the seconds that they then need together."""
+        """Wait for all others, then for the seconds that they need together."""
 
         def begin(then: Action) -> None:
             self._waiting.append(then)
@@ -134,15 +135,15 @@ class Barrier:
         return begin
 
 
-class Places:
-    """Places for batches: a process takes one or waits for it, another gives it back."""
+class Semaphore:
+    """A counting semaphore: one process acquires a slot or waits for it, another releases it."""
 
     def __init__(self, events: Events, free: int) -> None:
         self.events, self._free = events, free
         self._waiting: deque[Action] = deque()
 
-    def take(self) -> Wait:
-        """A wait for a free place."""
+    def acquire(self) -> Wait:
+        """Wait for a free slot and take it."""
 
         def begin(then: Action) -> None:
             if self._free:
@@ -153,8 +154,8 @@ class Places:
 
         return begin
 
-    def give(self) -> None:
-        """Free a place."""
+    def release(self) -> None:
+        """Free a slot."""
         if self._waiting:
             self.events.after(0.0, self._waiting.popleft())
         else:
@@ -162,7 +163,7 @@ class Places:
 
 
 def spread(mean: float, deviation: float, normal: float) -> float:
-    """A duration with this mean and relative deviation, log-normal. normal: a standard normal."""
+    """A log-normal duration with this mean and relative deviation, from a standard normal draw."""
     if deviation == 0:
         return mean
     variance = math.log1p(deviation**2)

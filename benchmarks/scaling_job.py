@@ -1,7 +1,8 @@
-"""A simulated job: steps, checkpoints that are written beside them, ranks that are lost, restarts.
+"""A simulated job: steps, checkpoints written in the background, lost ranks, restarts.
 
-A lost rank ends the step that all are in. The job is noticed to be lost, started again, and goes on
-from the last checkpoint that was written whole; ranks may be lost at any time, while starting too.
+A lost rank ends the step for all ranks. After a while the loss is noticed, the job is restarted,
+and it continues from the last complete checkpoint. Ranks may be lost at any time, also during a
+restart.
 """
 
 import math
@@ -12,10 +13,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done, and what it costs, in seconds.
+    """The steps of a job and what they cost, in seconds.
 
-    interval: from one checkpoint to the next; pause: that a checkpoint keeps the step waiting;
-    write: until its file is whole, beside the steps; restart: from a loss to the first new step.
+    interval: from one checkpoint to the next; pause: how long a checkpoint blocks the training;
+    write: until its file is complete, in the background; restart: from a loss to the first new
+    step.
     """
 
     steps: int
@@ -27,14 +29,14 @@ class Job:
 
     @property
     def stretch(self) -> int:
-        """Steps from one checkpoint to the next: the first after which the interval is over."""
+        """Steps from one checkpoint to the next: as many as it takes for the interval to pass."""
         most = min(self.steps, self.interval / self.step - 1e-9)
         return max(1, math.ceil(most))
 
 
 @dataclass
 class Outcome:
-    """How it went: seconds in all, losses of a rank, steps repeated, seconds of each delay."""
+    """The course of a job: total seconds, lost ranks, repeated steps and seconds of each delay."""
 
     seconds: float = 0.0
     losses: int = 0
@@ -48,16 +50,16 @@ class Outcome:
 
 
 def exponential(mean: float, seed: int) -> Iterator[float]:
-    """Times between losses without memory: seconds from one to the next."""
+    """Draw seconds from one loss to the next, exponentially distributed."""
     drawn = random.Random(seed)
     while True:
         yield drawn.expovariate(1 / mean)
 
 
 def run_job(job: Job, between_losses: Iterator[float]) -> Outcome:
-    """Follow a job to its end. between_losses: seconds from one loss of a rank to the next."""
+    """Simulate a job. between_losses: seconds from one lost rank to the next."""
     seen = Outcome()
-    done = saved = 0  # steps made, and those in the last whole checkpoint
+    done = saved = 0  # steps completed, and steps in the last complete checkpoint
     loss = next(between_losses, math.inf)
     while True:
         done, saved = _until_loss(job, saved, loss, seen)
@@ -68,9 +70,9 @@ def run_job(job: Job, between_losses: Iterator[float]) -> Outcome:
 
 
 def _until_loss(job: Job, saved: int, loss: float, seen: Outcome) -> tuple[int, int]:
-    """Make steps up to the end or a loss: the steps done, and those in a whole checkpoint."""
+    """Train until the end or a loss; returns the steps done and those in a complete checkpoint."""
     done = written = saved
-    whole_at = seen.seconds  # when the file with the steps in `written` is whole
+    complete_at = seen.seconds  # when the file with the steps in `written` is complete
     while True:
         coming = min(job.stretch, job.steps - done)
         end = seen.seconds + coming * job.step
@@ -81,18 +83,18 @@ def _until_loss(job: Job, saved: int, loss: float, seen: Outcome) -> tuple[int, 
         if done == job.steps:
             seen.seconds = end
             return done, written
-        resumed = max(end, whole_at) + job.pause  # files are written one after the other
+        resumed = max(end, complete_at) + job.pause  # one file is written at a time
         if loss < resumed:
             break
         seen.paused += resumed - end
         seen.seconds = resumed
-        saved, written, whole_at = written, done, resumed + job.write
+        saved, written, complete_at = written, done, resumed + job.write
     seen.seconds = loss
-    return done, written if whole_at <= loss else saved
+    return done, written if complete_at <= loss else saved
 
 
 def _restart(job: Job, loss: float, between_losses: Iterator[float], seen: Outcome) -> float:
-    """Start again, as often as it takes; when the next rank is lost."""
+    """Restart, as often as it takes; returns the time of the next loss."""
     while True:
         seen.losses += 1
         following = loss + next(between_losses, math.inf)
@@ -104,12 +106,12 @@ def _restart(job: Job, loss: float, between_losses: Iterator[float], seen: Outco
 
 
 def young(pause: float, mean: float) -> float:
-    """Young's first-order best interval between checkpoints (1974)."""
+    """Young's first-order optimum of the checkpoint interval (1974)."""
     return math.sqrt(2 * pause * mean)
 
 
 def daly_seconds(job: Job, mean: float) -> float:
-    """Daly's expected time (2006) where a checkpoint is whole as soon as its pause is over."""
+    """Daly's expected time (2006), if a checkpoint is complete at the end of its pause."""
     stretches = job.steps / job.stretch
     each = math.expm1((job.stretch * job.step + job.pause) / mean)
     return mean * math.exp(job.restart / mean) * each * stretches

@@ -1,13 +1,13 @@
-"""Measures what the simulation of scaling.py is calibrated on and compared with.
+"""Measure what the simulation of scaling.py is calibrated on and compared with.
 
     python benchmarks/scaling_measure.py photos FOLDER                  # once: JPEGs for `units`
     python benchmarks/scaling_measure.py units FOLDER LINES
     python benchmarks/scaling_measure.py ranks DATA LINES [--batch-size 256]
     python benchmarks/scaling_measure.py kill DATA LINES
 
-Each adds a line of JSON to LINES, as a round; take several, in turns. ranks: LeNet at 32x32 with
-1, 2 and 3 ranks of one thread, as many images a rank. kill: two ranks, undisturbed and with one
-that is killed by SIGKILL.
+Each command adds a round to LINES, as a line of JSON; run each several times, in turn. ranks: LeNet
+at 32x32 with 1, 2 and 3 ranks of one thread, with the same number of images per rank. kill: two
+ranks, undisturbed and with one killed by SIGKILL.
 """
 
 import argparse
@@ -33,7 +33,7 @@ KILLED_AT, CHECKPOINT_STEPS, KILL_STEPS, KILL_EPOCHS = 85, 40, 60, 3
 
 
 def make_photos(folder: Path, count: int = 400) -> None:
-    """Photographs with a shorter side of 256 pixels, as in large sets of images."""
+    """Write photographs with a shorter side of 256 pixels, as in large datasets."""
     from image_files import photo_folder
     from PIL import Image
 
@@ -55,7 +55,7 @@ def median_seconds(work: Callable[[], object], rounds: int) -> float:
 
 
 def decode(folder: Path) -> dict[str, float]:
-    """A random crop of each photograph at 224x224, in one thread."""
+    """Time decoding a crop of each photograph at 224x224, in one thread."""
     from onsight.data.fit import ImageFormat
     from onsight.data.stream import CropWindow, crop_image
 
@@ -69,7 +69,7 @@ def decode(folder: Path) -> dict[str, float]:
 
 
 def checkpoint() -> dict[str, float]:
-    """Copying the tensors of a checkpoint, and writing it as a run does, a byte."""
+    """Time copying the tensors of a checkpoint, and writing it as a run does, per byte."""
     import torch
 
     from onsight.tensorfile import write_tensors
@@ -84,7 +84,7 @@ def checkpoint() -> dict[str, float]:
 
 
 def order(count: int = 2_000_000, ranks: int = 1000) -> dict[str, float]:
-    """The split and an epoch's order over shards, an entry."""
+    """Time the split and an epoch's order over shards, per entry."""
     import numpy as np
 
     from onsight.data.shards.order import draw_shard_order
@@ -113,7 +113,7 @@ def _store_client(port: int, requests: int) -> float:
 
 
 def store_requests(clients: int = 2) -> dict[str, float]:
-    """Requests that the store where ranks meet answers in a second, server and clients here."""
+    """Requests per second of the ranks' TCPStore; server and clients share this machine."""
     from torch.distributed import TCPStore
 
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -155,14 +155,14 @@ def _all_reduce(meeting: str, rank: int, size: int, counts: tuple[int, ...]) -> 
 
 
 def together(work: Callable[..., object], size: int, *arguments: object) -> list[Any]:
-    """What so many processes answer that do the same at the same time."""
+    """Run a function in a number of processes at once; returns their results."""
     with tempfile.TemporaryDirectory() as folder, get_context("spawn").Pool(size) as pool:
         meeting = f"file://{folder}/meeting"
         return pool.starmap(work, [(meeting, rank, size, *arguments) for rank in range(size)])
 
 
 def units(photos: Path, ranks: Sequence[int]) -> dict[str, object]:
-    """What everything costs by itself."""
+    """The cost of each operation by itself."""
     counts = (4, 61_706, 5_000_000)
     return {
         "all_reduce_bytes": [4 * count for count in counts],
@@ -182,7 +182,7 @@ def max_of(columns: list[list[float]]) -> list[float]:
 def train(
     data: str, ranks: int, batch: int, steps: int, epochs: int, *words: str, kill_at: int = 0
 ) -> tuple[float, list[float], float, list[dict[str, Any]]]:
-    """Times of the steps of the first rank, of the start, of a kill: seconds since the epoch."""
+    """Train; returns the start, the first rank's steps, the kill (Unix times), and the metrics."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "onsight", "train", data, "--out", f"{folder}/run"]
         command += ["--model", "timed_net:TimedLeNet", "--image-size", "32", "--threads", "1"]
@@ -206,7 +206,7 @@ def train(
 
 
 def one_round(data: str, batch: int, numbers: Sequence[int]) -> dict[str, object]:
-    """images/s and the seconds of steps of each number of ranks, without each first epoch."""
+    """images/s, start-up and deviation of steps by number of ranks, without the first epoch."""
     found: dict[str, object] = {"batch": batch}
     for ranks in numbers:
         begun, times, _, rows = train(data, ranks, batch, STEPS[batch], EPOCHS)
@@ -225,18 +225,20 @@ def one_round(data: str, batch: int, numbers: Sequence[int]) -> dict[str, object
 
 
 def kill(data: str) -> dict[str, object]:
-    """What a killed rank costs: both runs from their first step to the last."""
+    """Measure what a killed rank costs: a run with and one without, from first to last step."""
     words = ["--checkpoint-steps", str(CHECKPOINT_STEPS), "--restarts", "1"]
     run = partial(train, data, 2, 256, KILL_STEPS, KILL_EPOCHS, *words)
-    _, whole, _, _ = run()
-    _, broken, killed, _ = run(kill_at=KILLED_AT)
-    back = min(moment for moment in broken if moment > killed + 0.5)
+    _, undisturbed, _, _ = run()
+    _, disturbed, killed, _ = run(kill_at=KILLED_AT)
+    back = min(moment for moment in disturbed if moment > killed + 0.5)
     return {
-        "undisturbed_seconds": whole[-1] - whole[0],
-        "killed_seconds": broken[-1] - broken[0],
+        "undisturbed_seconds": undisturbed[-1] - undisturbed[0],
+        "killed_seconds": disturbed[-1] - disturbed[0],
         "restart_seconds": back - killed,
-        "steps_repeated": len(broken) - len(whole),
-        "step_seconds": statistics.median(after - before for before, after in pairwise(whole)),
+        "steps_repeated": len(disturbed) - len(undisturbed),
+        "step_seconds": statistics.median(
+            after - before for before, after in pairwise(undisturbed)
+        ),
     }
 
 

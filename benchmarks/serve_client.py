@@ -1,4 +1,4 @@
-"""A client for load: requests at chosen times over kept connections, each answer timed."""
+"""A load generator: requests at chosen times over persistent connections, each response timed."""
 
 import asyncio
 import random
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 BOUNDARY = "frontier"
-MOST = 800  # requests on the way at once; the server takes 1,000 connections
+MAX_IN_FLIGHT = 800  # requests; the server accepts 1,000 connections
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass
-class Answers:
-    """The seconds that each answer took, by status; 0 stands for a broken connection."""
+class Responses:
+    """The seconds of each response, by status; status 0 means a broken connection."""
 
     seconds: dict[int, list[float]] = field(default_factory=dict)
 
@@ -30,7 +30,7 @@ class Answers:
 
 
 def request(content: bytes, port: int) -> bytes:
-    """A whole POST /predict with one image in a form."""
+    """A complete POST /predict with one image in a form."""
     body = (
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="images"; filename="a.jpg"\r\n'
         "Content-Type: image/jpeg\r\n\r\n".encode()
@@ -45,21 +45,21 @@ def request(content: bytes, port: int) -> bytes:
 
 
 class Pool:
-    """Connections that are kept for the next request."""
+    """A pool of persistent connections."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._free: list[Connection] = []
 
-    async def ask(self, data: bytes) -> int:
-        """The status of one request, 0 if the connection broke."""
+    async def send(self, data: bytes) -> int:
+        """Send a request; returns its status, or 0 if the connection broke."""
         if self._free:
-            status = await self._ask(data, self._free.pop())
-            if status:  # else it had rested for too long, and was closed
+            status = await self._send(data, self._free.pop())
+            if status:  # otherwise, the server had closed it because it was idle
                 return status
-        return await self._ask(data, None)
+        return await self._send(data, None)
 
-    async def _ask(self, data: bytes, kept: Connection | None) -> int:
+    async def _send(self, data: bytes, kept: Connection | None) -> int:
         try:
             pair = kept or await asyncio.open_connection("127.0.0.1", self._port)
             reader, writer = pair
@@ -81,32 +81,32 @@ class Pool:
             writer.close()
 
 
-async def open_loop(port: int, requests: Sequence[bytes], rate: float, seconds: float) -> Answers:
-    """Requests at random times, so many a second on average, whether or not others are answered."""
-    answers, pool, rng = Answers(), Pool(port), random.Random(0)
+async def open_loop(port: int, requests: Sequence[bytes], rate: float, seconds: float) -> Responses:
+    """Send requests at random times, at this mean rate, without waiting for responses."""
+    responses, pool, rng = Responses(), Pool(port), random.Random(0)
     tasks: set[asyncio.Task[None]] = set()
     due = begun = time.perf_counter()
 
-    async def one(data: bytes, due: float) -> None:
-        status = await pool.ask(data)
-        answers.add(status, time.perf_counter() - due)
+    async def send_one(data: bytes, due: float) -> None:
+        status = await pool.send(data)
+        responses.add(status, time.perf_counter() - due)
 
     turn = 0
     while due - begun < seconds:
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        if len(tasks) < MOST:
-            task = asyncio.create_task(one(requests[turn % len(requests)], due))
+        if len(tasks) < MAX_IN_FLIGHT:
+            task = asyncio.create_task(send_one(requests[turn % len(requests)], due))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
         due += rng.expovariate(rate)
         turn += 1
     await asyncio.gather(*tasks)
     pool.close()
-    return answers
+    return responses
 
 
 async def slow_client(port: int, start: bytes) -> float:
-    """Seconds until a client that sends a byte a second is cut off."""
+    """Seconds until a client that sends one byte per second is disconnected."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     begun = time.perf_counter()
     writer.write(start)
@@ -128,5 +128,5 @@ async def slow_client(port: int, start: bytes) -> float:
 
 
 async def slow_clients(port: int, starts: Iterable[bytes]) -> list[float]:
-    """The same for many at once."""
+    """The same for many clients at once."""
     return await asyncio.gather(*(slow_client(port, start) for start in starts))

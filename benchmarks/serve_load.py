@@ -1,10 +1,10 @@
-"""How `onsight serve` stands load, beside LitServe and FastAPI with the same weights.
+"""How `onsight serve` handles load, compared with LitServe and FastAPI with the same weights.
 
 python benchmarks/serve_load.py [--rounds 3] [--seconds 5]     (about five minutes)
 
-"onsight" serves the model file in torch, "exported" the ONNX file of `onsight export`.
-Client and server share the machine's cores. Each server has the same network, the same decoder and
-the same requests: one photo of 500x375 in a form. Servers that wait for their turn are stopped.
+"onsight" serves the model file in torch, "exported" the ONNX file of `onsight export`. Client and
+server share the machine's cores. Each server has the same network, the same decoder and the same
+requests: one photo of 500x375 in a form. Servers are paused while others are measured.
 """
 
 import argparse
@@ -35,7 +35,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from harness import interleave, paired  # noqa: E402
 from PIL import Image, ImageFilter  # noqa: E402
-from serve_client import Answers, open_loop, request, slow_clients  # noqa: E402
+from serve_client import Responses, open_loop, request, slow_clients  # noqa: E402
 
 import onsight  # noqa: E402
 from onsight.models.catalog import make_model  # noqa: E402
@@ -44,12 +44,12 @@ from onsight.models.preprocessing import Preprocessing  # noqa: E402
 
 PEERS = Path(__file__).parent / "peers"
 CLIENTS = 32
-WIDE = 10  # classes
-SLOW = 200
+CLASSES = 10
+SLOW_CLIENTS = 200
 OURS = ("onsight", "exported")
 
 
-def photos(count: int = 32) -> list[bytes]:
+def make_photos(count: int = 32) -> list[bytes]:
     """JPEGs of 500x375 with shapes, edges and some noise, about as large as photos."""
     rng = np.random.default_rng(0)
     found = []
@@ -71,16 +71,16 @@ def make_file(folder: Path, model: str, side: int) -> Path:
     scaling = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "precision": "fp32"}
     rest = {"background": (255, 255, 255), "pixel_limit": 64_000_000}
     preprocessing = Preprocessing.of({**image, **scaling, **rest})
-    net = make_model(model, (3, side, side), WIDE)
-    classes = tuple(f"class {number}" for number in range(WIDE))
+    net = make_model(model, (3, side, side), CLASSES)
+    classes = tuple(f"class {number}" for number in range(CLASSES))
     file = ModelFile(model, classes, preprocessing, {}, {}, dict(net.state_dict()))
     save_model(folder / "model.safetensors", file)
     return folder / "model.safetensors"
 
 
 def export_file(file: Path, contents: list[bytes]) -> Path:
-    """The same model as an ONNX file, proven on the photos."""
-    for number in range(WIDE):
+    """Export the model to ONNX, and verify it on the photos."""
+    for number in range(CLASSES):
         folder = file.parent / "photos" / f"class {number}"
         folder.mkdir(parents=True)
         for place, content in enumerate(contents[:4]):
@@ -92,11 +92,11 @@ def export_file(file: Path, contents: list[bytes]) -> Path:
 
 
 class Contender:
-    """A server in a process group of its own, which can be stopped while others are measured."""
+    """A server in its own process group, which is paused while others are measured."""
 
     def __init__(self, name: str, command: list[str | Path], port: int) -> None:
         self.name, self.port = name, port
-        self.cpu_ms: list[float] = []  # of the processor, for each image
+        self.cpu_ms: list[float] = []  # CPU time per image
         self.process = subprocess.Popen(
             [str(part) for part in command],
             stdout=subprocess.DEVNULL,
@@ -105,6 +105,7 @@ class Contender:
         )
 
     def wait(self) -> None:
+        """Wait until the server is healthy."""
         end = time.monotonic() + 120
         while time.monotonic() < end and self.process.poll() is None:
             try:
@@ -116,12 +117,12 @@ class Contender:
         raise SystemExit(f"{self.name} did not start")
 
     def cpu_seconds(self) -> float:
-        """The processor's time that the group has taken so far."""
+        """The CPU time of the process group so far."""
         ticks = 0
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
                 fields = stat.read_text().rpartition(")")[2].split()
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
             if int(fields[2]) == self.process.pid:
                 ticks += int(fields[11]) + int(fields[12])
@@ -132,7 +133,7 @@ class Contender:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Let it run for a while."""
+        """Resume the server within the block."""
         self.signal(signal.SIGCONT)
         try:
             yield
@@ -163,7 +164,7 @@ def start(file: Path, exported: Path) -> dict[str, Contender]:
 
 
 def wrk_script(folder: Path, contents: list[bytes]) -> Path:
-    """A Lua script with which wrk sends the photos in turn."""
+    """A Lua script that makes wrk send the photos in turn."""
     for number, content in enumerate(contents):
         body = request(content, 0).partition(b"\r\n\r\n")[2]
         (folder / f"{number}.body").write_bytes(body)
@@ -188,7 +189,7 @@ end
 
 
 def throughput(contender: Contender, script: Path, seconds: float) -> float:
-    """Images per second with as many clients as keep it busy, all answered with 200."""
+    """Images per second with enough clients to keep it busy. Every response must be 200."""
     command = [
         "wrk",
         "-t1",
@@ -236,9 +237,9 @@ def offline_predictor(file: Path) -> onsight.Predictor:
     return _loaded[file]
 
 
-def latency(answers: Answers) -> dict[str, float]:
-    p50, p99 = (1000 * answers.percentile(200, share) for share in (0.5, 0.99))
-    return {"n": answers.count(200), "p50_ms": p50, "p99_ms": p99, "p99_over_p50": p99 / p50}
+def latency(responses: Responses) -> dict[str, float]:
+    p50, p99 = (1000 * responses.percentile(200, share) for share in (0.5, 0.99))
+    return {"n": responses.count(200), "p50_ms": p50, "p99_ms": p99, "p99_over_p50": p99 / p50}
 
 
 def queue_length(port: int) -> float:
@@ -249,7 +250,7 @@ def queue_length(port: int) -> float:
 async def overload(
     port: int, requests: list[bytes], rate: float, seconds: float
 ) -> dict[str, object]:
-    """Ten times what it can do: refusals at once, nothing else, and a quick recovery."""
+    """Ten times its capacity: how fast it refuses requests, with which status, and recovers."""
     lengths = []
 
     async def watch() -> None:
@@ -258,55 +259,55 @@ async def overload(
             await asyncio.sleep(0.25)
 
     watching = asyncio.create_task(watch())
-    answers = await open_loop(port, requests, rate, seconds)
+    responses = await open_loop(port, requests, rate, seconds)
     watching.cancel()
     begun = time.perf_counter()
     after = await open_loop(port, requests[:1], 5, 2)
     return {
         "offered_per_second": rate,
-        "statuses": {status: len(found) for status, found in answers.seconds.items()},
-        "refused_p50_ms": 1000 * answers.percentile(503, 0.5),
-        "refused_p99_ms": 1000 * answers.percentile(503, 0.99),
-        "accepted_p99_ms": 1000 * answers.percentile(200, 0.99),
+        "statuses": {status: len(found) for status, found in responses.seconds.items()},
+        "refused_p50_ms": 1000 * responses.percentile(503, 0.5),
+        "refused_p99_ms": 1000 * responses.percentile(503, 0.99),
+        "accepted_p99_ms": 1000 * responses.percentile(200, 0.99),
         "longest_queue": max(lengths),
         "after_statuses": {status: len(found) for status, found in after.seconds.items()},
         "recovered_in_s": time.perf_counter() - begun,
     }
 
 
-async def beside_slow(port: int, requests: list[bytes], rate: float) -> dict[str, object]:
-    """Normal load, first quiet, then beside clients of a byte a second."""
+async def with_slow_clients(port: int, requests: list[bytes], rate: float) -> dict[str, object]:
+    """Normal load, first alone, then with clients that send one byte per second."""
     quiet = await open_loop(port, requests, rate, 12)
     heads = (b"POST /predict HTTP/1.1\r\nX: ", requests[0][:400])
-    slow = asyncio.create_task(slow_clients(port, [heads[n % 2] for n in range(SLOW)]))
-    beside = await open_loop(port, requests, rate, 12)
+    slow = asyncio.create_task(slow_clients(port, [heads[n % 2] for n in range(SLOW_CLIENTS)]))
+    mixed = await open_loop(port, requests, rate, 12)
     cut = await slow
     return {
-        "slow_clients": SLOW,
+        "slow_clients": SLOW_CLIENTS,
         "cut_off_after_s": [min(cut), max(cut)],
         "quiet": latency(quiet),
-        "beside": latency(beside),
-        "p99_ratio": beside.percentile(200, 0.99) / quiet.percentile(200, 0.99),
-        "statuses": {status: len(found) for status, found in beside.seconds.items()},
+        "with_slow_clients": latency(mixed),
+        "p99_ratio": mixed.percentile(200, 0.99) / quiet.percentile(200, 0.99),
+        "statuses": {status: len(found) for status, found in mixed.seconds.items()},
     }
 
 
 def under_load(ours: Contender, contents: list[bytes], capacity: float) -> dict[str, object]:
-    """At 70% of its capacity, at ten times that, and beside slow clients."""
+    """At 70% of its capacity, at ten times that, and with slow clients."""
     requests = [request(content, ours.port) for content in contents]
     with ours.turn():
         busy = asyncio.run(open_loop(ours.port, requests, 0.7 * capacity, 15))
         return {
             "at_70_percent": latency(busy),
             "overload": asyncio.run(overload(ours.port, requests, 10 * capacity, 8)),
-            "slow": asyncio.run(beside_slow(ours.port, requests, 0.4 * capacity)),
+            "slow": asyncio.run(with_slow_clients(ours.port, requests, 0.4 * capacity)),
         }
 
 
 def measure(rounds: int, seconds: float, model: str, side: int) -> dict[str, object]:
     if not shutil.which("wrk"):
         raise SystemExit("wrk is needed: apt install wrk")
-    contents = photos()
+    contents = make_photos()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         file = make_file(folder, model, side)
@@ -321,7 +322,7 @@ def measure(rounds: int, seconds: float, model: str, side: int) -> dict[str, obj
                 {"offline": lambda: offline(file, contents, seconds), **tasks}, rounds
             )
             found = figures(rates)
-            found["cpu_ms_a_image"] = {
+            found["cpu_ms_per_image"] = {
                 each.name: statistics.median(each.cpu_ms) for each in contenders.values()
             }
             for name in OURS:

@@ -3,13 +3,15 @@
     python benchmarks/shards.py store [--images 10000] [--rounds 3] [--shard-images 200]
     python benchmarks/shards.py web --images 20000 --rounds 4 --shard-images 500
 
-An S3-compatible server of this machine (needs s3fs and moto[server]; it listens on loopback
-and ends with this process) holds shards of JPEGs. An epoch is streamed from a local folder, from
-the server with nothing copied yet, and from the server while it answers one request in five with
-500 or 503, slowly, or half. moto takes as much of the two cores as the training that it serves, so
-the shards are also fetched from nginx, if that is installed, which takes next to nothing; and the
-processor's time of the training alone is stated. `web` is without moto, for larger shards. Each
-epoch is checked: every image once, and the same pixels.
+store: an S3-compatible server on this machine holds shards of JPEGs. (It needs s3fs and
+moto[server], listens on loopback and ends with this process.) An epoch is streamed from a local
+folder, from the server with an empty cache, and from the server while one request in five is
+answered with 500 or 503, slowly, or only half. moto takes as much of the two cores as the training
+that it serves. So the shards are also fetched from nginx, if it is installed, which takes next to
+nothing, and the CPU time of the training alone is stated.
+web: without moto, for larger shards.
+
+Each epoch is checked: every image once, and the same pixels.
 """
 
 import argparse
@@ -25,6 +27,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -35,30 +38,30 @@ from harness import Facts, circumstances, run_json, table, write_section
 from image_files import make_jpeg
 
 BUCKET, SIDE, TRAINED = "onsight-benchmark", 256, (96, 96)
-Epochs = dict[str, list[Facts]]  # what each epoch told, by kind
+Epochs = dict[str, list[Facts]]  # the results of each epoch, by kind
 
 FAULTS = ("500", "503", "slow", "cut")
 NAMES = {
     "local": "local folder",
-    "web": "HTTP from nginx, nothing copied yet",
-    "copied": "S3, copies kept from before",
-    "sound": "S3, nothing copied yet",
-    "faulty": "S3, one request in five goes wrong, nothing copied yet",
+    "web": "HTTP from nginx, cold cache",
+    "copied": "S3, warm cache",
+    "sound": "S3, cold cache",
+    "faulty": "S3, one request in five fails, cold cache",
 }
 
 
 def serve(port_file: str, share: float) -> None:
-    """An S3 server until stdin ends. share: of the requests for parts that go wrong."""
+    """Run an S3 server until stdin ends. share: the part of the shard requests that fail."""
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
     app = DomainDispatcherApplication(create_backend_app)
     kinds = itertools.cycle(FAULTS)
-    drawn = random.Random(0)
+    rng = random.Random(0)
 
     def faulty(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        is_part = environ["REQUEST_METHOD"] == "GET" and ".tar" in environ["PATH_INFO"]
-        kind = next(kinds) if is_part and drawn.random() < share else ""
+        is_shard = environ["REQUEST_METHOD"] == "GET" and ".tar" in environ["PATH_INFO"]
+        kind = next(kinds) if is_shard and rng.random() < share else ""
         if kind in ("500", "503"):
             start_response(f"{kind} planted", [("Content-Length", "0")])
             return [b""]
@@ -68,17 +71,15 @@ def serve(port_file: str, share: float) -> None:
         if kind != "cut":
             return parts
         body = b"".join(parts)
-        return itertools.chain([body[: len(body) // 2]], _broken())
+        return itertools.chain([body[: len(body) // 2]], _break_connection())
 
     server = make_server("127.0.0.1", 0, faulty, threaded=True)
-    import threading
-
     threading.Thread(target=server.serve_forever, daemon=True).start()
     Path(port_file).write_text(str(server.server_port))
     sys.stdin.read()
 
 
-def _broken() -> Iterator[bytes]:
+def _break_connection() -> Iterator[bytes]:
     yield b""
     raise ConnectionResetError("planted")
 
@@ -103,7 +104,7 @@ def make_photos(folder: Path, images: int, each: int) -> None:
 
 
 def epoch(url: str, cache: str, keep_copies: int) -> None:
-    """Stream an epoch, and print how long it took and a digest of what was seen."""
+    """Stream and check an epoch; print its speed and a digest of its images."""
     import hashlib
 
     import torch
@@ -123,18 +124,20 @@ def epoch(url: str, cache: str, keep_copies: int) -> None:
     dataset = open_dataset(find_source(url, cache_folder=place), config, TRAINED, place, 2)
     loader = Loader(dataset.images, dataset.ids(TRAIN), 64, torch.device("cpu"))
     digest, seen = hashlib.sha256(), []
-    begun, worked = time.perf_counter(), time.process_time()
+    begun, cpu_begun = time.perf_counter(), time.process_time()
     for batch in loader.epoch(0, 0):
         digest.update(batch.images.numpy().tobytes())
         seen.append(batch.ids)
-    seconds, worked = time.perf_counter() - begun, time.process_time() - worked
+    seconds = time.perf_counter() - begun
+    cpu_seconds = time.process_time() - cpu_begun
     numbers = torch.cat(seen)
     assert torch.equal(numbers.sort().values, dataset.ids(TRAIN).sort().values)
     middle = len(seen) // 2
     resumed = torch.cat([batch.ids for batch in loader.epoch(0, 0, middle)])
     assert torch.equal(resumed, torch.cat(seen[middle:]))
-    facts = {"images_per_second": len(numbers) / seconds, "digest": digest.hexdigest()}
-    print(json.dumps({**facts, "images": len(numbers), "worked": 1e6 * worked / len(numbers)}))
+    facts: Facts = {"images_per_second": len(numbers) / seconds, "digest": digest.hexdigest()}
+    facts["cpu_us_per_image"] = 1e6 * cpu_seconds / len(numbers)
+    print(json.dumps(facts | {"images": len(numbers)}))
 
 
 def upload(folder: Path, port: int) -> None:
@@ -148,7 +151,7 @@ def upload(folder: Path, port: int) -> None:
 
 @contextmanager
 def s3_server(share: float, folder: Path, work: Path) -> Iterator[str]:
-    """A started server that holds the shards: its address."""
+    """Start a server with the shards; yields its address."""
     port_file = work / f"port-{share}"
     command = [sys.executable, __file__, "serve", str(port_file), str(share)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -163,12 +166,12 @@ def s3_server(share: float, folder: Path, work: Path) -> Iterator[str]:
 
 @contextmanager
 def web_server(folder: Path, work: Path) -> Iterator[str | None]:
-    """nginx with the shards: its URL; None if it is not installed."""
+    """Start nginx with the shards; yields its URL, or None if nginx is not installed."""
     program = shutil.which("nginx")
     if program is None:
         yield None
         return
-    work.chmod(0o711)  # nginx's worker is another user
+    work.chmod(0o711)  # nginx's worker runs as another user
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
     places = "".join(
@@ -210,7 +213,7 @@ def measure(what: str, images: int, rounds: int, each: int) -> None:
 
 
 def measure_epochs(places: dict[str, tuple[str, str]], work: Path, rounds: int) -> Epochs:
-    """What each epoch told, by kind. places: URL and the address of the S3 server by kind."""
+    """The results of each epoch, by kind. places: URL and address of the S3 server, by kind."""
     found: Epochs = {kind: [] for kind in places}
     for _, (kind, (url, endpoint)) in itertools.product(range(rounds), places.items()):
         os.environ["AWS_ENDPOINT_URL"] = endpoint
@@ -224,43 +227,52 @@ def measure_epochs(places: dict[str, tuple[str, str]], work: Path, rounds: int) 
 
 
 def show(what: str, found: Epochs, images: int, each: int) -> None:
-    speeds, worked = (
-        {kind: [epoch[fact] for epoch in all_of_it] for kind, all_of_it in found.items()}
-        for fact in ("images_per_second", "worked")
+    speeds, cpu_times = (
+        {kind: [epoch[fact] for epoch in epochs] for kind, epochs in found.items()}
+        for fact in ("images_per_second", "cpu_us_per_image")
     )
     rows = []
     for kind in found:
-        work = [there / here for there, here in zip(worked[kind], worked["local"], strict=True)]
-        ratios = [speed / here for speed, here in zip(speeds[kind], speeds["local"], strict=True)]
+        ratios, cpu_ratios = (
+            [here / local for here, local in zip(values[kind], values["local"], strict=True)]
+            for values in (speeds, cpu_times)
+        )
         rows.append(
             [
                 NAMES[kind],
                 f"{statistics.median(speeds[kind]):,.0f}",
-                f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
-                f"{statistics.median(worked[kind]):,.0f}",
-                f"{statistics.median(work):.2f} ({min(work):.2f} to {max(work):.2f})",
+                describe_spread(ratios),
+                f"{statistics.median(cpu_times[kind]):,.0f}",
+                describe_spread(cpu_ratios),
             ]
         )
-    digests = {epoch["digest"] for all_of_it in found.values() for epoch in all_of_it}
-    same = "the same bits in each" if len(digests) == 1 else f"{len(digests)} DIFFERENT EPOCHS"
+    digests = {epoch["digest"] for epochs in found.values() for epoch in epochs}
+    bits = "the same bits" if len(digests) == 1 else f"{len(digests)} DIFFERENT RESULTS"
     title = "An epoch from shards" if what == "store" else "An epoch from larger shards"
     lines = [
         f"## {title}",
         "",
         f"{circumstances('numpy')}. {images:,} JPEGs of {SIDE}x{SIDE} pixels in shards of "
-        f"{each}, decoded for {TRAINED[0]}x{TRAINED[1]}; the server is on the same two cores, and "
-        f"that of S3 is moto's; {len(speeds['local'])} rounds, taken in turns. Every image once, "
-        f"{same}; an epoch resumed in the middle has the rest of its images in the same order.",
+        f"{each}, decoded for {TRAINED[0]}x{TRAINED[1]}. The servers run on the same two cores; "
+        f"the S3 server is moto. {len(speeds['local'])} interleaved rounds. Every epoch has each "
+        f"image once, with {bits}; an epoch resumed in the middle has the remaining images in the "
+        "same order.",
         "",
         *table(
-            ["from", "images/s", "of local (range)", "µs of processor an image", "of local"], rows
+            ["from", "images/s", "/ local (range)", "CPU µs per image", "/ local (range)"], rows
         ),
     ]
     write_section(f"shards_{what}", lines)
 
 
+def describe_spread(ratios: list[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["store", "web", "serve", "epoch"])
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--images", type=int, default=10_000)

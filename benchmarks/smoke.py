@@ -1,10 +1,10 @@
-"""Does every benchmark run? Each with its smallest settings, on images made here.
+"""Does every benchmark run? Each with its smallest settings, on generated images.
 
     python benchmarks/smoke.py [--only NAME ...]
 
 Two run at a time, in processes that import torch once. A line on stdout says whether a benchmark
-ran, was skipped and why, or failed. The figures mean nothing, and RESULTS.md does not change. Exit
-code 1 if a benchmark failed.
+ran, was skipped (and why) or failed. The figures mean nothing, and RESULTS.md does not change. The
+exit code is 1 if a benchmark failed.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 AT_ONCE = 2
-# Threads that wait for one another in a busy loop would take the cores from the other benchmark.
+# Threads that wait in a busy loop would take the cores from the other benchmark.
 THREADS = {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Images in the layouts that benchmarks read; folder: where to put more."""
+    """Images in the layouts that the benchmarks read."""
 
     folder: Path
 
@@ -59,11 +59,11 @@ class Inputs:
 
     @property
     def sets(self) -> Path:
-        """Where image_sets.py puts folders with train/CLASS and test/CLASS."""
+        """The output of image_sets.py: folders with train/CLASS and test/CLASS."""
         return self.folder / "sets"
 
     def make(self) -> None:
-        """Make all of them."""
+        """Write all images."""
         from image_files import make_jpeg, write_fashion_sample, write_photos
         from PIL import Image
 
@@ -101,7 +101,7 @@ def require(name: str, *modules: str, program: str = "") -> None:
 
 
 def run_auto(inputs: Inputs) -> None:
-    """Contenders that need no other library, then the tables of what they achieved."""
+    """Run contenders that need no other library, then write the tables."""
     lines = inputs.folder / "auto.jsonl"
     runs = ("--sets", "wallpaper-cells-6-3", "--budgets", 9, "--seeds", 1)
     contenders = ("auto-no-layers", "sprint", "sklearn")
@@ -110,14 +110,14 @@ def run_auto(inputs: Inputs) -> None:
 
 
 def make_image_sets(inputs: Inputs) -> None:
-    """Both kinds of sets, which other benchmarks read."""
+    """Make both kinds of sets, which other benchmarks read."""
     source = ("--source", inputs.wallpapers)
     call_main("image_sets", "wallpapers", inputs.sets, *source, "--train", 6, "--test", 3)
     call_main("image_sets", "clip-art", inputs.sets, "--source", inputs.clip_art, "--shrink", 32)
 
 
 def run_predict(inputs: Inputs) -> None:
-    """On a model trained here."""
+    """Run it on a model trained here."""
     import onsight
     from onsight.report.console import SilentReporter
 
@@ -128,7 +128,7 @@ def run_predict(inputs: Inputs) -> None:
 
 
 def run_card() -> None:
-    """On the simulated device."""
+    """Run it on the simulated device."""
     from onsight_explain.simulated.install import simulated_device
 
     sizes = ("--seconds", 0.01, "--batch-sizes", 4, "--models", "lenet")
@@ -138,12 +138,12 @@ def run_card() -> None:
 
 
 def run_shards() -> None:
-    """From a local folder, and from nginx if it is installed."""
+    """Run it from a local folder, and from nginx if installed."""
     call_main("shards", "web", "--images", 40, "--rounds", 1, "--shard-images", 10)
 
 
 def run_scaling(inputs: Inputs) -> None:
-    """The simulation on the measurements that are kept."""
+    """Run the simulation on the stored measurements."""
     lines = HERE / "scaling_lines.jsonl"
     call_main("scaling", "check", lines)
     call_main("scaling", "plan", lines, "--chart", inputs.folder / "chart.svg")
@@ -156,13 +156,13 @@ def explain_public() -> None:
 
 
 def make_benchmarks(inputs: Inputs) -> dict[str, Callable[[], None]]:
-    """What to call for each benchmark, by its name: slow ones first, the simulated device last."""
+    """The calls by name of benchmark: slow ones first, the simulated device last."""
     fashion, photos, folder = inputs.fashion, inputs.photos, inputs.folder
     one_round = ("--rounds", 1)
     steps = ("--seconds", 0.1, "--tune-seconds", 0.1, "--threads", 1, "--work", folder)
     folds = ("--draws", 1, "--images", 60, "--folds", 2, "--epochs", 1)
     planted = ("--only", "sync_in_loop", "--seconds", 8, "--fashion", fashion)
-    art, odd = inputs.sets / "clip-art-32", ("--strange", 10, "--art", 40)
+    art, odd = inputs.sets / "clip-art-32", ("--outliers", 10, "--art", 40)
     return {
         "gpu": partial(call_main, "gpu", "--device", "cpu", "--smoke"),
         "predict": partial(run_predict, inputs),
@@ -222,7 +222,7 @@ def main() -> int:
             make_image_sets(inputs)
         names = list(make_benchmarks(inputs))
         if unknown := set(only) - set(names):
-            parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
+            parser.error(f"unknown benchmarks: {', '.join(sorted(unknown))}")
         names = [name for name in names if not only or name in only]
         with ProcessPoolExecutor(AT_ONCE, get_context("spawn"), prepare, (place,)) as pool:
             results = [pool.submit(run, name, inputs) for name in names]
@@ -234,7 +234,7 @@ def main() -> int:
 
 
 def prepare(place: str) -> None:
-    """Keep a process from changing RESULTS.md."""
+    """Redirect a process from RESULTS.md to its own file."""
     import harness
 
     harness.RESULTS = Path(place) / f"RESULTS-{os.getpid()}.md"

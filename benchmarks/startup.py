@@ -1,12 +1,12 @@
-"""How long is it from typing a command to its answer, and to the first step of training?
+"""How long does it take from typing a command to its answer, and to the first training step?
 
     python benchmarks/startup.py /usr/share/datasets/fashion-mnist [--rounds 9] [--full]
 
-Seconds of whole processes: `onsight --help`, `--version` and `import onsight`, compared with the
-bare interpreter; and the first training step on the demo and on Fashion-MNIST, both already
-decoded, compared with bare imports of torch and torchvision, a hand-written loop up to its first
-step, and torch's DataLoader up to its first batch, with workers started by spawn (as on macOS and
-Windows) and by fork. --full measures 21 rounds.
+Seconds of whole processes. `onsight --help`, `--version` and `import onsight` are compared with the
+bare interpreter. The first training step on the demo and on Fashion-MNIST, both already decoded, is
+compared with bare imports of torch and torchvision, with a hand-written loop up to its first step,
+and with torch's DataLoader up to its first batch. The DataLoader's workers are started by spawn (as
+on macOS and Windows) and by fork. --full measures 21 rounds.
 """
 
 import argparse
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-# Everything else is imported where it is used: the peers are this same file started with --until,
-# and they must not pay for what only the comparison needs.
+# Everything else is imported where it is used. The peers are this same file started with --until,
+# and must not pay for imports that only the comparison needs.
 BATCH_SIZE = 128
 EMPTY = "python -c pass"
 COMMANDS = {
@@ -49,20 +49,20 @@ OURS = "onsight train on Fashion-MNIST, first step"
 
 
 def end_now() -> NoReturn:
-    """Exit without any cleanup, which is not what is timed."""
+    """Exit without cleanup, which should not be timed."""
     sys.stdout.flush()
     os._exit(0)
 
 
-def first_step_of_ours(data: str) -> None:
-    """`onsight train DATA`, ended as soon as it has made its first step."""
+def first_step_of_onsight(data: str) -> None:
+    """Run `onsight train DATA` up to its first step."""
     from onsight.cli import main as onsight
     from onsight.step.step import Step
 
-    whole_step = Step.__call__
+    real_step = Step.__call__
 
     def step_and_end(self: Step, *inputs: Any, **more: Any) -> NoReturn:
-        whole_step(self, *inputs, **more)
+        real_step(self, *inputs, **more)
         end_now()
 
     Step.__call__ = step_and_end  # type: ignore[method-assign]
@@ -83,13 +83,13 @@ def make_loader(data: str, workers: int, context: str | None) -> "DataLoader[Any
 
 
 def first_batch(data: str, context: str) -> None:
-    """A DataLoader up to its first batch."""
+    """Run a DataLoader up to its first batch."""
     workers = 0 if context == "0" else 2
     next(iter(make_loader(data, workers, context if workers else None)))
 
 
 def first_step_by_hand(data: str) -> None:
-    """A tutorial's loop up to its first step, importing torchvision as they all do."""
+    """Run a tutorial's loop up to its first step, with torchvision imported, as they all do."""
     import torch
     import torchvision  # noqa: F401
     from torch import nn
@@ -105,9 +105,9 @@ def first_step_by_hand(data: str) -> None:
 
 
 def run_until(stage: str, data: str) -> None:
-    """What a process that is timed from its start does until it ends."""
+    """Run a peer up to a stage, in a process that is timed from start to end."""
     if stage == "ours":
-        first_step_of_ours(data)
+        first_step_of_onsight(data)
     elif stage == "step":
         first_step_by_hand(data)
     else:
@@ -144,9 +144,9 @@ def show(commands: dict[str, list[float]], training: dict[str, list[float]]) -> 
         ]
 
     return [
-        *table(["command", "seconds", "times the bare interpreter"], rows(commands, EMPTY)),
+        *table(["command", "seconds", "/ the bare interpreter"], rows(commands, EMPTY)),
         "",
-        *table(["process", "seconds", f"times {OURS}"], rows(training, OURS)),
+        *table(["process", "seconds", f"/ {OURS}"], rows(training, OURS)),
     ]
 
 

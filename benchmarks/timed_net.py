@@ -1,7 +1,7 @@
-"""LeNet that notes when each of its training steps begins, for scaling_measure.py.
+"""LeNet that records when each of its training steps begins, for scaling_measure.py.
 
-Named as `--model timed_net:TimedLeNet`; each rank appends to a file of its own in $STEP_TIMES.
-With $KILL_AT, the second rank kills itself in that step, once.
+Use it as `--model timed_net:TimedLeNet`. Each rank appends to its own file in $STEP_TIMES. With
+$KILL_AT, the second rank kills itself in that step, once.
 """
 
 import os
@@ -16,7 +16,7 @@ from onsight.models.classic import LeNet
 
 
 class TimedLeNet(LeNet):
-    """The same network; the times are float64, seconds since the epoch."""
+    """LeNet that appends the Unix time of each step as a float64."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
         super().__init__(shape, classes)
@@ -27,7 +27,7 @@ class TimedLeNet(LeNet):
         self.steps = 0
 
     def forward(self, images: Tensor) -> Tensor:
-        """Note the time of a training step's forward pass, and make it."""
+        """Record the time if training, then run the forward pass."""
         if self.training:
             os.write(self.file, struct.pack("d", time.time()))
             self.steps += 1

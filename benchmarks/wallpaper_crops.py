@@ -1,8 +1,8 @@
 """Crops of wallpapers: the class is the image that a crop was cut from.
 
-Each image is divided into as many cells as crops are wanted, or some more; every crop is a part
-of a cell of its own, of random place and scale, brighter or darker, saved as a JPEG of 320x240. So
-no pixel is in two crops, and a hash of its cell says whether a crop is for training or for testing.
+Each image is divided into at least as many cells as crops are wanted. Every crop comes from a cell
+of its own, at a random place, scale and brightness, and is saved as a JPEG of 320x240. So no pixel
+is in two crops. A hash of the cell decides whether a crop is for training or for testing.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +20,7 @@ from PIL import Image, ImageEnhance
 from onsight_explain.threads import usable_cores
 
 SIZE = (320, 240)
-SHARE = (0.5, 1.0)  # of the largest crop that a cell allows, in length
+SHARE = (0.5, 1.0)  # side length relative to the largest crop that fits into the cell
 BRIGHTNESS = (0.6, 1.4)
 QUALITY = 90
 IMAGES = {".png", ".jpg", ".jpeg"}
@@ -36,7 +36,7 @@ class Cell(NamedTuple):
 
 
 def make_wallpaper_crops(source: Path, cache: Path, train: int = 60, test: int = 20) -> Path:
-    """A folder with train/IMAGE and test/IMAGE, of so many crops each."""
+    """A folder with train/IMAGE and test/IMAGE and these numbers of crops in each."""
     counts = {"train": train, "test": test}
     originals = {place.name: largest(place) for place in sorted(source.iterdir())}
 
@@ -71,7 +71,7 @@ def cut_image(name: str, path: Path, counts: dict[str, int], target: Path) -> No
 
 
 def divide(name: str, image: Image.Image, count: int) -> list[Cell]:
-    """At least so many cells, in an order that a hash gives."""
+    """Divide an image into at least this many cells, ordered by hash."""
     rows = columns = ceil(count**0.5)
     width, height = image.width // columns, image.height // rows
     cells = [
@@ -83,7 +83,7 @@ def divide(name: str, image: Image.Image, count: int) -> list[Cell]:
 
 
 def cut(image: Image.Image, cell: Cell, name: str) -> Image.Image:
-    """One crop; its name decides everything that is random."""
+    """Cut a crop from a cell; its name is the seed."""
     generator = np.random.default_rng(int.from_bytes(_hash(name)[:8]))
     scale = min(cell.width / SIZE[0], cell.height / SIZE[1]) * generator.uniform(*SHARE)
     width, height = round(SIZE[0] * scale), round(SIZE[1] * scale)

@@ -1,7 +1,7 @@
-"""Ask for known weaknesses of the locked packages, and say clearly if nobody could be asked.
+"""Check the locked packages for known vulnerabilities, and fail clearly if that is impossible.
 
 python scripts/audit.py PIP_AUDIT
-Exit code 0: none is known; 1: some are, listed; 3: not all packages could be asked about.
+Exit code 0: none is known; 1: those listed are known; 3: not all packages could be checked.
 """
 
 import json
@@ -11,47 +11,47 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-NOT_ASKED = 3
-_AGAIN = "Run `make audit` again on a machine with a network"
+INCOMPLETE = 3
+_RETRY = "Run `make audit` again on a machine with network access"
 
 
 def main() -> None:
-    """Run pip-audit on the lock file, print its answer and exit with its meaning."""
+    """Run pip-audit on the lock file, print the outcome and exit with its code."""
     options = ["--require-hashes", "--disable-pip", "--progress-spinner", "off", "--timeout", "10"]
     lock = ["--format", "json", "--requirement", str(ROOT / "requirements.lock")]
     done = subprocess.run(
         [sys.argv[1], *options, *lock], capture_output=True, text=True, check=False
     )
-    code, text = judged(done.stdout, done.stderr)
+    code, text = interpret(done.stdout, done.stderr)
     print(text, file=sys.stderr if code else sys.stdout)
     sys.exit(code)
 
 
-def judged(out: str, err: str) -> tuple[int, str]:
-    """The exit code, and what to say of pip-audit's answer.
+def interpret(out: str, err: str) -> tuple[int, str]:
+    """Return the exit code and a message for pip-audit's output.
 
-    It ends well, too, if the index that it asks knows none of the packages.
+    pip-audit also succeeds if its index knows none of the packages, so this is checked here.
     """
     try:
         packages = json.loads(out)["dependencies"]
     except (ValueError, KeyError):
-        last = (err.strip().splitlines() or ["it said nothing"])[-1]
-        return NOT_ASKED, f"error: not audited: pip-audit got no answer ({last}). {_AGAIN}"
+        last = (err.strip().splitlines() or ["it printed nothing"])[-1]
+        return INCOMPLETE, f"error: not audited: pip-audit got no response ({last}). {_RETRY}"
     skipped = [package for package in packages if "skip_reason" in package]
-    weak = [_line(package, vuln) for package in packages for vuln in package.get("vulns", ())]
-    asked = len(packages) - len(skipped)
-    counts = f"{asked} of {len(packages)} locked packages were asked about"
-    if weak:
-        return 1, "\n".join([f"error: {len(weak)} known weaknesses; {counts}", *weak])
+    known = [_describe(package, vuln) for package in packages for vuln in package.get("vulns", ())]
+    checked = len(packages) - len(skipped)
+    counts = f"{checked} of {len(packages)} locked packages were checked"
+    if known:
+        return 1, "\n".join([f"error: known vulnerabilities: {len(known)}; {counts}", *known])
     if skipped or not packages:
         why = f" ({skipped[0]['skip_reason']})" if skipped else ""
-        return NOT_ASKED, f"error: not audited as a whole: only {counts}{why}. {_AGAIN}"
-    return 0, f"no weakness is known; {counts}"
+        return INCOMPLETE, f"error: incomplete audit: only {counts}{why}. {_RETRY}"
+    return 0, f"no known vulnerabilities; {counts}"
 
 
-def _line(package: dict[str, Any], vuln: dict[str, Any]) -> str:
-    mended = ", ".join(vuln["fix_versions"]) or "no version yet"
-    return f"{package['name']} {package['version']}: {vuln['id']}, mended in {mended}"
+def _describe(package: dict[str, Any], vuln: dict[str, Any]) -> str:
+    fixed = ", ".join(vuln["fix_versions"]) or "no version yet"
+    return f"{package['name']} {package['version']}: {vuln['id']}, fixed in {fixed}"
 
 
 if __name__ == "__main__":

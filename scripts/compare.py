@@ -1,16 +1,17 @@
-"""Compare what this working tree does with what a baseline commit does, and report differences.
+"""Compare the behaviour of this working tree with that of a baseline commit.
 
     python scripts/compare.py             the quick tier: some minutes
     python scripts/compare.py --full      every scenario
     python scripts/compare.py --only NAME...
-    python scripts/compare.py --prove     plant changes of behaviour; each must be reported
-    python scripts/compare.py --reworded  sentences may differ in their words, not in their numbers
+    python scripts/compare.py --prove     plant changes in behaviour; each must be reported
+    python scripts/compare.py --reworded  texts may differ in words, but not in numbers
 
 Both run the same commands on the same inputs (scripts/comparison/scenarios.py) with the packages
-of this Python. comparison/baseline.txt names the commit, comparison/renames.toml what was renamed
-on purpose since then, comparison/recording.py what is ignored: times, paths, versions and machine.
-The baseline's records are kept in .compare/ for as long as commit, scenarios, inputs, packages and
-processor stay as they are. Exit code 1 if anything differs; .compare/differences.json has it all.
+of this Python. comparison/baseline.txt names the commit. comparison/renames.toml lists what was
+renamed on purpose since then. comparison/recording.py lists what is ignored: times, paths, versions
+and machine. The records of the baseline are kept in .compare/ until the commit, scenarios, inputs,
+packages or processor change. The exit code is 1 if anything differs; .compare/differences.json has
+all differences.
 """
 
 import argparse
@@ -37,7 +38,7 @@ SOURCE_ROOTS = (  # of a tree: what must be on the path to import its packages
     "packages/onsight-explain/src",
     "packages/onsight-lint/src",
 )
-SHOWN = 12  # differences of a scenario on the console
+SHOWN = 12  # differences per scenario on the console
 
 sys.path.insert(0, str(PARTS))
 from planted_changes import PLANTED_CHANGES  # noqa: E402
@@ -55,7 +56,7 @@ def main() -> int:
     parser.add_argument("--full", action="store_true", help="every scenario")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these scenarios")
     parser.add_argument("--prove", action="store_true", help="plant changes; each must be reported")
-    parser.add_argument("--reworded", action="store_true", help="compare only numbers of sentences")
+    parser.add_argument("--reworded", action="store_true", help="compare only the numbers in texts")
     options = parser.parse_args()
     names = [scenario.name for scenario in SCENARIOS if options.full or scenario.is_quick]
     if options.prove:
@@ -63,23 +64,23 @@ def main() -> int:
     names = options.only or names
     unknown = set(names) - {scenario.name for scenario in SCENARIOS}
     if unknown:
-        parser.error(f"no scenario is called {', '.join(sorted(unknown))}")
+        parser.error(f"unknown scenarios: {', '.join(sorted(unknown))}")
 
     commit = (PARTS / "baseline.txt").read_text().strip()
     inputs = prepare_inputs()
     baseline = extract_commit(commit)
     kept = WORK / "records" / cache_key(commit, inputs)
     kept.mkdir(parents=True, exist_ok=True)
-    absent = [name for name in names if not (kept / f"{name}.json").exists()]
+    missing = [name for name in names if not (kept / f"{name}.json").exists()]
     renames = tomllib.loads((PARTS / "renames.toml").read_text())
     old_flags = {new: old for old, new in renames["flags"].items()}
-    runs = [start_runner(baseline, inputs, WORK / "runs" / "baseline", absent, old_flags)]
+    runs = [start_runner(baseline, inputs, WORK / "runs" / "baseline", missing, old_flags)]
     if not options.prove:
         runs.append(start_runner(ROOT, inputs, WORK / "runs" / "working-tree", names))
     for process in runs:
         if process.wait():
             raise SystemExit("a runner failed; see above")
-    for name in absent:
+    for name in missing:
         shutil.copy(WORK / "runs" / "baseline" / f"{name}.json", kept)
     check_exit_codes(kept, names)
     if options.prove:
@@ -102,7 +103,7 @@ def main() -> int:
 
 
 def prepare_inputs() -> Path:
-    """Make the inputs once; their path is part of what commands print."""
+    """Make the inputs once, in a fixed folder, because commands print their path."""
     script = PARTS / "inputs.py"
     folder = WORK / f"inputs-{hashlib.sha256(script.read_bytes()).hexdigest()[:12]}"
     if not folder.exists():
@@ -117,7 +118,7 @@ def prepare_inputs() -> Path:
 
 
 def extract_commit(commit: str) -> Path:
-    """A commit's files beside the working tree."""
+    """Extract a commit's files beside the working tree."""
     folder = WORK / "trees" / commit
     if not folder.exists():
         content = subprocess.run(
@@ -131,7 +132,7 @@ def extract_commit(commit: str) -> Path:
 
 
 def cache_key(commit: str, inputs: Path) -> str:
-    """What the baseline's records depend on."""
+    """A hash of everything that the baseline's records depend on."""
     digest = hashlib.sha256(f"{commit} {inputs.name} {platform.processor()}".encode())
     for path in sorted(PARTS.glob("*.py")):
         if path.name != "planted_changes.py":
@@ -150,9 +151,9 @@ def start_runner(
     names: list[str],
     flags: dict[str, str] | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start running scenarios with a tree's sources; PYTHONPATH reaches what they start, too.
+    """Start running scenarios with a tree's sources; PYTHONPATH also reaches child processes.
 
-    flags: what this tree calls flags of the scenarios' commands, if it is another name.
+    flags: this tree's names of flags that differ from those in the scenarios' commands.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -165,7 +166,7 @@ def start_runner(
 
 
 def check_exit_codes(baseline: Path, names: list[str]) -> None:
-    """Refuse scenarios that fail in the baseline by mistake: they would compare nothing."""
+    """Reject scenarios that fail in the baseline, because they would compare nothing."""
     for scenario in SCENARIOS:
         if scenario.name not in names:
             continue
@@ -179,7 +180,7 @@ def check_exit_codes(baseline: Path, names: list[str]) -> None:
 
 
 def compare_records(names: list[str], baseline: Path, folder: Path) -> dict[str, list[Difference]]:
-    """The differences of every scenario: (fact, of the baseline, of the tree)."""
+    """The differences of every scenario: (fact, value in the baseline, value in the tree)."""
     tables = tomllib.loads((PARTS / "renames.toml").read_text())
     renames = tables["words"] | tables["flags"]
     differences = {}
@@ -207,7 +208,7 @@ def rename(text: str, renames: dict[str, str]) -> str:
 
 
 def compare(expected: object, found: object, place: str = "") -> Iterator[Difference]:
-    """Go through two values of JSON side by side."""
+    """Walk through two JSON values side by side."""
     if isinstance(expected, dict) and isinstance(found, dict):
         for key in [*expected, *(key for key in found if key not in expected)]:
             where = f"{place} > {key}" if place else key
@@ -232,7 +233,7 @@ def is_reworded(expected: object, found: object) -> bool:
 
 
 def show(differences: dict[str, list[Difference]], commit: str) -> None:
-    """Print what differs, shortened."""
+    """Print the differences, shortened."""
     for name, rows in differences.items():
         print(f"{'DIFFERENT' if rows else 'identical'}  {name}")
         for place, expected, found in rows[:SHOWN]:
@@ -245,7 +246,7 @@ def show(differences: dict[str, list[Difference]], commit: str) -> None:
 
 def prove(kept: Path, inputs: Path, names: list[str]) -> int:
     """Plant each change in a copy of the working tree; its scenario must report it."""
-    unnoticed = 0
+    unreported = 0
     for number, change in enumerate(PLANTED_CHANGES):
         if change.scenario not in names:
             continue
@@ -261,10 +262,10 @@ def prove(kept: Path, inputs: Path, names: list[str]) -> int:
         if start_runner(tree, inputs, folder, [change.scenario]).wait():
             raise SystemExit("a runner failed; see above")
         rows = compare_records([change.scenario], kept, folder)[change.scenario]
-        unnoticed += not rows
+        unreported += not rows
         result = f"reported, {len(rows)} facts, first {rows[0][0]}" if rows else "NOT REPORTED"
         print(f"{change.file}: {change.scenario}: {result}", flush=True)
-    return int(unnoticed > 0)
+    return int(unreported > 0)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Check on a GPU everything that depends on one, or on the simulated device where there is none.
+"""Check everything that depends on a GPU, on a real one or else on the simulated device.
 
     python scripts/gpu_check.py [--out gpu-check] [--short] [--device cuda:0] [--wheels FOLDER]
     python scripts/gpu_check.py --collect-wheels FOLDER [--for-python 3.12] [PACKAGE ...]
 
-Runs on any Python from 3.11 that has torch 2.9 or later and Onsight's other requirements; Onsight
-itself is used from this checkout. --wheels: install missing requirements from these files, without
-network, into an environment of their own beside the torch that is there. --collect-wheels: download
-such files beforehand, by default for all requirements but torch and what torchvision needs.
+Needs Python 3.11 or later, torch 2.9 or later and Onsight's other requirements; Onsight itself is
+used from this checkout. --wheels: install missing requirements from these files, without network,
+into a separate environment that uses the installed torch. --collect-wheels: download such files
+beforehand, by default for all requirements except torch and what torchvision needs.
 
-Each part runs in a process of its own with a time limit. As soon as it ends, a line is added to
-results.jsonl and its output to log.txt; results.md has the table of all parts. Exit code 1 if a
-part failed, 2 if something needed is missing. --short: a few steps of each part.
+Each part runs in its own process with a time limit. As soon as it ends, a line is added to
+results.jsonl and its output to log.txt. results.md has the table of all parts. The exit code is 1
+if a part failed, 2 if something needed is missing. --short: a few steps of each part.
 """
 
 import argparse
@@ -34,12 +34,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS_SCRIPT = ROOT / "scripts" / "gpu_check_parts.py"
-SIMULATED_DEVICE = "simulated:1"  # while the first one is the current device
-TOTAL_SECONDS = 500.0  # for all parts: under nine minutes with what comes before
+SIMULATED_DEVICE = "simulated:1"  # the first simulated device stays the current one
+TOTAL_SECONDS = 500.0  # for all parts: under nine minutes with the preparation
 ENVIRONMENT_PREFIX = "gpu-check-environment-"
-# By the machine: torchvision needs the others.
+# The machine must provide torch and torchvision, with what that needs.
 PROVIDED = {"torch", "torchvision", "numpy", "pillow"}
-PLATFORMS = (  # pip takes no wheel for an older platform unless it is named
+PLATFORMS = (  # pip accepts wheels for older platforms only if they are named
     "manylinux_2_28_x86_64",
     "manylinux_2_27_x86_64",
     "manylinux_2_17_x86_64",
@@ -50,7 +50,7 @@ PLATFORMS = (  # pip takes no wheel for an older platform unless it is named
 RECIPES = ("dogs-vs-cats", "cifar10-lenet", "cifar10-quick", "data-parallel", "fast")
 PLANTED_SCRIPTS = ("pageable_copies", "sync_in_loop")
 TESTS = ("steps", "faults", "training", "commands", "graphed", "ranks")
-SHORT_TESTS = ("steps", "faults")  # the other parts do in a few steps what the rest does
+SHORT_TESTS = ("steps", "faults")  # the other parts cover the rest in a few steps
 BENCHMARKS = {
     "card": ("benchmarks/card.py", "--seconds", "0.3", "--batch-sizes", "4", "64", "1024"),
     "gpu": ("benchmarks/gpu.py", "--smoke"),
@@ -59,7 +59,7 @@ BENCHMARKS = {
 
 @dataclass(frozen=True)
 class Part:
-    """Something to check: the arguments of the Python that does so, and the seconds it may take.
+    """A check: the arguments of the Python process that runs it, and its time limit.
 
     skip_reason: why it does not apply to this device, if it does not.
     """
@@ -72,7 +72,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a part. status: ok, failed, timed out or skipped."""
+    """The result of a part. status: ok, failed, timed out or skipped."""
 
     part: str
     status: str
@@ -94,9 +94,9 @@ def main() -> int:
         return run_with_wheels(options.wheels, missing)
     if missing:
         print(
-            f"{sys.executable} lacks {', '.join(missing)}\nInstall them; or collect their wheels "
-            "on a machine with network (--collect-wheels FOLDER) and name them here: --wheels "
-            "FOLDER",
+            f"{sys.executable} lacks {', '.join(missing)}\nInstall them, or collect their wheels "
+            "on a machine with network access (--collect-wheels FOLDER) and pass --wheels FOLDER "
+            "here",
             file=sys.stderr,
         )
         return 2
@@ -109,7 +109,7 @@ def main() -> int:
         parts = make_parts(machine["device"], options.short)
         if unknown := set(options.only) - {part.name for part in parts}:
             names = ", ".join(part.name for part in parts)
-            print(f"there is no part {', '.join(unknown)}; there are {names}", file=sys.stderr)
+            print(f"unknown parts: {', '.join(unknown)}; known: {names}", file=sys.stderr)
             return 2
         parts = [part for part in parts if not options.only or part.name in options.only]
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
@@ -126,8 +126,8 @@ def parse_options() -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, default=Path("gpu-check"), help="folder for results")
     parser.add_argument("--short", action="store_true", help="a few steps of each part")
-    parser.add_argument("--device", default="auto", help="such as cuda:0, which must be there then")
-    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="these alone")
+    parser.add_argument("--device", default="auto", help="such as cuda:0, which must exist")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="only these")
     parser.add_argument("--wheels", type=Path, metavar="FOLDER")
     parser.add_argument("--collect-wheels", type=Path, metavar="FOLDER")
     parser.add_argument("--for-python", default="3.12", metavar="VERSION")
@@ -146,7 +146,7 @@ def make_parts(device: str, is_short: bool) -> list[Part]:
 
     def test(name: str, *arguments: str) -> Part:
         pytest = ("-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-rs")
-        # Another version of torch may warn of what it will change, which is no failure.
+        # A deprecation warning of another version of torch is not a failure.
         options = ("-o", "python_files=check_*.py", "-W", "default")
         return Part(name, (*pytest, *options, *arguments), limit_seconds=150)
 
@@ -170,7 +170,7 @@ def make_parts(device: str, is_short: bool) -> list[Part]:
 
 
 class Runner:
-    """Runs parts: one at a time on a GPU, whose speed they measure, two on the simulated device."""
+    """Runs the parts, one at a time on a GPU, whose speed they measure; otherwise two."""
 
     def __init__(
         self, machine: dict[str, str], out: Path, scratch: Path, environment: dict[str, str]
@@ -189,14 +189,14 @@ class Runner:
         at_once = 2 if self.machine["device"] == SIMULATED_DEVICE else 1
         pool = ThreadPoolExecutor(at_once)
         try:
-            return list(pool.map(self._run_and_keep, parts))
+            return list(pool.map(self._run_and_record, parts))
         finally:  # also when interrupted
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(self.running):
                 end_group(process)
             pool.shutdown()
 
-    def _run_and_keep(self, part: Part) -> Result:
+    def _run_and_record(self, part: Part) -> Result:
         log = self.scratch / f"{part.name.replace(' ', '-')}.log"
         result = self._run(part, log)
         with self.lock:
@@ -215,7 +215,7 @@ class Runner:
         begun = time.monotonic()
         limit_seconds = min(part.limit_seconds, self.deadline - begun)
         if limit_seconds <= 0:
-            return Result(part.name, "timed out", 0.0, reason="no time was left for it")
+            return Result(part.name, "timed out", 0.0, reason="no time was left")
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, *part.arguments],
@@ -250,7 +250,7 @@ class Runner:
 
 
 def figures_in(lines: list[str]) -> dict[str, Any]:
-    """What a part prints as its last line of JSON, or pytest's counts."""
+    """Return the figures in a part's last line of JSON, or pytest's counts."""
     for line in reversed(lines):
         if line.startswith("{"):
             with contextlib.suppress(ValueError):
@@ -261,7 +261,7 @@ def figures_in(lines: list[str]) -> dict[str, Any]:
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End whatever a part has started, also if it has ended itself."""
+    """Kill all processes that a part has started, even if the part itself has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -281,7 +281,7 @@ def environment_of_parts(scratch: Path) -> dict[str, str]:
 
 
 def describe_machine(device: str, environment: dict[str, str]) -> dict[str, str] | None:
-    """The device and the versions in use; None, and why on stderr, if there is no such device."""
+    """The device and versions; None, with the reason on stderr, if there is no such device."""
     command = [sys.executable, str(PARTS_SCRIPT), "describe", "--device", device]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
     return None if done.returncode else dict(json.loads(done.stdout.splitlines()[-1]))
@@ -299,7 +299,7 @@ def markdown(machine: dict[str, str], results: list[Result]) -> str:
 
 
 def write_durably(path: Path, text: str, mode: str = "w") -> None:
-    """Write text that survives if the machine goes away the next moment."""
+    """Write text and fsync it, in case the machine is lost right afterwards."""
     with path.open(mode, encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -310,7 +310,7 @@ def write_durably(path: Path, text: str, mode: str = "w") -> None:
 
 
 def requirements() -> list[str]:
-    """What Onsight needs to run, and what its tests do."""
+    """The requirements of Onsight and of its tests."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     of_tests = [
         requirement
@@ -325,34 +325,34 @@ def name_of(requirement: str) -> str:
 
 
 def missing_requirements() -> list[str]:
-    """The requirements that this Python lacks, or has in a version that does not fit."""
+    """The requirements that are missing from this Python, or installed in an unsuitable version."""
     return [requirement for requirement in requirements() if not is_met(requirement)]
 
 
 def is_met(requirement: str) -> bool:
     name = name_of(requirement)
     try:
-        there = numbers_of(version(name))
+        installed = numbers_of(version(name))
     except PackageNotFoundError:
         return False
     bounds = re.findall(r"(>=|<)([\d.]+)", requirement)
     return all(
-        there >= numbers_of(bound) if sign == ">=" else there < numbers_of(bound)
+        installed >= numbers_of(bound) if sign == ">=" else installed < numbers_of(bound)
         for sign, bound in bounds
     )
 
 
 def numbers_of(release: str) -> tuple[int, ...]:
-    """(2, 11, 0) of 2.11.0+cu130."""
+    """Return (2, 11, 0) for 2.11.0+cu130."""
     return tuple(int(number) for number in re.findall(r"\d+", release.partition("+")[0]))
 
 
 def run_with_wheels(wheels: Path, missing: list[str]) -> int:
-    """Run this script in an environment that has what is missing here, from a folder of wheels."""
+    """Run this script in an environment with the missing packages, from a folder of wheels."""
     with tempfile.TemporaryDirectory(prefix=ENVIRONMENT_PREFIX) as folder:
         venv.EnvBuilder(symlinks=True).create(folder)
         python = Path(folder, "bin", "python")
-        # A .pth file, as an environment made from another one would not see that one's packages.
+        # A .pth file, because an environment made from another one does not see its packages.
         packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
         own_packages = next(Path(folder, "lib").glob("python*/site-packages"))
         (own_packages / "beside.pth").write_text("\n".join(packages) + "\n", encoding="utf-8")
@@ -372,7 +372,8 @@ def collect_wheels(folder: Path, for_python: str, packages: list[str]) -> int:
     for block in re.split(r"\n(?=\w)", lock):
         pin = re.split(r"[\s;]", block, maxsplit=1)[0]
         name = pin.partition("==")[0]
-        pinned[name] = name if name in pinned else pin  # several depend on the Python: the newest
+        # Several pins depend on the Python version: take the newest release.
+        pinned[name] = name if name in pinned else pin
         parents[name] = set(re.findall(r"#[ ]+(?:via )?([\w.-]+)", block))
     while more := {name for name in pinned if parents[name] & wanted} - wanted - PROVIDED:
         wanted |= more

@@ -27,13 +27,13 @@ from PIL import Image
 from onsight.report.console import Reporter
 
 PLANTED = Path(__file__).resolve().parents[1] / "benchmarks" / "planted"
-# What `explain` has to name: a cause, or what makes Python wait for the simulated device.
+# What `explain` must name: the cause, or on the simulated device what makes Python wait.
 PLANTED_FAULTS = {
     "pageable_copies": ("pageable-copy", "a tensor is copied from ordinary memory"),
     "sync_in_loop": ("sync", "a value is read"),
 }
-TOLERANCE = 1e-3  # between sums in another order, relative to the norm of all weights
-RECIPE_EPOCHS = {"cifar10-lenet": 2}  # instead of ten, with 1,500 steps each
+TOLERANCE = 1e-3  # of sums in another order, relative to the norm of all weights
+RECIPE_EPOCHS = {"cifar10-lenet": 2}  # instead of ten epochs of 1,500 steps
 
 Figures = dict[str, Any]
 Images = NDArray[np.uint8]
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def describe(options: argparse.Namespace, folder: Path) -> Figures:
-    """The device to use, its name, and versions. Exits with 2 if the device is not there."""
+    """The device to use, its name, and versions. Exits with 2 if the device is missing."""
     import torch
 
     from onsight.errors import DeviceError
@@ -78,7 +78,7 @@ def describe(options: argparse.Namespace, folder: Path) -> Figures:
 
 @contextmanager
 def simulated(device: str) -> Iterator[Any]:
-    """Within the block there is the simulated device, if it is asked for: its machine, or None."""
+    """Provide the simulated device within the block, if requested. Yields its machine, or None."""
     if not device.startswith("simulated"):
         yield None
         return
@@ -93,7 +93,7 @@ def simulated(device: str) -> Iterator[Any]:
 
 
 def run_recipe(options: argparse.Namespace, folder: Path) -> Figures:
-    """Train by a recipe, on data in its own format made from the bundled demo images."""
+    """Train with a recipe, on data in its format made from the bundled demo images."""
     name = options.subject
     settings: Figures = {"recipe": name}
     if options.short:
@@ -101,7 +101,7 @@ def run_recipe(options: argparse.Namespace, folder: Path) -> Figures:
     else:
         settings["plan"] = "auto"
         settings |= {"epochs": RECIPE_EPOCHS[name]} if name in RECIPE_EPOCHS else {}
-    if name == "data-parallel":  # which has two ranks, for two devices
+    if name == "data-parallel":  # the recipe has two ranks, for two devices
         settings |= {"ranks": 1, "precision": "fp32"}
     data_folder = folder / "data"
     data_folder.mkdir()
@@ -111,7 +111,7 @@ def run_recipe(options: argparse.Namespace, folder: Path) -> Figures:
     results, epoch = trained.results, trained.last_epoch
     figures = {
         "images/s": round(trained.images_per_second),
-        "seconds an epoch": round(epoch["seconds"], 2),
+        "seconds per epoch": round(epoch["seconds"], 2),
         "training loss": round(epoch["train_loss"], 6),
         "accuracy": round(results["accuracy"], 4),
         "step": trained.describe_step(),
@@ -119,8 +119,8 @@ def run_recipe(options: argparse.Namespace, folder: Path) -> Figures:
     }
     if name == "data-parallel":
         on_cpu = train(data, folder / "cpu", "cpu", **settings)
-        apart = abs(epoch["train_loss"] - on_cpu.last_epoch["train_loss"])
-        assert apart < 1e-5, f"the CPU's loss is {apart:.1e} apart"
+        difference = abs(epoch["train_loss"] - on_cpu.last_epoch["train_loss"])
+        assert difference < 1e-5, f"the CPU's loss differs by {difference:.1e}"
     elif not options.short:
         chance = 1 / len(results["classes"])
         assert results["accuracy"] > 1.5 * chance, figures
@@ -128,7 +128,7 @@ def run_recipe(options: argparse.Namespace, folder: Path) -> Figures:
 
 
 def write_pets(folder: Path, per_class: int) -> str:
-    """PetImages of two kinds of garments, with a file each that cannot be read."""
+    """Write two classes of garments in the layout of PetImages, each with an unreadable file."""
     images, labels = demo_images("train", per_class)
     for label, name in enumerate(("Cat", "Dog")):
         kind = folder / "PetImages" / name
@@ -142,7 +142,7 @@ def write_pets(folder: Path, per_class: int) -> str:
 
 
 def write_cifar(folder: Path, per_class: int) -> str:
-    """Batches in the layout of CIFAR-10."""
+    """Write batches in the layout of CIFAR-10."""
     target = folder / "cifar-10-batches-py"
     target.mkdir()
     images, labels = demo_images("train", per_class)
@@ -155,7 +155,7 @@ def write_cifar(folder: Path, per_class: int) -> str:
 
 
 def write_idx(folder: Path, per_class: int) -> str:
-    """Files in the format of Fashion-MNIST."""
+    """Write files in the format of Fashion-MNIST."""
     for split, prefix in (("train", "train"), ("test", "t10k")):
         images, labels = demo_images(split, per_class)
         for kind, values in (("images-idx3", images), ("labels-idx1", labels.astype(np.uint8))):
@@ -166,7 +166,7 @@ def write_idx(folder: Path, per_class: int) -> str:
 
 
 def demo_images(split: str, per_class: int) -> tuple[Images, NDArray[np.int64]]:
-    """(images (n, 28, 28), labels (n,)) of the bundled demo, one of each class after the other."""
+    """Return images (n, 28, 28) and labels (n,) of the bundled demo, alternating the classes."""
     archive = resources.files("onsight") / "demo" / "fashion-mnist-sample.zip"
     with zipfile.ZipFile(BytesIO(archive.read_bytes())) as members:
         names = [name for name in members.namelist() if name.startswith(f"{split}/")]
@@ -191,8 +191,8 @@ RECIPE_DATA: dict[str, Callable[[Path, int], str]] = {
 # Training
 
 
-class NotingReporter(Reporter):
-    """Prints what a run says, and keeps what deserves attention."""
+class RecordingReporter(Reporter):
+    """Prints the messages of a run, and records the warnings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ class NotingReporter(Reporter):
 
 
 class Trained:
-    """A run that has ended: its folder and results, and what it was warned of."""
+    """A finished run: its folder, results and warnings."""
 
     def __init__(self, folder: Path, warnings: list[str]) -> None:
         self.folder, self.warnings = folder, warnings
@@ -214,18 +214,18 @@ class Trained:
         (self.placement,) = json.loads((folder / "placement.json").read_text())
 
     def describe_step(self) -> str:
-        """How its steps were computed."""
+        """Describe how the steps were computed."""
         plan = json.loads((self.folder / "plan.json").read_text())
         names = ("precision", "memory_format", "compile", "cuda_graph")
         return ", ".join(f"{name} {plan[name]['value']}" for name in names)
 
     @property
     def images_per_second(self) -> float:
-        """Of the last epoch."""
+        """The speed of the last epoch."""
         return float(self.last_epoch["images_per_second"])
 
     def weights(self) -> NDArray[np.float64]:
-        """All of them in one row. Whole numbers, such as keys of images, are no weights."""
+        """Return all weights as one vector, without integer tensors such as image keys."""
         from safetensors.numpy import load_file
 
         tensors = load_file(self.folder / "model.safetensors")
@@ -233,7 +233,7 @@ class Trained:
         return np.concatenate([row.ravel().astype(float) for row in rows])
 
     def distance_to(self, other: "Trained") -> float:
-        """How far the weights are from those of another run, relative to their norm."""
+        """Return the distance of the weights to those of another run, relative to their norm."""
         mine, theirs = self.weights(), other.weights()
         return float(np.linalg.norm(mine - theirs) / np.linalg.norm(mine))
 
@@ -242,7 +242,7 @@ def train(data: Any, out: Path, device: str, **settings: Any) -> Trained:
     """Train, and check that all tensors of a step are on the device."""
     import onsight
 
-    reporter = NotingReporter()
+    reporter = RecordingReporter()
     settings = {"plan": "default", "folds": "1"} | settings
     onsight.train(data, out=out, device=device, reporter=reporter, **settings)
     trained = Trained(out, reporter.warnings)
@@ -251,9 +251,9 @@ def train(data: Any, out: Path, device: str, **settings: Any) -> Trained:
 
 
 def replay_steps(options: argparse.Namespace, folder: Path) -> Figures:
-    """Train with steps captured as a graph, and one by one: the same weights, and how fast."""
+    """Train with single steps and with steps captured as a graph; compare weights and speed."""
     images, labels = demo_images("train", 30 if options.short else 600)
-    # A learning rate that is the same in float32: steps one by one have it as a Python float.
+    # A learning rate that is exact in float32, because single steps use a Python float.
     settings = {"learning_rate": 2**-8, "schedule": "constant", "precision": "fp32"}
     settings |= {"epochs": 2 if options.short else 5, "batch_size": 20 if options.short else 64}
     figures: Figures = {}
@@ -272,19 +272,19 @@ def replay_steps(options: argparse.Namespace, folder: Path) -> Figures:
             )
         assert not any("not replayed" in warning for warning in replayed.warnings)
         distance = replayed.distance_to(eager)
-        assert distance < TOLERANCE, f"{model}: weights are {distance:.1e} apart"
+        assert distance < TOLERANCE, f"{model}: weights differ by {distance:.1e}"
         faster = replayed.images_per_second / eager.images_per_second
         figures |= {
-            f"{model}: weights apart": f"{distance:.1e}",
+            f"{model}: weights differ by": f"{distance:.1e}",
             f"{model}: images/s eager": round(eager.images_per_second),
             f"{model}: images/s replayed": round(replayed.images_per_second),
-            f"{model}: times as fast": round(faster, 2),
+            f"{model}: speed ratio": round(faster, 2),
         }
     return figures
 
 
 def run_out_of_memory(options: argparse.Namespace, folder: Path) -> Figures:
-    """Train with less memory than a whole batch takes: in parts, with the same update."""
+    """Train with too little memory for a whole batch: it is split, and the update is the same."""
     import torch
 
     images, labels = demo_images("train", 30 if options.short else 600)
@@ -294,29 +294,29 @@ def run_out_of_memory(options: argparse.Namespace, folder: Path) -> Figures:
         device = torch.device(options.device)
         whole = train((images, labels), folder / "whole", options.device, **settings)
         peak_bytes = whole.results["peak_device_memory_bytes"]
-        # Half a batch needs little more than half. On a GPU, cuDNN first makes do with algorithms
-        # that need less memory.
+        # Half a batch needs little more than half the memory. On a GPU, cuDNN first falls back on
+        # algorithms that need less.
         for fraction in (0.85, 0.6, 0.4, 0.25):
             limit_bytes = int(fraction * peak_bytes)
             if machine:
                 machine.memories[device.index].limit_bytes = limit_bytes
             else:
                 torch.cuda.empty_cache()
-                of_all = torch.cuda.get_device_properties(device).total_memory
-                torch.cuda.set_per_process_memory_fraction(limit_bytes / of_all, device)
+                total_bytes = torch.cuda.get_device_properties(device).total_memory
+                torch.cuda.set_per_process_memory_fraction(limit_bytes / total_bytes, device)
             out = folder / f"parts-{fraction}"
             parts = train((images, labels), out, options.device, **settings)
-            told = [warning for warning in parts.warnings if "out of memory" in warning]
-            if told:
+            warnings = [warning for warning in parts.warnings if "out of memory" in warning]
+            if warnings:
                 break
-    assert told, f"memory of {peak_bytes >> 20} MiB did not run out at {limit_bytes >> 20}"
+    assert warnings, f"{peak_bytes >> 20} MiB did not exceed the limit of {limit_bytes >> 20}"
     distance = parts.distance_to(whole)
-    assert distance < TOLERANCE, f"weights are {distance:.1e} apart"
+    assert distance < TOLERANCE, f"weights differ by {distance:.1e}"
     return {
         "peak MiB": peak_bytes >> 20,
         "limit MiB": limit_bytes >> 20,
-        "halved": len(told),
-        "weights apart": f"{distance:.1e}",
+        "halved": len(warnings),
+        "weights differ by": f"{distance:.1e}",
     }
 
 
@@ -324,7 +324,7 @@ def run_out_of_memory(options: argparse.Namespace, folder: Path) -> Figures:
 
 
 def explain_planted(options: argparse.Namespace, folder: Path) -> Figures:
-    """Explain a script with a planted fault, which has to be named."""
+    """Explain a script with a planted fault; the fault must be named."""
     import onsight
 
     images, labels = demo_images("train", 200)
@@ -345,7 +345,8 @@ def explain_planted(options: argparse.Namespace, folder: Path) -> Figures:
     if is_simulated:
         named = [row["what"] for row in facts["remedies"]]
         assert any(remedy in what for what in named), facts["verdict"]
-        return {"named": remedy, "waits a step": sum(row["per_step"] for row in facts["remedies"])}
+        waits = sum(row["per_step"] for row in facts["remedies"])
+        return {"named": remedy, "waits per step": waits}
     assert facts["cause"] == cause, f"named {facts['cause']}: {facts['verdict']}"
     return {
         "named": facts["cause"],
@@ -355,7 +356,7 @@ def explain_planted(options: argparse.Namespace, folder: Path) -> Figures:
 
 
 def compare_devices(options: argparse.Namespace, folder: Path) -> Figures:
-    """Compare the CPU with the device, batch size by batch size."""
+    """Compare the CPU with the device at several batch sizes."""
     import onsight
 
     sizes = "4,16" if options.short else "4,32,128,512"

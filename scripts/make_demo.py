@@ -1,4 +1,4 @@
-"""Make the data set inside the package: a sample of Fashion-MNIST as a zip of PNG folders.
+"""Make the dataset inside the package: a sample of Fashion-MNIST as a zip of PNG folders.
 
     python scripts/make_demo.py /usr/share/datasets/fashion-mnist
 

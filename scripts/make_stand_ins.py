@@ -1,11 +1,11 @@
-"""Make stand-ins for the data sets of the recipes, in the same layout, from other images.
+"""Make stand-ins for the datasets of the recipes, in the same layout, from other images.
 
     python scripts/make_stand_ins.py cifar FASHION_MNIST_FOLDER TARGET
     python scripts/make_stand_ins.py pets PHOTOGRAPHS_FOLDER TARGET [JPEGS_A_CLASS]
 
 cifar: Fashion-MNIST padded to 32x32 in three equal channels, as cifar-10-batches-py.
-pets: PetImages with Cat and Dog: JPEGs of about 500x375 cropped out of two groups of
-photographs, with the two Thumbs.db and 54 broken images (24 and 30) planted among them.
+pets: PetImages with Cat and Dog. JPEGs of about 500x375 are cropped from two groups of photographs.
+The two Thumbs.db and 54 broken images (24 and 30) are planted among them.
 """
 
 import gzip
@@ -54,21 +54,21 @@ def write_batch(path: Path, pixels: np.ndarray, labels: np.ndarray) -> None:
 
 
 def dump(path: Path, content: dict[bytes, object]) -> None:
-    """Pickle the content in protocol 2."""
+    """Pickle the content with protocol 2."""
     with path.open("wb") as file:
-        pickle.dump(content, file, protocol=2)  # as the authors of CIFAR-10 did
+        pickle.dump(content, file, protocol=2)  # like the original files
 
 
 def make_pets(source: Path, target: Path, jpegs: int) -> None:
     """Write both classes of PetImages with that many JPEGs each."""
     photographs = sorted(path for path in source.rglob("*.jpg") if path.stat().st_size > 200_000)
-    # Each photograph has a folder with its sizes, which must not be split between the classes.
-    motifs = sorted({path.relative_to(source).parts[0] for path in photographs})
+    # All sizes of a photograph are in one folder and must stay in one class.
+    folders = sorted({path.relative_to(source).parts[0] for path in photographs})
     groups = [
         [
             path
             for path in photographs
-            if motifs.index(path.relative_to(source).parts[0]) % 2 == side
+            if folders.index(path.relative_to(source).parts[0]) % 2 == side
         ]
         for side in (0, 1)
     ]

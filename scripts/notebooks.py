@@ -2,7 +2,7 @@
 
 python scripts/notebooks.py [NAME ...]   (without names: all)
 
-Each runs in a temporary folder of its own, so that no output has a path of this machine.
+Each runs in its own temporary folder, so that no output contains a path of this machine.
 """
 
 import argparse
@@ -21,14 +21,14 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
-TIMEOUT_SECONDS = 300  # of a cell
+TIMEOUT_SECONDS = 300  # per cell
 
 
 def main() -> None:
     """Run and rewrite the notebooks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # threads do not spin while others compute
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # threads spin only briefly while waiting
     for path in select(parser.parse_args().names):
         start = time.monotonic()
         notebook = nbformat.read(path, as_version=4)
@@ -45,12 +45,12 @@ def select(names: list[str]) -> list[Path]:
     """Return the named notebooks, or all."""
     paths = {path.stem: path for path in sorted(FOLDER.glob("*.ipynb"))}
     if unknown := sorted({*names} - {*paths}):
-        sys.exit(f"error: no notebook {', '.join(unknown)}; there are {', '.join(paths)}")
+        sys.exit(f"error: unknown notebooks: {', '.join(unknown)}; known: {', '.join(paths)}")
     return [paths[name] for name in names or paths]
 
 
 def clean(notebook: Any) -> None:
-    """Keep printed results and plots; drop progress, timestamps and details of the kernel."""
+    """Keep printed results and plots; drop progress, timestamps and kernel details."""
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell in notebook.cells:
         cell.metadata = {}
@@ -65,7 +65,7 @@ def clean(notebook: Any) -> None:
 
 
 def is_shown(output: Any) -> bool:
-    """Whether an output is a result, and not the progress of a run."""
+    """Return whether an output is a result, not the progress of a run."""
     if output.output_type == "stream":
         return bool(output.name == "stdout")
     return output.output_type == "execute_result" or "image/png" in output.data

@@ -2,8 +2,8 @@
 
     python scripts/pre_commit_mirror.py [--out dist/pre-commit-mirror]
 
-A hook taken from Onsight's own repository would install all of Onsight, torch included. To publish
-a version: write into a clone of the mirror, commit everything, and tag the commit vVERSION.
+A hook from Onsight's own repository would install all of Onsight, including torch. To publish a
+version, write into a clone of the mirror, commit everything, and tag the commit vVERSION.
 """
 
 import argparse
@@ -31,7 +31,7 @@ bypass-selection = true # there is no code here
 HOOKS = """\
 - id: onsight-lint
   name: onsight-lint
-  description: Mistakes in PyTorch training scripts that a run does not reveal.
+  description: Find mistakes in PyTorch training scripts that a run does not reveal.
   entry: onsight-lint
   language: python
   types: [python]
@@ -41,8 +41,8 @@ HOOKS = """\
 README = """\
 # onsight-lint for pre-commit
 
-A hook of [pre-commit](https://pre-commit.com) that finds mistakes in PyTorch training scripts by
-reading them. It installs `onsight-lint` {version} from PyPI and no other package. In
+A [pre-commit](https://pre-commit.com) hook that finds mistakes in PyTorch training scripts without
+running them. It installs `onsight-lint` {version} from PyPI and no other package. In
 `.pre-commit-config.yaml`:
 
 ```yaml
@@ -64,11 +64,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist" / "pre-commit-mirror")
     out = parser.parse_args().out
     version = write_mirror(out)
-    print(f"{out} is the mirror for onsight-lint {version}: commit it and tag it v{version}")
+    print(f"wrote the mirror for onsight-lint {version} to {out}: commit it and tag it v{version}")
 
 
 def write_mirror(folder: Path) -> str:
-    """Write the files of the mirror for the version of this working tree, which is returned."""
+    """Write the files of the mirror for this working tree's version, and return that version."""
     linter = ROOT / "packages" / "onsight-lint"
     project = tomllib.loads((linter / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     facts = {"version": project["version"], "python": project["requires-python"]}

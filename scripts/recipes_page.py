@@ -1,10 +1,10 @@
-"""Write docs/recipes.md: what the sources of the recipes published, and what was measured here.
+"""Write docs/recipes.md: the published results of the recipes, and what was measured here.
 
     python scripts/recipes_page.py RUNS
 
 RUNS holds the run folders dogs-vs-cats, dogs-vs-cats-again (reopened from the cache),
 cifar10-lenet, cifar10-lenet-32 (at --batch-size 32), cifar10-quick and vectors-1, -2 and -3
-(data-parallel with that many ranks). Every measured figure is read from their files.
+(data-parallel with that many ranks). Every measured figure comes from their files.
 """
 
 import json
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def machine(self) -> str:
-        """The processor, memory and torch of the run."""
+        """The processor, memory and torch version of the run."""
         cores, memory = self.environment["cores"], self.environment["memory_bytes"] / 2**30
         name = self.environment["processor"]
         return f"{name}, {cores} cores, {memory:.0f} GiB, torch {self.version('torch')}"
@@ -69,19 +69,19 @@ class Run:
         return f"{accuracy:.2f}% ({low:.2f} to {high:.2f}, n = {self.results['images']:,})"
 
     @property
-    def decoded_a_second(self) -> float:
-        """Files decoded in a second, broken ones included."""
+    def decoded_per_second(self) -> float:
+        """The number of files decoded per second, including broken ones."""
         files = self.results["used"] + self.results["problems"]
         return float(files / self.results["phases"]["decode"])
 
     @property
-    def tested_a_second(self) -> float:
-        """Test images evaluated in a second."""
+    def tested_per_second(self) -> float:
+        """The number of test images evaluated per second."""
         return float(self.results["images"] / self.results["phases"]["test"])
 
     @property
     def training_seconds(self) -> float:
-        """Seconds that training took."""
+        """The seconds that training took."""
         return float(self.results["phases"]["training"])
 
     def losses(self, epoch: int) -> str:
@@ -98,7 +98,7 @@ Row = tuple[str, str, str, str]
 
 
 def dogs_vs_cats(run: Run, again: Run) -> list[Row]:
-    """Compare the run, and one that found its images decoded, with the source."""
+    """Compare the run, and one whose images were already decoded, with the source."""
     results, epochs = run.results, len(run.epochs)
     reopened = again.results["phases"]["decode"]
     return [
@@ -112,7 +112,7 @@ def dogs_vs_cats(run: Run, again: Run) -> list[Row]:
         (
             "decoding",
             "19 to 21 images/s",
-            f"{run.decoded_a_second:,.0f} images/s; {reopened:.2f} s for all in the second run",
+            f"{run.decoded_per_second:,.0f} images/s; {reopened:.2f} s for all in the second run",
             "JPEGs are decoded at a reduced scale, in threads, once, and cached",
         ),
         (
@@ -130,7 +130,7 @@ def dogs_vs_cats(run: Run, again: Run) -> list[Row]:
         (
             "evaluation",
             "1,024 images/s, one by one",
-            f"{run.tested_a_second:,.0f} images/s",
+            f"{run.tested_per_second:,.0f} images/s",
             "in batches of 256",
         ),
         (
@@ -149,7 +149,7 @@ def results_train(run: Run) -> int:
 
 
 def lenet(run: Run, larger: Run) -> list[Row]:
-    """Compare the run, and one of larger batches, with the source."""
+    """Compare the run, and one with larger batches, with the source."""
     seconds = larger.seconds_between(200, 1400)
     last = len(run.epochs) - 1
     return [
@@ -271,7 +271,7 @@ def section(name: str, run: Run, rows: list[Row]) -> str:
 
 
 def command(name: str) -> str:
-    """Return the command that trains with a recipe, and what data it is for."""
+    """Return the command that trains with a recipe, and the data that it is for."""
     return f"onsight train --recipe {name}    # data: {read_about(name)['data']}"
 
 

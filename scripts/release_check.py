@@ -1,7 +1,7 @@
-"""Build every distribution twice and compare: the same bytes, and in them the tree that git has.
+"""Build every distribution twice: the bytes must be identical, and the contents equal git's tree.
 
 python scripts/release_check.py [--out dist] [--tag v1.2.3]
-(needs `build` and `hatchling`: make release-check). With a tag, the version must be the tag's and
+Needs `build` and `hatchling` (make release-check). With a tag, the version must be the tag's, and
 CHANGELOG.md must have a section for it.
 """
 
@@ -27,7 +27,7 @@ PROJECTS = {
 
 
 def main() -> None:
-    """Build, compare and keep all distributions; exit with an error that lists all faults."""
+    """Build, check and store all distributions; exit with an error that lists all faults."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--tag", default="")
@@ -46,7 +46,7 @@ def main() -> None:
         print(f"{kept.name}: sha256 {hashlib.sha256(kept.read_bytes()).hexdigest()}")
     if faults:
         sys.exit("error: " + "\nerror: ".join(faults))
-    print(f"all wheels are in {out}, built twice to the same bytes, and hold git's tree")
+    print(f"all wheels are in {out}; two builds are identical, and the contents equal git's tree")
 
 
 def versions() -> dict[str, str]:
@@ -64,9 +64,9 @@ def read_changelog() -> str:
 
 
 def unlike_tag(tag: str, versions: dict[str, str], changelog: str) -> list[str]:
-    """Return how versions and changelog differ from what a tag such as v1.2.3 says."""
+    """Return how versions and changelog disagree with a tag such as v1.2.3."""
     faults = [
-        f"{name} has version {version}, not {tag.removeprefix('v')} as the tag {tag}"
+        f"{name} has version {version}: the tag must be v{version}, not {tag}"
         for name, version in versions.items()
         if f"v{version}" != tag
     ]
@@ -80,7 +80,7 @@ def unlike_tag(tag: str, versions: dict[str, str], changelog: str) -> list[str]:
 
 
 def build(project: Path, out: Path) -> Path:
-    """Build a wheel, with the time of the last commit as that of all its files."""
+    """Build a wheel in which all files have the last commit's time."""
     when = git("log", "-1", "--format=%ct").strip()
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out)]
     environment = {**os.environ, "ONSIGHT_RELEASE": "1", "SOURCE_DATE_EPOCH": when}
@@ -94,7 +94,7 @@ def build(project: Path, out: Path) -> Path:
 
 
 def packed(project: Path) -> dict[str, str]:
-    """What a wheel packs: files and folders of the repository, and their names in the wheel."""
+    """Return the files and folders that go into a wheel, with their names in it."""
     with open(project / "pyproject.toml", "rb") as file:
         wheel = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]
     packages = {package: Path(package).name for package in wheel.get("packages", ())}
@@ -105,7 +105,7 @@ def packed(project: Path) -> dict[str, str]:
 
 
 def tracked(sources: dict[str, str]) -> dict[str, bytes]:
-    """The files at HEAD that a wheel packs, by their names in the wheel."""
+    """Return the contents of these files at HEAD, by their names in the wheel."""
     paths = git("ls-tree", "-r", "--name-only", "HEAD", *sources).splitlines()
     shown = subprocess.run(
         ["git", "-C", str(ROOT), "cat-file", "--batch"],
@@ -131,7 +131,7 @@ def git(*words: str) -> str:
 
 
 def differing(first: Path, second: Path) -> list[str]:
-    """What differs between two builds of a wheel."""
+    """Return the differences between two builds of a wheel."""
     if first.read_bytes() == second.read_bytes():
         return []
     first_files, second_files = read_wheel(first), read_wheel(second)
@@ -144,14 +144,14 @@ def differing(first: Path, second: Path) -> list[str]:
 
 
 def unlike_tree(wheel: Path, tree: dict[str, bytes]) -> list[str]:
-    """How a wheel differs from the tree, its own metadata aside."""
+    """Return how a wheel differs from the tree, except for its own metadata."""
     files = read_wheel(wheel)
     metadata = {name for name in files if name.partition("/")[0].endswith(".dist-info")}
     packed = {name: content for name, content in files.items() if name not in metadata}
-    faults = [f"{name} is missing in the wheel" for name in sorted(set(tree) - set(packed))]
+    faults = [f"{name} is missing from the wheel" for name in sorted(set(tree) - set(packed))]
     faults += [f"{name} is not in git" for name in sorted(set(packed) - set(tree))]
     faults += [
-        f"{name} is not as git has it"
+        f"{name} differs from git's version"
         for name in sorted(set(tree) & set(packed))
         if tree[name] != packed[name]
     ]

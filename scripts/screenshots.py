@@ -2,8 +2,8 @@
 
 python scripts/screenshots.py [NAME ...] [--work FOLDER]   (names: train report serve explain check)
 
-Runs are kept in FOLDER, so that one picture can be made again; by default a temporary one.
-`explain` measures: run nothing else at the same time.
+Runs are kept in FOLDER (by default a temporary one), so that one screenshot can be made again.
+`explain` measures speed: run nothing else at the same time.
 """
 
 import argparse
@@ -75,7 +75,7 @@ SVG_FORMAT = """\
 
 
 def main() -> None:
-    """Make the named pictures, or all."""
+    """Make the named screenshots, or all."""
     makers: dict[str, Callable[[Path], None]] = {
         "train": make_train,
         "report": make_report,
@@ -97,17 +97,17 @@ def main() -> None:
             makers[name](work)
 
 
-# --- The pictures ---
+# --- The screenshots ---
 
 
 def make_train(work: Path) -> None:
-    """The console of a run."""
+    """Make the screenshot of a run's console."""
     shutil.rmtree(work / RUN, ignore_errors=True)
     save_console("train", ["onsight", *TRAINING], work, lacks_time)
 
 
 def make_report(work: Path) -> None:
-    """The result with the classes, and the worst mistakes."""
+    """Make the screenshots of a report: the result with the classes, and the worst mistakes."""
     with open_page((finished_run(work) / "report.html").as_uri(), WIDTH, 900) as page:
         page.add_style_tag(content="#use { display: none }")  # the commands before the classes
         worst = page.locator("#classes tbody tr").nth(4)
@@ -119,7 +119,7 @@ def make_report(work: Path) -> None:
 
 
 def make_serve(work: Path) -> None:
-    """The page of the server, with some images on it."""
+    """Make the screenshot of the server's page, with some images."""
     finished_run(work)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -142,7 +142,7 @@ def make_serve(work: Path) -> None:
 
 
 def make_explain(work: Path) -> None:
-    """The console of `explain`, for a script with a slow loader."""
+    """Make the screenshot of `explain` on a console, for a script with a slow loader."""
     shutil.copy(ROOT / "examples" / "slow_loader.py", work / "slow_loader.py")
     save_console(
         "explain", ["onsight", "explain", "slow_loader.py", "--", "clothes"], work, is_noisy
@@ -150,7 +150,7 @@ def make_explain(work: Path) -> None:
 
 
 def make_check(work: Path) -> None:
-    """The page of a check of images with planted copies and a wrong label."""
+    """Make the screenshot of a check's page, for a dataset with planted mistakes."""
     subprocess.run([find("onsight"), "check", "faulty"], cwd=work, check=True)
     with open_page((work / "checks" / "faulty" / "check.html").as_uri(), WIDTH, 900) as page:
         label = page.locator("#label .cards > li").first
@@ -161,7 +161,7 @@ def make_check(work: Path) -> None:
 
 
 def write_images(work: Path) -> None:
-    """Write a part of the demo as folders: clothes, new and, with planted faults, faulty."""
+    """Write a part of the demo as the folders clothes, new and faulty, which has planted faults."""
     if (work / "clothes").exists():
         return
     archive = resources.files("onsight") / "demo" / "fashion-mnist-sample.zip"
@@ -188,7 +188,7 @@ def write_images(work: Path) -> None:
 
 
 def plant_faults(folder: Path) -> None:
-    """Plant copies (one under another label), wrong labels and files that cannot be used."""
+    """Plant copies (one with another label), wrong labels and unusable files."""
     shutil.copy(folder / "ankle boot" / "003.png", folder / "sneaker" / "new-003.png")
     shutil.copy(folder / "sneaker" / "005.png", folder / "sneaker" / "005 (1).png")
     with Image.open(folder / "sandal" / "002.png") as image:
@@ -200,7 +200,7 @@ def plant_faults(folder: Path) -> None:
 
 
 def finished_run(work: Path) -> Path:
-    """Return the run folder; train first if it is not there."""
+    """Return the run folder; train first if it does not exist."""
     if not (work / RUN / "report.html").exists():
         subprocess.run([find("onsight"), *TRAINING], cwd=work, check=True)
     return work / RUN
@@ -212,9 +212,9 @@ def finished_run(work: Path) -> Path:
 def save_console(
     name: str, command: list[str], work: Path, is_spoiled: Callable[[str], bool]
 ) -> None:
-    """Run a command in a terminal of its own and save what is on the screen at its end.
+    """Run a command in its own terminal and save the final screen.
 
-    is_spoiled: Returns whether other work on this machine shows in the output.
+    is_spoiled: Returns whether the output shows that other work disturbed the command.
     """
     raw = run_in_terminal([find(command[0]), *command[1:]], work)
     if is_spoiled(" ".join(re.sub(r"\x1b\[[\d;]*m", "", raw).split())):
@@ -235,12 +235,12 @@ def save_console(
 
 
 def lacks_time(text: str) -> bool:
-    """Whether a run had too little time for something."""
+    """Return whether a run had too little time for something."""
     return "there was no time" in text
 
 
 def is_noisy(text: str) -> bool:
-    """Whether the speed of the unchanged script varied, or the verdict is that it did."""
+    """Return whether the speed of the unchanged script varied, or the verdict says so."""
     rates = re.search(r"which ran at ([\d,]+) to ([\d,]+) images/s", text)
     if "machine is busy" in text or "too noisy to tell" in text.lower() or rates is None:
         return True
@@ -249,7 +249,7 @@ def is_noisy(text: str) -> bool:
 
 
 def run_in_terminal(command: list[str], folder: Path) -> str:
-    """Run a command with a terminal as its input and output; return what it wrote."""
+    """Run a command with a terminal as its input and output; return its output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
@@ -274,7 +274,7 @@ def run_in_terminal(command: list[str], folder: Path) -> str:
 
 
 def final_screen(raw: str) -> str:
-    """Return the lines that remain at the end, without progress that was overwritten."""
+    """Return the lines on the screen at the end, without overwritten progress."""
     lines: list[str] = []
     for line in raw.replace("\r\n", "\n").split("\n"):
         start, erased, _ = line.partition("\x1b[2K")
@@ -287,7 +287,7 @@ def final_screen(raw: str) -> str:
 
 
 def find(command: str) -> str:
-    """Return the path of a command of this environment."""
+    """Return the path of a command in this environment."""
     return (
         shutil.which(command, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or command
     )
@@ -298,7 +298,7 @@ def find(command: str) -> str:
 
 @contextmanager
 def open_page(address: str, width: int, height: int) -> Iterator[Any]:
-    """Open a page in Chromium, twice as fine as on an ordinary screen."""
+    """Open a page in Chromium, at twice the resolution of an ordinary screen."""
     from playwright.sync_api import sync_playwright
 
     chromium = next(filter(None, map(shutil.which, BROWSERS)), None)
@@ -315,7 +315,7 @@ def open_page(address: str, width: int, height: int) -> Iterator[Any]:
 
 
 def until(last: Any, first: Any = None, below: int = MARGIN) -> dict[str, float]:
-    """Return the part of a page from one element, or its top, to the end of another."""
+    """Return the part of a page from one element (or the top) to the end of another."""
     end = last.bounding_box()
     top = first.bounding_box()["y"] - MARGIN if first else 0
     return {"x": 0, "y": top, "width": WIDTH, "height": end["y"] + end["height"] + below - top}
@@ -333,7 +333,7 @@ def wait_for(address: str) -> None:
 
 
 def save_png(name: str, content: bytes) -> None:
-    """Save a screenshot with a palette, which makes it several times smaller."""
+    """Save a screenshot with a palette, which makes the file several times smaller."""
     path = IMAGES / f"{name}.png"
     with Image.open(io.BytesIO(content)) as image:
         reduced = image.convert("RGB").quantize(

@@ -1,9 +1,9 @@
 """Write the schemas that the manifests of examples/cluster are tested against.
 
-python scripts/trim_schemas.py FOLDER   (with the operators' definitions in YAML, see SOURCES)
+python scripts/trim_schemas.py FOLDER   (with the operators' YAML definitions, see SOURCES)
 
-A definition has a megabyte. Kept are the fields that the manifests use, all that are required, and
-their types.
+A definition is about a megabyte. The script keeps the fields that the manifests use, all required
+fields, and their types.
 """
 
 import json
@@ -21,7 +21,7 @@ SOURCES = {
     "RayService": "ray-project/kuberay ray-operator/config/crd/bases/ray.io_rayservices.yaml",
     "JobSet": "kubernetes-sigs/jobset config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
 }
-AS_IT_IS = ("type", "enum", "required", "x-kubernetes-int-or-string")
+UNCHANGED = ("type", "enum", "required", "x-kubernetes-int-or-string")
 
 
 def main() -> None:
@@ -49,8 +49,8 @@ def manifests() -> list[dict[str, Any]]:
 
 
 def trimmed(schema: dict[str, Any], values: list[Any]) -> dict[str, Any]:
-    """A schema with the fields that these values have, or must have."""
-    kept = {key: schema[key] for key in AS_IT_IS if key in schema}
+    """Return the schema of the fields that these values have or must have."""
+    kept = {key: schema[key] for key in UNCHANGED if key in schema}
     if "properties" in schema:
         required = schema.get("required", [])
         used = {name for value in values for name in value}

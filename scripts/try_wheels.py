@@ -1,4 +1,4 @@
-"""Install each wheel into an environment of its own and use it, as a user would.
+"""Install each wheel into its own environment and use it as a user would.
 
 python scripts/try_wheels.py DIST [NAME ...]   (without names: all four; onsight needs 5 GB)
 """
@@ -26,7 +26,7 @@ Run = Callable[..., str]
 
 
 def main() -> None:
-    """Try the named wheels; a command that fails, or misses its output, is an error."""
+    """Try the named wheels. A command that fails, or does not print what it should, is an error."""
     tries = {
         "onsight-lint": try_lint,
         "onsight-explain": try_explain,
@@ -79,13 +79,13 @@ def try_lint(run: Run, folder: Path) -> None:
 
 
 def try_explain(run: Run, folder: Path) -> None:
-    """Ask for help, which needs no training."""
+    """Print the help, which needs no training."""
     run("onsight-explain", "--help")
     run("python", "-c", "import torch, onsight_explain.placement.placement")
 
 
 def try_run(run: Run, folder: Path) -> None:
-    """See that the command works without torch."""
+    """Check that the command works without torch."""
     run("onsight", "predict", "--help")
     run("python", "-c", "import torch", expected=1)
 

@@ -1,6 +1,6 @@
-"""Schemathesis against the whole API of a running server: no failure, and nothing undocumented.
+"""Run Schemathesis on the API of a running server: no failures, nothing undocumented.
 
-python soak/api_fuzz.py SCHEMATHESIS [EXAMPLES]   (make api-fuzz installs it in a venv of its own)
+python soak/api_fuzz.py SCHEMATHESIS [EXAMPLES]   (make api-fuzz installs it in its own venv)
 """
 
 import re
@@ -14,7 +14,7 @@ STUB = HERE.parent / "tests" / "serve" / "serve_stub.py"
 
 
 def main(schemathesis: str, examples: str = "500") -> int:
-    """The exit code of Schemathesis, whose every case goes over a real socket."""
+    """Return the exit code of Schemathesis; every case is sent over a real socket."""
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "stub.onnx"
         model.write_text("1.0")

@@ -1,8 +1,8 @@
-"""Decodes so many mutants of the images of one format, and prints what came of it as JSON.
+"""Decode a number of mutated images of one format, and print a summary as JSON.
 
     python soak/decode_mutants.py png 1000
 
-Run as a process of its own, so that its peak memory and its end tell about the decoder alone.
+It runs in its own process, so that peak memory and crashes are the decoder's.
 """
 
 import json
@@ -23,7 +23,7 @@ _RUNS = (1, 2, 4, 16, 64)
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
-    """One to four changes: bits, bytes, numbers, cuts, repetitions and exchanged parts."""
+    """Make one to four changes: flip bits; overwrite, cut, repeat or copy parts."""
     changed = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         place, run = rng.randrange(len(changed)), rng.choice(_RUNS)
@@ -45,7 +45,7 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
 
 
 def time_decoding(data: bytes) -> tuple[float, bool]:
-    """Return the seconds that decoding took, and whether it ended in pixels."""
+    """Return the seconds that decoding took, and whether it succeeded."""
     begun = time.perf_counter()
     try:
         decode(data)
@@ -55,12 +55,12 @@ def time_decoding(data: bytes) -> tuple[float, bool]:
 
 
 def peak_megabytes() -> float:
-    """Return the most memory that this process has had."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def main() -> None:
-    """Decode the mutants and print how many were used, the slowest, and the growth in memory."""
+    """Decode the mutants; print the number decoded, the slowest time and the memory growth."""
     form, count = sys.argv[1], int(sys.argv[2])
     samples = [odd.data for odd in odd_images() if odd.name.startswith(form)]
     rng, used, slowest = random.Random(form), 0, 0.0
@@ -68,7 +68,7 @@ def main() -> None:
     for number in range(count):
         mutant = mutate(samples[number % len(samples)], rng)
         seconds, decoded = time_decoding(mutant)
-        if seconds > slowest:  # a busy machine delays any, but hardly the same one again
+        if seconds > slowest:  # a busy machine rarely delays the same one twice
             seconds = min(seconds, time_decoding(mutant)[0])
         used += decoded
         slowest = max(slowest, seconds)

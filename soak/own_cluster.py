@@ -1,4 +1,4 @@
-"""A Ray cluster of one's own: on loopback, with a token of its own, and small."""
+"""A small private Ray cluster, on loopback and with its own token."""
 
 import os
 import secrets
@@ -10,7 +10,7 @@ _VARIABLES = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray then stays on loopback
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN": secrets.token_hex(32),  # Ray reads it once in a process
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),  # Ray reads it once per process
 }
 _MEMORY = {"object_store_memory": 200_000_000}
 
@@ -19,11 +19,11 @@ _MEMORY = {"object_store_memory": 200_000_000}
 def own_cluster(
     cpus: int, variables: Mapping[str, str], client_port: int | None = None
 ) -> Iterator[Any]:
-    """A ray.cluster_utils.Cluster of one node; its processes and commands see these variables.
+    """Start a ray.cluster_utils.Cluster of one node, with environment variables.
 
-    client_port: where it answers ray:// addresses.
+    client_port: the port for ray:// addresses.
     """
-    former = dict(os.environ)
+    previous = dict(os.environ)
     os.environ |= {**_VARIABLES, **variables}
     from ray.cluster_utils import Cluster
 
@@ -36,9 +36,9 @@ def own_cluster(
     finally:
         cluster.shutdown()
         os.environ.clear()
-        os.environ |= former
+        os.environ |= previous
 
 
 def add_node(cluster: Any) -> Any:
-    """One more node of one CPU; the new node."""
+    """Add a node with one CPU, and return it."""
     return cluster.add_node(num_cpus=1, **_MEMORY)

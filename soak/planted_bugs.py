@@ -1,22 +1,22 @@
-"""Guards against hostile and broken input, each with what takes it away and the tests that watch.
+"""Guards against hostile and broken input, how to remove each, and the tests that must notice.
 
-A bug is planted by replacing a text, which must occur once in its file.
+A bug is planted by replacing a text that must occur exactly once in its file.
 """
 
 from typing import NamedTuple
 
 
 class Bug(NamedTuple):
-    """A change to a file of a package, and the tests of which one must fail then."""
+    """A change to a file of a package that must make one of the tests fail."""
 
     file: str
     guard: str
-    instead: str
+    replacement: str
     tests: str
 
 
 def _without(file: str, tests: str, *conditions: str) -> list[Bug]:
-    """Bugs that make conditions of `if` or `elif` false."""
+    """Return bugs that make conditions of `if` or `elif` false."""
     bugs = []
     for condition in conditions:
         word, _, _ = condition.partition(" ")

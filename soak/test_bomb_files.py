@@ -1,4 +1,4 @@
-"""Bombs are refused before they cost anything."""
+"""Decompression bombs are refused before they cost time or memory."""
 
 import io
 import struct
@@ -15,7 +15,7 @@ from onsight.errors import ImageError
 
 
 def png(*chunks: tuple[bytes, bytes]) -> bytes:
-    """Join chunks, each a name and a body, to a PNG file."""
+    """Join chunks, each a name and a body, into a PNG file."""
 
     def chunk(name: bytes, body: bytes) -> bytes:
         return (
@@ -31,18 +31,18 @@ def header(side: int) -> tuple[bytes, bytes]:
 
 
 def zeros(count: int) -> bytes:
-    """Compress that many zeros, of which only a mebibyte at a time is in memory."""
+    """Compress this many zeros, with only a mebibyte of them in memory at a time."""
     packer = zlib.compressobj(9)
     return b"".join(packer.compress(bytes(2**20)) for _ in range(count // 2**20)) + packer.flush()
 
 
 def giant_png() -> bytes:
-    """13,000 by 13,000 pixels by its header, in 16 kB."""
+    """A PNG of 16 kB whose header says 13,000x13,000 pixels."""
     return png(header(13_000), (b"IDAT", zeros(2**24)), (b"IEND", b""))
 
 
 def text_png() -> bytes:
-    """A small image with a compressed note of a gibibyte."""
+    """A small image with a compressed text of a gibibyte."""
     text = b"note\0\0" + zeros(2**30)
     return png(header(8), (b"zTXt", text), (b"IDAT", zlib.compress(bytes(200))), (b"IEND", b""))
 
@@ -57,7 +57,7 @@ def many_frames() -> bytes:
 
 
 def giant_jpeg() -> bytes:
-    """65,500 by 65,500 pixels by its header, with the data of 64."""
+    """A JPEG whose header says 65,500x65,500 pixels, with the data of 8x8."""
     file = io.BytesIO()
     Image.new("RGB", (8, 8)).save(file, "JPEG")
     data = file.getvalue()
@@ -75,13 +75,13 @@ def scans() -> bytes:
 
 
 def run_length_bmp() -> bytes:
-    """30,000 by 30,000 pixels, run-length encoded in 32 kB."""
+    """30,000x30,000 pixels, run-length encoded in 32 kB."""
     body = struct.pack("<IiiHHIIiiII", 40, 30_000, 30_000, 1, 8, 1, 0, 0, 0, 256, 0)
     return b"BM" + struct.pack("<IHHI", 2000, 0, 0, 1078) + body + bytes(1024 + 30_000)
 
 
 def webp() -> bytes:
-    """A canvas of 16,383 by 16,383 pixels without an image on it."""
+    """A canvas of 16,383x16,383 pixels without an image on it."""
     canvas = bytes(4) + 2 * (16382).to_bytes(3, "little")
     body = b"WEBPVP8X" + struct.pack("<I", 10) + canvas
     return b"RIFF" + struct.pack("<I", len(body)) + body
@@ -97,7 +97,7 @@ def test_a_bomb_is_refused_at_once(make: Callable[[], bytes]) -> None:
 
 
 @pytest.mark.parametrize("make", [text_png, many_frames])
-def test_what_lies_beside_the_first_frame_costs_little(make: Callable[[], bytes]) -> None:
+def test_data_besides_the_first_frame_costs_little(make: Callable[[], bytes]) -> None:
     data = make()
     begun = time.process_time()
     with suppress(ImageError):

@@ -1,6 +1,7 @@
-"""torchrun's elastic mode, a whole run: two machines, one is lost, it comes back (2, 1, 2 ranks).
+"""A complete run in torchrun's elastic mode: one of two machines is lost and comes back.
 
-Both machines are process groups of this one, each with an agent of torchrun and a rank.
+The run has 2, 1 and 2 ranks. Both "machines" are process groups on this one, each with an agent of
+torchrun and a rank.
 """
 
 import os
@@ -26,20 +27,20 @@ from struck import Watched  # noqa: E402
 from bars import make_bars  # noqa: E402
 
 EPOCHS, INTERVAL = 60, 4  # steps between two checkpoints
-PATIENCE = 300
+TIMEOUT_SECONDS = 300
 
 
 class Machine:
-    """An agent of torchrun with its rank, in a session of its own."""
+    """An agent of torchrun with its rank, in its own session."""
 
-    def __init__(self, port: int, *words: object) -> None:
+    def __init__(self, port: int, *arguments: object) -> None:
         launcher = ["--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3"]
         launcher += ["--rdzv-id", "job", "--rdzv-backend", "c10d"]
         launcher += ["--rdzv-endpoint", f"127.0.0.1:{port}"]
         launcher += ["--rdzv-conf", "last_call_timeout=5", "--local-addr", "127.0.0.1"]
         command = [sys.executable, "-m", "torch.distributed.run", *launcher, "-m", "onsight"]
         self.process = subprocess.Popen(
-            [*command, "train", *map(str, words)],
+            [*command, "train", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -50,7 +51,7 @@ class Machine:
         self.reading = self.watched.read(self.process.stdout)
 
     def lose(self) -> None:
-        """End the agent and its rank at once."""
+        """Kill the agent and its rank."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         ranks = children.read_text().split() if self.process.poll() is None else []
         for number in (self.process.pid, *map(int, ranks)):
@@ -59,15 +60,15 @@ class Machine:
         self.end()
 
     def end(self) -> int:
-        """Its exit code; closes its streams."""
+        """Wait for the end; returns the exit code."""
         with self.process:
-            code = self.process.wait(PATIENCE)
+            code = self.process.wait(TIMEOUT_SECONDS)
             self.reading.join()
         return code
 
 
 def free_port() -> int:
-    """Return a port at which nobody listens."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 
@@ -75,8 +76,8 @@ def free_port() -> int:
 def wait_for_steps(
     notes: Path, ranks: int, count: int, since: float, machines: list[Machine]
 ) -> float:
-    """Wait until this number of ranks has completed so many steps since a time; the last's time."""
-    limit = time.monotonic() + PATIENCE
+    """Wait until this many ranks have completed this many steps; returns the first step's time."""
+    limit = time.monotonic() + TIMEOUT_SECONDS
     while True:
         rows = [row for row in struck.steps_noted(notes) if row[4] == ranks and row[0] > since]
         if len(rows) >= count:
@@ -89,7 +90,7 @@ def wait_for_steps(
 
 @pytest.fixture
 def started() -> Iterator[list[Machine]]:
-    """Machines that a test starts; they are lost at its end."""
+    """A list for machines that a test starts; they are killed at its end."""
     machines: list[Machine] = []
     yield machines
     for machine in machines:
@@ -99,7 +100,7 @@ def started() -> Iterator[list[Machine]]:
 def two_one_two(
     folder: Path, bars: Path, started: list[Machine]
 ) -> tuple[Path, Path, str, dict[str, float]]:
-    """Notes, run folder and seconds: lost to going on alone, come back to going on together."""
+    """Train with 2, 1 and 2 ranks; returns notes, run folder, output and recovery times."""
     notes, out = folder / "notes", folder / "run"
     with struck.network(notes, []):
         (notes / "slow").touch()
@@ -107,7 +108,7 @@ def two_one_two(
         words += ["--checkpoint-steps", INTERVAL]
         port = free_port()
         started.append(Machine(port, *words))
-        time.sleep(1)  # the first is where they meet
+        time.sleep(1)  # the first one hosts the rendezvous
         started.append(Machine(port, *words))
         wait_for_steps(notes, 2, 20, 0.0, started)
         lost_at = time.time()
@@ -118,24 +119,24 @@ def two_one_two(
         together_at = wait_for_steps(notes, 2, 10, came_at, started)
         (notes / "slow").unlink()
         codes = [machine.end() for machine in started]
-    said = "\n".join(machine.watched.text for machine in started)
-    assert codes == [0, 0], said
-    return notes, out, said, {"alone": alone_at - lost_at, "together": together_at - came_at}
+    output = "\n".join(machine.watched.text for machine in started)
+    assert codes == [0, 0], output
+    return notes, out, output, {"alone": alone_at - lost_at, "together": together_at - came_at}
 
 
 def test_a_machine_that_is_lost_and_comes_back_changes_nothing(
     tmp_path: Path, started: list[Machine]
 ) -> None:
     bars = make_bars(tmp_path / "bars")
-    notes, out, said, seconds = two_one_two(tmp_path, bars, started)
+    notes, out, output, seconds = two_one_two(tmp_path, bars, started)
     ranks = [row[4] for row in struck.steps_noted(notes)]
     assert [number for number, _ in groupby(ranks)] == [2, 1, 2]
-    assert "was lost; the job was ended" in said
+    assert "was lost; the job was ended" in output
     repeats = struck.check_images(notes, EPOCHS)
     assert repeats <= 2 * INTERVAL
     words = ["--checkpoint-steps", INTERVAL]
-    whole = struck.run(tmp_path / "whole", bars, [], EPOCHS, *words, launched=Launched)
-    assert whole[0] == 0, whole[1].text
-    difference = struck.difference(whole[3], out)
-    print(f"{seconds}, {repeats} steps repeated, greatest difference {difference:g}")
+    undisturbed = struck.run(tmp_path / "undisturbed", bars, [], EPOCHS, *words, launched=Launched)
+    assert undisturbed[0] == 0, undisturbed[1].text
+    difference = struck.difference(undisturbed[3], out)
+    print(f"{seconds}, {repeats} steps repeated, largest difference {difference:g}")
     assert difference <= 1e-10

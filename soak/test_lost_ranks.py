@@ -1,6 +1,6 @@
-"""Ranks that are killed or stopped at many instants: found, named, and the run goes on as if not.
+"""Ranks that are killed or stopped: each loss is detected and named, and the results are the same.
 
-Prints a table: each row is one run of two ranks whose faults follow each other.
+It prints a table with a row for each run of two ranks, in which several faults strike in turn.
 """
 
 import random
@@ -21,12 +21,12 @@ from struck import Fault  # noqa: E402
 
 from bars import make_bars  # noqa: E402
 
-EPOCHS, STEPS, INTERVAL = 12, 6, 4  # steps of an epoch; between two checkpoints
+EPOCHS, STEPS, INTERVAL = 12, 6, 4  # steps per epoch; steps between checkpoints
 PROMISED_SECONDS = 60
 
 
 def _steps(count: int, number: int, seed: int) -> list[Fault]:
-    """Faults in different steps anywhere in the run, in either rank in turn."""
+    """Return faults in random steps of the run, alternating between the ranks."""
     at = sorted(random.Random(seed).sample(range(EPOCHS * STEPS), count))
     return [Fault("step", n % 2, s // STEPS, s % STEPS, number) for n, s in enumerate(at)]
 
@@ -55,7 +55,7 @@ def bars(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(bars: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run without faults."""
+    """The folder of the same run without faults."""
     folder, words = tmp_path_factory.mktemp("undisturbed"), ["--checkpoint-steps", INTERVAL]
     code, watched, notes, out = struck.run(folder, bars, [], EPOCHS, *words, launched=Launched)
     assert code == 0, watched.text
@@ -65,21 +65,21 @@ def undisturbed(bars: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_struck(folder: Path, bars: Path, faults: list[Fault], undisturbed: Path) -> dict[str, Any]:
-    """Figures of a run with these faults, after everything that is promised was checked."""
+    """Run with faults, check every promise, and return the figures."""
     words = ["--checkpoint-steps", INTERVAL, "--restarts", len(faults)]
     code, watched, notes, out = struck.run(folder, bars, faults, EPOCHS, *words, launched=Launched)
     assert code == 0, watched.text
-    said = [struck.noted_after(notes, number, watched) for number in range(len(faults))]
-    back = [struck.recovered_after(notes, number, watched) for number in range(len(faults))]
-    for fault, (_, line) in zip(faults, said, strict=True):
+    named = [struck.noted_after(notes, number, watched) for number in range(len(faults))]
+    recovered = [struck.recovered_after(notes, number, watched) for number in range(len(faults))]
+    for fault, (_, line) in zip(faults, named, strict=True):
         assert f"rank {fault.rank} (process " in line
         assert "last seen " in line
     repeats = struck.check_images(notes, EPOCHS)
-    # Checkpoints are written beside the step: one more may be lost with the process.
+    # Checkpoints are written in the background, so the latest may be lost with the process.
     assert repeats <= len(faults) * 2 * INTERVAL
     return {
-        "said": [seconds for seconds, _ in said],
-        "back": back,
+        "named": [seconds for seconds, _ in named],
+        "recovered": recovered,
         "repeats": repeats,
         "difference": struck.difference(undisturbed, out),
     }
@@ -94,16 +94,16 @@ def test_a_run_that_loses_ranks_ends_as_if_undisturbed(
         {
             "fault": kind,
             "times": len(KINDS[kind]),
-            "named after (median, most), s": _median_and_most(found["said"]),
-            "next step completed after, s": _median_and_most(found["back"]),
+            "named after (median, maximum), s": _median_and_max(found["named"]),
+            "next step completed after, s": _median_and_max(found["recovered"]),
             "steps repeated": found["repeats"],
-            "greatest difference of weights": f"{found['difference']:g}",
+            "largest difference of weights": f"{found['difference']:g}",
         }
     )
     print("\n" + struck.table(ROWS, list(ROWS[0])))
-    assert max(found["back"]) < PROMISED_SECONDS
+    assert max(found["recovered"]) < PROMISED_SECONDS
     assert found["difference"] <= 1e-12
 
 
-def _median_and_most(seconds: list[float]) -> str:
+def _median_and_max(seconds: list[float]) -> str:
     return f"{statistics.median(seconds):.1f}, {max(seconds):.1f}"

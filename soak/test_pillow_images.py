@@ -1,4 +1,4 @@
-"""Pillow's own test images, many of them broken on purpose: each is used or refused by name."""
+"""Pillow's test images, many of them deliberately broken: each is used or refused with a reason."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ FILES, USED = 1056, 670
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder Tests/images of the source package, from the package index."""
+    """The folder Tests/images of the source distribution, from the package index."""
     folder = tmp_path_factory.mktemp("pillow")
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     wanted = ["--no-binary", ":all:", "--dest", str(folder), f"pillow=={VERSION}"]

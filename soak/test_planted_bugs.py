@@ -1,4 +1,4 @@
-"""Each guard is taken away in turn; a test must notice."""
+"""Remove each guard in turn; a test must fail."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ def test_a_planted_bug_makes_a_test_fail(bug: Bug, tmp_path: Path) -> None:
     file = planted / bug.file
     text = file.read_text()
     assert text.count(bug.guard) == 1
-    file.write_text(text.replace(bug.guard, bug.instead))
+    file.write_text(text.replace(bug.guard, bug.replacement))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *OPTIONS, *bug.tests.split()],
         cwd=ROOT,
@@ -33,8 +33,8 @@ def test_a_planted_bug_makes_a_test_fail(bug: Bug, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1, done.stdout[-2000:]
-    noticed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    print("\n".join(noticed))
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    print("\n".join(failed))
 
 
 def test_there_are_sixty_guards() -> None:
@@ -42,7 +42,7 @@ def test_there_are_sixty_guards() -> None:
 
 
 def _inherited() -> dict[str, str]:
-    """Return the environment without what this run of pytest and its workers put into it."""
+    """Return the environment without the variables that this run of pytest has set."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""A run that goes on with another number of ranks: each image once an epoch, the same weights."""
+"""A run resumed with another number of ranks: each image once per epoch, the same weights."""
 
 import signal
 import sys
@@ -17,22 +17,22 @@ from struck import Fault  # noqa: E402
 from bars import make_bars  # noqa: E402
 
 EPOCHS = 6
-STOPS = [(1, 2), (3, 4)]  # (epoch, step), both from 0, in which SIGTERM comes
+STOPS = [(1, 2), (3, 4)]  # (epoch, step), both from 0, in which SIGTERM is sent
 
 
 @pytest.mark.parametrize("ranks", [(1, 1, 1), (1, 2, 1), (2, 1, 2), (2, 3, 1)])
-def test_a_run_goes_on_with_another_number_of_ranks(ranks: tuple[int, ...], tmp_path: Path) -> None:
+def test_a_run_resumes_with_another_number_of_ranks(ranks: tuple[int, ...], tmp_path: Path) -> None:
     bars = make_bars(tmp_path / "bars")
     notes, out = train(tmp_path / "run", bars, STOPS, ranks)
     assert struck.check_images(notes, EPOCHS) == 0
-    _, whole = train(tmp_path / "whole", bars, [], [1])
-    assert struck.difference(whole, out) <= 1e-12
+    _, undisturbed = train(tmp_path / "undisturbed", bars, [], [1])
+    assert struck.difference(undisturbed, out) <= 1e-12
 
 
 def train(
     folder: Path, data: Path, stops: list[tuple[int, int]], ranks: Sequence[int]
 ) -> tuple[Path, Path]:
-    """(notes, run folder) of a run that is stopped, and goes on with the next number of ranks."""
+    """Train, stop, and resume with the next number of ranks; returns notes and run folder."""
     folder.mkdir()
     notes, out = folder / "notes", folder / "run"
     faults = [Fault("step", 0, *stop, signal.SIGTERM) for stop in stops]

@@ -1,4 +1,4 @@
-"""On a Ray cluster of two nodes: a node is killed while training; 10,000 images are predicted."""
+"""A Ray cluster of two nodes: killing a node during training; predicting 10,000 images."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ from onsight.models.classic import LeNet
 
 
 class Precise(nn.Module):
-    '''In float64, where rounding that depends on the number of ranks makes no difference.'''
+    '''LeNet in float64, so that rounding hardly depends on the number of ranks.'''
 
     def __init__(self):
         super().__init__()
@@ -48,7 +48,7 @@ COMMAND = (sys.executable, "-c", "from onsight.cli import main; main()")
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables with which Python finds the network."""
+    """Environment variables with which Python finds the network."""
     folder = tmp_path_factory.mktemp("code")
     (folder / "precise.py").write_text(PRECISE)
     places = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -57,53 +57,53 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def cluster(code: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A Ray cluster of one node with a CPU, to which tests add others."""
+    """A Ray cluster of one node with one CPU, to which tests add others."""
     cache = str(tmp_path_factory.mktemp("cache"))
     with own_cluster(1, {"ONSIGHT_CACHE": cache, **code}) as cluster:
         yield cluster
 
 
 class Command:
-    """A command whose lines on stderr are kept with the seconds at which they came."""
+    """A command; records its stderr, line by line, with the seconds since its start."""
 
-    def __init__(self, words: str, *more: object, **places: object) -> None:
-        given = [word for name, place in places.items() for word in (f"--{name}", str(place))]
+    def __init__(self, words: str, *more: object, **flags: object) -> None:
+        options = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
         self.began = time.monotonic()
         self.lines: list[tuple[float, str]] = []
         self.process = subprocess.Popen(
-            [*COMMAND, *words.split(), *map(str, more), *given],
+            [*COMMAND, *words.split(), *map(str, more), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        self.threads = [threading.Thread(target=self.read), threading.Thread(target=self.take)]
+        readers = (self._read_stderr, self._read_stdout)
+        self.threads = [threading.Thread(target=reader) for reader in readers]
         for thread in self.threads:
             thread.start()
 
-    def read(self) -> None:
-        """Keep each line of stderr, and repeat it."""
+    def _read_stderr(self) -> None:
+        """Record and print each line."""
         assert self.process.stderr
         for line in self.process.stderr:
             self.lines.append((time.monotonic() - self.began, line.rstrip()))
             print(f"{self.lines[-1][0]:6.1f} s  {self.lines[-1][1]}", flush=True)
 
-    def take(self) -> None:
-        """Keep all of stdout."""
+    def _read_stdout(self) -> None:
         assert self.process.stdout
         self.result = self.process.stdout.read()
 
     def when(self, text: str) -> float:
-        """Return the first moment at which a line had this text."""
+        """Return the seconds until a line first contained this text."""
         return next(at for at, line in self.lines if text in line)
 
     def wait_for(self, text: str) -> None:
-        """Wait until a line has this text."""
+        """Wait until a line contains this text."""
         while not any(text in line for _, line in self.lines):
             assert self.process.poll() is None, self.lines
             time.sleep(0.05)
 
     def finish(self, expected: int = 0) -> None:
-        """Wait for its end, with this exit code."""
+        """Wait for the end, and check the exit code."""
         for thread in self.threads:
             thread.join()
         with self.process:
@@ -113,7 +113,7 @@ class Command:
 
 @pytest.fixture(scope="module")
 def garments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes of the demo, as class folders."""
+    """Class folders with three classes of the demo."""
     folder = tmp_path_factory.mktemp("garments")
     with ZipFile(DEMO) as demo:
         for kind in ("trouser", "bag", "sneaker"):
@@ -122,7 +122,7 @@ def garments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "train"
 
 
-def test_training_goes_on_after_a_node_is_killed(
+def test_training_continues_after_a_node_is_killed(
     cluster: Any, garments: Path, tmp_path: Path
 ) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
@@ -138,13 +138,13 @@ def test_training_goes_on_after_a_node_is_killed(
         training.when(") was lost: "),  # either rank may be on the node
         training.when("continuing with 1 rank from"),
     )
-    print(f"named {lost - killed:.1f} s after the kill, going on {again - killed:.1f} s after it")
+    print(f"named {lost - killed:.1f} s after the kill, resumed {again - killed:.1f} s after it")
     assert training.when("continuing with 1 rank from the last checkpoint")
     assert len((there / "metrics.jsonl").read_text().splitlines()) == EPOCHS
     expected, found = (load_file(run / "model.safetensors") for run in (here, there))
     assert found.keys() == expected.keys()
-    apart = {name: np.abs(found[name] - expected[name]).max() for name in expected}
-    print(f"largest difference of a weight: {max(apart.values()):.2g}")
+    differences = {name: np.abs(found[name] - expected[name]).max() for name in expected}
+    print(f"largest difference of a weight: {max(differences.values()):.2g}")
     for name, weights in expected.items():
         assert np.allclose(found[name], weights, rtol=1e-9, atol=1e-9), name
     rows = [(run / "predictions.csv").read_text() for run in (here, there)]
@@ -183,7 +183,7 @@ def test_a_node_that_returns_is_used_and_the_run_can_be_stopped_and_resumed(
 
 @pytest.fixture(scope="module")
 def model(garments: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose network a model file holds."""
+    """A run whose model file contains its network."""
     run = tmp_path_factory.mktemp("model") / "run"
     Command(f"train {garments} --model compact --epochs 1 --folds 1", out=run).finish()
     return run
@@ -191,7 +191,7 @@ def model(garments: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """10,000 PNG files: those of the demo, and some of them mirrored."""
+    """10,000 PNG files: those of the demo, and mirrored copies of some."""
     folder = tmp_path_factory.mktemp("images")
     with ZipFile(DEMO) as demo:
         names = [name for name in demo.namelist() if name.endswith(".png")]
@@ -203,7 +203,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("broken", [0, BROKEN])
-def test_every_row_is_the_local_one(
+def test_predictions_equal_local_ones(
     cluster: Any, model: Path, images: Path, tmp_path: Path, broken: int
 ) -> None:
     node = add_node(cluster)
@@ -222,12 +222,12 @@ def test_every_row_is_the_local_one(
     for name in ("path", "predicted", "problem", "out_of_distribution"):
         assert mapped[name].equals(local[name]), name
     expected, found = (table["probability"].to_numpy() for table in (local, mapped))
-    print(f"{local.num_rows} rows, {broken} broken: to the last bit: {mapped.equals(local)}")
+    print(f"{local.num_rows} rows, {broken} broken: bit-identical: {mapped.equals(local)}")
     print(f"largest difference: {np.nanmax(np.abs(expected - found)):.2g}")
     assert np.allclose(expected, found, rtol=1e-5, equal_nan=True)
 
 
-def test_embedding_is_the_local_one(
+def test_embeddings_equal_local_ones(
     cluster: Any, model: Path, images: Path, tmp_path: Path
 ) -> None:
     few = sorted(images.iterdir())[:1_000]

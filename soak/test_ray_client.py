@@ -1,4 +1,4 @@
-"""Through a ray:// address: weights and predictions are those without a cluster."""
+"""A ray:// address: weights and predictions equal those without a cluster."""
 
 import socket
 import time
@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 from own_cluster import own_cluster
 from test_ray import TRAINING, Command, code, garments, model  # noqa: F401
 
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # files of Ray's
-_READY_SECONDS = 30  # of the agent that starts a server for each client; the port answers before
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Ray's files
+_READY_SECONDS = 30  # the port is open before the agent can start a server for a client
 
 
 @pytest.fixture(scope="module")

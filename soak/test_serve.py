@@ -1,4 +1,4 @@
-"""A server process under what attackers send, in full counts: memory, files, threads, stops."""
+"""A server process under attack, with full counts: memory, files, threads and shutdown."""
 
 import http.client
 import json
@@ -33,7 +33,7 @@ TOKENS = 10_000
 
 @contextmanager
 def served(tmp_path: Path, seconds: float = 0.0) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Start a server with the stub and the default limits; its process and port."""
+    """Start a server with the stub and default limits; yields its process and port."""
     model = tmp_path / "light.onnx"
     model.write_text("1.0")
     command = [sys.executable, str(TESTS / "serve_stub.py"), str(model), str(seconds)]
@@ -52,7 +52,7 @@ def served(tmp_path: Path, seconds: float = 0.0) -> Iterator[tuple[subprocess.Po
 def ask(
     port: int, method: str, path: str, body: bytes | None = None, kind: str = "image/png"
 ) -> tuple[int, bytes]:
-    """Send a request; the status and body of its answer."""
+    """Send a request; returns the status and body of the response."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, body, {"Content-Type": kind})
@@ -62,8 +62,8 @@ def ask(
         connection.close()
 
 
-def taken(process: subprocess.Popen[str]) -> tuple[int, int, int, int]:
-    """Resident bytes now and at most, open files, and threads of a process."""
+def measure_resources(process: subprocess.Popen[str]) -> tuple[int, int, int, int]:
+    """Return a process's resident bytes, their peak, and its numbers of open files and threads."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     numbers = {name: int(text) for name, text in re.findall(r"(\w+):\s+(\d+)", status)}
     files = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
@@ -71,7 +71,7 @@ def taken(process: subprocess.Popen[str]) -> tuple[int, int, int, int]:
 
 
 def status_of(port: int, *pieces: bytes) -> int:
-    """The status that raw bytes are answered with."""
+    """Send raw bytes; returns the status of the response."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         try:
             for piece in pieces:
@@ -103,9 +103,9 @@ def test_large_and_odd_requests_take_little_memory(tmp_path: Path) -> None:
     for name, (send, expected) in hostile.items():
         with served(tmp_path) as (process, port):
             ask(port, "POST", "/predict", image(7))
-            before = taken(process)[1]
+            before = measure_resources(process)[1]
             assert send(port) == expected, name
-            grown = (taken(process)[1] - before) / MIB
+            grown = (measure_resources(process)[1] - before) / MIB
             print(f"{name}: {grown:.1f} MiB more at most")
             allowed = 1.25 * LIMIT / MIB if name in ("limit", "limit - 1") else 32
             assert grown < allowed, name
@@ -119,8 +119,8 @@ def test_twenty_thousand_predictions_leave_nothing_behind(tmp_path: Path) -> Non
             batch = random.Random(round_).choices(contents, k=50)
             assert ask(port, "POST", "/predict", form(*batch), FORM)[0] == 200
             if round_ == 40:
-                before = taken(process)
-        after = taken(process)
+                before = measure_resources(process)
+        after = measure_resources(process)
         print(f"20,000 images: {(after[0] - before[0]) / MIB:.1f} MiB, files {after[2]}")
         assert after[0] - before[0] < 20 * MIB
         assert after[2] <= before[2] + 1  # a connection may not be closed yet
@@ -156,7 +156,7 @@ def test_a_thousand_mixed_batches(tmp_path: Path) -> None:
                     assert abs(entry["probability"] - alone["probability"]) <= 1e-6
 
 
-def test_two_hundred_slow_clients_are_cut_off_in_time(tmp_path: Path) -> None:
+def test_two_hundred_slow_clients_are_disconnected_in_time(tmp_path: Path) -> None:
     starts = (b"", b"GET /he", POST, POST + b"Content-Length: 99\r\n\r\n")
     with served(tmp_path) as (process, port):
         begun = time.monotonic()
@@ -181,13 +181,14 @@ def test_two_hundred_slow_clients_are_cut_off_in_time(tmp_path: Path) -> None:
             assert ask(port, "POST", "/predict", image(7))[0] == 200
             time.sleep(0.5)
         print(
-            f"200 slow clients: cut off in {min(ended.values()):.1f} to {max(ended.values()):.1f} s"
+            f"200 slow clients: disconnected after {min(ended.values()):.1f} to "
+            f"{max(ended.values()):.1f} s"
         )
         assert len(ended) == 200
         assert max(ended.values()) <= 12
         for connection in sockets:
             connection.close()
-        until(lambda: taken(process)[2] < 40)
+        until(lambda: measure_resources(process)[2] < 40)
 
 
 @pytest.mark.parametrize("round_", range(50))
@@ -201,7 +202,7 @@ def test_a_stop_under_load(tmp_path: Path, round_: int) -> None:
                 try:
                     status = ask(port, "POST", "/predict", image(7))[0]
                 except ConnectionError:
-                    status = None  # it came when the last connection had been closed
+                    status = None  # the last connection was closed already
                 statuses.append(status)
 
         threads = [threading.Thread(target=client) for _ in range(8)]
@@ -220,16 +221,16 @@ def test_a_stop_under_load(tmp_path: Path, round_: int) -> None:
 def test_a_wrong_token_takes_as_long_wherever_it_differs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Welch's t between tokens wrong in the first and in the last character, asked in turns."""
+    """Welch's t between tokens wrong in the first and in the last character, in random order."""
     token = "0123456789abcdef" * 4
     kinds = {"first": "x" + token[1:], "last": token[:-1] + "x"}
     nanoseconds: dict[str, list[int]] = {kind: [] for kind in kinds}
     (tmp_path / "light.onnx").write_text("1.0")
     with running(tmp_path / "light.onnx", access=Access(token=token)) as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-        drawn = random.Random(0)
+        rng = random.Random(0)
         for _ in range(TOKENS):
-            for kind in drawn.sample(list(kinds), 2):
+            for kind in rng.sample(list(kinds), 2):
                 begun = time.perf_counter_ns()
                 connection.request(
                     "GET", "/model", headers={"Authorization": f"Bearer {kinds[kind]}"}
@@ -242,5 +243,5 @@ def test_a_wrong_token_takes_as_long_wherever_it_differs(
     capsys.readouterr()  # drops the server's log of every request
     first, last = (scipy.stats.trimboth(np.array(times), 0.1) for times in nanoseconds.values())
     t = scipy.stats.ttest_ind(first, last, equal_var=False).statistic
-    print(f"t = {t:.2f}, n = {TOKENS:,} each, {np.mean(first) / 1e3:.0f} microseconds an answer")
+    print(f"t = {t:.2f}, n = {TOKENS:,} each, {np.mean(first) / 1e3:.0f} microseconds per response")
     assert abs(t) < 4.5

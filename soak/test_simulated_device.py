@@ -1,4 +1,4 @@
-"""The long proofs of tests/simulated, which run in another process: every setting by itself."""
+"""The long tests of tests/simulated, in another process: each setting by itself."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def test_long_proofs_on_the_simulated_device() -> None:
+def test_long_tests_on_the_simulated_device() -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
     inherited = {name: os.environ[name] for name in os.environ if not name.startswith("PYTEST_")}
     done = subprocess.run(

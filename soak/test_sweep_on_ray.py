@@ -1,6 +1,6 @@
-"""On a real Ray cluster of this machine: a sweep that is killed and resumed, and the server.
+"""A sweep that is killed and resumed, and the server, on a real Ray cluster on this machine.
 
-Needs onsight[cluster,serve]. The cluster is a test cluster of its own, with a token of its own.
+Needs onsight[cluster,serve]. The cluster is a private test cluster with its own token.
 """
 
 import json
@@ -44,14 +44,14 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A Ray cluster of two machines with a core each, so that two runs are made at once."""
+    """A Ray cluster of two nodes with one CPU each, so that two runs train at a time."""
     with own_cluster(1, {"ONSIGHT_CACHE": str(tmp_path_factory.mktemp("cache"))}) as cluster:
         add_node(cluster)
         yield cluster
 
 
 def command(images: Path, out: Path, *more: str) -> list[str]:
-    """Return the words of the sweep's command."""
+    """Return the sweep's command."""
     fields = [f"--{name.replace('_', '-')}={value}" for name, value in FIELDS.items()]
     words = ["sweep", str(images), *TRIED, *fields, f"--out={out}", "--json", *more]
     return [sys.executable, "-m", "onsight", *words]
@@ -61,7 +61,7 @@ def command(images: Path, out: Path, *more: str) -> list[str]:
 def swept(
     images: Path, cluster: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, Any]]:
-    """A sweep of six runs whose command is killed in a run after the first, then resumed."""
+    """A sweep of six runs whose command is killed after the first run, then resumed."""
     out = tmp_path_factory.mktemp("sweeps") / "s"
     words = command(images, out, "--cluster=auto")
     started = subprocess.Popen(words, stdout=subprocess.DEVNULL, start_new_session=True)
@@ -78,7 +78,7 @@ def swept(
     return out, json.loads(done.stdout)
 
 
-def test_a_killed_sweep_on_ray_ends_as_one_that_was_left_alone_here(
+def test_a_killed_sweep_on_ray_equals_an_undisturbed_local_one(
     images: Path, swept: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     out, facts = swept
@@ -94,7 +94,7 @@ def test_a_killed_sweep_on_ray_ends_as_one_that_was_left_alone_here(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray's own code
-def test_the_server_answers_on_ray_serve_as_the_model_does(
+def test_the_server_on_ray_serve_gives_the_models_predictions(
     images: Path, swept: tuple[Path, dict[str, Any]]
 ) -> None:
     import ray
@@ -109,9 +109,9 @@ def test_the_server_answers_on_ray_serve_as_the_model_does(
         serve.start(http_options={"host": "127.0.0.1", "port": 18765})
         serve.run(app(DeploymentOptions.model_validate({"model": str(model), "device": "cpu"})))
         image = images / "across" / "000.png"
-        status, said = _ask("/predict", image.read_bytes(), **{"Content-Type": "image/png"})
+        status, result = _ask("/predict", image.read_bytes(), **{"Content-Type": "image/png"})
         (expected,) = onsight.load(model, device="cpu").predict_proba([image])
-        (row,) = said["predictions"]
+        (row,) = result["predictions"]
         assert status == 200
         assert row["probability"] == pytest.approx(float(expected.max()), abs=1e-6)
         assert _ask("/predict", b"junk", **{"Content-Type": "image/png"})[0] == 422

@@ -1,4 +1,4 @@
-"""Small data sets that tests share."""
+"""Fixtures for all tests: small datasets, trained runs, and substitutes for slow parts."""
 
 import json
 import os
@@ -25,28 +25,28 @@ from onsight.tune import candidates
 
 TESTS = Path(__file__).parent
 
-torch.set_num_threads(1)  # tiny nets gain nothing from two, and a busy machine takes its toll
+torch.set_num_threads(1)  # tiny networks gain nothing from two, and lose on a busy machine
 
 
 @pytest.fixture(scope="session", autouse=True)
 def common_cache(tmp_path_factory):
-    """What tests share is cached here; nothing touches the user's cache."""
+    """Use this cache for what tests share, and never the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONSIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def folds_only_if_asked():
-    """The data sets of tests are small: by itself, every run would train six networks."""
+def no_folds_by_default():
+    """Without this, every run on a small dataset would cross-validate and train six networks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(split, "ENOUGH_TEST_IMAGES", 0)
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def model_from_scratch_unless_asked():
-    """Without weights, a run that names no model trains one network, and not several."""
+def no_offline_models():
+    """Hide pretrained weights, so that a run without a named model trains one network only."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates, "offline_models", list)
         yield
@@ -56,7 +56,7 @@ RENDER = Figure.savefig
 
 
 def save_sketch(figure, file, **options):
-    """Render a figure, but leave a report's blank: each takes a tenth of a second."""
+    """Render a figure, but leave those of reports blank: each takes a tenth of a second."""
     if options.get("format") == "svg":
         file.write('<svg viewBox="0 0 1 1"></svg>')
     else:
@@ -64,8 +64,8 @@ def save_sketch(figure, file, **options):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def sketched_figures():
-    """Reports have blank figures, unless a test asks for `rendered_figures`."""
+def blank_figures():
+    """Leave figures in reports blank, unless a test uses `rendered_figures`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", save_sketch)
         yield
@@ -73,17 +73,18 @@ def sketched_figures():
 
 @pytest.fixture
 def rendered_figures(monkeypatch):
-    """The figures of reports are rendered."""
+    """Render the figures of reports."""
     monkeypatch.setattr(Figure, "savefig", RENDER)
 
 
 @pytest.fixture(autouse=True)
 def blank_report(request, monkeypatch):
-    """Leave the report of a run blank where tests train much: most of a small run's time.
+    """Write an empty report in folders with many runs: it takes most of a small run's time.
 
-    Fixtures of a wider scope, such as `trained`, write the real one.
+    Fixtures with a wider scope, such as `trained`, write the real report.
     """
-    if request.path.relative_to(TESTS).parts[0] in {"ranks", "step", "training", "tune"}:
+    folders = {"cluster", "ranks", "step", "training", "tune"}
+    if request.path.relative_to(TESTS).parts[0] in folders:
 
         def write_report(run):
             (run / "report.html").touch()
@@ -94,26 +95,26 @@ def blank_report(request, monkeypatch):
 
 @pytest.fixture(scope="session")
 def cache_folders(tmp_path_factory):
-    """Paths of caches that nobody has used; mktemp would look through all folders for each."""
+    """Yield paths of unused caches; mktemp would list all folders for each."""
     folder = tmp_path_factory.mktemp("caches")
     return (folder / str(number) for number in count())
 
 
 @pytest.fixture(autouse=True)
 def own_cache(cache_folders, monkeypatch):
-    """Each test has a cache of its own."""
+    """Give each test its own cache."""
     monkeypatch.setenv("ONSIGHT_CACHE", str(next(cache_folders)))
 
 
 @pytest.fixture
 def bars(tmp_path: Path) -> Path:
-    """Images of a test's own."""
+    """A test's own copy of the images."""
     return make_bars(tmp_path / "bars")
 
 
 @pytest.fixture(scope="session")
 def shared_bars(build_once) -> Path:
-    """The same images for what tests share; nobody changes them."""
+    """The same images, shared by tests; do not modify them."""
     return build_once("bars", lambda folder: make_bars(folder / "bars")) / "bars"
 
 
@@ -133,13 +134,13 @@ def train_once(build_once) -> Callable[..., onsight.Run]:
 
 @pytest.fixture(scope="session")
 def trained(shared_bars, train_once) -> onsight.Run:
-    """A run of three epochs on the bars, with what it wrote; nobody changes it."""
+    """A run of three epochs on the bars; do not modify its folder."""
     return train_once("trained", shared_bars, epochs=3, batch_size=16, threads=1)
 
 
 @pytest.fixture(scope="session")
 def blended(trained, build_once) -> Path:
-    """The folder of the trained run with a blend of three networks in it; nobody changes it."""
+    """A copy of the trained run whose model is a blend of three networks; do not modify it."""
 
     def blend(folder: Path) -> None:
         run = shutil.copytree(trained.path, folder / "run")
@@ -150,6 +151,6 @@ def blended(trained, build_once) -> Path:
 
 @pytest.fixture(scope="session")
 def backbone(shared_bars, train_once) -> onsight.Run:
-    """A run of a network from timm that has learned something."""
+    """A run of a network from timm, trained long enough to have learned something."""
     settings = {"model": "test_resnet", "image_size": 16, "threads": 1, "precision": "fp32"}
     return train_once("backbone", shared_bars, epochs=2, batch_size=16, **settings)

@@ -22,7 +22,7 @@ def wheel(path, files, when=(2026, 1, 1, 0, 0, 0)):
     ("change", "fault"),
     [
         ({}, []),
-        ({"onsight/a.py": b"a = 2\n"}, ["onsight/a.py is not as git has it"]),
+        ({"onsight/a.py": b"a = 2\n"}, ["onsight/a.py differs from git's version"]),
         ({"onsight/b.py": b""}, ["onsight/b.py is not in git"]),
     ],
 )
@@ -34,7 +34,7 @@ def test_a_wheel_is_the_tree(tmp_path, change, fault):
 def test_a_wheel_that_lacks_a_file_or_its_metadata(tmp_path):
     built = wheel(tmp_path / "x.whl", {"onsight/__init__.py": b""})
     assert CHECK["unlike_tree"](built, TREE) == [
-        "onsight/a.py is missing in the wheel",
+        "onsight/a.py is missing from the wheel",
         "the wheel has no METADATA",
     ]
 
@@ -66,12 +66,12 @@ RELEASED = "# Changelog\n\n## Unreleased\n\n## 1.2.0 (2026-01-31)\n\n- News.\n"
     ("tag", "changelog", "faults"),
     [
         ("v1.2.0", RELEASED, []),
-        ("1.2.0", RELEASED, ["a has version 1.2.0, not 1.2.0 as the tag 1.2.0"]),
+        ("1.2.0", RELEASED, ["a has version 1.2.0: the tag must be v1.2.0, not 1.2.0"]),
         (
             "v1.2.1",
             RELEASED,
             [
-                "a has version 1.2.0, not 1.2.1 as the tag v1.2.1",
+                "a has version 1.2.0: the tag must be v1.2.0, not v1.2.1",
                 "CHANGELOG.md has no section '## 1.2.1 (YYYY-MM-DD)'",
             ],
         ),

@@ -79,10 +79,10 @@ def test_the_watch_sees_both(code):
     assert "AssertionError" in run_watched(code).stderr
 
 
-def judged(*packages, err=""):
+def interpret(*packages, err=""):
     script = runpy.run_path(str(ROOT / "scripts" / "audit.py"))
     out = json.dumps({"dependencies": packages, "fixes": []}) if packages else ""
-    return script["judged"](out, err)
+    return script["interpret"](out, err)
 
 
 SOUND = {"name": "a", "version": "1", "vulns": []}
@@ -94,12 +94,12 @@ UNASKED = {"name": "c", "skip_reason": "not found"}
     ("packages", "code", "said"),
     [
         ([SOUND], 0, "1 of 1 locked packages"),
-        ([SOUND, WEAK], 1, "b 2: CVE-1, mended in 3"),
+        ([SOUND, WEAK], 1, "b 2: CVE-1, fixed in 3"),
         ([SOUND, UNASKED], 3, r"only 1 of 2 .* \(not found\)"),
-        ([], 3, "no answer .*no route.* on a machine with a network"),
+        ([], 3, "no response .*no route.* on a machine with network access"),
     ],
 )
 def test_an_audit_that_asked_nobody_is_no_clean_bill(packages, code, said):
-    found, text = judged(*packages, err="many lines\nno route")
+    found, text = interpret(*packages, err="many lines\nno route")
     assert found == code
     assert re.search(said, text)

@@ -2,9 +2,9 @@
 
     python benchmarks/peers/auto_fastai.py TRAIN TEST --seconds 60
 
-fastai's own parts: vision_learner with its head for the network, its item and batch transforms, and
-fine_tune: one epoch of the head, then as many of everything as end in time. If not even two epochs
-do, both are of fewer images, drawn at random.
+It uses fastai's own parts: vision_learner with its head, item and batch transforms, and fine_tune.
+That trains the head for one epoch, then everything for as many epochs as there is time for. If two
+epochs do not fit, both use fewer images, drawn at random.
 """
 
 import argparse
@@ -47,20 +47,20 @@ from fastai.vision.all import (
 )
 
 TIMED_BATCHES = 4
-SLACK = 1.1  # on the time of a batch
+SLACK = 1.1  # factor on the time of a batch
 METHODS = {"crop": ResizeMethod.Crop, "stretch": ResizeMethod.Squish}
 
 
 def parse() -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--item-share", type=float, default=1.25, help="item's side, of --size")
+    parser.add_argument("--item-share", type=float, default=1.25, help="relative to --size")
     parser.add_argument("--base-rate", type=float, default=2e-3, help="fine_tune's base_lr")
     parser.add_argument("--label-smoothing", type=float, default=0.0)
     return start(parser)
 
 
 class InFormat(Callback):
-    """Memory format and precision as asked for."""
+    """Apply the memory format and precision of the options."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -77,7 +77,7 @@ class InFormat(Callback):
 
 
 class InTime(Callback):
-    """Ends training when the time is up, should the machine have become slower."""
+    """End training when the time is up, in case the machine has become slower."""
 
     def __init__(self, options: argparse.Namespace, reserved: float) -> None:
         self.options, self.reserved = options, reserved
@@ -88,14 +88,14 @@ class InTime(Callback):
 
 
 def make_loaders(images: Images, options: argparse.Namespace) -> DataLoaders:
-    """Training images in random order, so that the first of them are a random part."""
+    """Load training images in random order, so that the first ones are a random sample."""
     numbers = list(range(len(images)))
     random.Random(options.seed).shuffle(numbers)
     block = DataBlock(
         blocks=(ImageBlock, CategoryBlock(vocab=images.classes)),
         get_x=lambda number: images.open(number),
         get_y=lambda number: images.classes[images.labels[number]],
-        splitter=IndexSplitter([]),  # the test images are for the end
+        splitter=IndexSplitter([]),  # the test images are only used at the end
         item_tfms=Resize(round(options.item_share * options.size), METHODS[options.fit]),
         batch_tfms=[
             *aug_transforms(size=options.size, min_scale=0.75),
@@ -108,7 +108,7 @@ def make_loaders(images: Images, options: argparse.Namespace) -> DataLoaders:
 
 
 def make_learner(loaders: DataLoaders, options: argparse.Namespace, classes: int) -> Learner:
-    """The learner for timm's network, with the weights that all contenders share."""
+    """A learner with timm's network and the weights that all contenders share."""
     learner = vision_learner(
         loaders,
         NETWORK,
@@ -125,7 +125,7 @@ def make_learner(loaders: DataLoaders, options: argparse.Namespace, classes: int
 
 
 def batch_seconds(trial: Learner) -> float:
-    """Seconds per batch of training; changes the learner."""
+    """Measure the seconds per training batch; this changes the learner."""
     stamps: list[float] = []
 
     class Stamp(Callback):
@@ -139,7 +139,7 @@ def batch_seconds(trial: Learner) -> float:
 
 
 def fit_epochs(loaders: DataLoaders, batches: int) -> int:
-    """How many epochs of everything there is time for; shortens the epochs if not even one."""
+    """The number of epochs after the first that fit; if none does, shorten the epochs."""
     epoch = len(loaders.train)
     if batches >= 2 * epoch:
         return batches // epoch - 1

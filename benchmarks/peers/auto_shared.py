@@ -1,4 +1,4 @@
-"""What the peers of auto.py share: images, published weights, clock, and final claim.
+"""What the peers of auto.py share: images, published weights, clock and report.
 
     python benchmarks/peers/auto_torchvision.py TRAIN TEST --seconds 60
 
@@ -30,7 +30,7 @@ assert EXPECTED
 MEAN, DEVIATION = EXPECTED.scaling(3)
 TIMED_IMAGES = 64
 SLACK = 1.15  # on the evaluation's estimate
-REPORT_SECONDS = 1.0  # with the end of the process
+REPORT_SECONDS = 1.0  # including the end of the process
 
 Sample = tuple[Tensor, int]  # a transformed image and its label
 Transform = Callable[[Image.Image], Tensor]
@@ -47,7 +47,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--size", type=int, default=128, help="the network's input, in pixels")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--fit", choices=("crop", "stretch"), default="stretch")
-    keep = "keep decoded training images in memory, this long at most; 0: keep none"
+    keep = "keep decoded training images in memory, at most this large; 0: keep none"
     parser.add_argument("--keep-side", type=int, default=0, help=keep)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -65,7 +65,7 @@ def start(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def open_image(path: Path) -> Image.Image:
-    """In RGB, over white where it is transparent: over black, much clip art could not be seen."""
+    """Open an image in RGB, on white, because much clip art is invisible on black."""
     with Image.open(path) as image:
         if not image.has_transparency_data:
             return image.convert("RGB")
@@ -75,7 +75,7 @@ def open_image(path: Path) -> Image.Image:
 
 
 class Images(Dataset[Sample]):
-    """A folder of class folders, as (transformed image, label) by number."""
+    """The images of class folders, as (transformed image, label) by number."""
 
     def __init__(self, folder: Path, transform: Transform | None) -> None:
         self.folder = folder
@@ -119,16 +119,16 @@ def read_images(
     return train, test
 
 
-def scaled() -> list[Callable[..., Tensor]]:
+def normalization() -> list[Callable[..., Tensor]]:
     return [transforms.ToTensor(), transforms.Normalize(MEAN, DEVIATION)]
 
 
 def evaluation_transform(options: argparse.Namespace) -> transforms.Compose:
-    """All of the image, or the usual central crop of 7/8."""
+    """Resize to the whole image, or to the usual center crop of 7/8."""
     size = options.size
     crop = [transforms.Resize(round(size * 8 / 7)), transforms.CenterCrop(size)]
     stretch = [transforms.Resize((size, size))]
-    return transforms.Compose([*(crop if options.fit == "crop" else stretch), *scaled()])
+    return transforms.Compose([*(crop if options.fit == "crop" else stretch), *normalization()])
 
 
 def make_loader(
@@ -159,7 +159,7 @@ def autocast(options: argparse.Namespace) -> torch.autocast:
 
 
 def forward(net: nn.Module, images: Tensor, options: argparse.Namespace) -> Tensor:
-    """Float32 outputs for images (B, 3, H, W)."""
+    """Compute float32 outputs for images (B, 3, H, W)."""
     with autocast(options):
         outputs: Tensor = net(images.to(memory_format=memory_format(options)))
         return outputs.float()
@@ -178,9 +178,9 @@ def find_correct(net: nn.Module, images: Images, options: argparse.Namespace) ->
 
 @torch.inference_mode()
 def evaluation_seconds(net: nn.Module, images: Images, options: argparse.Namespace) -> float:
-    """How long evaluation on all the images will take, from a few, timed one stage at a time.
+    """Estimate the seconds of an evaluation on all images, by timing each stage on a few.
 
-    Workers decode side by side, but all of the cores' time is spent by one stage or the other.
+    Workers decode in parallel, but decoding and computing share the cores, so both times add up.
     """
     step = math.ceil(len(images) / TIMED_IMAGES)
     numbers = range(0, len(images), step)
@@ -188,7 +188,7 @@ def evaluation_seconds(net: nn.Module, images: Images, options: argparse.Namespa
     begun = time.perf_counter()
     inputs = torch.stack([images[number][0] for number in numbers])
     decode_seconds = time.perf_counter() - begun
-    forward(net, inputs[: options.batch_size], options)  # the first takes longer
+    forward(net, inputs[: options.batch_size], options)  # the first call is slower
     begun = time.perf_counter()
     for batch in inputs.split(options.batch_size):
         forward(net, batch, options)
@@ -198,11 +198,11 @@ def evaluation_seconds(net: nn.Module, images: Images, options: argparse.Namespa
 
 
 def seconds_left(options: argparse.Namespace, reserved: float = 0.0) -> float:
-    """Until the budget ends, less what is reserved for later work and for the report."""
+    """Seconds until the budget ends, minus those reserved for later work and the report."""
     return float(options.seconds) - seconds_since_start() - reserved - REPORT_SECONDS
 
 
 def report(correct: Sequence[bool], test: Images) -> None:
-    """Print which of the test images are right, by their paths within the dataset."""
+    """Print which test images were classified correctly, by path within the dataset."""
     paths = [path.relative_to(test.folder.parent).as_posix() for path in test.paths]
     print(json.dumps({"correct": dict(zip(paths, correct, strict=True))}))

@@ -34,9 +34,9 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 from torch.utils.data import Subset
 
-STRENGTHS = [0.01, 0.001, 0.1]  # the likeliest first: the rest is tried if there is time
+STRENGTHS = [0.01, 0.001, 0.1]  # the most promising first; others are tried if there is time
 HELD_OUT_SHARE = 0.2
-MOST_ITERATIONS = 200
+MAX_ITERATIONS = 200
 
 # Features (n, views, D) and labels (n,).
 Features = tuple[np.ndarray, np.ndarray]
@@ -57,29 +57,27 @@ def compute(
     options: argparse.Namespace,
     until: float = 0.0,
 ) -> Features:
-    """The features of the images, in order, until so many seconds are left of the budget."""
+    """Compute features of the images, in order, until this much of the budget is left."""
     features, labels = [], []
-    for inputs, some in make_loader(images, options):
+    for inputs, targets in make_loader(images, options):
         views = [inputs, inputs.flip(3)] if options.mirror else [inputs]
         features.append(torch.stack([forward(net, view, options) for view in views], 1))
-        labels.append(some)
+        labels.append(targets)
         if until and seconds_left(options) < until:
             break
     return torch.cat(features).numpy(), torch.cat(labels).numpy()
 
 
 def fit(data: Features, strength: float) -> Pipeline:
-    """A classifier that sees every view as an image of its own."""
+    """Fit a classifier; every view counts as an image."""
     features, labels = data
     rows, views, _ = features.shape
-    model = make_pipeline(
-        StandardScaler(), LogisticRegression(C=strength, max_iter=MOST_ITERATIONS)
-    )
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=MAX_ITERATIONS))
     return model.fit(features.reshape(rows * views, -1), np.repeat(labels, views))
 
 
 def find_correct(model: Pipeline, data: Features) -> list[bool]:
-    """Whether each image is classified correctly; views vote with their mean probabilities."""
+    """Whether each image is classified correctly, by the mean probabilities of its views."""
     features, labels = data
     votes = sum(model.predict_proba(features[:, view]) for view in range(features.shape[1]))
     correct: list[bool] = (model.classes_[votes.argmax(1)] == labels).tolist()
@@ -87,15 +85,17 @@ def find_correct(model: Pipeline, data: Features) -> list[bool]:
 
 
 def choose_strength(data: Features, options: argparse.Namespace) -> float:
-    """The C that does best on a held-out part, of those that there is time to try."""
+    """The C with the best accuracy on a held-out part, among those there is time to try."""
     numbers = np.arange(len(data[1]))
-    fitted, held = train_test_split(numbers, test_size=HELD_OUT_SHARE, random_state=options.seed)
+    fitted, held_out = train_test_split(
+        numbers, test_size=HELD_OUT_SHARE, random_state=options.seed
+    )
     right: dict[float, int] = {}
     for strength in options.strengths:
         begun = time.perf_counter()
         model = fit((data[0][fitted], data[1][fitted]), strength)
-        right[strength] = sum(find_correct(model, (data[0][held], data[1][held])))
-        # The fit on all images takes longer, and must be in time.
+        right[strength] = sum(find_correct(model, (data[0][held_out], data[1][held_out])))
+        # Leave enough time for the final fit, which takes longer.
         if seconds_left(options) < 3 * (time.perf_counter() - begun):
             break
     return max(right, key=right.__getitem__)

@@ -1,4 +1,4 @@
-"""How accurate is a fine-tuning loop like that of torchvision's references after some seconds?
+"""How accurate is a fine-tuning loop like torchvision's reference scripts after some seconds?
 
     python benchmarks/peers/auto_torchvision.py TRAIN TEST --seconds 60
 
@@ -21,16 +21,16 @@ from auto_shared import (
     make_loader,
     make_net,
     make_parser,
+    normalization,
     read_images,
     report,
-    scaled,
     seconds_left,
     start,
 )
 from torch import nn
 from torchvision import transforms
 
-WARM_UP = 0.1
+WARM_UP_SHARE = 0.1  # of the time
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "sgd": lambda parameters, lr, weight_decay: torch.optim.SGD(
@@ -51,14 +51,14 @@ def parse() -> argparse.Namespace:
 
 def training_transform(options: argparse.Namespace) -> transforms.Compose:
     crop = transforms.RandomResizedCrop(options.size, (options.least_area, 1.0))
-    return transforms.Compose([crop, transforms.RandomHorizontalFlip(), *scaled()])
+    return transforms.Compose([crop, transforms.RandomHorizontalFlip(), *normalization()])
 
 
-def rate_share(progress: float) -> float:
-    """The learning rate as a share of the highest, when this share of the time has passed."""
-    if progress < WARM_UP:
-        return max(0.01, progress / WARM_UP)
-    return (1 + math.cos(math.pi * (progress - WARM_UP) / (1 - WARM_UP))) / 2
+def rate_factor(progress: float) -> float:
+    """The learning rate relative to its maximum; progress is the share of the time that passed."""
+    if progress < WARM_UP_SHARE:
+        return max(0.01, progress / WARM_UP_SHARE)
+    return (1 + math.cos(math.pi * (progress - WARM_UP_SHARE) / (1 - WARM_UP_SHARE))) / 2
 
 
 def train(net: nn.Module, images: Images, options: argparse.Namespace, seconds: float) -> None:
@@ -74,7 +74,7 @@ def train(net: nn.Module, images: Images, options: argparse.Namespace, seconds: 
             if progress >= 1:
                 return
             for group in optimizer.param_groups:
-                group["lr"] = options.learning_rate * rate_share(progress)
+                group["lr"] = options.learning_rate * rate_factor(progress)
             outputs = forward(net, inputs, options)
             loss = F.cross_entropy(outputs, labels, label_smoothing=options.label_smoothing)
             optimizer.zero_grad()

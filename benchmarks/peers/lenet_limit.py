@@ -1,9 +1,9 @@
-"""How fast is Onsight's own step on one constant batch, when no data has to be brought to it?
+"""How fast is Onsight's own step on one constant batch, without any data loading?
 
     python benchmarks/peers/lenet_limit.py DATA --batch-size 64 --steps 500
 
-The same step as in a run of the recipe cifar10-lenet, made by the same functions, on one batch
-that never changes: the limit for everything around the step.
+The step is that of a run of the recipe cifar10-lenet, built by the same functions. Its speed on one
+constant batch is the limit for a run.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from onsight.tune.training_data import make_normalization
 
 
 def prepare(options: argparse.Namespace) -> tuple[Step, tuple[Tensor, Tensor]]:
-    """The step, and a batch for it."""
+    """Build the step and a batch for it."""
     given = {"batch_size": options.batch_size, "precision": options.precision or "fp32"}
     if options.memory_format:
         given["memory_format"] = options.memory_format
@@ -49,10 +49,10 @@ def prepare(options: argparse.Namespace) -> tuple[Step, tuple[Tensor, Tensor]]:
 
 
 def train(options: argparse.Namespace, meter: Meter) -> None:
-    """Make steps until the meter has counted enough."""
+    """Train until the meter has counted enough steps."""
     step, (inputs, targets) = prepare(options)
     for _ in itertools.count():
-        (loss,) = step(inputs, targets)  # on the CPU, that of this batch
+        (loss,) = step(inputs, targets)  # on the CPU, the loss of this batch
         if meter.step(loss):
             return
 

@@ -1,9 +1,9 @@
-"""How fast does Onsight itself train the LeNet, through `onsight.train` with nothing left out?
+"""How fast does Onsight train LeNet, in a complete run of `onsight.train`?
 
     python benchmarks/peers/lenet_onsight.py DATA --batch-size 64 --steps 500
 
-The recipe cifar10-lenet with another batch size. The time is taken outside of Onsight, whenever it
-reports a loss line, so that what its own clock leaves out between two steps counts too.
+It uses the recipe cifar10-lenet with another batch size. Time is measured outside of Onsight, at
+each loss line that it reports, and so includes anything that its own clock might leave out.
 """
 
 import argparse
@@ -23,17 +23,17 @@ LINES = 20
 LINE = re.compile(r"\[1, *(\d+)\] loss: ([\d.]+),")
 
 
-class Enough(Exception):
-    """Ends the run."""
+class Finished(Exception):
+    """Raised to end the run."""
 
 
 class Lines(SilentReporter):
-    """Notes the time of each loss line; ends the run when the meter has enough of them."""
+    """Records the time of each loss line; ends the run after enough steps or seconds."""
 
     def __init__(self, options: argparse.Namespace, meter: Meter, steps: int) -> None:
         super().__init__()
         self.options, self.meter, self.steps = options, meter, steps
-        self.begun_at = self.stamp_at = 0
+        self.begun_at = self.ended_at = 0
 
     def say(self, text: str) -> None:
         found = LINE.match(text)
@@ -44,16 +44,16 @@ class Lines(SilentReporter):
         if step <= self.meter.warm_up or not self.meter.begun:
             self.meter.begun, self.begun_at = now, step
             return
-        self.meter.ended, self.stamp_at = now, step
+        self.meter.ended, self.ended_at = now, step
         last = self.options.steps and step + self.steps > self.options.steps
         if last or (not self.options.steps and now - self.meter.begun > self.options.seconds):
-            raise Enough
+            raise Finished
 
 
 def train(options: argparse.Namespace, meter: Meter, out: Path) -> Lines:
     steps = max(1, options.steps // LINES) if options.steps else LINES
     lines = Lines(options, meter, steps)
-    with contextlib.suppress(Enough):
+    with contextlib.suppress(Finished):
         onsight.train(
             options.data,
             recipe="cifar10-lenet",
@@ -68,7 +68,7 @@ def train(options: argparse.Namespace, meter: Meter, out: Path) -> Lines:
 
 
 def rate(lines: Lines) -> float:
-    steps = lines.stamp_at - lines.begun_at
+    steps = lines.ended_at - lines.begun_at
     images: int = steps * lines.options.batch_size
     return images / (lines.meter.ended - lines.meter.begun)
 

@@ -1,9 +1,9 @@
-"""How fast is the best hand-written loop, with all images as one tensor in memory?
+"""How fast is a hand-written loop with all images as one tensor in memory?
 
     python benchmarks/peers/lenet_tensors.py DATA --batch-size 64 --steps 500
 
-torch.randperm, index, scale, step: no work per image. Compared with this loop, the cost of any
-trainer shows.
+The loop is torch.randperm, index, scale and step, without any work per image. It is the baseline
+for the overhead of a trainer.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 
 def read_images(folder: Path) -> tuple[Tensor, Tensor]:
-    """Training images uint8 (n, 32, 32, 3) and labels (n,) from CIFAR-10's binary files."""
+    """Read training images, uint8 (n, 32, 32, 3), and labels (n,) from CIFAR-10's binary files."""
     files = sorted(folder.glob("data_batch_*.bin"))
     rows = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, 3073) for file in files])
     pixels = np.ascontiguousarray(rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
@@ -25,7 +25,7 @@ def read_images(folder: Path) -> tuple[Tensor, Tensor]:
 
 
 def scale(pixels: Tensor, is_channels_last: bool) -> Tensor:
-    """Float (n, 3, 32, 32) from -1 to 1; the images are stored channels last."""
+    """Scale pixels, stored channels last, to floats (n, 3, 32, 32) from -1 to 1."""
     inputs = pixels.permute(0, 3, 1, 2)
     if not is_channels_last:
         inputs = inputs.contiguous()

@@ -1,4 +1,4 @@
-"""The plain way: FastAPI, threads and torch. python serve_fastapi.py MODEL PORT"""
+"""A simple server: FastAPI, threads and torch. python serve_fastapi.py MODEL PORT"""
 
 import sys
 
@@ -12,12 +12,12 @@ from onsight.inference.images import read_image
 from onsight_explain.threads import usable_cores
 
 predictor = onsight.load(sys.argv[1])
-torch.set_num_threads(1)  # as many requests as cores are computed side by side, one thread each
+torch.set_num_threads(1)  # one request per core at a time, each with one thread
 app = FastAPI()
 
 
 @app.on_event("startup")
-async def limit() -> None:
+async def limit_threads() -> None:
     to_thread.current_default_thread_limiter().total_tokens = usable_cores()
 
 

@@ -1,4 +1,4 @@
-"""LitServe with batches. python serve_litserve.py MODEL PORT"""
+"""LitServe with batching. python serve_litserve.py MODEL PORT"""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ MODEL = sys.argv[1]
 
 
 class Api(litserve.LitAPI):
-    """Decodes the images of a batch in threads, and computes them together."""
+    """Decodes the images of a batch in threads and classifies them together."""
 
     def setup(self, device: str) -> None:
         self.predictor = onsight.load(MODEL)

@@ -1,4 +1,4 @@
-"""What the contenders of lenet_step.py share: arguments, the LeNet of the tutorials, and a clock.
+"""What the contenders of lenet_step.py share: arguments, the tutorials' LeNet, and a meter.
 
     python benchmarks/peers/lenet_tensors.py DATA --batch-size 64 --steps 500
 
@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 CLASSES = 10
-LEAST_WARM_UP = 20
+MIN_WARM_UP_STEPS = 20
 
 
 def parse(description: str | None, **more: type) -> argparse.Namespace:
-    """The arguments that every script takes; more: further ones by name, with their type."""
+    """Parse the arguments of every script; more: further ones by name, with their type."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -41,11 +41,11 @@ def parse(description: str | None, **more: type) -> argparse.Namespace:
 
 
 class Meter:
-    """Counts steps and notes the time after a warm-up and at the end."""
+    """Counts steps, and records the time after the warm-up and at the end."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.warm_up = max(LEAST_WARM_UP, options.steps // 10)
+        self.warm_up = max(MIN_WARM_UP_STEPS, options.steps // 10)
         self.losses: list[float] = []
         self.created = time.perf_counter()
         self.begun = self.ended = 0.0
@@ -65,7 +65,7 @@ class Meter:
         return done
 
     def report(self, **more: object) -> None:
-        """Print the steady rate, and the mean loss of the quarter of the steps before --loss-at."""
+        """Print the steady rate, and the mean loss over the last quarter of steps to --loss-at."""
         steps = len(self.losses)
         at = min(self.options.loss_at or steps, steps)
         images = (steps - self.warm_up) * self.options.batch_size
@@ -80,7 +80,7 @@ class Meter:
 
 
 class LeNet(nn.Module):
-    """The net of the tutorials: convolutions 6 and 16 of 5x5, linear 120, 84 and K."""
+    """The tutorials' network: 5x5 convolutions of 6 and 16, then linear layers of 120, 84 and K."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Make the inputs of all scenarios: the same bytes each time, so that both trees read the same."""
+"""Make the inputs of all scenarios: the same bytes each time, for both trees."""
 
 import csv
 import gzip
@@ -137,7 +137,7 @@ def _copy_torch_files(folder: Path) -> None:
 
 
 def _make_training_scripts(folder: Path) -> None:
-    """Scripts with planted faults, their saved timings, and data for them."""
+    """Write scripts with planted faults, their saved timings, and their data."""
     for name, timings in TIMINGS.items():
         folder.mkdir(exist_ok=True)
         shutil.copy(ROOT / "benchmarks" / "planted" / f"{name}.py", folder)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class PlantedChange(NamedTuple):
-    """A text that occurs once in a file, what replaces it, and the scenario that reports it."""
+    """A text that occurs once in a file, its replacement, and the scenario that must report it."""
 
     file: str
     text: str

@@ -1,6 +1,6 @@
-"""Read what a scenario left behind as facts that two trees can be compared by.
+"""Read the outputs of a scenario as facts by which two trees can be compared.
 
-Left out are times, paths and versions, by the closed lists below; nothing else is.
+Times, paths and versions are left out, by the lists below; nothing else is.
 """
 
 import csv
@@ -80,7 +80,7 @@ IGNORED_IN_FILE = {"model.pt2.proof.json": ("bytes", "sha256")}  # a .pt2 file n
 
 
 def read_outputs(folder: Path, names: dict[str, str]) -> dict[str, object]:
-    """Every file below a folder as facts. names: what stands for paths of this machine."""
+    """Read every file below a folder as facts. names: placeholders for paths of this machine."""
     facts: dict[str, object] = {}
     for path in sorted(folder.rglob("*")):
         relative = path.relative_to(folder).as_posix()
@@ -146,7 +146,7 @@ def _read_arrays(path: Path) -> dict[str, object]:
 
 
 def normalize(value: Any, names: dict[str, str]) -> object:
-    """A value of JSON or TOML without what is ignored."""
+    """Return a value of JSON or TOML without what is ignored."""
     if isinstance(value, dict):
         return {
             _normalize_text(key, names): normalize(entry, names)

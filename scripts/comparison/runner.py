@@ -1,9 +1,9 @@
-"""Run scenarios with one tree's Onsight, and write what came of each as a JSON record.
+"""Run scenarios with one tree's Onsight, and write the results of each as a JSON record.
 
     python runner.py TREE INPUTS FOLDER NAME...
 
-Onsight is imported once; every command of a scenario runs in a fork of this process, which is as
-separate as a process of its own and saves the seconds of importing torch. Started by compare.py.
+Onsight is imported once. Every command of a scenario runs in a fork of this process: forks are as
+separate as new processes, and save the seconds of importing torch. Started by compare.py.
 """
 
 import json
@@ -22,7 +22,7 @@ TIMEOUT_SECONDS = 300
 
 
 def run_scenario(scenario: Scenario, inputs: Path, folder: Path) -> dict[str, object]:
-    """Run a scenario in an empty folder; returns its record: facts by name."""
+    """Run a scenario in an empty folder; return its record: facts by name."""
     folder.mkdir(parents=True)
     record: dict[str, object] = {}
     for number, step in enumerate(scenario.steps):

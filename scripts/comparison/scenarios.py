@@ -1,4 +1,4 @@
-"""What both trees are asked to do: commands and snippets on small inputs, by name."""
+"""The scenarios that both trees run: commands and snippets on small inputs, by name."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,10 @@ BARS = "INPUTS/bars"
 class Step:
     """A command of `onsight`, or a Python snippet.
 
-    command: INPUTS stands for the folder of inputs. kill_when: send SIGKILL once this file exists;
-    timings: of `explain`, a file of the inputs, instead of measured ones; exit_code: with which the
-    baseline must end, as a command that fails by mistake would compare nothing.
+    command: INPUTS stands for the folder of inputs. kill_when: send SIGKILL once this file exists.
+    timings: a file in the inputs, with timings for `explain` to use instead of measuring.
+    exit_code: that of the baseline; any other is an error, because a command that fails by mistake
+    would compare nothing.
     """
 
     command: tuple[str, ...] = ()
@@ -28,7 +29,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Steps that run one after another in an empty folder; is_quick: also in the quick tier."""
+    """Steps that run one after another in an empty folder. is_quick: part of the quick tier."""
 
     name: str
     steps: tuple[Step, ...]
@@ -49,7 +50,7 @@ def _with_run(name: str, *steps: Step, is_quick: bool = False) -> Scenario:
 
 
 def _explain(script: str, data: str, *words: str, is_quick: bool = False) -> Scenario:
-    """Every change is tried on a script, whose fixed text is written."""
+    """A scenario that tries every change on a script, and writes its fixed text."""
     command = ("explain", f"INPUTS/training/{script}.py", "--write", "fixed.py", "--seconds", "120")
     step = Step((*command, "--json", "--", data, *words), timings=f"INPUTS/training/{script}.json")
     return Scenario(f"explain {script}", (step,), is_quick)

@@ -1,7 +1,7 @@
 """Build the documentation site: `make docs`.
 
-The pages of docs/, the notebooks, the pages generated from code, and some files of the root are
-put together in .docs/, from which Zensical makes site/. Exits with 1 for any broken link.
+Collects the pages of docs/, the notebooks, the pages generated from code, and some files of the
+root in .docs/, from which Zensical builds site/. Exits with 1 if a link is broken.
 """
 
 import os
@@ -60,7 +60,7 @@ def source_of(page: str) -> Path | None:
 
 
 def assemble(folder: Path) -> list[str]:
-    """Write all pages to a folder and return those that are missing."""
+    """Write all pages to a folder and return the missing ones."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns("*.md"))
     pages = nav_pages()

@@ -1,4 +1,4 @@
-"""The pages of commands and settings, made from the command line and the config."""
+"""The pages of commands and settings, generated from the command line and the config."""
 
 import argparse
 import re

@@ -59,7 +59,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The name of what is called."""
+        """The name of the function that is called."""
         function = self.node.func
         return getattr(function, "attr", getattr(function, "id", ""))
 
@@ -182,7 +182,7 @@ def _constants(node: ast.AST) -> list[str]:
 
 
 def _templates(node: ast.expr, scope: ast.AST) -> list[str]:
-    """Return the texts that an expression can have; … stands for what is not written there."""
+    """Return the texts that an expression can have; … stands for parts that are not literal."""
     if isinstance(node, ast.Constant):
         return [" ".join(node.value.split())] if isinstance(node.value, str) else [_GAP]
     if isinstance(node, ast.JoinedStr):

@@ -19,7 +19,7 @@ def map_links(text: str, change: Callable[[str], str]) -> str:
 
 
 def broken_file_links(page: Path) -> list[str]:
-    """Return the links of a Markdown file that lead to no file or heading, as GitHub reads them."""
+    """Return the links of a Markdown file that lead to no file or heading, by GitHub's rules."""
     broken = []
 
     def check(link: str) -> str:
@@ -43,7 +43,7 @@ def _headings(page: Path) -> set[str]:
 
 
 class _Page(HTMLParser):
-    """What a page of HTML offers and needs."""
+    """The anchors that an HTML page offers, and the targets that it needs."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class _Page(HTMLParser):
 
 
 def site_faults(site: Path) -> list[str]:
-    """Return what is wrong with a site: broken links, and what it would load from other hosts."""
+    """Return what is wrong with a site: broken links, and anything loaded from other hosts."""
     pages = {p: _Page(p.read_text(encoding="utf-8")) for p in sorted(site.rglob("*.html"))}
     faults = []
     for path, page in pages.items():

@@ -1,4 +1,4 @@
-"""A notebook as a page, with the outputs that are stored in it."""
+"""A notebook as a page, with its stored outputs."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ def notebook_page(notebook: Path, folder: Path) -> str:
 
 
 def _blocks(output: dict[str, Any], folder: Path, name: str) -> Iterator[str]:
-    """Yield an output in the richest form that it has."""
+    """Yield an output in its richest form."""
     data = output.get("data", {})
     if "image/png" in data:
         folder.mkdir(parents=True, exist_ok=True)

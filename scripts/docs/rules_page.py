@@ -40,7 +40,7 @@ def rules_page() -> str:
 
 
 def _dedent(lines: list[str]) -> list[str]:
-    """Remove the comments of the test, and the indentation that all lines share."""
+    """Remove the test's comments, and the indentation that all lines share."""
     lines = [line.partition("  # expect:")[0].partition("  # noqa")[0] for line in lines]
     indent = min(len(line) - len(line.lstrip()) for line in lines if line.strip())
     return [line[indent:] for line in lines]

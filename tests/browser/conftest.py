@@ -1,4 +1,4 @@
-"""A browser, and a server with the page, for the tests of the page: `make browser`."""
+"""A browser and a server, for the tests of the page: `make browser`."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ FLAGS = [
 
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    """Only who names this folder runs its tests: most machines have no Chromium."""
+    """Collect these tests only if the folder is named, because most machines have no Chromium."""
     return None if any("browser" in name for name in config.args) else True
 
 
@@ -49,7 +49,7 @@ def stub() -> Iterator[Stub]:
 
 @pytest.fixture
 def new_page(browser, stub) -> Iterator[Callable[..., "sync_api.Page"]]:
-    """Makes pages, closed before the server is; none may complain or ask elsewhere."""
+    """Open pages, closed before the server. Errors and requests to other hosts fail the test."""
     contexts, complaints = [], []
 
     def make(address: str, *, expected: str = "the server responded", **options) -> "sync_api.Page":
@@ -62,13 +62,13 @@ def new_page(browser, stub) -> Iterator[Callable[..., "sync_api.Page"]]:
             if expected not in text:
                 complaints.append(text)
 
-        def request(asked: "sync_api.Request") -> None:
-            if not asked.url.startswith((address, "blob:", "data:")):
-                complaints.append(f"asked {asked.url}")
+        def check_request(request: "sync_api.Request") -> None:
+            if not request.url.startswith((address, "blob:", "data:")):
+                complaints.append(f"requested {request.url}")
 
         page.on("console", lambda message: complain(message.text))
         page.on("pageerror", lambda error: complain(str(error)))
-        page.on("request", request)
+        page.on("request", check_request)
         page.goto(address)
         return page
 
@@ -85,7 +85,7 @@ def page(new_page, stub):
 
 @pytest.fixture
 def image(tmp_path: Path) -> Callable[..., Path]:
-    """Writes an image of noise: image("coat.png", seed=1)."""
+    """Write an image of noise: image("coat.png", seed=1)."""
 
     def write(name: str, seed: int = 0, size: tuple[int, int] = (48, 36)) -> Path:
         path = tmp_path / name

@@ -1,4 +1,4 @@
-"""The workspace and the programs of the pages; `workspace.py` says what is in it."""
+"""The workspace and programs for the pages' examples; `workspace.py` describes the workspace."""
 
 import os
 import shutil
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from workspace import make_workspace
 
-# Of whoever runs the tests; pages have the cache of their own home.
-_OWN = ("COLUMNS", "LINES", "ONSIGHT_CACHE", "XDG_CACHE_HOME")
+# Variables of the user that pages must not see; their cache is in their own home.
+_HIDDEN = ("COLUMNS", "LINES", "ONSIGHT_CACHE", "XDG_CACHE_HOME")
 
 
 @pytest.fixture(scope="session")
 def page_environment(build_once):
-    """The environment of what pages run: the programs under test, a home, and no downloads."""
+    """The environment of the pages' commands: the programs under test, a home, no downloads."""
 
     def write_programs(folder: Path) -> None:
         names = {"onsight": "-m onsight", "onsight-lint": "-m onsight_lint"}
@@ -25,7 +25,7 @@ def page_environment(build_once):
 
     programs = build_once("page-programs", write_programs)
     return {
-        **{name: text for name, text in os.environ.items() if name not in _OWN},
+        **{name: text for name, text in os.environ.items() if name not in _HIDDEN},
         "GOMP_SPINCOUNT": "2000",
         "HF_HUB_OFFLINE": "1",
         "HOME": str(build_once("page-home", lambda folder: None)),

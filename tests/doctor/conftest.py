@@ -1,4 +1,4 @@
-"""Fake machines: nvidia-smi, torch's CUDA and the kernel's files."""
+"""Fake machines: nvidia-smi, torch's CUDA and the driver's files."""
 
 import subprocess
 
@@ -17,21 +17,21 @@ A100 = {
 
 
 class Smi:
-    """A fake nvidia-smi: rows of GPUs and processes, a banner; failure: (exit code, message)."""
+    """A fake nvidia-smi with rows of GPUs and processes; failure: (exit code, message)."""
 
     def __init__(self):
         self.gpus = []
         self.apps = []
         self.banner = "| NVIDIA-SMI 580.65   Driver Version: 580.65   CUDA Version: 13.0 |"
         self.failure = None
-        self.is_there = True
+        self.is_installed = True
         self.calls = []
 
     def run(self, command, **options):
         assert command[0] == "nvidia-smi"
         assert options["timeout"] > 0
         self.calls.append(command)
-        if not self.is_there:
+        if not self.is_installed:
             raise FileNotFoundError(command[0])
         if self.failure:
             return subprocess.CompletedProcess(command, self.failure[0], self.failure[1], "")
@@ -45,15 +45,15 @@ class Smi:
     def _table(self, command, rows, fields):
         unknown = [name for name in fields if rows and name not in rows[0]]
         if unknown:
-            said = f'Field "{unknown[0]}" is not a valid field to query.\n'
-            return subprocess.CompletedProcess(command, 2, said, "")
+            message = f'Field "{unknown[0]}" is not a valid field to query.\n'
+            return subprocess.CompletedProcess(command, 2, message, "")
         lines = [", ".join(row[name] for name in fields) for row in rows]
         return subprocess.CompletedProcess(command, 0, "\n".join(lines) + "\n", "")
 
 
 @pytest.fixture
 def nvidia_smi(monkeypatch, tmp_path):
-    """A fake nvidia-smi without GPUs, on a machine without a driver's files."""
+    """A fake nvidia-smi without GPUs, on a machine without driver files."""
     fake = Smi()
     monkeypatch.setattr(nvidia.subprocess, "run", fake.run)
     monkeypatch.setattr(nvidia, "_PROC", tmp_path / "proc-driver-nvidia")
@@ -74,7 +74,7 @@ def add_gpu(nvidia_smi):
 
 @pytest.fixture
 def torch_sees(monkeypatch):
-    """Give torch a number of GPUs, for a CUDA version (None: a CPU-only build)."""
+    """Make torch report a number of GPUs and a CUDA version (None: a CPU-only build)."""
 
     def give(count, cuda="13.0", arch_list=("sm_80", "sm_90"), capability=(8, 0)):
         monkeypatch.setattr(torch.version, "cuda", cuda)
@@ -92,7 +92,7 @@ def torch_sees(monkeypatch):
 
 @pytest.fixture
 def published(monkeypatch):
-    """The builds of torch that are published: CUDA 12.6, 13.0 and 13.2."""
+    """The published builds of torch: CUDA 12.6, 13.0 and 13.2."""
     new = {75, 80, 86, 90, 100, 120}
     builds = {
         "12.6": {"x86_64": {50, 60, 70, 75, 80, 86, 90}, "aarch64": {80, 90}},

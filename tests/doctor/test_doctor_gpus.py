@@ -63,7 +63,7 @@ def test_a_cpu_only_torch_on_a_gpu_machine_is_a_problem_with_the_command_that_fi
 def test_a_driver_is_found_by_its_files_where_nvidia_smi_is_missing(
     nvidia_smi, torch_sees, tmp_path
 ):
-    nvidia_smi.is_there = False
+    nvidia_smi.is_installed = False
     plant_proc(tmp_path, ["NVIDIA T4", "NVIDIA T4"])
     torch_sees(0, cuda=None)
     line = gpus.check_gpus()
@@ -155,7 +155,7 @@ def test_a_gpu_that_torch_does_not_see(nvidia_smi, add_gpu, torch_sees, monkeypa
 
 
 def test_a_container_without_its_gpus(nvidia_smi, torch_sees, tmp_path):
-    nvidia_smi.is_there = False
+    nvidia_smi.is_installed = False
     plant_proc(tmp_path)
     line = gpus.check_gpus()
     assert line.status == "problem"
@@ -254,7 +254,7 @@ def test_all_is_well(nvidia_smi, add_gpu, torch_sees):
 
 
 def test_no_gpu_is_a_note(nvidia_smi, torch_sees):
-    nvidia_smi.is_there = False
+    nvidia_smi.is_installed = False
     line = gpus.check_gpus()
     assert line.status == "note"
     assert "CPU" in line.message
@@ -262,7 +262,7 @@ def test_no_gpu_is_a_note(nvidia_smi, torch_sees):
 
 
 def test_a_gpu_without_a_driver(nvidia_smi, torch_sees, tmp_path):
-    nvidia_smi.is_there = False
+    nvidia_smi.is_installed = False
     plant_pci(
         tmp_path, ("0x10de", "0x040300"), ("0x8086", "0x030000")
     )  # a sound device; another vendor's GPU
@@ -275,7 +275,7 @@ def test_a_gpu_without_a_driver(nvidia_smi, torch_sees, tmp_path):
 
 
 def test_an_apple_gpu_needs_no_driver(nvidia_smi, torch_sees, monkeypatch):
-    nvidia_smi.is_there = False
+    nvidia_smi.is_installed = False
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     line = gpus.check_gpus()
     assert line.status == "ok"
@@ -373,5 +373,5 @@ def test_memory_unknown_to_nvidia_smi_comes_from_torch(
 
 
 def test_without_gpus_there_is_no_line_on_their_memory(nvidia_smi, torch_sees):
-    nvidia_smi.is_there = False
+    nvidia_smi.is_installed = False
     assert gpus.check_gpu_memory() is None

@@ -1,4 +1,4 @@
-"""Explanations start from a known machine: its ceilings, and no settings of threads."""
+"""A machine with known ceilings, no thread settings and no other load."""
 
 import os
 
@@ -12,19 +12,19 @@ from onsight_explain.threads import thread_variables_set_by_user
 
 @pytest.fixture(autouse=True)
 def no_thread_settings(monkeypatch):
-    """Otherwise each run is also timed in a process without them."""
+    """Remove thread settings; with them, each run would also be timed without."""
     for name in thread_variables_set_by_user(os.environ):
         monkeypatch.delenv(name)
 
 
 @pytest.fixture(autouse=True)
 def known_ceilings(monkeypatch):
-    """They take a second to measure."""
+    """Replace the measured ceilings, which take a second."""
     ceilings = Ceilings({"fp32": 1e11, "bf16": 2e11}, copy_bytes_per_second=1e10, threads=1)
     monkeypatch.setattr(own, "measure_ceilings", lambda *_: ceilings)
 
 
 @pytest.fixture(autouse=True)
 def idle_machine(monkeypatch):
-    """What else the machine does decides nothing in the tests."""
+    """Other load on the machine must not influence the tests."""
     monkeypatch.setattr(paired_timing, "is_busy", lambda: False)

@@ -1,4 +1,4 @@
-"""The run of the bars as an ONNX file, which several tests share."""
+"""The trained run as an ONNX file, which several tests share."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from onsight.models.file import load_model_file
 
 @pytest.fixture(scope="session")
 def onnx_file(trained, build_once):
-    """model.onnx of the trained run; nobody changes it."""
+    """model.onnx of the trained run; do not modify it."""
 
     def export(folder):
         file = load_model_file(trained.path)

@@ -1,4 +1,4 @@
-"""The run that every disturbed one must equal, and how many instants it has."""
+"""The undisturbed run that all others must equal, and the number of its instants."""
 
 import functools
 
@@ -11,13 +11,13 @@ from trials import train
 def undisturbed(shared_bars, tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed") / "run"
     ended = train(shared_bars, out)
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.output
     return out
 
 
 @pytest.fixture(scope="session")
 def instants(shared_bars, build_once):
-    """(all instants of a run, those inside a save)."""
+    """The number of instants (in a run, inside its saves)."""
 
     def count_instants(folder):
         prepare = functools.partial(number_instants, folder / "counts")

@@ -1,4 +1,4 @@
-"""Counts: a few trials of each kind, or all of them with RELIABILITY=full, as in `make soak`."""
+"""How many trials to run: a few of each kind, or all with RELIABILITY=full, as in `make soak`."""
 
 import os
 from contextlib import contextmanager
@@ -7,12 +7,12 @@ FULL = os.environ.get("RELIABILITY") == "full"
 
 
 def count(full, few):
-    """How many trials there are."""
+    """Return the number of trials, or whatever else differs with RELIABILITY=full."""
     return full if FULL else few
 
 
 class Tally:
-    """Trials of a kind, each passed or not; the row of a table at the end."""
+    """Counts the trials of a kind that passed, and prints a row of a table."""
 
     def __init__(self, what):
         self.what, self.tried, self.failed = what, 0, []

@@ -20,11 +20,11 @@ from onsight.models.file import load_model_file
 from onsight.tensorfile import read_tensors
 from onsight.training.verify_resume import compare_folders
 
-DAMAGES = [*["flip"] * 5, "cut", "zero"]  # 1,000, 200 and 200 of 1,400
+DAMAGES = [*["flip"] * 5, "cut", "zero"]  # of 1,400: 1,000, 200 and 200
 
 
-def damaged(good, kind, drawn):
-    """The bytes with a damage, which really changes them."""
+def damage(good, kind, drawn):
+    """Return the bytes damaged; at least one byte changes."""
     bad = bytearray(good)
     while bad == good:
         place = drawn.randrange(len(good))
@@ -38,8 +38,8 @@ def damaged(good, kind, drawn):
     return bytes(bad)
 
 
-def refusal(read, path):
-    """The error that reading a file ends in, if it is one of ours; None if it is read."""
+def error_of(read, path):
+    """Read a file; return the OnsightError it raises, or None."""
     try:
         read(path)
     except OnsightError as error:
@@ -61,12 +61,12 @@ def test_a_damaged_file_is_refused_by_name(name, read, undisturbed, tmp_path):
     good = (undisturbed / name).read_bytes()
     for number in range(count(1400, 70)):
         kind = DAMAGES[number % len(DAMAGES)]
-        path.write_bytes(damaged(good, kind, drawn))
+        path.write_bytes(damage(good, kind, drawn))
         with tally.trial(f"{kind} {number}"):
-            refused = refusal(read, path)
-            assert refused is not None, "it was read"
-            assert str(path) in str(refused)
-            assert refused.exit_code == 2
+            error = error_of(read, path)
+            assert error is not None, "it was read"
+            assert str(path) in str(error)
+            assert error.exit_code == 2
     tally.end()
 
 
@@ -80,16 +80,17 @@ def test_a_damaged_pack_is_built_again(name, shared_bars, tmp_path):
     (path,) = tmp_path.rglob(name)
     good = path.read_bytes()
     for number in range(count(1400, 7)):
-        path.write_bytes(damaged(good, DAMAGES[number % len(DAMAGES)], drawn))
+        path.write_bytes(damage(good, DAMAGES[number % len(DAMAGES)], drawn))
         with tally.trial(f"{number}"):
             found = open_pack(job, tmp_path)
-            assert found.was_cached is False or name == "pack.json"  # blanks there mean nothing
+            # Whitespace in pack.json means nothing.
+            assert found.was_cached is False or name == "pack.json"
             assert found.take(everything).equal(pixels)
             assert np.array_equal(found.index.labels, labels)
     tally.end()
 
 
-def test_a_damaged_checkpoint_falls_back_to_the_one_before(
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
     instants, undisturbed, shared_bars, tmp_path
 ):
     tally, drawn = Tally("damage to the last checkpoint of a killed run"), random.Random(4)
@@ -100,18 +101,18 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     last = killed / "checkpoints" / "last.safetensors"
     for number in range(count(35, 1)):
         out = shutil.copytree(killed, tmp_path / f"{number}")
-        bad = damaged(last.read_bytes(), DAMAGES[number % len(DAMAGES)], drawn)
+        bad = damage(last.read_bytes(), DAMAGES[number % len(DAMAGES)], drawn)
         (out / "checkpoints" / "last.safetensors").write_bytes(bad)
         with tally.trial(f"{number}"):
             again = resume(shared_bars, out)
-            assert again.code == 0, again.said
-            said = "".join(again.said.split())
-            assert f"{out}/checkpoints/last.safetensors".replace(" ", "") in said
-            assert "resumingfromthecheckpointbefore" in said
+            assert again.code == 0, again.output
+            text = "".join(again.output.split())
+            assert f"{out}/checkpoints/last.safetensors".replace(" ", "") in text
+            assert "resumingfromthecheckpointbefore" in text
             assert compare_folders(undisturbed, out).differences == []
     tally.end()
     (out / "checkpoints" / "last.safetensors").write_bytes(b"")
     (out / "checkpoints" / "former.safetensors").write_bytes(b"")
     again = resume(shared_bars, out)
     assert again.code == 2
-    assert "last.safetensors" in again.said
+    assert "last.safetensors" in again.output

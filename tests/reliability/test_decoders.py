@@ -1,4 +1,4 @@
-"""Decoders that are killed, and a machine with hardly any shared memory."""
+"""Decoders that are killed, and a machine with almost no shared memory."""
 
 import ctypes
 import io
@@ -32,15 +32,15 @@ def kill_now(number):
     os.kill(number, signal.SIGKILL)
 
 
-def kill_while_asked(number):
-    """The process does not get to answer, and is killed while its answer is waited for."""
+def kill_while_decoding(number):
+    """Stop the process, so that it cannot respond, and kill it while it is waited for."""
     os.kill(number, signal.SIGSTOP)
     threading.Timer(0.02, kill_now, (number,)).start()
 
 
-@pytest.mark.parametrize("kill", [kill_now, kill_while_asked])
+@pytest.mark.parametrize("kill", [kill_now, kill_while_decoding])
 def test_a_decoder_that_is_killed_costs_no_image(kill, monkeypatch):
-    """Each time the process is replaced, and the image is the same."""
+    """Each time, the process is replaced, and the image is decoded all the same."""
     tally = Tally(f"a decoder of TIFFs killed: {kill.__name__}")
     monkeypatch.setattr(tiff_process, "_idle", [])
     decode(tiff(0))
@@ -55,8 +55,8 @@ def test_a_decoder_that_is_killed_costs_no_image(kill, monkeypatch):
     tally.end()
 
 
-def little_shared_memory():
-    """Give this process a /dev/shm of its own, of one page."""
+def fill_shared_memory():
+    """Give this process its own /dev/shm, of one page, which is full."""
     if ctypes.CDLL(None, use_errno=True).unshare(_NEW_MOUNTS):
         os._exit(77)
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
@@ -68,8 +68,8 @@ def little_shared_memory():
 @pytest.mark.parametrize("residency", count(["memory", "map", "stream"], ["stream"]))
 def test_shared_memory_is_not_needed(residency, undisturbed, shared_bars, tmp_path):
     words = ["--residency", residency]
-    ended = train(shared_bars, tmp_path / "run", *words, prepare=little_shared_memory)
+    ended = train(shared_bars, tmp_path / "run", *words, prepare=fill_shared_memory)
     if ended.code == 77:
-        pytest.skip("needs the right to mount")
-    assert ended.code == 0, ended.said
+        pytest.skip("needs permission to mount")
+    assert ended.code == 0, ended.output
     assert compare_folders(undisturbed, tmp_path / "run").differences == []

@@ -1,4 +1,4 @@
-"""A disk that is full, has no inodes left or cannot be written to, at moments of a run."""
+"""A disk that becomes full, runs out of inodes or becomes read-only during a run."""
 
 import errno
 import functools
@@ -18,7 +18,7 @@ ERRORS = {"ENOSPC": "no space left", "EDQUOT": "no space left", "EROFS": "cannot
 
 
 def fail_at(number, code):
-    """From the given call on, nothing more can be written through onsight.files."""
+    """From the given call on, every write through onsight.files fails."""
     calls = 0
     real = {name: getattr(os, name) for name in ("fsync", "replace")}
 
@@ -34,42 +34,42 @@ def fail_at(number, code):
 
 
 @pytest.mark.parametrize("name", count([*ERRORS], ["EDQUOT", "EROFS"]))
-def test_nothing_can_be_written_any_more(name, undisturbed, shared_bars, tmp_path):
-    tally, drawn = Tally(f"{name} from a moment on"), random.Random(name)
+def test_every_write_fails_from_some_moment_on(name, undisturbed, shared_bars, tmp_path):
+    tally, drawn = Tally(f"{name} from some moment on"), random.Random(name)
     for number in range(count(20, 1)):
         out, call = tmp_path / f"{number}", drawn.randrange(3, 90)
         prepare = functools.partial(fail_at, call, getattr(errno, name))
         with tally.trial(f"call {call}"):
             check_refused(train(shared_bars, out, prepare=prepare), out, ERRORS[name])
-            check_goes_on(shared_bars, out, undisturbed)
+            check_resumes(shared_bars, out, undisturbed)
     tally.end()
 
 
 def check_refused(ended, out, words):
-    """One message that names the file; what is there is whole, and nothing is half-written."""
-    assert ended.code == 1, ended.said
-    assert "Traceback" not in ended.said
-    assert words in ended.said
-    assert str(out) in ended.said
+    """One message names the file; existing files are complete, and nothing is half-written."""
+    assert ended.code == 1, ended.output
+    assert "Traceback" not in ended.output
+    assert words in ended.output
+    assert str(out) in ended.output
     assert leftovers(out) == []
     last = out / "checkpoints" / "last.safetensors"
     if last.exists():
         read_tensors(last)
 
 
-def check_goes_on(bars, out, undisturbed):
+def check_resumes(bars, out, undisturbed):
     again = resume(bars, out)
-    assert again.code == 0, again.said
+    assert again.code == 0, again.output
     assert compare_folders(undisturbed, out).differences == []
 
 
 @contextmanager
 def small_disk(folder, options):
-    """A file system in memory, so small that it fills; skips where it cannot be mounted."""
+    """A small file system in memory; skips the test if it cannot be mounted."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
     if subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("needs the right to mount; the tests above plant the same errors")
+        pytest.skip("needs permission to mount; the tests above plant the same errors")
     try:
         yield
     finally:
@@ -84,8 +84,7 @@ def remount(folder, options):
 def test_a_small_disk_fills(what, undisturbed, shared_bars, tmp_path):
     tally = Tally(f"a small disk fills: {what}")
     sizes = range(4, 84, 4) if what == "size" else range(3, 23)
-    few = (sizes[4],)
-    for number in count(sizes, few):
+    for number in count(sizes, (sizes[4],)):
         disk = tmp_path / f"disk-{number}"
         limits = f"{what}={number}{'k' if what == 'size' else ''}"
         with small_disk(disk, limits), tally.trial(limits):
@@ -99,7 +98,7 @@ def test_a_small_disk_fills(what, undisturbed, shared_bars, tmp_path):
             if ended.code:
                 again = ["--resume"] if (out / "config.toml").exists() else []
                 done = train_on(disk, shared_bars, log, [*cache, *again])
-                assert done.code == 0, done.said
+                assert done.code == 0, done.output
             assert compare_folders(undisturbed, out).differences == []
     tally.end()
 
@@ -112,7 +111,7 @@ def train_on(disk, bars, log, more):
     return Trial(words, log).end()
 
 
-@pytest.mark.skipif(count(0, 1), reason="EROFS is raised in its place above in any case")
+@pytest.mark.skipif(count(0, 1), reason="the tests above raise EROFS instead")
 def test_a_disk_that_became_read_only_is_named(undisturbed, shared_bars, tmp_path):
     disk = tmp_path / "disk"
     with small_disk(disk, "size=1000k"):
@@ -120,7 +119,7 @@ def test_a_disk_that_became_read_only_is_named(undisturbed, shared_bars, tmp_pat
         assert train_on(disk, shared_bars, tmp_path / "log", cache).code == 0
         remount(disk, "ro")
         ended = train_on(disk, shared_bars, tmp_path / "log", [*cache, "--resume"])
-        assert ended.code == 1, ended.said
-        assert "cannot write" in ended.said
-        assert str(disk) in ended.said
+        assert ended.code == 1, ended.output
+        assert "cannot write" in ended.output
+        assert str(disk) in ended.output
         assert compare_folders(undisturbed, disk / "run").differences == []

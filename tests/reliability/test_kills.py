@@ -1,4 +1,4 @@
-"""SIGKILL at instants of a run: nothing that was saved is lost, and the run ends as undisturbed."""
+"""SIGKILL at instants of a run: no save is lost, and the resumed run equals an undisturbed one."""
 
 import functools
 import random
@@ -10,7 +10,7 @@ import time
 import pytest
 from instants import kill_in_write, signal_at
 from tally import Tally, count
-from trials import leftovers, resume, train, training
+from trials import leftovers, make_arguments, resume, train
 
 from onsight.tensorfile import read_tensors
 from onsight.training.verify_resume import compare_folders
@@ -19,7 +19,7 @@ STEPS = 18  # 96 training images in batches of 16, three times
 
 
 def check_resumed(bars, out, saved, undisturbed):
-    """The last complete save is there; the run goes on from it to the same end; nothing is left."""
+    """The last complete save exists; resumed, the run ends the same, without temporary files."""
     last = out / "checkpoints" / "last.safetensors"
     if saved.exists() and saved.read_text():
         now = read_tensors(last)[1]["progress"]
@@ -27,7 +27,7 @@ def check_resumed(bars, out, saved, undisturbed):
     elif last.exists():
         read_tensors(last)
     again = resume(bars, out)
-    assert again.code == 0, again.said
+    assert again.code == 0, again.output
     assert leftovers(out) == []
     assert compare_folders(undisturbed, out).differences == []
 
@@ -42,7 +42,7 @@ def test_killed_at_an_instant(kind, instants, undisturbed, shared_bars, tmp_path
         prepare = functools.partial(signal_at, signal.SIGKILL, at, inside, saved)
         with tally.trial(f"instant {at:,}"):
             ended = train(shared_bars, out, prepare=prepare)
-            assert ended.code == -signal.SIGKILL, ended.said
+            assert ended.code == -signal.SIGKILL, ended.output
             check_resumed(shared_bars, out, saved, undisturbed)
     tally.end()
 
@@ -55,25 +55,25 @@ def test_killed_in_the_middle_of_a_write(undisturbed, shared_bars, tmp_path):
         prepare = functools.partial(kill_in_write, save, part, saved)
         with tally.trial(f"save {save}, after {part:.2f} of its bytes"):
             ended = train(shared_bars, out, prepare=prepare)
-            assert ended.code == -signal.SIGKILL, ended.said
+            assert ended.code == -signal.SIGKILL, ended.output
             assert leftovers(out)
             check_resumed(shared_bars, out, saved, undisturbed)
     tally.end()
 
 
-def test_killed_while_its_first_file_was_written(undisturbed, shared_bars, tmp_path):
-    """Such a folder holds no run to resume, and is no reason to choose another."""
+def test_killed_while_writing_its_first_file(undisturbed, shared_bars, tmp_path):
+    """The folder has no run to resume, and can be used again."""
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / ".onsight-0123456789abcdef.tmp").write_text("epochs = ")
     check_resumed(shared_bars, tmp_path / "run", tmp_path / "none", undisturbed)
 
 
-@pytest.mark.skipif(count(0, 1), reason="test_run.py kills a real process in any case")
+@pytest.mark.skipif(count(0, 1), reason="test_run.py also kills a real process")
 def test_killed_by_the_clock_from_outside(undisturbed, shared_bars, tmp_path):
     tally, drawn = Tally("SIGKILL of `python -m onsight train` by the clock"), random.Random(1)
     for number in range(10):
         out = tmp_path / f"{number}"
-        words = [str(word) for word in training(shared_bars, out)]
+        words = [str(word) for word in make_arguments(shared_bars, out)]
         with subprocess.Popen(
             [sys.executable, "-m", "onsight", *words],
             stdout=subprocess.DEVNULL,

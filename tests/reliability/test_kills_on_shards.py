@@ -1,4 +1,4 @@
-"""SIGKILL while shards are fetched from a server: the run goes on to the same end."""
+"""SIGKILL while shards are streamed from a server: the resumed run ends the same."""
 
 import functools
 import random
@@ -28,16 +28,16 @@ def url():
 
 @pytest.fixture(scope="module")
 def undisturbed(url, tmp_path_factory):
-    """(its folder, how many instants it has)."""
+    """(run folder, number of instants)."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    prepare = functools.partial(number_instants, folder / "told")
+    prepare = functools.partial(number_instants, folder / "notes")
     ended = train(url, folder / "run", *STREAM, prepare=prepare)
-    assert ended.code == 0, ended.said
-    return folder / "run", int((folder / "told").read_text().split()[0])
+    assert ended.code == 0, ended.output
+    return folder / "run", int((folder / "notes").read_text().split()[0])
 
 
 def test_killed_while_shards_are_streamed(url, undisturbed, tmp_path):
-    whole, instants = undisturbed
+    expected, instants = undisturbed
     tally, drawn = Tally("SIGKILL while shards are streamed from a server"), random.Random(0)
     for number in range(count(40, 1)):
         out, saved = tmp_path / f"{number}", tmp_path / f"{number}.saved"
@@ -45,12 +45,12 @@ def test_killed_while_shards_are_streamed(url, undisturbed, tmp_path):
         prepare = functools.partial(signal_at, signal.SIGKILL, at, False, saved)
         with tally.trial(f"instant {at:,}"):
             ended = train(url, out, *STREAM, prepare=prepare)
-            assert ended.code == -signal.SIGKILL, ended.said
+            assert ended.code == -signal.SIGKILL, ended.output
             again = resume(url, out, *STREAM)
-            assert again.code == 0, again.said
+            assert again.code == 0, again.output
             assert leftovers(out) == []
-            assert compare_folders(whole, out).differences == []
-            same = (whole / "predictions.csv").read_bytes()
-            assert (out / "predictions.csv").read_bytes() == same
+            assert compare_folders(expected, out).differences == []
+            predictions = (expected / "predictions.csv").read_bytes()
+            assert (out / "predictions.csv").read_bytes() == predictions
             assert not list(out.with_name(f"{number}-cache").rglob("*.tmp"))
     tally.end()

@@ -1,4 +1,4 @@
-"""NaN or infinity in an input, a loss or a gradient: no update, named, and all saved is finite."""
+"""NaN or infinity in an input, a loss or a gradient: no update, a message, and finite files."""
 
 import functools
 import json
@@ -19,25 +19,25 @@ PLACES = ("input", "loss", "gradient")
 VALUES = (math.nan, math.inf, -math.inf)
 
 
-def plant(place, value, at, told):
-    """Spoil one number of a step; write where it was, and whether weights were updated after it."""
+def plant(place, value, at, notes):
+    """Make one number of a step not finite; record its images, and any update of the weights."""
     real_train, real_make, real_update = Trainer._train_step, Step._make_gradients, Step._update
-    made = 0
+    steps = 0
 
     def train_step(self, batch, *schedule):
-        nonlocal made
-        made += 1
-        if made == at:
+        nonlocal steps
+        steps += 1
+        if steps == at:
             where = [
                 self.progress.epoch + 1,
                 self.progress.step + 1,
                 self.data.name_images(batch),
             ]
-            told.write_text(json.dumps(where))
+            notes.write_text(json.dumps(where))
         real_train(self, batch, *schedule)
 
     def make_gradients(self, inputs, targets, global_labels):
-        if made != at:
+        if steps != at:
             return real_make(self, inputs, targets, global_labels)
         if place == "input":
             inputs = inputs.clone()
@@ -57,8 +57,8 @@ def plant(place, value, at, told):
             real_update(self)
         finally:
             same = all(a.equal(b) for a, b in zip(before, self.model.parameters(), strict=True))
-            if made == at and not same:
-                told.with_suffix(".updated").touch()
+            if steps == at and not same:
+                notes.with_suffix(".updated").touch()
 
     Trainer._train_step, Step._make_gradients, Step._update = train_step, make_gradients, update
 
@@ -67,27 +67,27 @@ def plant(place, value, at, told):
 def test_a_number_that_is_not_finite_ends_the_run(place, undisturbed, shared_bars, tmp_path):
     tally, drawn = Tally(f"not finite: {place}"), random.Random(place)
     for number in range(count(20, 1)):
-        out, told = tmp_path / f"{number}", tmp_path / f"{number}.told"
+        out, notes = tmp_path / f"{number}", tmp_path / f"{number}.notes"
         value, at = VALUES[(number + PLACES.index(place)) % 3], drawn.randrange(1, STEPS + 1)
         with tally.trial(f"{value} in step {at}"):
             ended = train(
-                shared_bars, out, prepare=functools.partial(plant, place, value, at, told)
+                shared_bars, out, prepare=functools.partial(plant, place, value, at, notes)
             )
-            check_ended(ended, out, told)
+            check_ended(ended, out, notes)
             assert resume(shared_bars, out).code == 0
             assert compare_folders(undisturbed, out).differences == []
     tally.end()
 
 
-def check_ended(ended, out, told):
-    """Nothing was updated from that step, which is named with its images; all saved is finite."""
-    assert ended.code == 1, ended.said
-    assert "Traceback" not in ended.said
-    epoch, step, images = json.loads(told.read_text())
-    said = " ".join(ended.said.split())
-    assert f"at epoch {epoch}, step {step} of {STEPS // 3}; the weights were not updated" in said
-    assert f"Images of that step: {images}" in said
-    assert not told.with_suffix(".updated").exists()
+def check_ended(ended, out, notes):
+    """The message names the step and its images; no weights were updated; all files are finite."""
+    assert ended.code == 1, ended.output
+    assert "Traceback" not in ended.output
+    epoch, step, images = json.loads(notes.read_text())
+    text = " ".join(ended.output.split())
+    assert f"at epoch {epoch}, step {step} of {STEPS // 3}; the weights were not updated" in text
+    assert f"Images of that step: {images}" in text
+    assert not notes.with_suffix(".updated").exists()
     assert leftovers(out) == []
     assert not (out / "model.safetensors").exists()
     for path in out.rglob("*.safetensors"):

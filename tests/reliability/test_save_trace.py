@@ -1,4 +1,4 @@
-"""The system calls of one save: write, fsync of the file, rename, fsync of its folder."""
+"""The system calls of a save: write, fsync of the file, rename, fsync of its folder."""
 
 import os
 import re
@@ -21,8 +21,8 @@ write_atomically(path, b"later" * 100_000)
 CALLS = "openat,write,fsync,fdatasync,rename,renameat,renameat2,unlink,unlinkat,close"
 
 
-def traced(path, log):
-    """The calls that name the file's folder or use a descriptor of it, as strace saw them."""
+def trace(path, log):
+    """Return the calls that name the file's folder or use its descriptor, traced by strace."""
     command = ["strace", "-y", "-o", str(log), "-e", f"trace={CALLS}"]
     command += [sys.executable, "-c", SAVE, str(path)]
     subprocess.run(command, check=True, capture_output=True)
@@ -30,17 +30,17 @@ def traced(path, log):
     return [(line.partition("(")[0], line) for line in lines]
 
 
-def second(calls):
-    """The calls of the second save: after the first fsync of the folder and its close."""
+def second_save(calls):
+    """Return the calls of the second save: those after the folder was closed by the first."""
     places = [number for number, (name, _) in enumerate(calls) if name == "close"]
     return calls[places[1] + 1 :]
 
 
-@pytest.mark.skipif(not shutil.which("strace"), reason="without strace; see the test below")
+@pytest.mark.skipif(not shutil.which("strace"), reason="needs strace; see the test below")
 def test_a_save_is_durable_before_it_counts(tmp_path):
     path = tmp_path / "watched" / "last.safetensors"
     path.parent.mkdir()
-    calls = second(traced(path, tmp_path / "log"))
+    calls = second_save(trace(path, tmp_path / "log"))
     names = [name for name, _ in calls]
     order = ["openat", "write", "fsync", "rename", "openat", "fsync", "close", "close"]
     assert re.sub(r"(write )+", "write ", " ".join(names)) == " ".join(order)
@@ -55,28 +55,28 @@ def test_a_save_is_durable_before_it_counts(tmp_path):
 
 AUDITED = """
 import sys
-told = []
+notes = []
 def hook(event, args):
     if event in ("open", "os.rename", "os.remove") and sys.argv[1] in str(args[0]):
-        told.append(event)
+        notes.append(event)
 sys.addaudithook(hook)
 import os
 real = os.fsync
 def fsync(descriptor):
-    told.append("fsync")
+    notes.append("fsync")
     real(descriptor)
 os.fsync = fsync
 from pathlib import Path
 from onsight.files import write_atomically
 path = Path(sys.argv[1], "file")
 path.write_bytes(b"former")
-del told[:]
+del notes[:]
 write_atomically(path, b"later")
-print(*told)
+print(*notes)
 """
 
 
-def test_the_same_order_by_pythons_own_audit(tmp_path):
+def test_the_same_order_by_pythons_audit_events(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", AUDITED, str(tmp_path)], capture_output=True, text=True, check=True
     )

@@ -20,8 +20,8 @@ def test_stopped_at_an_instant(instants, undisturbed, shared_bars, tmp_path):
         prepare = functools.partial(signal_at, number, at, False, saved)
         with tally.trial(f"{number.name} at instant {at:,}"):
             ended = train(shared_bars, out, prepare=prepare)
-            assert ended.code in (128 + number, -number), ended.said
-            if "a checkpoint was written" in ended.said:
+            assert ended.code in (128 + number, -number), ended.output
+            if "a checkpoint was written" in ended.output:
                 assert ended.code == 128 + number
             if saved.exists() and ended.code > 0:
                 assert leftovers(out) == []
@@ -37,8 +37,8 @@ def test_a_stop_inside_a_save_waits_for_it(instants, undisturbed, shared_bars, t
         prepare = functools.partial(signal_at, signal.SIGTERM, at, True, saved)
         with tally.trial(f"instant {at:,}"):
             ended = train(shared_bars, out, prepare=prepare)
-            assert ended.code == 128 + signal.SIGTERM, ended.said
-            assert "a checkpoint was written" in ended.said
+            assert ended.code == 128 + signal.SIGTERM, ended.output
+            assert "a checkpoint was written" in ended.output
             assert leftovers(out) == []
             check_resumed(shared_bars, out, saved, undisturbed)
     tally.end()

@@ -1,4 +1,4 @@
-"""What else happens around a run: clocks jump, others want its folder, its terminal goes."""
+"""Events around a run: the clock jumps, another run wants its folder, its terminal is gone."""
 
 import functools
 import os
@@ -17,7 +17,7 @@ DAY = 86_400
 
 
 def jump(seed):
-    """The wall clock is a day off, one way or the other, each time somebody looks."""
+    """Make each reading of the wall clock wrong by up to a day, or start from 1970."""
     drawn, real = random.Random(seed), time.time
     time.time = lambda: real() + drawn.choice([-DAY, DAY, -real(), -3600, 3600])
 
@@ -35,8 +35,8 @@ def test_jumps_of_the_clock_change_nothing(instants, undisturbed, shared_bars, t
         with tally.trial(f"instant {at:,}"):
             prepare = functools.partial(jump_and_stop, number, at, saved)
             ended = train(shared_bars, out, prepare=prepare)
-            assert ended.code == 128 + signal.SIGTERM, ended.said
-            for path in (out / "checkpoints").iterdir():  # the oldest file seems the newest
+            assert ended.code == 128 + signal.SIGTERM, ended.output
+            for path in (out / "checkpoints").iterdir():  # the oldest may seem the newest
                 moment = drawn.choice([0, 2**31, time.time() + DAY])
                 os.utime(path, (moment, moment))
             assert resume(shared_bars, out).code == 0
@@ -44,8 +44,8 @@ def test_jumps_of_the_clock_change_nothing(instants, undisturbed, shared_bars, t
     tally.end()
 
 
-def try_another_at(bars, out, at, told):
-    """At an instant, while this process writes there, others try the same folder."""
+def try_another_at(bars, out, at, notes):
+    """At an instant, while this process writes to the folder, start other runs in it."""
     from instants import Instants, watch_all_threads
 
     def act():
@@ -56,11 +56,11 @@ def try_another_at(bars, out, at, told):
             pid = os.fork()
             if pid == 0:
                 try:
-                    _try(bars, out, again, f"{told}-{number}")
+                    _try(bars, out, again, f"{notes}-{number}")
                 finally:
                     os._exit(9)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            with open(told, "a", encoding="utf-8") as file:
+            with open(notes, "a", encoding="utf-8") as file:
                 file.write(f"{code} ")
 
     watch_all_threads(Instants(act, at, True))
@@ -71,34 +71,34 @@ def _try(bars, out, again, log):
 
     from onsight.cli import main
 
-    with open(log, "w", encoding="utf-8") as said:
-        sys.stderr = said
+    with open(log, "w", encoding="utf-8") as stderr:
+        sys.stderr = stderr
         try:
             main(["train", str(bars), "--out", str(out), *again])
         except SystemExit as ended:
-            said.flush()
+            stderr.flush()
             os._exit(ended.code)
 
 
 def test_a_folder_has_one_run(instants, undisturbed, shared_bars, tmp_path):
     tally, drawn = Tally("two runs in one folder"), random.Random(6)
     for number in range(count(20, 1)):
-        out, told = tmp_path / f"{number}", tmp_path / f"{number}.told"
+        out, notes = tmp_path / f"{number}", tmp_path / f"{number}.notes"
         at = drawn.randrange(1, instants[1])
-        prepare = functools.partial(try_another_at, shared_bars, out, at, told)
+        prepare = functools.partial(try_another_at, shared_bars, out, at, notes)
         with tally.trial(f"instant {at:,}"):
             ended = train(shared_bars, out, prepare=prepare)
-            assert ended.code == 0, ended.said
-            assert told.read_text().split() == ["2", "2"]
-            assert "in use" in told.with_name(f"{told.name}-0").read_text()
-            assert "in use by another run" in told.with_name(f"{told.name}-1").read_text()
+            assert ended.code == 0, ended.output
+            assert notes.read_text().split() == ["2", "2"]
+            assert "in use" in notes.with_name(f"{notes.name}-0").read_text()
+            assert "in use by another run" in notes.with_name(f"{notes.name}-1").read_text()
             assert leftovers(out) == []
             assert compare_folders(undisturbed, out).differences == []
     tally.end()
 
 
 def lose_terminal():
-    """Whoever read stdout and stderr has gone: writing there fails."""
+    """Make writing to stdout and stderr fail, because nobody reads them any more."""
     import sys
 
     reader, writer = os.pipe()
@@ -109,14 +109,14 @@ def lose_terminal():
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
 
 
-def test_a_terminal_that_is_gone_ends_nothing(undisturbed, shared_bars, tmp_path):
+def test_a_run_survives_the_loss_of_its_terminal(undisturbed, shared_bars, tmp_path):
     ended = train(shared_bars, tmp_path / "run", prepare=lose_terminal)
     assert ended.code == 0
     assert compare_folders(undisturbed, tmp_path / "run").differences == []
 
 
 def replace_at(folder, at):
-    """At an instant, another image takes the place of one that is being trained on."""
+    """At an instant, replace one of the training images."""
     from instants import Instants, watch_all_threads
 
     def act():
@@ -125,13 +125,13 @@ def replace_at(folder, at):
     watch_all_threads(Instants(act, at, True))
 
 
-def test_a_image_replaced_while_training_changes_nothing(instants, undisturbed, bars, tmp_path):
-    """What was decoded is kept; only a resumed run would see it, and refuses."""
+def test_an_image_replaced_while_training_changes_nothing(instants, undisturbed, bars, tmp_path):
+    """Decoded images are kept; only a resumed run notices, and refuses."""
     out, former = tmp_path / "run", (bars / "across" / "000.png").read_bytes()
     ended = train(bars, out, prepare=functools.partial(replace_at, bars, instants[1] // 3))
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.output
     assert (bars / "across" / "000.png").read_bytes() != former
     assert compare_folders(undisturbed, out).differences == []
     again = resume(bars, out)
     assert again.code == 2
-    assert "the images changed" in again.said
+    assert "the images changed" in again.output

@@ -20,10 +20,10 @@ SETTINGS = "--model linear --threads 1 --precision fp32 --plan default --batch-s
 
 @pytest.fixture
 def forked(monkeypatch, tmp_path):
-    """Runs start in a third of a second; the list of them grows."""
+    """Start runs in a third of a second; returns the growing list of them."""
     runs = []
 
-    def start(words, said):
+    def start(words, log_file):
         log = tmp_path / f"{len(runs)}.log"
         runs.append(Trial(["train", *words], log))
         return runs[-1]
@@ -40,8 +40,8 @@ def ask(capsys, *words, settings=SETTINGS):
 
 def test_it_kills_resumes_and_finds_all_equal(forked, shared_bars, tmp_path, capsys):
     kills, cache = count(10, 1), tmp_path / "cache"
-    code, said = ask(capsys, shared_bars, "--kills", kills, "--json", "--cache-folder", cache)
-    found = json.loads(said.out)
+    code, captured = ask(capsys, shared_bars, "--kills", kills, "--json", "--cache-folder", cache)
+    found = json.loads(captured.out)
     assert code == 0, found
     assert found["equal"] is True
     assert found["differences"] == []
@@ -50,7 +50,7 @@ def test_it_kills_resumes_and_finds_all_equal(forked, shared_bars, tmp_path, cap
     assert len(forked) == 2 + kills
     assert [run.poll() for run in forked] == [0, *[-9] * kills, 0]
     assert found["compared"]["epochs"] == 2
-    assert said.err.count("kill ") == kills
+    assert captured.err.count("kill ") == kills
 
 
 def test_a_difference_is_named_and_both_runs_are_kept(
@@ -69,10 +69,10 @@ def test_a_difference_is_named_and_both_runs_are_kept(
         return real(folder, other)
 
     monkeypatch.setattr(verify, "compare_folders", planted)
-    code, said = ask(capsys, shared_bars, "--kills", 1, "--cache-folder", tmp_path / "cache")
+    code, captured = ask(capsys, shared_bars, "--kills", 1, "--cache-folder", tmp_path / "cache")
     assert code == 1
-    assert "model.safetensors: 1 of " in said.out
-    kept = said.out.rpartition("both runs: ")[2].strip()
+    assert "model.safetensors: 1 of " in captured.out
+    kept = captured.out.rpartition("both runs: ")[2].strip()
     assert read_tensors(Path(kept, "undisturbed", "model.safetensors"))
     shutil.rmtree(kept)
 
@@ -87,9 +87,9 @@ def test_a_difference_is_named_and_both_runs_are_kept(
 )
 def test_settings_that_cannot_be_verified_are_refused(tmp_path, capsys, flag, value, remedy):
     settings = SETTINGS.replace("--model linear", "") if flag == "--model" else SETTINGS
-    code, said = ask(capsys, tmp_path / "no such", flag, value, settings=settings)
+    code, captured = ask(capsys, tmp_path / "no such", flag, value, settings=settings)
     assert code == 2
-    assert remedy in said.err
+    assert remedy in captured.err
 
 
 @pytest.mark.parametrize("is_frozen", [False, True])
@@ -99,9 +99,9 @@ def test_a_run_without_steps_to_kill_it_between_is_refused(
     short = SETTINGS.replace("--batch-size 8", "--batch-size 512 --epochs 1")
     frozen = f"--model test_resnet --weights {backbone.model} --freeze --threads 1 --device cpu"
     words = [shared_bars, "--cache-folder", tmp_path / "cache"]
-    code, said = ask(capsys, *words, settings=frozen if is_frozen else short)
+    code, captured = ask(capsys, *words, settings=frozen if is_frozen else short)
     assert code == 2
-    assert f"with these settings it makes only {0 if is_frozen else 1};" in said.err
+    assert f"with these settings it makes only {0 if is_frozen else 1};" in captured.err
     assert len(forked) == 1
 
 

@@ -1,6 +1,6 @@
-"""`onsight train` in a process of its own, forked from one that has loaded torch: 0.3 s, not 5 s.
+"""Run `onsight train` in its own process, forked from one that has loaded torch: 0.3 s, not 5 s.
 
-A trial may be prepared by a function that is called in it first, and that plants a fault.
+A trial can be prepared by a function that is called in its process first, and plants a fault.
 """
 
 import multiprocessing
@@ -24,21 +24,21 @@ def _start_server():
         forkserver.ensure_running()
 
 
-# Everything that could be measured or chosen is settled, so that bits can be compared.
+# Nothing is left to be measured or chosen, so that runs can be compared bit for bit.
 PLAIN = "--model linear --batch-size 16 --threads 1 --precision fp32 --device cpu"
 PLAIN += " --folds 1 --plan default --checkpoint-seconds 0 --log none"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a trial ended: its exit code, minus the signal if one killed it, and what it printed."""
+    """The end of a trial: its exit code, or minus the signal that killed it, and its output."""
 
     code: int
-    said: str
+    output: str
 
 
 class Trial:
-    """A command in a process of its own, with the interface of a Popen as far as it is needed."""
+    """A command in its own process, with the part of the interface of Popen that is needed."""
 
     def __init__(self, words, log, prepare=None):
         _start_server()
@@ -57,8 +57,8 @@ class Trial:
 
     def wait(self, timeout=900):
         self.process.join(timeout)
-        said = self.log.read_text(errors="replace") if self.log.exists() else "nothing yet"
-        assert self.process.exitcode is not None, f"it hangs: {said}"
+        output = self.log.read_text(errors="replace") if self.log.exists() else "no output"
+        assert self.process.exitcode is not None, f"it hangs: {output}"
         return self.process.exitcode
 
     def end(self, timeout=900):
@@ -68,7 +68,7 @@ class Trial:
 
 
 def _run(words, log, prepare):
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # both are ignored under nohup and &
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and & ignore both
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
@@ -82,27 +82,27 @@ def _run(words, log, prepare):
     main(words)
 
 
-def training(data, out, *more, epochs=3):
-    """The words of a small run; more words take the place of plain ones."""
-    words, cache = PLAIN.split(), Path(out).with_name(f"{Path(out).name}-cache")
-    plain = zip(words[::2], words[1::2], strict=True)
-    settings = [word for name, value in plain if name not in more for word in (name, value)]
+def make_arguments(data, out, *more, epochs=3):
+    """The arguments of a small run; more arguments override the plain ones."""
+    plain, cache = PLAIN.split(), Path(out).with_name(f"{Path(out).name}-cache")
+    pairs = zip(plain[::2], plain[1::2], strict=True)
+    settings = [word for name, value in pairs if name not in more for word in (name, value)]
     paths = [data, "--out", out, "--cache-folder", cache]
     return ["train", *paths, "--epochs", epochs, *settings, *more]
 
 
 def train(data, out, *more, epochs=3, prepare=None):
-    """Run it to its end."""
-    words = training(data, out, *more, epochs=epochs)
+    """Run a small training in a trial."""
+    words = make_arguments(data, out, *more, epochs=epochs)
     return Trial(words, Path(out).with_name(f"{Path(out).name}.log"), prepare).end()
 
 
 def resume(data, out, *more, prepare=None):
-    """Go on with a run, or begin again if it was killed before it had begun."""
+    """Resume a run, or start it again if it was killed before it could be resumed."""
     again = ["--resume"] if (Path(out) / "config.toml").exists() else []
     return train(data, out, *again, *more, prepare=prepare)
 
 
 def leftovers(out):
-    """Names of temporary files in a run folder."""
+    """The names of temporary files in a run folder."""
     return [path.name for path in Path(out).rglob("*.tmp")]

@@ -1,4 +1,4 @@
-"""Loaded once in the process that trials are forked from: torch, and what a run loads late."""
+"""Preloaded in the process that trials are forked from: torch, and what a run imports late."""
 
 import os
 import tempfile
@@ -25,7 +25,7 @@ def _no_report(run):
     return run / "report.html"
 
 
-page.write_report = _no_report  # its figures take most of a small run's time
+page.write_report = _no_report  # drawing its figures takes most of a small run's time
 
 
 def _small_run(folder):

@@ -18,13 +18,13 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(model):
-    """Default limits, but for the size of a body; gone before tests that turn the clock."""
+    """A server with default limits, except for bodies; stopped before tests that fake time."""
     with running(model, body_bytes=100_000) as found:
         yield found
 
 
-class StderrOfTests:
-    """stderr as long as a test itself runs: between its phases, pytest does not capture it."""
+class StderrDuringTests:
+    """stderr while a test runs; discarded between tests, when pytest does not capture it."""
 
     is_open = False
 
@@ -33,11 +33,11 @@ class StderrOfTests:
             sys.stderr.write(text)
 
 
-STDERR = StderrOfTests()
+STDERR = StderrDuringTests()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_log_among_the_dots():
+def no_log_between_tests():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(monitoring, "sys", SimpleNamespace(stderr=STDERR))
         yield

@@ -15,7 +15,7 @@ from onsight_explain.simulated.install import simulated_device
 
 @contextmanager
 def device_on():
-    """The simulated device is there within the block; a real one always is."""
+    """Provide the device within the block: the simulated one, or a real one."""
     if not IS_SIMULATED:
         yield RealDevice()
         return
@@ -26,7 +26,7 @@ def device_on():
 
 @pytest.fixture
 def machine():
-    """The device, on within the test; faults that nothing raised fail it."""
+    """The device during the test; faults that raised no error fail the test."""
     with device_on() as machine:
         yield machine
         machine.check()
@@ -34,25 +34,25 @@ def machine():
 
 @pytest.fixture
 def simulated_machine(machine):
-    """The simulated device alone, for what a real one would not notice."""
+    """The simulated device only, for checks that a real one does not perform."""
     if not IS_SIMULATED:
-        pytest.skip("only the simulated device notices it")
+        pytest.skip("only the simulated device checks this")
     return machine
 
 
 @pytest.fixture(scope="session", autouse=True)
 def as_exact_as_the_cpu():
-    """A real device rounds nothing to TF32, and its kernels give the same bits each time."""
+    """On a real device, turn off TF32 and use deterministic kernels."""
     if IS_SIMULATED:
         yield
         return
-    torch.backends.cudnn.conv.fp32_precision = "ieee"  # in this process, which is for these tests
+    torch.backends.cudnn.conv.fp32_precision = "ieee"  # this process only runs these tests
     with deterministic():
         yield
 
 
 def planted_images(count=60, side=12, classes=3):
-    """Noise with a class's colour weakened: (images, labels)."""
+    """Return (images, labels): noise in which each class has one weaker colour channel."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (count, side, side, 3), np.uint8)
     numbers = np.arange(count) % classes
@@ -63,13 +63,13 @@ def planted_images(count=60, side=12, classes=3):
 
 @pytest.fixture(autouse=True)
 def no_page(monkeypatch):
-    """No report.html: drawing it, which no device changes, takes half of a small run's time."""
+    """Skip report.html: it takes half of a small run's time and is the same on any device."""
     monkeypatch.setattr(page, "write_report", lambda folder: folder / "report.html")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_waiting_for_disks():
-    """Files need not survive a power cut here."""
+def no_fsync():
+    """Skip fsync: these files need not survive a power failure."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
         yield
@@ -77,11 +77,11 @@ def no_waiting_for_disks():
 
 @pytest.fixture(scope="session")
 def images():
-    """Sixty of them, 12 x 12."""
+    """Sixty images of 12x12, with labels."""
     return planted_images()
 
 
 @pytest.fixture
 def machine_off():
-    """A context in which the device is on, for tests that first use the CPU alone."""
+    """A context that provides the device, for tests that first use the CPU alone."""
     return device_on
