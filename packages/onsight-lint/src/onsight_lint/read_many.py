@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from onsight_lint.edits import Change, apply_changes, drop_overlaps
@@ -25,15 +24,15 @@ from onsight_lint.script import Library
 from onsight_lint.source import parse
 
 _MIN_FILES_FOR_POOL = 200  # with fewer files, starting processes takes longer than it saves
-_CHUNK, _CHUNK_OF_SCRIPTS = 20, 4  # files that a process reads at a time
+_CHUNK, _CHUNK_OF_SCRIPTS = 20, 4  # files sent to a process at a time
 _MAX_PROCESSES = 8
 _MAX_FIX_ROUNDS = 10  # a fix may reveal another mistake: missing-train after missing-eval
 
 _TRAINS_OR_EVALUATES = re.compile(r"[Ll]oader|dl\b|\.backward\(")
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
 
-_ChunkResult = list[tuple[Path, ScriptReport | str]]  # str: why the file cannot be read
-_ReadChunks = Callable[[Sequence[Sequence[Path]], bool], Iterable[_ChunkResult]]  # bool: alone
+_Reports = Iterable[tuple[Path, ScriptReport | str]]  # str: why the file cannot be read
+_ReadFiles = Callable[[Sequence[Path], bool], _Reports]  # bool: alone
 
 _worker_inputs: tuple[Library, Sequence[Rule]]  # set in worker processes only
 
@@ -85,17 +84,16 @@ def read_many(files: Sequence[Path], library: Library, rules: Sequence[Rule]) ->
         except ReadError as error:
             result.unread[path] = str(error)
     scripts, imported, others = _group(texts)
-    with _open_reader(len(texts), library, rules) as read_chunks, _garbage_collection_paused():
-        script_reports = read_chunks(_chunks(scripts, _CHUNK_OF_SCRIPTS), False)
-        other_reports = read_chunks(_chunks(others, _CHUNK), True)
+    with _open_reader(len(texts), library, rules) as read_files, _garbage_collection_paused():
+        script_reports, other_reports = read_files(scripts, False), read_files(others, True)
         already_read: set[Path] = set()
-        for path, report in chain.from_iterable(script_reports):
+        for path, report in script_reports:
             already_read |= result.add(path, texts[path], report)
         for path in imported:
             if path not in already_read:
                 report = _try_script(path, library, rules, alone=False)
                 already_read |= result.add(path, texts[path], report)
-        for path, report in chain.from_iterable(other_reports):
+        for path, report in other_reports:
             if path not in already_read:
                 result.add(path, texts[path], report)
     if unused_ignore.RULE in rules:
@@ -161,24 +159,26 @@ def _unused_ignores(
         )
 
 
-def _chunks(paths: Sequence[Path], size: int) -> list[Sequence[Path]]:
-    return [paths[n : n + size] for n in range(0, len(paths), size)]
-
-
 @contextmanager
-def _open_reader(count: int, library: Library, rules: Sequence[Rule]) -> Iterator[_ReadChunks]:
-    """A function that reads chunks of files, in other processes if that is faster."""
+def _open_reader(count: int, library: Library, rules: Sequence[Rule]) -> Iterator[_ReadFiles]:
+    """A function that reads files, in other processes if that is faster."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if count < _MIN_FILES_FOR_POOL or not cores or cores < 2 or not _can_fork():
-        yield lambda chunks, alone: (_read_chunk(chunk, library, rules, alone) for chunk in chunks)
+        yield lambda paths, alone: (
+            (path, _try_script(path, library, rules, alone)) for path in paths
+        )
         return
     from concurrent.futures import ProcessPoolExecutor  # slow to import: a tenth of the start
     from multiprocessing import get_context
 
     # Spawned processes would import from the working directory: code that is only to be read.
     fork, inputs = get_context("fork"), (library, rules)
-    with ProcessPoolExecutor(min(cores, _MAX_PROCESSES), fork, _set_inputs, inputs) as pool:
-        yield lambda chunks, alone: pool.map(partial(_read_chunk_in_worker, alone=alone), chunks)
+    with ProcessPoolExecutor(min(cores, _MAX_PROCESSES), fork, _start_worker, inputs) as pool:
+        yield lambda paths, alone: pool.map(
+            partial(_read_in_worker, alone=alone),
+            paths,
+            chunksize=_CHUNK if alone else _CHUNK_OF_SCRIPTS,
+        )
 
 
 def _can_fork() -> bool:
@@ -186,21 +186,15 @@ def _can_fork() -> bool:
     return hasattr(os, "fork") and threading.active_count() == 1
 
 
-def _set_inputs(library: Library, rules: Sequence[Rule]) -> None:
-    """Keep one library for all chunks of a worker, so that a module is parsed once."""
+def _start_worker(library: Library, rules: Sequence[Rule]) -> None:
+    """Keep one library for all files of a worker, so that a module is parsed once."""
     global _worker_inputs
     _worker_inputs = library, rules
+    gc.disable()  # as in _garbage_collection_paused
 
 
-def _read_chunk_in_worker(paths: Sequence[Path], alone: bool) -> _ChunkResult:
-    return _read_chunk(paths, *_worker_inputs, alone)
-
-
-def _read_chunk(
-    paths: Sequence[Path], library: Library, rules: Sequence[Rule], alone: bool
-) -> _ChunkResult:
-    with _garbage_collection_paused():
-        return [(path, _try_script(path, library, rules, alone)) for path in paths]
+def _read_in_worker(path: Path, alone: bool) -> tuple[Path, ScriptReport | str]:
+    return path, _try_script(path, *_worker_inputs, alone)
 
 
 def _try_script(
