@@ -37,9 +37,6 @@ class Library:
         self.text = lru_cache(_CACHED_FILES)(self._text)
         self.scopes = lru_cache(_CACHED_FILES)(self._scopes)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Library, (self.texts,)
-
     def _text(self, path: Path) -> str:
         """The text of a file. Raises ReadError if it cannot be read."""
         if path in self.texts:
