@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Literal
 
 from onsight_lint.source import SourceFile
-from onsight_lint.syntax import COMPREHENSIONS, FUNCTIONS, Position, end_position, start_position
+from onsight_lint.syntax import COMPREHENSIONS, DEFINITIONS, Position, end_position, start_position
 
 EACH = "*each"  # the step from an iterable to its elements
 ANY = "*any"  # the step to an item whose key is unknown
@@ -33,12 +33,11 @@ _BINDING_NODES = (
     ast.AugAssign,
     ast.Import,
     ast.ImportFrom,
-    *FUNCTIONS,
-    ast.ClassDef,
+    *DEFINITIONS,
     ast.ExceptHandler,
     ast.arg,
 )
-_SCOPE_NODES = (ast.Module, *FUNCTIONS, ast.Lambda, ast.ClassDef, *COMPREHENSIONS)
+_SCOPE_NODES = (ast.Module, *DEFINITIONS, ast.Lambda, *COMPREHENSIONS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +263,7 @@ def _uses_names_of(child: ast.AST, scope: ast.AST) -> bool:
 
     The decorators and defaults of a function, for example, are in the outer one.
     """
-    if isinstance(scope, (*FUNCTIONS, ast.ClassDef)):
+    if isinstance(scope, DEFINITIONS):
         return any(child is statement for statement in scope.body)
     return not (isinstance(scope, ast.Lambda) and child is scope.args)
 

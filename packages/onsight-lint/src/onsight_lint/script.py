@@ -12,7 +12,7 @@ from onsight_lint.errors import ReadError
 from onsight_lint.files import decode, read_content
 from onsight_lint.scopes import Binding, Scopes
 from onsight_lint.source import SourceFile, drop_unreachable, parse
-from onsight_lint.syntax import FUNCTIONS, Function
+from onsight_lint.syntax import DEFINITIONS, Function
 
 Definition = Function | ast.ClassDef
 
@@ -123,13 +123,10 @@ class Script:
         """Return the function or class that an expression names, if the script defines it."""
         if isinstance(expression, ast.Name):
             defined = self.scope(expression).last(expression, "definition")
-            if defined is not None:
-                return _as_definition(defined.node)
-        path = self.path_of(expression)
-        for binding in reversed(self.exported(path) if path else []):
-            if binding.kind == "definition":
-                return _as_definition(binding.node)
-        return None
+            if defined is not None and isinstance(defined.node, DEFINITIONS):
+                return defined.node
+        nodes = [binding.node for binding in self.exported(self.path_of(expression))]
+        return next((node for node in reversed(nodes) if isinstance(node, DEFINITIONS)), None)
 
     def exported(self, path: str, depth: int = 8) -> list[Binding]:
         """Return the bindings of a name in a module of the script, by its full path."""
@@ -206,7 +203,3 @@ def _public_path(path: str) -> str:
     for pattern, public in _PUBLIC_PATHS:
         path = pattern.sub(public, path)
     return path
-
-
-def _as_definition(node: ast.AST) -> Definition | None:
-    return node if isinstance(node, (*FUNCTIONS, ast.ClassDef)) else None
