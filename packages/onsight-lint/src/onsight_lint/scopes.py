@@ -246,7 +246,7 @@ class Scopes:
             self.tables[home].setdefault(node.arg, []).append(binding)
 
     def _read_import(self, node: ast.Import | ast.ImportFrom) -> None:
-        base = _module_name(node, self.source.module) if isinstance(node, ast.ImportFrom) else ""
+        base = module_name(node, self.source.module) if isinstance(node, ast.ImportFrom) else ""
         for alias in node.names:
             if alias.name == "*":
                 self.stars += [base] if len(self.stars) < _MAX_STARS else []
@@ -256,6 +256,12 @@ class Scopes:
                 path = path.partition(".")[0]
             name = alias.asname or path.rpartition(".")[2]
             self._add(Binding(name, "import", node, end_position(node), path=path))
+
+
+def module_name(node: ast.ImportFrom, importer: str) -> str:
+    """Return the absolute name of the module in `from ... import`, by that of the importing one."""
+    package = importer.split(".")[: -node.level] if node.level else []
+    return ".".join([*package, *([node.module] if node.module else [])])
 
 
 def _uses_names_of(child: ast.AST, scope: ast.AST) -> bool:
@@ -282,10 +288,3 @@ def _single_targets(target: ast.expr) -> Iterator[tuple[ast.expr, tuple[Step, ..
     else:
         yield target, ()
 
-
-def _module_name(node: ast.ImportFrom, module: str) -> str:
-    """The absolute name of the module in `from ... import`."""
-    if not node.level:
-        return node.module or ""
-    package = module.split(".")[: -node.level]
-    return ".".join([*package, *([node.module] if node.module else [])])

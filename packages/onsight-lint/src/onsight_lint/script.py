@@ -10,7 +10,7 @@ from typing import Any
 
 from onsight_lint.errors import ReadError
 from onsight_lint.files import decode, read_content
-from onsight_lint.scopes import Binding, Scopes
+from onsight_lint.scopes import Binding, Scopes, module_name
 from onsight_lint.source import SourceFile, drop_unreachable, parse
 from onsight_lint.syntax import DEFINITIONS, Function
 
@@ -192,8 +192,7 @@ def _imported_modules(source: SourceFile) -> Iterator[str]:
     for node in source.all(ast.Import):
         yield from (alias.name for alias in node.names)
     for node in source.all(ast.ImportFrom):
-        package = source.module.split(".")[: -node.level] if node.level else []
-        base = ".".join([*package, *([node.module] if node.module else [])])
+        base = module_name(node, source.module)
         if base:
             yield base
         yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
