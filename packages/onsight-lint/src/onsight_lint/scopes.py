@@ -287,4 +287,3 @@ def _single_targets(target: ast.expr) -> Iterator[tuple[ast.expr, tuple[Step, ..
                 yield leaf, steps if isinstance(part, ast.Starred) else (index, *steps)
     else:
         yield target, ()
-
