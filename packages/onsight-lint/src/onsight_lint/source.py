@@ -5,6 +5,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +105,8 @@ class SourceFile:
 
     def are_alternatives(self, first: ast.AST, second: ast.AST) -> bool:
         """Return whether two nodes are in different branches of one `if`, so that only one runs."""
-        branches = {parent: child for child, parent in self._steps_up(first)}
-        for child, parent in self._steps_up(second):
+        branches = {parent: child for child, parent in pairwise((first, *self.ancestors(first)))}
+        for child, parent in pairwise((second, *self.ancestors(second))):
             if parent in branches:
                 if not isinstance(parent, (ast.If, ast.IfExp)):
                     return False
@@ -137,11 +138,6 @@ class SourceFile:
                 parents.update(dict.fromkeys(inside, node))
                 nodes += inside
         return nodes
-
-    def _steps_up(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        for parent in self.ancestors(node):
-            yield node, parent
-            node = parent
 
 
 def parse(path: Path, text: str) -> ast.Module:
@@ -178,7 +174,7 @@ def drop_unreachable(tree: ast.Module, is_imported: bool) -> None:
 def _side(parent: ast.AST, child: ast.AST) -> str:
     for side in ("body", "orelse"):
         part = getattr(parent, side, None)
-        if child is part or (isinstance(part, list) and any(child is item for item in part)):
+        if child is part or (isinstance(part, list) and child in part):
             return side
     return "test"
 
