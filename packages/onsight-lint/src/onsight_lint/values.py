@@ -173,8 +173,10 @@ class Values:
         if isinstance(expression, ast.Call) and last_name(expression.func) == "super":
             owner = self.script.enclosing_class(expression)
             return self.bases(owner) if owner else []
-        classes = (self._created_class(origin) for origin in self.origins(expression))
-        return [owner for owner in classes if owner is not None]
+        nodes = (origin.node for origin in self.origins(expression) if not origin.steps)
+        calls = (node for node in nodes if isinstance(node, ast.Call))
+        definitions = (self.script.definition(call.func) for call in calls)
+        return [owner for owner in definitions if isinstance(owner, ast.ClassDef)]
 
     def attribute_values(self, expression: ast.Attribute) -> list[tuple[ast.expr, Steps]]:
         """Return the values assigned to an attribute in its class or the ancestors of the class.
@@ -190,13 +192,6 @@ class Values:
                 if binding.kind == "value" and binding.value is not None:
                     values.append((binding.value, binding.steps))
         return values
-
-    def _created_class(self, origin: Origin) -> ast.ClassDef | None:
-        """Return the class that an origin instantiates, if the script defines it."""
-        if origin.steps or not isinstance(origin.node, ast.Call):
-            return None
-        definition = self.script.definition(origin.node.func)
-        return definition if isinstance(definition, ast.ClassDef) else None
 
     def _bound_parameters(self, call: ast.Call, function: Function) -> int:
         """Return how many parameters (self or cls: 0 or 1) the call does not pass itself."""
@@ -233,7 +228,7 @@ class Values:
                 return self.origins(value, steps)
             case ast.Tuple(elts=parts) | ast.List(elts=parts) if steps:
                 return self._follow_elements([*parts, *self._appended(expression)], steps)
-            case ast.Dict() if steps:
+            case ast.Dict() if steps and steps[0] != EACH:
                 return self._follow_dict(expression, steps)
             case ast.DictComp(value=value) if steps and steps[0] != EACH:
                 return self.origins(value, steps[1:])
@@ -355,12 +350,14 @@ class Values:
         home = self.script.function(name) if is_name else self.script.enclosing_class(name)
         return home, key_of(name)
 
-    def _follow_dict(self, expression: ast.Dict, steps: Steps) -> list[Origin] | None:
-        pairs = list(zip(expression.keys, expression.values, strict=True))
-        if steps[0] == EACH:
-            return None
-        named = [value for key, value in pairs if _is_constant(key, steps[0])]
-        values = named or [value for _, value in pairs]
+    def _follow_dict(self, expression: ast.Dict, steps: Steps) -> list[Origin]:
+        """Return the origins of the value under a key, or of all values if it is unknown."""
+        named = [
+            value
+            for key, value in zip(expression.keys, expression.values, strict=True)
+            if isinstance(key, ast.Constant) and key.value == steps[0]
+        ]
+        values = named or expression.values
         return [origin for value in values for origin in self.origins(value, steps[1:])]
 
     def _follow_call(self, call: ast.Call, steps: Steps) -> list[Origin] | None:
@@ -418,10 +415,6 @@ class Values:
                 if member.receiver.id == name.id and is_possible:
                     origins.extend(self.origins(member.value, member.steps + steps[1:]))
         return origins
-
-
-def _is_constant(key: ast.expr | None, value: object) -> bool:
-    return isinstance(key, ast.Constant) and key.value == value
 
 
 def _positional(call: ast.Call, index: int) -> ast.expr | None:
