@@ -93,14 +93,11 @@ class Kinds:
 
     def is_module_class(self, owner: ast.ClassDef) -> bool:
         """Return whether a class of the script is a torch module."""
-        for ancestor in self.values.lineage(owner):
-            for base in ancestor.bases:
-                path = self.script.path_of(base)
-                if path.startswith(("torch.nn.", *_NETWORK_PATHS)):
-                    return True
-                if path.endswith(("LightningModule", ".Module", "PreTrainedModel")):
-                    return True
-        return False
+        return any(
+            path.startswith(("torch.nn.", *_NETWORK_PATHS))
+            or path.endswith(("LightningModule", ".Module", "PreTrainedModel"))
+            for path in self.values.base_paths(owner)
+        )
 
     def comes_from_batch(self, target: ast.Name, value: ast.expr) -> bool:
         """Return whether a name is assigned a part of a loader's batch."""
@@ -197,11 +194,7 @@ class Kinds:
             if _LOSS_NAME.search(owner.name):
                 return Kind.LOSS
             return Kind.NETWORK if self._is_network(owner) else Kind.LAYER
-        paths = [
-            self.script.path_of(base)
-            for ancestor in self.values.lineage(owner)
-            for base in ancestor.bases
-        ]
+        paths = self.values.base_paths(owner)
         kinds = {_kind_of_class_path(path) for path in paths if path} - {Kind.UNKNOWN}
         return kinds.pop() if len(kinds) == 1 else Kind.OTHER
 

@@ -41,8 +41,7 @@ def step_loaders(facts: Facts, loops: list[BatchLoop], phase: str) -> list[ast.C
 
 def _is_lightnings(facts: Facts, owner: ast.ClassDef) -> bool:
     """Return whether a class is a module or data module of Lightning."""
-    bases = [base for ancestor in facts.values.lineage(owner) for base in ancestor.bases]
-    return any(facts.script.path_of(base).startswith(_LIBRARIES) for base in bases)
+    return any(path.startswith(_LIBRARIES) for path in facts.values.base_paths(owner))
 
 
 def _is_trainers(facts: Facts, call: ast.Call) -> bool:

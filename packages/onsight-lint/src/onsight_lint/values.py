@@ -157,6 +157,11 @@ class Values:
             lineage.extend(base for base in self.bases(ancestor) if base not in lineage)
         return lineage
 
+    def base_paths(self, owner: ast.ClassDef) -> list[str]:
+        """Return the full names of the bases of a class and of its ancestors."""
+        bases = (base for ancestor in self.lineage(owner) for base in ancestor.bases)
+        return [self.script.path_of(base) for base in bases]
+
     def method(self, owner: ast.ClassDef, name: str) -> Function | None:
         """Return a method that a class defines or inherits."""
         for ancestor in self.lineage(owner):
