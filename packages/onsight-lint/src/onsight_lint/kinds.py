@@ -3,6 +3,7 @@
 import ast
 import re
 from enum import Enum
+from typing import TypeGuard
 
 from onsight_lint.scopes import EACH
 from onsight_lint.script import Script
@@ -91,12 +92,12 @@ class Kinds:
         """Return the kinds of all origins of an expression."""
         return {self._of_origin(origin) for origin in self.values.origins(expression)}
 
-    def is_module_class(self, owner: ast.ClassDef) -> bool:
-        """Return whether a class of the script is a torch module."""
-        return any(
+    def is_module_class(self, node: ast.AST | None) -> TypeGuard[ast.ClassDef]:
+        """Return whether a node is a class of the script that is a torch module."""
+        return isinstance(node, ast.ClassDef) and any(
             path.startswith(("torch.nn.", *_NETWORK_PATHS))
             or path.endswith(("LightningModule", ".Module", "PreTrainedModel"))
-            for path in self.values.base_paths(owner)
+            for path in self.values.base_paths(node)
         )
 
     def comes_from_batch(self, target: ast.Name, value: ast.expr) -> bool:

@@ -257,7 +257,9 @@ def _network_calls(facts: Facts, loop: BatchLoop) -> Iterator[NetworkCall]:
             yield NetworkCall(node)
             continue
         helper = facts.values.callee(node)
-        if isinstance(helper, FUNCTIONS) and not _is_module_method(facts, helper):
+        if not isinstance(helper, FUNCTIONS):
+            continue
+        if not facts.kinds.is_module_class(facts.script.parent(helper)):  # which runs its layers
             for call in network_calls(facts, helper)[:_MAX_CALLS]:
                 yield NetworkCall(call, node)
 
@@ -267,12 +269,6 @@ def _runs_network(facts: Facts, call: ast.Call) -> bool:
     if facts.script.definition(call.func) is not None or facts.script.path_of(call.func):
         return False
     return facts.kinds.kind(called_object(call)) is Kind.NETWORK
-
-
-def _is_module_method(facts: Facts, function: Function) -> bool:
-    """Return whether a function is a method of a module, which runs the module's layers."""
-    owner = facts.script.parent(function)
-    return isinstance(owner, ast.ClassDef) and facts.kinds.is_module_class(owner)
 
 
 def _names(node: ast.AST) -> Iterator[str]:
@@ -319,7 +315,7 @@ def _sliced_calls(facts: Facts, loop: ast.For, calls: list[ast.Call]) -> Iterato
     if not isinstance(counted, ast.Call) or last_name(counted.func) != "range":
         return
     owner = facts.script.enclosing_class(loop)
-    if is_training(facts, loop) or (owner is not None and facts.kinds.is_module_class(owner)):
+    if is_training(facts, loop) or facts.kinds.is_module_class(owner):
         return
     attributes = {node.attr for node in body_nodes(loop) if isinstance(node, ast.Attribute)}
     if not attributes & _READS_OUTPUT:

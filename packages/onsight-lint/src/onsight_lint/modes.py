@@ -345,7 +345,7 @@ def _mode_call(facts: Facts, call: ast.Call) -> ModeCall | None:
     callee = facts.values.callee(call)
     if isinstance(callee, ast.ClassDef):
         callee = facts.values.method(callee, "__init__")
-    if isinstance(callee, FUNCTIONS) and not _is_module_method(facts, callee):
+    if isinstance(callee, FUNCTIONS) and not _is_mode_method(facts, callee):
         return ModeCall(call, None, callee)
     if not isinstance(call.func, ast.Attribute) or facts.script.path_of(call.func):
         return None
@@ -360,12 +360,10 @@ def _mode_call(facts: Facts, call: ast.Call) -> ModeCall | None:
     return None
 
 
-def _is_module_method(facts: Facts, function: Function) -> bool:
+def _is_mode_method(facts: Facts, function: Function) -> bool:
     """Return whether a function is the `train` or `eval` of a module."""
-    owner = facts.script.parent(function)
-    if not isinstance(owner, ast.ClassDef) or function.name not in ("train", "eval"):
-        return False
-    return facts.kinds.is_module_class(owner)
+    is_named_so = function.name in ("train", "eval")
+    return is_named_so and facts.kinds.is_module_class(facts.script.parent(function))
 
 
 def _may_reach(call: ast.Call, network: str) -> bool:

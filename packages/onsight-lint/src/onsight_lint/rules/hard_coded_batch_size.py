@@ -105,10 +105,7 @@ def _in_forward(context: Context) -> Iterator[Mistake]:
     """`x.view(64, -1)` in the forward of a module."""
     sizes = {size for size in context.loaders.batch_sizes() if size >= _MIN_SIZE_IN_FORWARD}
     for node in context.script.nodes(ast.FunctionDef):
-        owner = context.script.parent(node)
-        if node.name != "forward" or not isinstance(owner, ast.ClassDef):
-            continue
-        if not context.kinds.is_module_class(owner):
+        if node.name != "forward" or not context.kinds.is_module_class(context.script.parent(node)):
             continue
         names = _derived_names({argument.arg for argument in node.args.args[1:]}, node)
         for call in own_nodes(node):

@@ -182,11 +182,7 @@ def _kept_outputs(context: Context) -> Iterator[Mistake]:
     """Lists that a step of Lightning appends to, and that are read after every epoch."""
     for hook in context.script.nodes(*FUNCTIONS):
         owner, step = context.script.parent(hook), _STEPS.get(hook.name)
-        if (
-            not step
-            or not isinstance(owner, ast.ClassDef)
-            or not context.kinds.is_module_class(owner)
-        ):
+        if not step or not context.kinds.is_module_class(owner):
             continue
         method = context.values.method(owner, step)
         for key, uses in _attributes(context, owner).items():

@@ -226,7 +226,7 @@ class _Search:
         if not isinstance(node, ast.Call) or not depth:
             return []
         owner = self.script.definition(node.func)
-        if isinstance(owner, ast.ClassDef) and self.context.kinds.is_module_class(owner):
+        if self.context.kinds.is_module_class(owner):
             forward = self.context.values.method(owner, "forward")
             return self._of_function(forward, depth, part) if forward is not None else []
         if last_name(node.func) == "Sequential" and part is None:
