@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from enum import Enum
 from typing import TypeGuard
 
@@ -284,10 +285,12 @@ class _NameUses:
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self._attributes: dict[tuple[ast.AST, str], set[str]] = {}
-        self._called: set[tuple[ast.AST, str]] = set()
-        for node in script.nodes(ast.Attribute, ast.Call):
-            self._record(node)
+        self._attributes: dict[tuple[ast.AST, str], set[str]] = defaultdict(set)
+        for node in script.nodes(ast.Attribute):
+            key = self._key(node.value)
+            if key[1]:
+                self._attributes[key].add(node.attr)
+        self._called = {self._key(called_object(call)) for call in script.nodes(ast.Call)}
 
     def attributes(self, expression: ast.AST) -> set[str]:
         """Return the attributes that a name or `self.name` is used with in its scope."""
@@ -313,14 +316,6 @@ class _NameUses:
             return Kind.OPTIMIZER
         return Kind.TENSOR if "backward" in used else Kind.UNKNOWN
 
-    def _record(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Attribute):
-            key = self._key(node.value)
-            if key[1]:
-                self._attributes.setdefault(key, set()).add(node.attr)
-        elif isinstance(node, ast.Call):
-            self._called.add(self._key(called_object(node)))
-
     def _key(self, expression: ast.AST) -> tuple[ast.AST, str]:
         """The scope of a name or `self.name`, and its code; "" for anything else."""
         if isinstance(expression, ast.arg):
@@ -332,10 +327,11 @@ class _NameUses:
             if isinstance(node, ast.arg):
                 return self.script.parent(self.script.parent(node)), expression.id
             return scopes.scope(node) if bindings else node, expression.id
-        if isinstance(expression, ast.Attribute) and _is_self(expression.value):
-            owner = self.script.enclosing_class(expression)
-            if owner is not None:
-                return owner, f"self.{expression.attr}"
+        match expression:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                owner = self.script.enclosing_class(expression)
+                if owner is not None:
+                    return owner, f"self.{name}"
         return expression, ""
 
 
@@ -360,7 +356,3 @@ def _kind_of_class_path(path: str) -> Kind:
 def _names_layers_with_weights(code: ast.AST) -> bool:
     names = (node for node in ast.walk(code) if isinstance(node, (ast.Name, ast.Attribute)))
     return any(_LAYERS_WITH_WEIGHTS.match(last_name(name)) for name in names)
-
-
-def _is_self(expression: ast.expr) -> bool:
-    return isinstance(expression, ast.Name) and expression.id == "self"
