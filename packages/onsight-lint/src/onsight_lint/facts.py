@@ -68,7 +68,7 @@ class Facts:
         target = statement.targets[0]
         value = statement.value
         while isinstance(value, ast.Call) and value is not call:  # torch.load(path).to(device)
-            value = value.func.value if isinstance(value.func, ast.Attribute) else value.func
+            value = call_owner(value) or value.func
         if value is not call or not isinstance(target, (ast.Name, ast.Attribute)):
             return False
         used = self.kinds.uses(target)
@@ -143,9 +143,9 @@ class LoaderSettings:
     def __init__(self, facts: Facts) -> None:
         self.script, self.values = facts.script, facts.values
         self.kinds, self.constants = facts.kinds, facts.constants
-        self._names_drop_last = any(
-            _is_word(node, "drop_last") for node in self.script.nodes(ast.keyword, ast.Constant)
-        )
+        words = {keyword.arg for keyword in self.script.nodes(ast.keyword)}
+        words |= {constant.value for constant in self.script.nodes(ast.Constant)}
+        self._names_drop_last = "drop_last" in words
 
     def creations(self, loader: ast.AST) -> list[ast.Call]:
         """Return the calls that may create a loader."""
@@ -216,11 +216,8 @@ class LoaderSettings:
 
     def has_sampler(self, loader: ast.AST) -> bool:
         """Return whether a loader has a sampler, and so may yield only a part of its dataset."""
-        return any(
-            value is not None and self.constants.value(value) is not None
-            for call in self.creations(loader)
-            for value in [self.setting(call, "sampler")]
-        )
+        samplers = [self.setting(call, "sampler") for call in self.creations(loader)]
+        return any(node is not None and self.constants.value(node) is not None for node in samplers)
 
     def divides_evenly(self, call: ast.Call) -> bool:
         """Return whether all batches are full, because the size of the dataset is known."""
@@ -318,9 +315,3 @@ class LoaderSettings:
 def train_flag(created: ast.Call) -> ast.expr | None:
     """Return the argument of a dataset such as MNIST that chooses its part; None is training."""
     return keyword_value(created, "train") or next(iter(created.args[1:2]), None)
-
-
-def _is_word(node: ast.AST, word: str) -> bool:
-    return (isinstance(node, ast.keyword) and node.arg == word) or (
-        isinstance(node, ast.Constant) and node.value == word
-    )

@@ -5,7 +5,7 @@ import re
 
 from onsight_lint.facts import Facts
 from onsight_lint.loops import BatchLoop
-from onsight_lint.syntax import FUNCTIONS, keyword_value
+from onsight_lint.syntax import FUNCTIONS, call_owner, keyword_value
 
 EPOCH_END = re.compile(r"(?:on_)?(train|validation|test)(?:ing)?_epoch_end$")
 _LIBRARIES = ("pytorch_lightning.", "lightning.")
@@ -46,7 +46,7 @@ def _is_lightnings(facts: Facts, owner: ast.ClassDef) -> bool:
 
 def _is_trainers(facts: Facts, call: ast.Call) -> bool:
     """Return whether a method is called on a Trainer of Lightning."""
-    owner = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+    owner = call_owner(call) or call.func
     nodes = [origin.node for origin in facts.values.origins(owner)]
     return bool(nodes) and all(
         isinstance(node, ast.Call)

@@ -362,6 +362,5 @@ def _flows(scope: ast.AST) -> Iterator[tuple[str, set[str]]]:
         elif isinstance(node, (ast.AnnAssign, ast.AugAssign)) and node.value is not None:
             yield key_of(node.target), keys_in(node.value)
         elif isinstance(node, ast.Call) and last_name(node.func) in ("append", "extend"):
-            owner = node.func.value if isinstance(node.func, ast.Attribute) else node.func
-            for value in node.args:
-                yield key_of(owner), keys_in(value)
+            key = key_of(call_owner(node) or node.func)
+            yield from ((key, keys_in(value)) for value in node.args)

@@ -13,6 +13,7 @@ from onsight_lint.syntax import (
     FUNCTIONS,
     Function,
     argument_values,
+    call_owner,
     is_main_guard,
     last_name,
     own_nodes,
@@ -174,7 +175,7 @@ class Modes:
             if mode == "train" and not _may_reach(event.call, network):
                 return None
             return mode
-        owner = event.call.func.value if isinstance(event.call.func, ast.Attribute) else event.call
+        owner = call_owner(event.call) or event.call
         if event.mode == "train" and last_name(owner) not in (network, "module", "self", "m", ""):
             return None
         return event.mode

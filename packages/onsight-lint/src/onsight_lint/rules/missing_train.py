@@ -8,7 +8,7 @@ from onsight_lint.edits import insert_line_above, show_with_line_above
 from onsight_lint.loops import BatchLoop, phase_test
 from onsight_lint.modes import ModeCall, depends_on_mode
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
-from onsight_lint.syntax import FUNCTIONS, called_object, last_name, start_position
+from onsight_lint.syntax import FUNCTIONS, call_owner, called_object, last_name, start_position
 
 _AVERAGE_NAME = re.compile(r"(^|[_.])(ema|swa|avg|teacher)|averag", re.IGNORECASE)
 
@@ -88,7 +88,7 @@ def _leaves_in_evaluation(
     if event.function is not None:
         is_left = context.modes.left_by(event.function) == "eval"
         return is_left and _evaluates_network(context, event)
-    owner = event.call.func.value if isinstance(event.call.func, ast.Attribute) else event.call
+    owner = call_owner(event.call) or event.call
     if last_name(owner) != last_name(network):
         return False
     scope, begin = context.script.function(event.call), start_position(event.call)
