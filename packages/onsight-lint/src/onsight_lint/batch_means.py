@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from onsight_lint.edits import replace_node, show_changed
+from onsight_lint.edits import show_replaced
 from onsight_lint.facts import Facts
 from onsight_lint.kinds import LOSS_FUNCTIONS, Kind
 from onsight_lint.loops import BatchLoop, batch_length, is_batch_number, loop_nodes
@@ -178,8 +178,7 @@ def weighted_line(facts: Facts, batch_sum: BatchSum, rows: str) -> str:
     code = facts.script.code(value)
     if isinstance(value, ast.BinOp) and not isinstance(value.op, (ast.Mult, ast.Div)):
         code = f"({code})"
-    change = replace_node(facts.script, value, f"{code} * {rows}")
-    return show_changed(facts.script, batch_sum.statement, [change]).strip()
+    return show_replaced(facts.script, value, f"{code} * {rows}").strip()
 
 
 def batch_rows(facts: Facts, loop: BatchLoop, batch_sum: BatchSum) -> str:

@@ -80,6 +80,11 @@ def show_changed(script: Script, node: ast.AST, changes: Sequence[Change]) -> st
     return indented(script, statement, apply_changes(statement_head(script, statement), moved))
 
 
+def show_replaced(script: Script, node: ast.AST, text: str) -> str:
+    """Return the statement that contains a node, with new text in place of the node."""
+    return show_changed(script, node, [replace_node(script, node, text)])
+
+
 def show_with_line_above(script: Script, statement: ast.stmt, line: str) -> str:
     """Return a statement with a new line above it."""
     margin = script.source(statement).indentation(statement)

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from onsight_lint.edits import replace_node, show_changed
+from onsight_lint.edits import replace_node, show_changed, show_replaced
 from onsight_lint.rule import Context, Mistake
 from onsight_lint.syntax import FUNCTIONS, call_owner, key_of, last_name, own_nodes
 from onsight_lint.values import Origin
@@ -164,7 +164,8 @@ def _check_enumerate(
     if numbers_classes or _CLASS_NAME.search(last_name(first)):
         problem = "classes are numbered in the arbitrary order of a folder listing"
         listing = iterated.args[0]
-        yield Mistake(listing, problem, _show_sorted(context, listing), _WHY_CLASSES)
+        fixed = show_replaced(context.script, listing, _sorted_code(context, listing))
+        yield Mistake(listing, problem, fixed, _WHY_CLASSES)
 
 
 def _check_dataset(context: Context, owner: ast.ClassDef) -> Iterator[Mistake]:
@@ -198,7 +199,8 @@ def _check_dataset(context: Context, owner: ast.ClassDef) -> Iterator[Mistake]:
                         f"self.{key} and self.{other.key} are paired by position, but their order "
                         "is arbitrary"
                     )
-                    fixed = _show_sorted(context, member.value)
+                    new = _sorted_code(context, member.value)
+                    fixed = show_replaced(context.script, member.value, new)
                     yield Mistake(member.node, problem, fixed, _WHY)
                     return
 
@@ -229,11 +231,6 @@ def _is_label_list(context: Context, expression: ast.expr) -> bool:
         node for origin in origins for node in ast.walk(origin.node) if isinstance(node, ast.Call)
     )
     return any(_FILE_READER.match(last_name(call.func)) for call in calls)
-
-
-def _show_sorted(context: Context, listing: ast.expr) -> str:
-    change = replace_node(context.script, listing, _sorted_code(context, listing))
-    return show_changed(context.script, listing, [change])
 
 
 def _sorted_code(context: Context, listing: ast.expr) -> str:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from onsight_lint.batch_means import batch_sums
-from onsight_lint.edits import Change, indented, replace_node, show_changed
+from onsight_lint.edits import Change, indented, replace_node, show_changed, show_replaced
 from onsight_lint.facts import DATASET_PARTS, DATASET_SIZES, train_flag
 from onsight_lint.lightning import step_loaders
 from onsight_lint.loops import find_loaders_for_other_files
@@ -124,9 +124,8 @@ def _shared_mistake(context: Context, call: ast.Call, part: str, problem: str) -
     assert dataset is not None
     name = context.script.code(dataset)
     line = f"train_part, test_part = torch.utils.data.random_split({name}, [0.8, 0.2])"
-    fixed = indented(context.script, context.script.statement(call), line)
-    change = replace_node(context.script, dataset, part)
-    fixed += f"\n{show_changed(context.script, call, [change])}"
+    above = indented(context.script, context.script.statement(call), line)
+    fixed = f"{above}\n{show_replaced(context.script, dataset, part)}"
     return Mistake(call, f"{name} {problem}", fixed)
 
 

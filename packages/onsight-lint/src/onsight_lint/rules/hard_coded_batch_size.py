@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from onsight_lint.batch_means import is_batch_count, is_batch_mean
-from onsight_lint.edits import replace_node, show_changed
+from onsight_lint.edits import show_replaced
 from onsight_lint.kinds import Kind
 from onsight_lint.loops import BatchLoop, batch_length, loop_nodes
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
@@ -77,9 +77,8 @@ def _divisors(context: Context, loop: BatchLoop) -> Iterator[tuple[Mistake, ast.
         size = _size_in_product(context, loop, product) if counted else None
         if size is not None:
             new = f"len({context.script.code(loop.loader)}.dataset)"
-            change = replace_node(context.script, product, new)
             problem = f"{context.script.code(product)} is not the number of rows"
-            yield Mistake(product, problem, show_changed(context.script, product, [change])), size
+            yield Mistake(product, problem, show_replaced(context.script, product, new)), size
 
 
 def _assigned_value(context: Context, expression: ast.expr) -> ast.expr:
@@ -128,10 +127,9 @@ def _derived_names(inputs: set[str], forward: ast.FunctionDef) -> set[str]:
     return names
 
 
-def _mistake(context: Context, size: ast.expr, rows: str, problem: str) -> Mistake:
-    fixed = show_changed(context.script, size, [replace_node(context.script, size, rows)])
-    assumed = problem.format(context.script.code(size))
-    return Mistake(size, f"{assumed}, whatever its actual size", fixed)
+def _mistake(context: Context, size: ast.expr, rows: str, assumed: str) -> Mistake:
+    problem = f"{assumed.format(context.script.code(size))}, whatever its actual size"
+    return Mistake(size, problem, show_replaced(context.script, size, rows))
 
 
 def _is_size(context: Context, loop: BatchLoop, value: ast.expr) -> bool:

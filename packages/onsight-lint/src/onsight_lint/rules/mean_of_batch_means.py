@@ -15,7 +15,7 @@ from onsight_lint.batch_means import (
     is_batch_mean,
     weighted_line,
 )
-from onsight_lint.edits import indented, replace_node, show_changed
+from onsight_lint.edits import indented, replace_node, show_changed, show_replaced
 from onsight_lint.lightning import EPOCH_END, step_loaders
 from onsight_lint.loops import BatchLoop, loop_nodes
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
@@ -98,8 +98,7 @@ def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
                 if is_batch_count(context, loop, right):
                     rows = batch_rows(context, loop, batch_sum)
                     new = f"{context.script.code(left)} * {rows} / {_all_rows(context, loop)}"
-                    change = replace_node(context.script, value, new)
-                    fixed = show_changed(context.script, node, [change])
+                    fixed = show_replaced(context.script, value, new)
                     yield Mistake(node, _problem(context, loop, batch_sum), fixed)
 
 
@@ -147,9 +146,9 @@ def _show_weighted(context: Context, node: ast.AST, values: ast.expr, step: str)
     new = f"sum(m * n for m, n in zip({context.script.code(values)}, rows)) / sum(rows)"
     if isinstance(context.script.parent(mean), (ast.BinOp, ast.Attribute)):
         new = f"({new})"
-    changed = show_changed(context.script, mean, [replace_node(context.script, mean, new)])
     comment = f"# rows: of each batch, which {step} has to return as well"
-    return f"{indented(context.script, context.script.statement(node), comment)}\n{changed}"
+    above = indented(context.script, context.script.statement(node), comment)
+    return f"{above}\n{show_replaced(context.script, mean, new)}"
 
 
 def _show_summed(context: Context, division: Division, batch_sum: BatchSum, step: str) -> str:
@@ -184,11 +183,10 @@ def _mistake(context: Context, loop: BatchLoop, batch_sum: BatchSum, division: D
     all_rows = _all_rows(context, loop)
     node, divisor = division
     if batch_sum.is_list or divisor is None:
-        mean = _whole_mean(context, node)
-        change = replace_node(context.script, mean, f"sum({batch_sum.key}) / {all_rows}")
+        mean = f"sum({batch_sum.key}) / {all_rows}"
+        fixed = show_replaced(context.script, _whole_mean(context, node), mean)
     else:
-        change = replace_node(context.script, divisor, all_rows)
-    fixed = show_changed(context.script, node, [change])
+        fixed = show_replaced(context.script, divisor, all_rows)
     if batch_sum.is_count:
         problem = f"{batch_sum.key} counts rows, but is divided by the number of batches"
         return Mistake(node, problem, fixed, _WHY_COUNT)
@@ -210,9 +208,8 @@ def _meter_mistake(context: Context, loop: BatchLoop, batch_sum: BatchSum) -> Mi
     call = statement.value if isinstance(statement, ast.Expr) else statement
     value = context.script.code(batch_sum.value)
     new = f"{batch_sum.key}.update({value}, {batch_rows(context, loop, batch_sum)})"
-    fixed = show_changed(context.script, call, [replace_node(context.script, call, new)])
     problem = f"{batch_sum.key} weights all batches equally, even a smaller last one"
-    return Mistake(call, problem, fixed)
+    return Mistake(call, problem, show_replaced(context.script, call, new))
 
 
 def _all_rows(context: Context, loop: BatchLoop) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from onsight_lint.edits import indented, replace_node, show_changed
+from onsight_lint.edits import indented, show_replaced
 from onsight_lint.listings import find_paired_listings, lists_folder
 from onsight_lint.loops import BatchLoop, loop_nodes
 from onsight_lint.rule import Context, Mistake, Rule
@@ -211,8 +211,7 @@ def _shuffled_predictions(context: Context) -> Iterator[Mistake]:
                 continue
             if _pairs_with_list(context, loop) or _indexes_list(loop):
                 seen.add(call)
-                change = replace_node(context.script, flag, "False")
-                fixed = show_changed(context.script, flag, [change])
+                fixed = show_replaced(context.script, flag, "False")
                 name = context.script.code(loop.loader)
                 problem = f"predictions from the shuffled {name} are matched by position"
                 yield Mistake(call, problem, fixed, _WHY_SHUFFLED)

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from onsight_lint.edits import replace_node, show_changed
+from onsight_lint.edits import show_replaced
 from onsight_lint.loops import is_training
 from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.syntax import FUNCTIONS, LOOPS, call_owner, key_of, keys_in, last_name, own_nodes
@@ -21,11 +21,10 @@ def _check(context: Context) -> Iterator[Mistake]:
         assignment = context.script.parent(call)
         if isinstance(assignment, ast.Assign) and _changes_before_use(context, call, assignment):
             code = context.script.code
-            change = replace_node(context.script, call, f"copy.deepcopy({code(call)})")
-            problem = (
-                f"{code(assignment.targets[0])} is not a copy: all further training changes it"
-            )
-            yield Mistake(call, problem, show_changed(context.script, call, [change]))
+            kept = code(assignment.targets[0])
+            problem = f"{kept} is not a copy: all further training changes it"
+            fixed = show_replaced(context.script, call, f"copy.deepcopy({code(call)})")
+            yield Mistake(call, problem, fixed)
 
 
 RULE = Rule(

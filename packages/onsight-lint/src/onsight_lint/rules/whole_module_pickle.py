@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from onsight_lint.edits import indented, replace_node, show_changed
+from onsight_lint.edits import indented, show_replaced
 from onsight_lint.kinds import Kind
 from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.syntax import keyword_value, last_name
@@ -58,9 +58,9 @@ def _is_network_itself(value: ast.expr) -> bool:
 
 def _save_mistake(context: Context, value: ast.expr) -> Mistake:
     name = context.script.code(value)
-    change = replace_node(context.script, value, f"{name}.state_dict()")
+    fixed = show_replaced(context.script, value, f"{name}.state_dict()")
     problem = f"all of {name} is pickled, not just its weights"
-    return Mistake(value, problem, show_changed(context.script, value, [change]))
+    return Mistake(value, problem, fixed)
 
 
 def _load_mistake(context: Context, call: ast.Call, statement: ast.Assign) -> Mistake:
