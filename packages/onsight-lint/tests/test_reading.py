@@ -264,6 +264,7 @@ def test_long_and_deep_scripts_cause_no_recursion_error(tmp_path):
         "first, *rest, a, b, c = accelerator.prepare(net, loader)",
         "for *rest, a, b, c in zip(xs, *ys):",
         "for *rest, a in zip():",
+        "def f(x): return x\n*rest, a = f(0)\ntorch.nn.functional.cross_entropy(a, 0)",
     ],
 )
 def test_more_targets_than_arguments_cause_no_index_error(tmp_path, line):

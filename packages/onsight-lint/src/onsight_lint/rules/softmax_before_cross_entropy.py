@@ -1,19 +1,18 @@
 """Rule on a softmax before cross-entropy, which already includes one."""
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from onsight_lint.edits import Change, replace_node, show_changed
 from onsight_lint.rule import Context, Mistake, Rule
-from onsight_lint.scopes import Step
+from onsight_lint.scopes import Binding
 from onsight_lint.syntax import (
     FUNCTIONS,
     Function,
     call_owner,
     keyword_value,
     last_name,
-    own_nodes,
     start_position,
     word_set,
 )
@@ -102,6 +101,16 @@ def _scores(context: Context, call: ast.Call) -> ast.expr | None:
     return call.args[0] if call.args else keyword_value(call, "input")
 
 
+def _all_or_none(paths: Iterable[list[_Softmax]]) -> list[_Softmax]:
+    """Return the softmaxes of all paths that a value may come by; none if a path has none."""
+    softmaxes: list[_Softmax] = []
+    for found in paths:
+        if not found:
+            return []
+        softmaxes += found
+    return softmaxes
+
+
 class _Search:
     """Finds the softmaxes that are applied last to a value."""
 
@@ -123,22 +132,18 @@ class _Search:
         return []
 
     def _of_name(self, name: ast.Name, depth: int) -> list[_Softmax]:
-        softmaxes: list[_Softmax] = []
-        for binding in self.script.scope(name).reaching(name):
-            if binding.kind != "value" or binding.value is None:
-                return []
-            last = self._of_part(binding.value, binding.steps, depth)
-            if not last:
-                return []
-            softmaxes.extend(last)
-        return softmaxes
+        bindings = self.script.scope(name).reaching(name)
+        return _all_or_none(self._of_binding(binding, depth) for binding in bindings)
 
-    def _of_part(self, value: ast.expr, steps: tuple[Step, ...], depth: int) -> list[_Softmax]:
-        """The softmaxes of a value, or of one element of an unpacked tuple."""
-        if not steps:
-            return self.last_softmaxes(value, depth)
-        if isinstance(value, ast.Call) and len(steps) == 1 and isinstance(steps[0], int):
-            return self._of_call(value, depth, steps[0])
+    def _of_binding(self, binding: Binding, depth: int) -> list[_Softmax]:
+        """The softmaxes of an assigned value, or of one element of an unpacked tuple."""
+        if binding.kind != "value" or binding.value is None:
+            return []
+        if not binding.steps:
+            return self.last_softmaxes(binding.value, depth)
+        match binding.value, binding.steps:
+            case ast.Call() as call, (int(index),):
+                return self._of_call(call, depth, index)
         return []
 
     def _of_call(self, call: ast.Call, depth: int, part: int | None = None) -> list[_Softmax]:
@@ -153,13 +158,10 @@ class _Search:
             return self._of_function(function, depth, part)
         if isinstance(function, ast.ClassDef):
             return []
-        softmaxes: list[_Softmax] = []
-        for origin in self.context.values.origins(call.func):
-            last = [] if origin.steps else self._of_network(origin.node, depth, part)
-            if not last:
-                return []
-            softmaxes.extend(last)
-        return softmaxes
+        return _all_or_none(
+            [] if origin.steps else self._of_network(origin.node, depth, part)
+            for origin in self.context.values.origins(call.func)
+        )
 
     def _as_softmax(self, call: ast.Call) -> _Softmax | None:
         """A call of softmax as a function, a module or a method."""
@@ -187,35 +189,29 @@ class _Search:
 
     def _of_function(self, function: Function, depth: int, part: int | None) -> list[_Softmax]:
         """The softmaxes that a function ends with, if all its returns have one."""
-        softmaxes: list[_Softmax] = []
-        for node in own_nodes(function):
-            if isinstance(node, (ast.Yield, ast.YieldFrom)):
-                return []
-            if not isinstance(node, ast.Return) or node.value is None:
-                continue
-            if self._is_in_evaluation_only(node):
-                continue
-            value = node.value
-            if part is not None:
-                elements = value.elts if isinstance(value, ast.Tuple) else []
-                if part >= len(elements):
-                    return []
-                value = elements[part]
-            last = self.last_softmaxes(value, depth)
-            if not last:
-                return []
-            softmaxes.extend(last)
-        return softmaxes
+        return _all_or_none(
+            self._of_element(value, depth, part)
+            for value in self.context.values.returns(function)
+            if not self._is_in_evaluation_only(value)
+        )
 
-    def _is_in_evaluation_only(self, node: ast.Return) -> bool:
-        """Return whether a return is only reached in evaluation mode."""
-        child: ast.AST = node
-        for parent in self.script.ancestors(node):
+    def _of_element(self, value: ast.expr, depth: int, part: int | None) -> list[_Softmax]:
+        """The softmaxes of a value or, if part is given, of an element of a tuple."""
+        if part is None:
+            return self.last_softmaxes(value, depth)
+        elements = value.elts if isinstance(value, ast.Tuple) else []
+        is_inside = -len(elements) <= part < len(elements)
+        return self.last_softmaxes(elements[part], depth) if is_inside else []
+
+    def _is_in_evaluation_only(self, returned: ast.expr) -> bool:
+        """Return whether a value is only returned in evaluation mode."""
+        child: ast.AST = returned
+        for parent in self.script.ancestors(returned):
             if isinstance(parent, ast.If):
                 test = parent.test
                 is_negated = isinstance(test, ast.UnaryOp) and last_name(test.operand) == "training"
                 is_plain = last_name(test) == "training"
-                is_in_body = any(child is statement for statement in parent.body)
+                is_in_body = child in parent.body
                 if (is_negated and is_in_body) or (is_plain and not is_in_body):
                     return True
             child = parent
