@@ -18,7 +18,8 @@ from onsight_lint.syntax import (
 )
 
 _CROSS_ENTROPIES = word_set("CrossEntropyLoss LabelSmoothingCrossEntropy SoftTargetCrossEntropy")
-_SOFTMAXES = frozenset({"softmax", "log_softmax", "Softmax", "LogSoftmax", "Softmax2d"})
+_FUNCTIONS = ("softmax", "log_softmax")
+_SOFTMAXES = frozenset({*_FUNCTIONS, "Softmax", "LogSoftmax", "Softmax2d"})
 _SHAPE_METHODS = word_set("squeeze view reshape float flatten contiguous to unsqueeze permute")
 _HEADS = frozenset({"fc", "classifier", "head", "heads"})
 _WHY_LOG = (
@@ -34,11 +35,6 @@ class _Softmax:
 
     node: ast.AST
     inner: ast.AST | None  # the code without it; None for a layer in a list
-
-    @property
-    def is_log(self) -> bool:
-        """Whether the softmax is a log-softmax."""
-        return last_name(self.node).lower().startswith("log")
 
 
 def _check(context: Context) -> Iterator[Mistake]:
@@ -69,7 +65,7 @@ def _mistake(context: Context, softmax: _Softmax, is_certain: bool) -> Mistake:
     fixed = show_changed(context.script, softmax.node, changes)
     name = last_name(softmax.node)
     problem = f"{name} is applied before cross-entropy, which already includes one"
-    why = _WHY_LOG if softmax.is_log else ""
+    why = _WHY_LOG if name.lower().startswith("log") else ""
     return Mistake(softmax.node, problem, fixed, why, changes if is_certain else ())
 
 
@@ -166,10 +162,7 @@ class _Search:
     def _as_softmax(self, call: ast.Call) -> _Softmax | None:
         """A call of softmax as a function, a module or a method."""
         path = self.script.path_of(call.func)
-        is_function = path.startswith("torch.") and last_name(call.func) in (
-            "softmax",
-            "log_softmax",
-        )
+        is_function = path.startswith("torch.") and last_name(call.func) in _FUNCTIONS
         if is_function or self._is_softmax_module(call.func):
             return _Softmax(call, call.args[0]) if call.args else None
         match call.func:
