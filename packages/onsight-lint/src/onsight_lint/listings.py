@@ -31,7 +31,22 @@ def lists_folder(context: Context, value: ast.expr) -> bool:
     return bool(origins) and all(_is_folder_listing(context, origin) for origin in origins)
 
 
-def is_unsorted_listing(context: Context, value: ast.expr) -> bool:
+def find_paired_listings(context: Context) -> Iterator[Mistake]:
+    """Find unsorted folder listings that are paired with other data or numbered by position."""
+    script = context.script
+    for call in script.nodes(ast.Call):
+        yield from _check_zip(context, call)
+    for loop in script.nodes(ast.For):
+        yield from _check_enumerate(context, loop.iter, loop.target)
+    for node in script.nodes(ast.DictComp):
+        first, statement = node.generators[0], script.statement(node)
+        name = last_name(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
+        yield from _check_enumerate(context, first.iter, first.target, "idx" in name)
+    for owner in script.nodes(ast.ClassDef):
+        yield from _check_dataset(context, owner)
+
+
+def _is_unsorted_listing(context: Context, value: ast.expr) -> bool:
     """Return whether a value is a folder listing that is never sorted."""
     if _is_sorted_in_place(context, value):
         return False
@@ -39,25 +54,6 @@ def is_unsorted_listing(context: Context, value: ast.expr) -> bool:
     return bool(origins) and all(
         _is_folder_listing(context, origin, unsorted=True) for origin in origins
     )
-
-
-def find_paired_listings(context: Context) -> Iterator[Mistake]:
-    """Find unsorted folder listings that are paired with other data or numbered by position."""
-    for source in context.script.sources:
-        for node in source.all(ast.Call, ast.For, ast.DictComp, ast.ClassDef):
-            if isinstance(node, ast.Call):
-                yield from _check_zip(context, node)
-            if isinstance(node, ast.For):
-                yield from _check_enumerate(context, node.iter, node.target)
-            if isinstance(node, ast.DictComp):
-                first = node.generators[0]
-                statement = source.statement(node)
-                numbers_classes = isinstance(statement, ast.Assign) and "idx" in last_name(
-                    statement.targets[0]
-                )
-                yield from _check_enumerate(context, first.iter, first.target, numbers_classes)
-            if isinstance(node, ast.ClassDef):
-                yield from _check_dataset(context, node)
 
 
 def _is_folder_listing(
@@ -126,7 +122,7 @@ def _check_zip(context: Context, call: ast.Call) -> Iterator[Mistake]:
     """Check `zip(os.listdir(a), ...)`."""
     if context.script.path_of(call.func) != "zip":
         return
-    listings = [value for value in call.args if is_unsorted_listing(context, value)]
+    listings = [value for value in call.args if _is_unsorted_listing(context, value)]
     is_paired = any(
         not _have_common_listing(context, listing, value)
         for listing in listings
@@ -139,17 +135,12 @@ def _check_zip(context: Context, call: ast.Call) -> Iterator[Mistake]:
         replace_node(context.script, listing, _sorted_code(context, listing))
         for listing in listings
     ]
-    problem = (
-        f"{context.script.code(listings[0])} is paired by position, but its order is arbitrary"
-    )
-    yield Mistake(
-        call,
-        problem,
-        show_changed(context.script, call, changes),
-        _WHY,
-        # Lists made from the entries of scandir may have no order.
-        [] if context.values.calls("scandir") else changes,
-    )
+    code = context.script.code(listings[0])
+    problem = f"{code} is paired by position, but its order is arbitrary"
+    fixed = show_changed(context.script, call, changes)
+    # Lists made from the entries of scandir may have no order.
+    is_certain = not context.values.calls("scandir")
+    yield Mistake(call, problem, fixed, _WHY, changes if is_certain else [])
 
 
 def _check_enumerate(
@@ -158,7 +149,7 @@ def _check_enumerate(
     """Check `for label, name in enumerate(os.listdir(root))`."""
     if not isinstance(iterated, ast.Call) or last_name(iterated.func) != "enumerate":
         return
-    if not iterated.args or not is_unsorted_listing(context, iterated.args[0]):
+    if not iterated.args or not _is_unsorted_listing(context, iterated.args[0]):
         return
     first = target.elts[0] if isinstance(target, ast.Tuple) else target
     if numbers_classes or _CLASS_NAME.search(last_name(first)):
@@ -177,7 +168,7 @@ def _check_dataset(context: Context, owner: ast.ClassDef) -> Iterator[Mistake]:
         and last_name(member.receiver) == "self"
         and not member.steps
     ]
-    listings = {item.key: item for item in members if is_unsorted_listing(context, item.value)}
+    listings = {item.key: item for item in members if _is_unsorted_listing(context, item.value)}
     if not listings:
         return
     for method in owner.body:
