@@ -12,7 +12,7 @@ from onsight_lint.errors import ReadError
 from onsight_lint.files import decode, read_content
 from onsight_lint.scopes import Binding, Scopes, module_name
 from onsight_lint.source import SourceFile, drop_unreachable, parse
-from onsight_lint.syntax import DEFINITIONS, Function
+from onsight_lint.syntax import DEFINITIONS, FUNCTIONS, LOOPS, Function, Loop
 
 Definition = Function | ast.ClassDef
 
@@ -91,6 +91,14 @@ class Script:
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the nodes that contain a node, from the innermost outwards."""
         return self._homes[node].ancestors(node)
+
+    def loops_around(self, node: ast.AST) -> Iterator[Loop]:
+        """Yield the loops around a node in the same function, from the innermost outwards."""
+        for parent in self.ancestors(node):
+            if isinstance(parent, FUNCTIONS):
+                return
+            if isinstance(parent, LOOPS):
+                yield parent
 
     def nodes(self, *types: type[ast.AST]) -> Iterator[Any]:
         """Yield the nodes of some types in every file."""

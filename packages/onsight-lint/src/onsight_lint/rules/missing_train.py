@@ -60,24 +60,14 @@ def _mistake(context: Context, loop: BatchLoop, network: ast.expr, event: ModeCa
 def _places(context: Context, loop: BatchLoop) -> list[ast.AST]:
     """A training loop, or the calls of the function that contains it."""
     function = context.script.function(loop.node)
-    if _enclosing_loop(context, loop.node) is not None or not isinstance(function, FUNCTIONS):
+    if any(context.script.loops_around(loop.node)) or not isinstance(function, FUNCTIONS):
         return [loop.node]
     return list(context.values.call_sites(function))
 
 
-def _enclosing_loop(context: Context, node: ast.AST) -> ast.AST | None:
-    """The loop around a node, in the same function."""
-    for parent in context.script.ancestors(node):
-        if isinstance(parent, FUNCTIONS):
-            return None
-        if isinstance(parent, (ast.For, ast.While)):
-            return parent
-    return None
-
-
 def _loop_over_epochs(context: Context, node: ast.AST) -> ast.AST | None:
     """The loop around a training loop or its call, unless the outer loop iterates over batches."""
-    enclosing = _enclosing_loop(context, node)
+    enclosing = next(context.script.loops_around(node), None)
     return None if any(enclosing is loop.node for loop in context.batch_loops) else enclosing
 
 

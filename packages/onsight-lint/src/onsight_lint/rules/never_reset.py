@@ -77,12 +77,10 @@ def _problem(name: str) -> str:
 
 def _epoch_loop(context: Context, loop: BatchLoop) -> Loop | None:
     """The innermost loop over epochs around a loop over batches, in the same function."""
-    home = context.script.function(loop.node)
-    for parent in context.script.ancestors(loop.node):
-        if isinstance(parent, LOOPS) and context.script.function(parent) is home:
-            head = [parent.test] if isinstance(parent, ast.While) else [parent.target, parent.iter]
-            if any(_EPOCH.search(context.script.code(part)) for part in head):
-                return parent
+    for around in context.script.loops_around(loop.node):
+        head = [around.test] if isinstance(around, ast.While) else [around.target, around.iter]
+        if any(_EPOCH.search(context.script.code(part)) for part in head):
+            return around
     return None
 
 

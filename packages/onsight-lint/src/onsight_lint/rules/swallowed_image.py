@@ -199,16 +199,14 @@ def _answers(value: ast.expr | None, names: set[str]) -> bool:
 
 def _is_retried(context: Context, node: ast.Try) -> bool:
     """Return whether the try is one of several attempts that end with an error."""
-    for parent in context.script.ancestors(node):
-        if isinstance(parent, FUNCTIONS):
-            return False
-        if isinstance(parent, (ast.For, ast.While)):
-            is_raised_later = any(
-                isinstance(part, ast.Raise) and start_position(part) > start_position(parent)
-                for part in own_nodes(context.script.parent(parent))
-            )
-            return is_raised_later or _raises(parent.orelse)
-    return False
+    loop = next(context.script.loops_around(node), None)
+    return loop is not None and (
+        _raises(loop.orelse)
+        or any(
+            isinstance(part, ast.Raise) and start_position(part) > start_position(loop)
+            for part in own_nodes(context.script.parent(loop))
+        )
+    )
 
 
 def _is_checked_later(context: Context, node: ast.Try, inside: Sequence[ast.AST]) -> bool:

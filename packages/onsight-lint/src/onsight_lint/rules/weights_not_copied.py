@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onsight_lint.edits import show_replaced
 from onsight_lint.loops import is_training
 from onsight_lint.rule import Context, Mistake, Rule
-from onsight_lint.syntax import FUNCTIONS, LOOPS, call_owner, key_of, keys_in, last_name, own_nodes
+from onsight_lint.syntax import call_owner, key_of, keys_in, last_name, own_nodes
 
 _MAX_CALLS = 50  # of state_dict that are considered, each with all code around it
 _TRAINS = re.compile(r"^_?(train|fit)|run_epoch")
@@ -76,11 +76,8 @@ def _is_read_in(context: Context, assignment: ast.Assign, node: ast.AST) -> bool
 
 def _training_loop(context: Context, call: ast.Call) -> ast.AST | None:
     """The innermost loop around a call that trains."""
-    for parent in context.script.ancestors(call):
-        if isinstance(parent, FUNCTIONS):
-            return None
-        if isinstance(parent, LOOPS):
-            calls = (node for node in own_nodes(parent) if isinstance(node, ast.Call))
-            if is_training(context, parent) or any(_TRAINS.search(last_name(c)) for c in calls):
-                return parent
+    for loop in context.script.loops_around(call):
+        calls = (node for node in own_nodes(loop) if isinstance(node, ast.Call))
+        if is_training(context, loop) or any(_TRAINS.search(last_name(node)) for node in calls):
+            return loop
     return None
