@@ -192,12 +192,13 @@ class Modes:
 
     def _in_evaluation_context(self, node: ast.AST) -> bool:
         """Return whether a node is inside a `with` whose name suggests evaluation."""
-        for parent in self.script.ancestors(node):
-            if isinstance(parent, (ast.With, ast.AsyncWith)):
-                names = [last_name(item.context_expr) for item in parent.items]
-                if any(_EVALUATION_CONTEXT.search(n) and n != "inference_mode" for n in names):
-                    return True
-        return False
+        names = [
+            last_name(item.context_expr)
+            for parent in self.script.ancestors(node)
+            if isinstance(parent, (ast.With, ast.AsyncWith))
+            for item in parent.items
+        ]
+        return any(_EVALUATION_CONTEXT.search(n) and n != "inference_mode" for n in names)
 
 
 class Gradients:
@@ -263,19 +264,16 @@ class Gradients:
 
     def _turns_off(self, context: ast.expr) -> bool:
         """Return whether a `with` turns gradients off, or is unknown and might."""
-        if _names_gradient_switch(context):
-            return True
         values = self.facts.values
-        nodes = [origin.node for origin in values.origins(context)]
+        nodes = [context, *(origin.node for origin in values.origins(context))]
         expressions = [node for node in nodes if isinstance(node, ast.expr)]
         if any(map(_names_gradient_switch, expressions)):
             return True
-        calls = [node for node in (*expressions, context) if isinstance(node, ast.Call)]
+        calls = [node for node in expressions if isinstance(node, ast.Call)]
         callees = [callee for call in calls if (callee := values.callee(call)) is not None]
         if callees:
             return any(map(_names_gradient_switch, callees))
-        names = map(last_name, (context, *expressions))
-        return not any(_HARMLESS_CONTEXT.search(name) for name in names)
+        return not any(map(_HARMLESS_CONTEXT.search, map(last_name, expressions)))
 
     def _switched_off(self, node: ast.AST) -> bool:
         """Return whether `torch.set_grad_enabled(...)` was called as a statement before."""

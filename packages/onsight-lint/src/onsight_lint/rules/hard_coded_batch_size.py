@@ -57,7 +57,7 @@ def _in_loop(context: Context, loop: BatchLoop) -> Iterator[tuple[Mistake, ast.A
                 if _is_size(context, loop, size) and is_batch_mean(context, value):
                     yield _mistake(context, size, rows, _COUNTED), size
             case ast.Call(func=ast.Attribute(attr="view" | "reshape"), args=[size, rest, *_]):
-                if _is_minus_one(rest) and _is_literal_size(context, loop, size):
+                if ast.unparse(rest) == "-1" and _is_literal_size(context, loop, size):
                     yield _mistake(context, size, rows, _RESHAPED), size
             case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=[size])):
                 if _is_literal_size(context, loop, size) and _indexes_rows(context, node):
@@ -112,7 +112,7 @@ def _in_forward(context: Context) -> Iterator[Mistake]:
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id=name), attr="view" | "reshape"),
                     args=[size, rest],
-                ) if name in names and _is_minus_one(rest):
+                ) if name in names and ast.unparse(rest) == "-1":
                     value = context.constants.value(size)
                     if isinstance(value, int) and value in sizes:
                         yield _mistake(context, size, f"{name}.size(0)", _RESHAPED)
@@ -170,13 +170,6 @@ def _is_divisor(context: Context, loop: BatchLoop, target: ast.expr) -> bool:
             names = map(last_name, ast.walk(node.left))
             if key_of(node.right) == key and any(map(_COUNTED_NAME.search, names)):
                 return True
-    return False
-
-
-def _is_minus_one(expression: ast.expr) -> bool:
-    match expression:
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1)):
-            return True
     return False
 
 

@@ -96,10 +96,8 @@ def _uses_accelerator(context: Context) -> bool:
         if any(map(_MOVES_WEIGHTS.search, modules)):
             return False
     for node in context.script.nodes(ast.Name, ast.Attribute, ast.arg, ast.Constant):
-        text = ""
-        if isinstance(node, (ast.Name, ast.Attribute, ast.arg)):
-            text = last_name(node)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        text = last_name(node)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
             is_docstring = isinstance(context.script.parent(node), ast.Expr)
             text = "" if is_docstring else node.value[:200]
         if _ACCELERATOR.search(text):

@@ -252,15 +252,13 @@ def _is_dataset_list(context: Context, expression: ast.expr) -> bool:
         return True
     if not isinstance(expression, ast.Name):
         return False
-    for binding in context.script.scope(expression).reaching(expression):
-        value = binding.value
-        if binding.kind != "value" or value is None or binding.steps:
-            continue
-        if any(map(_is_list_attribute, ast.walk(value))):
-            return True
-        if lists_folder(context, value):
-            return True
-    return False
+    reaching = context.script.scope(expression).reaching(expression)
+    values = [item.value for item in reaching if item.kind == "value" and not item.steps]
+    return any(
+        any(map(_is_list_attribute, ast.walk(value))) or lists_folder(context, value)
+        for value in values
+        if value is not None
+    )
 
 
 def _is_list_attribute(node: ast.AST) -> bool:
