@@ -69,7 +69,7 @@ class Scopes:
 
     def __init__(self, source: SourceFile) -> None:
         self.source = source
-        self.tables: dict[ast.AST, dict[str, list[Binding]]] = defaultdict(dict)
+        self.tables: dict[ast.AST, dict[str, list[Binding]]] = defaultdict(lambda: defaultdict(list))
         self.members: list[Member] = []
         self.stars: list[str] = []  # modules of `from module import *`
         self._scopes: dict[ast.AST, ast.AST] = {}
@@ -208,8 +208,9 @@ class Scopes:
                 self._add(Binding(node.name, "definition", node, start_position(node)))
             case ast.ExceptHandler(name=str(name)):
                 self._add(Binding(name, "other", node, start_position(node)))
-            case ast.arg():
-                self._add_parameter(node)
+            case ast.arg(arg=name):
+                home = self.source.parents[self.source.parents[node]]
+                self.tables[home][name].append(Binding(name, "parameter", node, (0, 0)))
 
     def _bind(
         self,
@@ -237,13 +238,7 @@ class Scopes:
         if isinstance(binding.node, ast.comprehension):
             scope = self.source.parents[binding.node]
         home = self._global[scope].get(binding.name, scope)
-        self.tables[home].setdefault(binding.name, []).append(binding)
-
-    def _add_parameter(self, node: ast.arg) -> None:
-        home = next(self.source.ancestors(self.source.parents[node]), None)
-        if home is not None:
-            binding = Binding(node.arg, "parameter", node, (0, 0))
-            self.tables[home].setdefault(node.arg, []).append(binding)
+        self.tables[home][binding.name].append(binding)
 
     def _read_import(self, node: ast.Import | ast.ImportFrom) -> None:
         base = module_name(node, self.source.module) if isinstance(node, ast.ImportFrom) else ""
