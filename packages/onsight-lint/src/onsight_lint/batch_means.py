@@ -227,17 +227,16 @@ def _is_counter(facts: Facts, loop: BatchLoop, name: ast.Name) -> bool:
 
 
 def _is_mean_of_operands(facts: Facts, value: ast.BinOp, depth: int) -> bool:
-    if isinstance(value.op, ast.Mult):
-        for factor, other in ((value.left, value.right), (value.right, value.left)):
-            if isinstance(factor, ast.Constant):
-                return is_batch_mean(facts, other, depth)
-        return False
-    if isinstance(value.op, ast.Div):
-        if _is_row_count(facts, value.right):
-            return True
-        return isinstance(value.right, ast.Constant) and is_batch_mean(facts, value.left, depth)
-    if isinstance(value.op, ast.Add):
-        return all(is_batch_mean(facts, operand, depth) for operand in (value.left, value.right))
+    match value:
+        case (
+            ast.BinOp(left=ast.Constant(), op=ast.Mult(), right=mean)
+            | ast.BinOp(left=mean, op=ast.Mult() | ast.Div(), right=ast.Constant())
+        ):
+            return is_batch_mean(facts, mean, depth)
+        case ast.BinOp(op=ast.Div(), right=rows):
+            return _is_row_count(facts, rows)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return is_batch_mean(facts, left, depth) and is_batch_mean(facts, right, depth)
     return False
 
 

@@ -55,16 +55,10 @@ def silencing(source: SourceFile, node: ast.AST, rule: str) -> list[IgnoreCommen
     lines = _covered_lines(source, node)
     return [
         comment
-        for comment in ignore_comments(source.text)
+        for comment in _find_comments(source.text)
         if (comment.is_file_wide or comment.line in lines)
         and (not comment.ids or rule in dict(comment.ids))
     ]
-
-
-@lru_cache(200)
-def ignore_comments(text: str) -> tuple[IgnoreComment, ...]:
-    """Return the comments of a text that silence rules."""
-    return tuple(_find_comments(text)) if "onsight:" in text else ()
 
 
 def runs_by_itself(text: str) -> bool:
@@ -89,7 +83,7 @@ def unused_ignores(
     ids of all rules. is_complete: whether the file was read with a script that runs it; if not,
     only ids that are not known are reported.
     """
-    comments = ignore_comments(text)
+    comments = _find_comments(text)
     lines = text.split("\n")
     starts = [0, *accumulate(len(line) + 1 for line in lines)]
     used_on: dict[int, set[str]] = defaultdict(set)
@@ -116,11 +110,17 @@ def unused_ignores(
             yield _finding(path, lines, start, comment, problem, name, span)
 
 
-def _find_comments(text: str) -> Iterator[IgnoreComment]:
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            for match in _COMMENT.finditer(token.string):
-                yield _as_comment(match, *token.start)
+@lru_cache(200)
+def _find_comments(text: str) -> tuple[IgnoreComment, ...]:
+    """The comments of a text that silence rules."""
+    if "onsight:" not in text:
+        return ()
+    return tuple(
+        _as_comment(match, *token.start)
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT
+        for match in _COMMENT.finditer(token.string)
+    )
 
 
 def _as_comment(match: re.Match[str], line: int, column: int) -> IgnoreComment:

@@ -109,11 +109,9 @@ class Modes:
             self._calls[scope] = sorted(events, key=lambda event: start_position(event.call))
         return self._calls[scope]
 
-    def calls_setting(self, mode: Mode, node: ast.AST) -> list[ModeCall]:
-        """Return the calls in a piece of code that set a mode, directly or indirectly."""
-        inside = set(own_nodes(node))
-        is_scope = isinstance(node, (ast.Module, *FUNCTIONS))
-        events = self.calls_in(node if is_scope else self.script.function(node))
+    def calls_setting(self, mode: Mode, loop: ast.AST) -> list[ModeCall]:
+        """Return the calls in a loop that set a mode, directly or indirectly."""
+        inside, events = set(own_nodes(loop)), self.calls_in(self.script.function(loop))
         modes: set[Mode] = {mode, "either"} if mode == "train" else {mode}
         return [event for event in events if event.call in inside and modes & self._all(event)]
 

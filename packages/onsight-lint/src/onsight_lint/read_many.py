@@ -50,7 +50,9 @@ class LintResult:
     @property
     def sorted(self) -> list[Finding]:
         """The findings by file and line."""
-        return sorted(self.findings, key=lambda finding: finding.sort_key)
+        return sorted(
+            self.findings, key=lambda item: (str(item.file), item.line, item.column, item.rule)
+        )
 
     def add(self, path: Path, text: str, report: ScriptReport | str) -> set[Path]:
         """Add the report on a script, and return the files that were read for it."""

@@ -79,11 +79,6 @@ class Finding:
     fixed: str
     changes: tuple[Change, ...] = ()
 
-    @property
-    def sort_key(self) -> tuple[str, int, int, str]:
-        """The key that findings are sorted by."""
-        return str(self.file), self.line, self.column, self.rule
-
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as plain values for JSON."""
         names = ("line", "column", "end_line", "end_column", "rule", "problem", "why", "fixed")

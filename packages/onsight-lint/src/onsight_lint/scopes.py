@@ -69,7 +69,9 @@ class Scopes:
 
     def __init__(self, source: SourceFile) -> None:
         self.source = source
-        self.tables: dict[ast.AST, dict[str, list[Binding]]] = defaultdict(lambda: defaultdict(list))
+        self.tables: dict[ast.AST, dict[str, list[Binding]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         self.members: list[Member] = []
         self.stars: list[str] = []  # modules of `from module import *`
         self._scopes: dict[ast.AST, ast.AST] = {}
