@@ -98,9 +98,9 @@ def show_wrapped(script: Script, statement: ast.stmt, line: str) -> str:
     return f"{margin}{line}\n{margin}    {inner}"
 
 
-def indented(script: Script, statement: ast.stmt, text: str) -> str:
-    """Return text with the indentation of a statement."""
-    return script.source(statement).indentation(statement) + text
+def indented(script: Script, node: ast.AST, text: str) -> str:
+    """Return text with the indentation of the statement that a node is, or is part of."""
+    return script.source(node).indentation(script.statement(node)) + text
 
 
 def statement_head(script: Script, statement: ast.stmt) -> str:

@@ -124,7 +124,7 @@ def _shared_mistake(context: Context, call: ast.Call, part: str, problem: str) -
     assert dataset is not None
     name = context.script.code(dataset)
     line = f"train_part, test_part = torch.utils.data.random_split({name}, [0.8, 0.2])"
-    above = indented(context.script, context.script.statement(call), line)
+    above = indented(context.script, call, line)
     fixed = f"{above}\n{show_replaced(context.script, dataset, part)}"
     return Mistake(call, f"{name} {problem}", fixed)
 

@@ -147,7 +147,7 @@ def _show_weighted(context: Context, node: ast.AST, values: ast.expr, step: str)
     if isinstance(context.script.parent(mean), (ast.BinOp, ast.Attribute)):
         new = f"({new})"
     comment = f"# rows: of each batch, which {step} has to return as well"
-    above = indented(context.script, context.script.statement(node), comment)
+    above = indented(context.script, node, comment)
     return f"{above}\n{show_replaced(context.script, mean, new)}"
 
 
@@ -155,7 +155,7 @@ def _show_summed(context: Context, division: Division, batch_sum: BatchSum, step
     node, divisor = division
     changes = [replace_node(context.script, divisor, "rows")] if divisor is not None else []
     line = f"{weighted_line(context, batch_sum, 'n')}  # n: rows of the batch, from {step}"
-    in_loop = indented(context.script, context.script.statement(node), line)
+    in_loop = indented(context.script, node, line)
     return f"{in_loop}\n{show_changed(context.script, node, changes)}  # rows: the sum of all n"
 
 
@@ -190,8 +190,7 @@ def _mistake(context: Context, loop: BatchLoop, batch_sum: BatchSum, division: D
     if batch_sum.is_count:
         problem = f"{batch_sum.key} counts rows, but is divided by the number of batches"
         return Mistake(node, problem, fixed, _WHY_COUNT)
-    statement = context.script.statement(node)
-    in_loop = indented(context.script, statement, f"{line}  # for each batch")
+    in_loop = indented(context.script, node, f"{line}  # for each batch")
     return Mistake(node, _problem(context, loop, batch_sum), f"{in_loop}\n{fixed}")
 
 

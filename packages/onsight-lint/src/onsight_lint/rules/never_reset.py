@@ -194,7 +194,7 @@ def _kept_outputs(context: Context) -> Iterator[Mistake]:
                 and _is_created_once(context, owner, key)
             ):
                 line = f"{key}.clear()  # at the end of {hook.name}"
-                fixed = indented(context.script, context.script.statement(reads[0]), line)
+                fixed = indented(context.script, reads[0], line)
                 yield Mistake(reads[0], _problem(key), fixed)
 
 

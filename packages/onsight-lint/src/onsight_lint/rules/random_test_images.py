@@ -139,7 +139,7 @@ def _mistake(context: Context, loader: str, step: ast.Call) -> Mistake:
     assert isinstance(compose.args[0], (ast.List, ast.Tuple))
     steps = [code for item in compose.args[0].elts if (code := _fixed_step(context, item))]
     line = f"test_transform = {script.code(compose.func)}([{', '.join(steps)}])"
-    fixed = indented(script, script.statement(step), line)
+    fixed = indented(script, step, line)
     problem = f"{loader} evaluates images that {last_name(step)} changes at random"
     return Mistake(step, problem, fixed)
 

@@ -96,7 +96,7 @@ def _is_silent(context: Context, node: ast.Try, handler: ast.ExceptHandler, read
         return False
     if _is_retried(context, node) or _is_checked_later(context, node, inside):
         return False
-    return not (node.finalbody and _raises(node.finalbody))
+    return not _raises(node.finalbody)
 
 
 def _catches_read_errors(handler: ast.ExceptHandler) -> bool:
@@ -157,9 +157,9 @@ def _may_report(context: Context, call: ast.Call) -> bool:
     callee = context.values.callee(call)
     if not isinstance(callee, FUNCTIONS) or callee.name == "__getitem__":
         return False
-    nodes = list(own_nodes(callee))
-    return any(isinstance(node, ast.Call) and _reports(node) for node in nodes) or any(
-        isinstance(node, ast.Raise) for node in nodes
+    return any(
+        isinstance(node, ast.Raise) or (isinstance(node, ast.Call) and _reports(node))
+        for node in own_nodes(callee)
     )
 
 
