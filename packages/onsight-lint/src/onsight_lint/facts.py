@@ -20,6 +20,8 @@ DATASET_SIZES = {  # training and test images
 }
 DATASET_PARTS = ("torch.utils.data.random_split", "torch.utils.data.Subset")
 _TENSOR_CREATORS = word_set("randn rand zeros ones empty full randint arange")
+_NETWORK_USES = word_set("eval train parameters state_dict load_state_dict forward module")
+_DICT_USES = word_set("keys items get pop update values")
 _FOR_TESTS = re.compile(  # names of loaders
     r"^(?!.*train).*(?:^|_)(?:val|valid|validation|test|eval|dev)(?:_|\d*$|data|loader|set|dl)",
     re.IGNORECASE,
@@ -60,22 +62,16 @@ class Facts:
         calls = [call for call in self.values.calls("load") if call.args]
         return [call for call in calls if self.script.path_of(call.func) == "torch.load"]
 
-    def loads_network(self, call: ast.Call) -> bool:
-        """Return whether the result of a torch.load is itself used as a network."""
-        statement = self.script.statement(call)
-        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-            return False
-        target = statement.targets[0]
-        value = statement.value
-        while isinstance(value, ast.Call) and value is not call:  # torch.load(path).to(device)
-            value = call_owner(value) or value.func
-        if value is not call or not isinstance(target, (ast.Name, ast.Attribute)):
-            return False
-        used = self.kinds.uses(target)
-        if used & {"keys", "items", "get", "pop", "update", "values"}:
-            return False
-        methods = word_set("eval train parameters state_dict load_state_dict forward module")
-        return bool(used & methods)
+    def loaded_network(self, call: ast.Call) -> ast.expr | None:
+        """Return the variable for the result of a torch.load, if it is itself used as a network."""
+        match self.script.statement(call):
+            case ast.Assign(targets=[ast.Name() | ast.Attribute() as target], value=value):
+                while isinstance(value, ast.Call) and value is not call:  # load(path).to(device)
+                    value = call_owner(value) or value.func
+                used = self.kinds.uses(target)
+                is_network = used & _NETWORK_USES and not used & _DICT_USES
+                return target if value is call and is_network else None
+        return None
 
 
 class Unknown:
@@ -201,13 +197,9 @@ class LoaderSettings:
 
     def batch_sizes(self) -> set[int]:
         """Return the known batch sizes of all loaders."""
-        sizes: set[int] = set()
-        for call in self.values.calls("DataLoader"):
-            value = self.setting(call, "batch_size")
-            size = UNKNOWN if value is None else self.constants.value_or_default(value)
-            if isinstance(size, int):
-                sizes.add(size)
-        return sizes
+        settings = (self.setting(call, "batch_size") for call in self.values.calls("DataLoader"))
+        sizes = [self.constants.value_or_default(node) for node in settings if node is not None]
+        return {size for size in sizes if isinstance(size, int)}
 
     def has_several_rows(self, loader: ast.AST) -> bool:
         """Return whether the batches are known to be of more than one row, the default."""

@@ -379,8 +379,7 @@ class Values:
         if owner is not None and name in _RETURN_SELF and not self.script.path_of(call.func):
             return self.origins(owner, steps)
         if name == "prepare" and steps and isinstance(steps[0], int) and len(call.args) > 1:
-            argument = _positional(call, steps[0])
-            return self.origins(argument, steps[1:]) if argument else None
+            return self._follow_argument(call, steps[0], steps[1:])
         if first is not None and name in _RETURN_FIRST:
             return self.origins(first, steps)
         if first is not None and name == "next":
@@ -400,14 +399,19 @@ class Values:
         if name == "enumerate" and call.args:
             return self.origins(call.args[0], (EACH, *steps[2:])) if key == 1 else None
         if name == "zip" and isinstance(key, int):
-            argument = _positional(call, key)
-            return self.origins(argument, (EACH, *steps[2:])) if argument else None
+            return self._follow_argument(call, key, (EACH, *steps[2:]))
         if isinstance(call.func, ast.Attribute) and name in ("items", "values"):
             if name == "items" and key != 1:
                 return None
             return self.origins(call.func.value, (ANY, *steps[2 if name == "items" else 1 :]))
         callee = self.callee(call)
         return self._follow_returns(callee, steps) if isinstance(callee, FUNCTIONS) else None
+
+    def _follow_argument(self, call: ast.Call, index: int, steps: Steps) -> list[Origin] | None:
+        """Return the origins of a positional argument; none if a `*` makes it unknown."""
+        if not -len(call.args) <= index < len(call.args) or _has_star(call.args):
+            return None
+        return self.origins(call.args[index], steps)
 
     def _assigned_items(self, name: ast.Name, steps: Steps) -> list[Origin]:
         """Return the origins of values assigned to an item: `loaders["val"] = ...`."""
@@ -420,13 +424,6 @@ class Values:
                 if member.receiver.id == name.id and is_possible:
                     origins.extend(self.origins(member.value, member.steps + steps[1:]))
         return origins
-
-
-def _positional(call: ast.Call, index: int) -> ast.expr | None:
-    """Return a positional argument, or None if there is none or a `*` makes it unknown."""
-    if not -len(call.args) <= index < len(call.args) or _has_star(call.args):
-        return None
-    return call.args[index]
 
 
 def _has_star(expressions: Iterable[ast.expr]) -> bool:

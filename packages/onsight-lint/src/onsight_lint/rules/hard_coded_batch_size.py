@@ -106,21 +106,20 @@ def _in_forward(context: Context) -> Iterator[Mistake]:
     for node in context.script.nodes(ast.FunctionDef):
         if node.name != "forward" or not context.kinds.is_module_class(context.script.parent(node)):
             continue
-        names = _derived_names({argument.arg for argument in node.args.args[1:]}, node)
+        names = _derived_names(node)
         for call in own_nodes(node):
             match call:
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id=name), attr="view" | "reshape"),
                     args=[size, rest],
                 ) if name in names and ast.unparse(rest) == "-1":
-                    value = context.constants.value(size)
-                    if isinstance(value, int) and value in sizes:
+                    if context.constants.value(size) in sizes:
                         yield _mistake(context, size, f"{name}.size(0)", _RESHAPED)
 
 
-def _derived_names(inputs: set[str], forward: ast.FunctionDef) -> set[str]:
-    """The names in a forward that are computed from its inputs, and these."""
-    names = set(inputs)
+def _derived_names(forward: ast.FunctionDef) -> set[str]:
+    """The names of a forward's inputs, and of what it computes from them."""
+    names = {argument.arg for argument in forward.args.args[1:]}
     for node in own_nodes(forward):  # in source order
         if isinstance(node, ast.Assign) and names & keys_in(node.value):
             names |= {key for target in node.targets for key in keys_in(target)}

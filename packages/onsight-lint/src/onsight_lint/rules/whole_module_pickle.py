@@ -18,9 +18,9 @@ def _check(context: Context) -> Iterator[Mistake]:
                 if context.kinds.kind(value) is Kind.NETWORK and _is_network_itself(value):
                     yield _save_mistake(context, value)
     for call in context.torch_loads:
-        statement = context.script.statement(call)
-        if context.loads_network(call) and isinstance(statement, ast.Assign):
-            yield _load_mistake(context, call, statement)
+        network = context.loaded_network(call)
+        if network is not None:
+            yield _load_mistake(context, call, network)
 
 
 RULE = Rule(
@@ -63,12 +63,12 @@ def _save_mistake(context: Context, value: ast.expr) -> Mistake:
     return Mistake(value, problem, fixed)
 
 
-def _load_mistake(context: Context, call: ast.Call, statement: ast.Assign) -> Mistake:
+def _load_mistake(context: Context, call: ast.Call, network: ast.expr) -> Mistake:
     code = context.script.code
-    name = code(statement.targets[0])
+    name = code(network)
     location = keyword_value(call, "map_location")
     device = code(location) if location is not None else '"cpu"'
     load = f"torch.load({code(call.args[0])}, map_location={device}, weights_only=True)"
-    fixed = indented(context.script, statement, f"{name}.load_state_dict({load})")
+    fixed = indented(context.script, call, f"{name}.load_state_dict({load})")
     problem = f"all of {name} is unpickled: create the network, then load only its weights"
     return Mistake(call, problem, fixed)
