@@ -307,23 +307,23 @@ def _reduces_to_mean(facts: Facts, call: ast.Call) -> bool:
 
 def _is_row_count(facts: Facts, expression: ast.expr) -> bool:
     """Return whether an expression is the size of a batch: `labels.size(0)`, `len(labels)`."""
-    for origin in facts.values.origins(expression):
-        match origin.node:
-            case ast.Call(func=ast.Attribute(attr="size"), args=[ast.Constant(value=0)]):
-                continue
-            case ast.Call(func=ast.Attribute(attr="numel" | "nelement")):
-                continue
-            case ast.BinOp(left=rows, op=ast.Mult(), right=ast.Constant(value=1)):
-                if _is_row_count(facts, rows):  # `len(labels) * 1.0`
-                    continue
-            case ast.Call(func=ast.Name(id="len"), args=[rows]):
-                is_whole = facts.kinds.kind(rows) in (Kind.LOADER, Kind.DATASET)
-                if not is_whole and last_name(rows) != "dataset":
-                    continue
-            case ast.Subscript(value=ast.Attribute(attr="shape"), slice=ast.Constant(value=0)):
-                continue
-        return False
-    return True
+    return all(_counts_rows(facts, origin.node) for origin in facts.values.origins(expression))
+
+
+def _counts_rows(facts: Facts, node: ast.AST) -> bool:
+    match node:
+        case (
+            ast.Call(func=ast.Attribute(attr="size"), args=[ast.Constant(value=0)])
+            | ast.Call(func=ast.Attribute(attr="numel" | "nelement"))
+            | ast.Subscript(value=ast.Attribute(attr="shape"), slice=ast.Constant(value=0))
+        ):
+            return True
+        case ast.BinOp(left=rows, op=ast.Mult(), right=ast.Constant(value=1)):
+            return _is_row_count(facts, rows)  # `len(labels) * 1.0`
+        case ast.Call(func=ast.Name(id="len"), args=[rows]):
+            is_whole = facts.kinds.kind(rows) in (Kind.LOADER, Kind.DATASET)
+            return not is_whole and last_name(rows) != "dataset"
+    return False
 
 
 def _converted(facts: Facts, call: ast.Call) -> ast.expr | None:

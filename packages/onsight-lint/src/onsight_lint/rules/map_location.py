@@ -35,7 +35,6 @@ _PUBLISHED_WEIGHTS = re.compile(  # names of weights that others have published,
     r"pre_?train|back_?bone|base_?net|imagenet|model_?zoo|vgg|resnet\d|hrnet|\burls?\b",
     re.IGNORECASE,
 )
-
 _WITHOUT_WEIGHTS = re.compile(r"optim|sched|scaler|sampler|(^|_)opt$")  # have other states
 _MAX_SAVES = 20  # calls of torch.save that are compared with each torch.load
 _LOADING_METHODS = ("load_state_dict", "load_checkpoint", "load_weights")
@@ -209,15 +208,11 @@ def _comes_from(context: Context, value: ast.AST, call: ast.Call, depth: int = 6
     """Return whether a value is the result of a call, or is computed from one."""
     if value is call:
         return True
-    if not depth:
-        return False
-    for origin in context.values.origins(value):
-        if origin.node is call:
-            return True
-        for part in _ingredients(origin):
-            if _comes_from(context, part, call, depth - 1):
-                return True
-    return False
+    return depth > 0 and any(
+        origin.node is call
+        or any(_comes_from(context, part, call, depth - 1) for part in _ingredients(origin))
+        for origin in context.values.origins(value)
+    )
 
 
 def _ingredients(origin: Origin) -> list[ast.expr]:

@@ -190,7 +190,7 @@ def _kept_outputs(context: Context) -> Iterator[Mistake]:
                 reads
                 and any(context.script.function(use) is method for use in appends)
                 and not any(_may_empty(context, use) for use in uses)
-                and not _MEANT_FOR_ALL.search(key[5:])
+                and not _MEANT_FOR_ALL.search(key.removeprefix("self."))
                 and _is_created_once(context, owner, key)
             ):
                 line = f"{key}.clear()  # at the end of {hook.name}"
@@ -222,6 +222,7 @@ def _is_summarized(context: Context, use: ast.AST, hook: Function) -> bool:
 
 def _is_created_once(context: Context, owner: ast.ClassDef, key: str) -> bool:
     """Return whether a list is only assigned to an attribute by `__init__`."""
-    members = context.script.scope(owner).attributes.get((owner, key[5:]), [])
+    name = key.removeprefix("self.")
+    members = context.script.scope(owner).attributes.get((owner, name), [])
     homes = [getattr(context.script.function(member.node), "name", "") for member in members]
     return homes == ["__init__"] and isinstance(members[0].value, ast.List)
