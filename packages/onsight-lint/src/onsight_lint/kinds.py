@@ -231,10 +231,6 @@ class Kinds:
             return Kind.LAYER
         if path == f"torch.{name}" and name in _TENSOR_FUNCTIONS:
             return Kind.TENSOR
-        if path.startswith(_GRAPH_LIBRARIES):
-            return Kind.OTHER
-        if path == "timm.data.create_loader":
-            return Kind.LOADER
         return _kind_of_class_path(path)
 
     def _of_layer(self, call: ast.Call, name: str) -> Kind:
@@ -255,11 +251,9 @@ class Kinds:
         owner = self.kind(function.value)
         if owner is Kind.TENSOR:
             return Kind.OTHER if function.attr in _NUMBER_METHODS else Kind.TENSOR
-        if self.kind(function) in _MODULES:
-            return Kind.TENSOR
-        if owner in _MODULES and function.attr in ("forward", "__call__"):
-            return Kind.TENSOR
-        return Kind.UNKNOWN
+        is_forward = owner in _MODULES and function.attr in ("forward", "__call__")
+        is_module = is_forward or self.kind(function) in _MODULES
+        return Kind.TENSOR if is_module else Kind.UNKNOWN
 
     def _annotated(self, node: ast.arg) -> Kind | None:
         """The kind by a parameter's type annotation."""
@@ -340,11 +334,11 @@ def _kind_of_class_path(path: str) -> Kind:
     name = path.rpartition(".")[2]
     if path.startswith(_GRAPH_LIBRARIES):
         return Kind.OTHER
-    if name.endswith("DataLoader"):
+    if name.endswith("DataLoader") or path == "timm.data.create_loader":
         return Kind.LOADER
-    if path.startswith("torchvision.datasets.") or name in ("Subset", "TensorDataset"):
+    if name.endswith("Dataset") or name in ("Subset", "ImageFolder", "random_split"):
         return Kind.DATASET
-    if name.endswith("Dataset") or name in ("ImageFolder", "random_split"):
+    if path.startswith("torchvision.datasets."):
         return Kind.DATASET
     if path.startswith("torch.optim.") or name.startswith("create_optimizer"):
         return Kind.OTHER if ".lr_scheduler." in path else Kind.OPTIMIZER

@@ -26,7 +26,7 @@ from onsight_lint.syntax import (
     word_set,
 )
 
-_MAX_LOOPS = 200  # considered in a script, because each is compared with all code around it
+
 _MAX_CALLS = 20  # of networks in a helper, considered for each of its calls
 _LOADER_WRAPPERS = word_set(  # calls around a loader in the head of a loop
     "enumerate tqdm track iter islice zip log_every progress_bar prefetch cycle reversed"
@@ -61,9 +61,8 @@ class BatchLoop:
         return bool(self.network_calls) and not self.trains
 
 
-def find_loader_loops(facts: Facts) -> list[BatchLoop]:
-    """Return all loops over DataLoaders."""
-    loops = []
+def find_loader_loops(facts: Facts) -> Iterator[BatchLoop]:
+    """Yield all loops over DataLoaders."""
     for node in facts.script.nodes(ast.For, ast.AsyncFor, *COMPREHENSIONS):
         head = node.generators[0] if isinstance(node, COMPREHENSIONS) else node
         loader = _loader(facts, head.iter)
@@ -72,19 +71,15 @@ def find_loader_loops(facts: Facts) -> list[BatchLoop]:
             loop = BatchLoop(node, loader, targets)
             loop.trains = is_training(facts, node) or _feeds_backward(facts, node)
             loop.network_calls = list(_network_calls(facts, loop))
-            loops.append(loop)
-        if len(loops) == _MAX_LOOPS:
-            break
-    return loops
+            yield loop
 
 
-def find_plain_loops(facts: Facts, loader_loops: list[BatchLoop]) -> list[BatchLoop]:
-    """Return the loops that train or evaluate without a DataLoader.
+def find_plain_loops(facts: Facts, loader_loops: list[BatchLoop]) -> Iterator[BatchLoop]:
+    """Yield the loops that train or evaluate without a DataLoader.
 
     They slice batches from tensors, or train on all rows at once.
     """
     known = {loop.node for loop in loader_loops}
-    loops = []
     for node in facts.script.nodes(*LOOPS):
         if node in known:
             continue
@@ -94,10 +89,7 @@ def find_plain_loops(facts: Facts, loader_loops: list[BatchLoop]) -> list[BatchL
         if not trains:
             calls = list(_sliced_calls(facts, node, calls)) if isinstance(node, ast.For) else []
         if calls:
-            loops.append(BatchLoop(node, head, [], trains, [NetworkCall(call) for call in calls]))
-        if len(loops) == _MAX_LOOPS:
-            break
-    return loops
+            yield BatchLoop(node, head, [], trains, [NetworkCall(call) for call in calls])
 
 
 def find_loaders_for_other_files(

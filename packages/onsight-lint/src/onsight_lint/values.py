@@ -121,9 +121,8 @@ class Values:
 
         The result is None if there is neither, or if `*` or `**` makes the argument unknown.
         """
-        for keyword in call.keywords:
-            if keyword.arg == name:
-                return keyword.value
+        if (value := keyword_value(call, name)) is not None:
+            return value
         names = [item.arg for item in (*function.args.posonlyargs, *function.args.args)]
         if name in names:
             index = names.index(name) - self._bound_parameters(call, function)

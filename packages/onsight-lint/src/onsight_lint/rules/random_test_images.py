@@ -10,12 +10,10 @@ from onsight_lint.lightning import step_loaders
 from onsight_lint.loops import find_loaders_for_other_files
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.scopes import Member
-from onsight_lint.syntax import keyword_value, last_name
+from onsight_lint.syntax import keyword_value, last_name, word_set
 
 _TRANSFORMS = ("transform", "transforms")  # names of parameters and attributes
-_OTHER_RANDOM = frozenset(
-    {"ColorJitter", "RandAugment", "AutoAugment", "TrivialAugmentWide", "AugMix"}
-)
+_OTHER_RANDOM = word_set("ColorJitter RandAugment AutoAugment TrivialAugmentWide AugMix")
 _ASKS_PHASE = re.compile(r"if .*self\.\w*(?:train|test|val|mode|phase|split|stage|aug)")
 
 
