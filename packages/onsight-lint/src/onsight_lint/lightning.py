@@ -25,7 +25,8 @@ def step_loaders(facts: Facts, loops: list[BatchLoop], phase: str) -> list[ast.C
     for function in facts.script.nodes(*FUNCTIONS):
         if function.name == f"{'val' if phase == 'validation' else phase}_dataloader":
             owner = facts.script.parent(function)
-            if isinstance(owner, ast.ClassDef) and _is_lightnings(facts, owner):
+            bases = facts.values.base_paths(owner) if isinstance(owner, ast.ClassDef) else []
+            if any(base.startswith(_LIBRARIES) for base in bases):
                 loaders += facts.values.returns(function)
     step = "training_step" if phase == "train" else f"{phase}_step"
     looped = {loop.node: loop.loader for loop in loops}  # `model.training_step(batch)`
@@ -37,11 +38,6 @@ def step_loaders(facts: Facts, loops: list[BatchLoop], phase: str) -> list[ast.C
             passed = (keyword_value(call, name) for name in names.split())
             loaders += [value for value in (*call.args[position : position + 1], *passed) if value]
     return [call for loader in loaders for call in facts.loaders.creations(loader)]
-
-
-def _is_lightnings(facts: Facts, owner: ast.ClassDef) -> bool:
-    """Return whether a class is a module or data module of Lightning."""
-    return any(path.startswith(_LIBRARIES) for path in facts.values.base_paths(owner))
 
 
 def _is_trainers(facts: Facts, call: ast.Call) -> bool:

@@ -232,11 +232,9 @@ def backward_keys(facts: Facts, scope: ast.AST) -> set[str]:
 def _loader(facts: Facts, iterated: ast.expr) -> ast.expr:
     """The loader that is iterated over, also by the name of a progress bar around it."""
     loader = unwrap_loader(iterated)
-    if isinstance(loader, ast.Name):
-        bindings = facts.script.scope(loader).reaching(loader)
-        value = bindings[0].value if len(bindings) == 1 and not bindings[0].steps else None
-        if isinstance(value, ast.Call) and unwrap_loader(value) is not value:
-            return unwrap_loader(value)
+    value = facts.script.assigned_value(loader)
+    if value is not None and unwrap_loader(value) is not value:
+        return unwrap_loader(value)
     return loader
 
 

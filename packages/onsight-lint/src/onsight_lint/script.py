@@ -113,6 +113,11 @@ class Script:
         """Return the class whose method contains a node."""
         return self.source(node).enclosing_class(node)
 
+    def assigned_value(self, name: ast.AST) -> ast.expr | None:
+        """Return the value of a name, if a single assignment reaches it and unpacks nothing."""
+        bindings = self.scope(name).reaching(name) if isinstance(name, ast.Name) else []
+        return bindings[0].value if len(bindings) == 1 and not bindings[0].steps else None
+
     def path_of(self, expression: ast.AST) -> str:
         """Return the full name of an imported or built-in thing: `torch.nn.functional.softmax`.
 

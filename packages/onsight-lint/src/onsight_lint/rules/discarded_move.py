@@ -56,18 +56,13 @@ def _moved_tensor(context: Context, expression: ast.expr) -> ast.expr | None:
 
 def _loop_over_list(context: Context, statement: ast.Expr) -> ast.For | None:
     """The loop whose whole body moves each element of a list, some of them tensors."""
-    loop, call = context.script.parent(statement), statement.value
-    if not isinstance(loop, ast.For) or len(loop.body) != 1 or not isinstance(call, ast.Call):
-        return None
-    if not isinstance(loop.iter, (ast.Name, ast.List, ast.Tuple)):
-        return None
-    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _MOVES:
-        return None
-    owner = call.func.value
-    is_element = isinstance(owner, ast.Name) and owner.id == key_of(loop.target)
-    if not is_element or not (call.args or call.func.attr != "to"):
-        return None
-    return loop if Kind.TENSOR in context.kinds.all(owner) else None
+    match context.script.parent(statement), statement.value:
+        case (
+            ast.For(iter=ast.Name() | ast.List() | ast.Tuple(), body=[_]) as loop,
+            ast.Call(func=ast.Attribute(value=ast.Name(id=name) as owner, attr=move), args=args),
+        ) if name == key_of(loop.target) and move in _MOVES and (args or move != "to"):
+            return loop if Kind.TENSOR in context.kinds.all(owner) else None
+    return None
 
 
 def _is_tensor(context: Context, owner: ast.expr) -> bool:

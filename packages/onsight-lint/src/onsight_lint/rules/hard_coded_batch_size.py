@@ -73,21 +73,12 @@ def _divisors(context: Context, loop: BatchLoop) -> Iterator[tuple[Mistake, ast.
             continue
         names = {key_of(part) for part in expressions_in(node.left)}
         counted = {name for name in names & summed if _COUNTED_NAME.search(name)}
-        product = _assigned_value(context, node.right)
+        product = context.script.assigned_value(node.right) or node.right
         size = _size_in_product(context, loop, product) if counted else None
         if size is not None:
             new = f"len({context.script.code(loop.loader)}.dataset)"
             problem = f"{context.script.code(product)} is not the number of rows"
             yield Mistake(product, problem, show_replaced(context.script, product, new)), size
-
-
-def _assigned_value(context: Context, expression: ast.expr) -> ast.expr:
-    """The value assigned to a name in the same function, or the expression itself."""
-    if isinstance(expression, ast.Name):
-        bindings = context.script.scope(expression).reaching(expression)
-        if len(bindings) == 1 and bindings[0].value is not None and not bindings[0].steps:
-            return bindings[0].value
-    return expression
 
 
 def _size_in_product(context: Context, loop: BatchLoop, divisor: ast.expr) -> ast.expr | None:
