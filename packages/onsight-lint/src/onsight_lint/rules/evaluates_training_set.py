@@ -22,10 +22,10 @@ def _check(context: Context) -> Iterator[Mistake]:
     """`test_loader = DataLoader(train_set)` in an evaluation that yields a figure."""
     loops, creations = context.loader_loops, context.loaders.creations
     trained = [call for loop in loops if loop.trains for call in creations(loop.loader)]
-    trained += step_loaders(context, loops, "train")
+    trained += step_loaders(context, "train")
     measured = [loop for loop in loops if loop.evaluates and any(batch_sums(context, loop))]
     evaluated = [call for loop in measured for call in creations(loop.loader)]
-    evaluated += step_loaders(context, loops, "validation") + step_loaders(context, loops, "test")
+    evaluated += step_loaders(context, "validation") + step_loaders(context, "test")
     yield from _compare(context, trained, evaluated)
     for made in find_loaders_for_other_files(context, loops):
         yield from _compare(context, *made)

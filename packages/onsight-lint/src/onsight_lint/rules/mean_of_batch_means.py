@@ -16,7 +16,7 @@ from onsight_lint.batch_means import (
     weighted_line,
 )
 from onsight_lint.edits import indented, replace_node, show_changed, show_replaced
-from onsight_lint.lightning import EPOCH_END, step_loaders
+from onsight_lint.lightning import EPOCH_END, step_loaders, step_name
 from onsight_lint.loops import BatchLoop, loop_nodes
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.scopes import EACH
@@ -55,8 +55,7 @@ def _check(context: Context) -> Iterator[Mistake]:
                 yield _meter_mistake(context, loop, batch_sum)
     hooks = [node for node in context.script.nodes(*FUNCTIONS) if EPOCH_END.match(node.name)]
     for phase in ("train", "validation", "test") if hooks else ():
-        loaders = step_loaders(context, context.loader_loops, phase)
-        if any(map(context.loaders.last_may_be_short, loaders)):
+        if any(map(context.loaders.last_may_be_short, step_loaders(context, phase))):
             for hook in hooks:
                 yield from _averaged_outputs(context, hook, phase) if phase in hook.name else ()
 
@@ -104,7 +103,7 @@ def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
 
 def _averaged_outputs(context: Context, function: Function, phase: str) -> Iterator[Mistake]:
     """`torch.stack([x["loss"] for x in outputs]).mean()` in `validation_epoch_end`."""
-    step = "training_step" if phase == "train" else f"{phase}_step"
+    step = step_name(phase)
     problem = f"the means of the batches from {step} are averaged as if all had the same size"
     for node in own_nodes(function):
         values = averaged_list(node)

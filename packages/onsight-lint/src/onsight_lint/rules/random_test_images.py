@@ -25,7 +25,7 @@ def _check(context: Context) -> Iterator[Mistake]:
     loops, loaders = context.loader_loops, context.loaders
     trained = {call for loop in loops if loop.trains for call in loaders.creations(loop.loader)}
     named = [call for _, calls in find_loaders_for_other_files(context, loops) for call in calls]
-    named += step_loaders(context, loops, "validation") + step_loaders(context, loops, "test")
+    named += step_loaders(context, "validation") + step_loaders(context, "test")
     evaluated = {call: loaders.name(call) for call in named}
     for loop in loops:
         if loop.evaluates:

@@ -23,7 +23,7 @@ def _check(context: Context) -> Iterator[Mistake]:
     loops = [loop for loop in context.loader_loops if _updates(context, loop)]
     trained = [(loop.loader, context.loaders.creations(loop.loader)) for loop in loops]
     if not _shuffles_by_itself(context):
-        steps = step_loaders(context, context.loader_loops, "train")
+        steps = step_loaders(context, "train")
         trained += [(steps[0], steps)] if steps else []
     for loader, creations in trained:
         if creations and all(_keeps_order(context, call) for call in creations):
