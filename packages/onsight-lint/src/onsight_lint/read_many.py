@@ -1,4 +1,4 @@
-"""Apply the rules to many files, each parsed only once if possible, and fix them.
+"""Apply the rules to many files, parsing each only once where possible, and fix them.
 
 A file that trains or evaluates is read as a script, with its modules; any other is read alone.
 """
@@ -73,10 +73,10 @@ class LintResult:
 
 
 def read_many(files: Sequence[Path], library: Library, rules: Sequence[Rule]) -> LintResult:
-    """Apply rules to files, each of which is read once where that is possible.
+    """Apply rules to files, reading each only once where possible.
 
-    A file that was read for a script is not read again by itself. Where there are many files,
-    other processes read them.
+    A file that was read as a module of a script is not read again on its own. Many files are
+    read by several processes.
     """
     result = LintResult(files=set(files))
     texts: dict[Path, str] = {}
@@ -106,10 +106,10 @@ def read_many(files: Sequence[Path], library: Library, rules: Sequence[Rule]) ->
 def fix_many(
     files: Sequence[Path], rules: Sequence[Rule], texts: Mapping[Path, str] | None = None
 ) -> tuple[dict[Path, str], LintResult]:
-    """Return the new texts of the files that have certain fixes, and the remaining findings.
+    """Return the new texts of the files with certain fixes, and the remaining findings.
 
-    texts: used instead of the content of these files. A file that a fix would break is left as it
-    was. Nothing is written.
+    texts: used instead of the content of these files. A file whose fixed text does not parse is
+    left as it was. Nothing is written.
     """
     fixed: dict[Path, str] = {}
     given_up: set[Path] = set()
@@ -134,7 +134,7 @@ def fix_many(
 
 
 def _group(texts: Mapping[Path, str]) -> tuple[list[Path], list[Path], list[Path]]:
-    """The files that train or evaluate, started or imported by others, and all other files."""
+    """The files that train or evaluate (scripts, then modules of others), and all other files."""
     names: set[str] = set()
     for text in texts.values():
         names |= {name.rpartition(".")[2] for name in _IMPORTED.findall(text)}
@@ -184,7 +184,7 @@ def _open_reader(count: int, library: Library, rules: Sequence[Rule]) -> Iterato
 
 
 def _can_fork() -> bool:
-    """Return whether a forked copy of this process is safe: other threads may hold locks."""
+    """Return whether forking is safe: other threads may hold locks."""
     return hasattr(os, "fork") and threading.active_count() == 1
 
 

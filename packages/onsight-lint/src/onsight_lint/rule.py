@@ -63,8 +63,8 @@ class Rule:
     title: str  # names the mistake in a few words
     why: str  # the consequence, in one or two sentences
     check: Callable[[Context], Iterator[Mistake]]
-    # A regular expression that spares reading scripts: without a match in its text, a script cannot
-    # break the rule. ^ and $ match at lines; "" matches every script.
+    # A cheap filter: a script in whose text this regular expression has no match cannot break the
+    # rule. ^ and $ match at line boundaries; "" matches every script.
     pattern: str = ""
 
 
