@@ -8,8 +8,8 @@ from onsight_lint.edits import replace_node, show_changed, show_replaced
 from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.syntax import keyword_value, option_name
 
-_WHY_ON = "store_true sets what is True already, so the option cannot be turned off."
-_WHY_UNCALLED = "A function counts as true. Without the parentheses it is not asked."
+_WHY_ON = "The option is True by default and store_true sets it to True: it cannot be turned off."
+_WHY_UNCALLED = "A function itself is always true; without the parentheses it is never called."
 
 
 def _check(context: Context) -> Iterator[Mistake]:
@@ -41,7 +41,7 @@ def _check(context: Context) -> Iterator[Mistake]:
 RULE = Rule(
     id="always-true",
     title="A setting that is always true",
-    why="bool() of a text is true unless the text is empty, so the option cannot be turned off.",
+    why="bool() of any text that is not empty is True, so the option cannot be turned off.",
     check=_check,
     pattern=r"store_true|type\s*=\s*bool\b|torch\.[\w.]*\bis_\w+(?!\w|\()",
 )

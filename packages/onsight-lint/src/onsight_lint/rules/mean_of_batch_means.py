@@ -23,7 +23,9 @@ from onsight_lint.scopes import EACH
 from onsight_lint.syntax import FUNCTIONS, Function, call_owner, key_of, last_name, own_nodes
 
 _WEIGHTED_METERS = {"AverageMeter", "MeanMetric"}  # of other libraries; the weight is 1 by default
-_WHY_COUNT = "The result is too large by about the batch size: divide by the number of rows."
+_WHY_COUNT = (
+    "The result is too large by a factor of about the batch size: divide by the number of rows."
+)
 
 
 def _check(context: Context) -> Iterator[Mistake]:

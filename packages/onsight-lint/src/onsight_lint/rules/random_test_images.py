@@ -48,8 +48,8 @@ RULE = Rule(
     id="random-test-images",
     title="Test images are augmented at random",
     why=(
-        "Each evaluation uses other random versions of the images: the result depends on chance, "
-        "and does not describe the images that the network will be used on."
+        "Each evaluation uses different random versions of the images: the result depends on "
+        "chance, and does not describe the images that the network will be used on."
     ),
     check=_check,
     pattern=TRAINING_CODE,

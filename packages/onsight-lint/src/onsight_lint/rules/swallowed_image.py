@@ -56,7 +56,7 @@ RULE = Rule(
     title="An image that cannot be read is dropped silently",
     why=(
         "A broken or missing image is dropped, or replaced with another, without any report: you "
-        "cannot tell how many images were used, or which were not."
+        "cannot tell how many images were used, or which ones were not."
     ),
     check=_check,
     pattern=r"imread|imdecode|Image\b|_image\(|loader\(|__getitem__\(",
