@@ -271,7 +271,7 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def _has_optimizer(facts: Facts, node: ast.AST) -> bool:
-    """Return whether a piece of code uses an `opt` that is no set of options."""
+    """Return whether a piece of code uses an `opt` that is an optimizer, not a set of options."""
     names = [part for part in own_nodes(node) if isinstance(part, ast.Name) and part.id == "opt"]
     uses = [facts.kinds.uses(name) for name in names[:1]]
     return any(not used or used & OPTIMIZER_ATTRIBUTES for used in uses)

@@ -121,7 +121,7 @@ class Modes:
         return (last_name(value) if value is not None else "") or network
 
     def is_entry_point(self, function: Function) -> bool:
-        """Return whether a function without calls runs all the same, by a decorator or launcher."""
+        """Return whether a function that nothing calls may run, by a decorator or a launcher."""
         decorators = {last_name(decorator) for decorator in function.decorator_list}
         is_method = isinstance(self.script.parent(function), ast.ClassDef)
         if decorators - _NON_LAUNCHERS and not is_method:
@@ -242,7 +242,7 @@ class Gradients:
         return all(self.are_off(site) for site in sites)
 
     def _also_trains(self, function: Function, node: ast.AST) -> bool:
-        """Return whether a function computes gradients, too, and so is called with them enabled."""
+        """Return whether a function also computes gradients, so it is called with them enabled."""
         source = self.script.source(node)
         calls = [part for part in own_nodes(function) if isinstance(part, ast.Call)]
         return any(

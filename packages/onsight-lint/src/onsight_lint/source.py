@@ -157,7 +157,7 @@ def parse(path: Path, text: str) -> ast.Module:
 def drop_unreachable(tree: ast.Module, is_imported: bool) -> None:
     """Remove what follows a return, raise, break or continue.
 
-    Of a file that is only imported, `if __name__ == "__main__":` goes as well.
+    In a file that is only imported, also remove `if __name__ == "__main__":`.
     """
     if is_imported:
         tree.body = [statement for statement in tree.body if not is_main_guard(statement)]

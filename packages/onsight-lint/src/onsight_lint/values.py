@@ -349,7 +349,7 @@ class Values:
         return appends
 
     def _list(self, name: ast.expr) -> tuple[ast.AST | None, str]:
-        """What tells a list from others of its name: the function, or the class of an attribute."""
+        """What identifies a list: its name, and its function or, for an attribute, its class."""
         is_name = isinstance(name, ast.Name)
         home = self.script.function(name) if is_name else self.script.enclosing_class(name)
         return home, key_of(name)
