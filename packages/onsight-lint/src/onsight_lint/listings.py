@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 from onsight_lint.edits import replace_node, show_changed, show_replaced
@@ -124,7 +125,7 @@ def _check_zip(context: Context, call: ast.Call) -> Iterator[Mistake]:
         return
     listings = [value for value in call.args if _is_unsorted_listing(context, value)]
     is_paired = any(
-        not _have_common_listing(context, listing, value)
+        not _find_listings(context, listing) & _find_listings(context, value)
         for listing in listings
         for value in call.args
         if value is not listing and (value in listings or _is_label_list(context, value))
@@ -174,16 +175,15 @@ def _check_dataset(context: Context, owner: ast.ClassDef) -> Iterator[Mistake]:
     for method in owner.body:
         if not isinstance(method, FUNCTIONS):
             continue
-        indices: dict[str, set[str]] = {}  # the code of the indices of each attribute
+        indices: dict[str, set[str]] = defaultdict(set)  # the code of each attribute's indices
         for node in own_nodes(method):
             if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
-                index = context.script.code(node.slice)
-                indices.setdefault(node.value.attr, set()).add(index)
+                indices[node.value.attr].add(context.script.code(node.slice))
         for key, member in listings.items():
             for other in members:
-                if other.key == key or not indices.get(key, set()) & indices.get(other.key, set()):
+                if other.key == key or not indices[key] & indices[other.key]:
                     continue
-                if _have_common_listing(context, member.value, other.value):
+                if _find_listings(context, member.value) & _find_listings(context, other.value):
                     continue
                 if other.key in listings or _is_label_list(context, other.value):
                     problem = (
@@ -196,13 +196,11 @@ def _check_dataset(context: Context, owner: ast.ClassDef) -> Iterator[Mistake]:
                     return
 
 
-def _have_common_listing(context: Context, a: ast.expr, b: ast.expr) -> bool:
-    """Return whether two lists are derived from the same listing, and so in the same order."""
-    return bool(_find_listings(context, a) & _find_listings(context, b))
-
-
 def _find_listings(context: Context, value: ast.expr, depth: int = 3) -> set[ast.AST]:
-    """Return the calls that a list is derived from through comprehensions."""
+    """Return the calls that a list is derived from through comprehensions.
+
+    Lists with the same call are in the same order.
+    """
     listings: set[ast.AST] = set()
     for origin in context.values.origins(value) if depth else []:
         if isinstance(origin.node, (ast.ListComp, ast.GeneratorExp)):

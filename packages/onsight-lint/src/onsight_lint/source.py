@@ -5,7 +5,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,7 @@ class SourceFile:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.by_type: dict[type, list[Any]] = defaultdict(list)
         self.nodes = self._walk()
-        self._line_starts = [0]
-        for line in self.lines:
-            self._line_starts.append(self._line_starts[-1] + len(line) + 1)
+        self._line_starts = [0, *accumulate(len(line) + 1 for line in self.lines)]
 
     def all(self, *types: type[ast.AST]) -> list[Any]:
         """Return the nodes of some types, type by type, each breadth first."""
