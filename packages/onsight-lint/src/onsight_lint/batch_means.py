@@ -84,21 +84,29 @@ def is_batch_mean(facts: Facts, value: ast.expr, depth: int = 8) -> bool:
     """Return whether a value is a mean over the rows of one batch."""
     if not depth:
         return False
-    if isinstance(value, ast.Call) and (inner := _converted(facts, value)) is not None:
-        return is_batch_mean(facts, inner, depth - 1)
-    if isinstance(value, ast.Attribute) and value.attr == "data":
-        return is_batch_mean(facts, value.value, depth - 1)
-    if isinstance(value, ast.Attribute) and value.attr == "loss":
-        outputs = facts.values.origins(value.value)
-        return bool(outputs) and all(
-            _computes_loss(facts, item.node, ("labels", None)) for item in outputs
-        )
-    if isinstance(value, ast.Call) and last_name(value.func) in _KEEP_MEAN:
-        return bool(value.args) and is_batch_mean(facts, value.args[0], depth - 1)
-    if isinstance(value, ast.BinOp):
-        return _is_mean_of_operands(facts, value, depth - 1)
+    depth -= 1
+    match value:
+        case ast.Call() if (converted := _converted(facts, value)) is not None:
+            return is_batch_mean(facts, converted, depth)
+        case ast.Call(func=function, args=arguments) if last_name(function) in _KEEP_MEAN:
+            return bool(arguments) and is_batch_mean(facts, arguments[0], depth)
+        case (
+            ast.Attribute(value=mean, attr="data")
+            | ast.BinOp(left=ast.Constant(), op=ast.Mult(), right=mean)
+            | ast.BinOp(left=mean, op=ast.Mult() | ast.Div(), right=ast.Constant())
+        ):
+            return is_batch_mean(facts, mean, depth)
+        case ast.BinOp(op=ast.Div(), right=rows):
+            return _is_row_count(facts, rows)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return is_batch_mean(facts, left, depth) and is_batch_mean(facts, right, depth)
+        case ast.BinOp():
+            return False
+        case ast.Attribute(value=output, attr="loss"):
+            nodes = [origin.node for origin in facts.values.origins(output)]
+            return bool(nodes) and all(_computes_loss(facts, n, ("labels", None)) for n in nodes)
     origins = facts.values.origins(value)
-    return bool(origins) and all(_is_mean_origin(facts, item, value, depth - 1) for item in origins)
+    return bool(origins) and all(_is_mean_origin(facts, item, value, depth) for item in origins)
 
 
 class Division(NamedTuple):
@@ -224,20 +232,6 @@ def _is_counter(facts: Facts, loop: BatchLoop, name: ast.Name) -> bool:
         and facts.script.parent(item.node) is loop.node
         for item in facts.script.scope(name).lookup(name)[:_MAX_BINDINGS]
     )
-
-
-def _is_mean_of_operands(facts: Facts, value: ast.BinOp, depth: int) -> bool:
-    match value:
-        case (
-            ast.BinOp(left=ast.Constant(), op=ast.Mult(), right=mean)
-            | ast.BinOp(left=mean, op=ast.Mult() | ast.Div(), right=ast.Constant())
-        ):
-            return is_batch_mean(facts, mean, depth)
-        case ast.BinOp(op=ast.Div(), right=rows):
-            return _is_row_count(facts, rows)
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return is_batch_mean(facts, left, depth) and is_batch_mean(facts, right, depth)
-    return False
 
 
 def _is_mean_origin(facts: Facts, origin: Origin, value: ast.expr, depth: int) -> bool:
