@@ -67,17 +67,17 @@ def _is_folder_listing(
     node = origin.node
     if origin.steps or not depth or (unsorted and _is_assigned_and_sorted(context, node)):
         return False
-    if isinstance(node, ast.Call):
-        path = context.script.path_of(node.func)
-        if path in _LISTINGS:
-            return True
-        is_method = isinstance(node.func, ast.Attribute) and not path
-        return is_method and last_name(node.func) in ("iterdir", "glob", "rglob")
-    if isinstance(node, (ast.ListComp, ast.GeneratorExp)) and len(node.generators) == 1:
-        iterated = context.values.origins(node.generators[0].iter)
-        return bool(iterated) and all(
-            _is_folder_listing(context, item, unsorted, depth - 1) for item in iterated
-        )
+    match node:
+        case ast.Call(func=function):
+            path = context.script.path_of(function)
+            is_method = isinstance(function, ast.Attribute) and not path
+            is_listing_method = is_method and last_name(function) in ("iterdir", "glob", "rglob")
+            return path in _LISTINGS or is_listing_method
+        case ast.ListComp(generators=[loop]) | ast.GeneratorExp(generators=[loop]):
+            iterated = context.values.origins(loop.iter)
+            return bool(iterated) and all(
+                _is_folder_listing(context, item, unsorted, depth - 1) for item in iterated
+            )
     return False
 
 

@@ -383,28 +383,24 @@ class Values:
             return self.origins(first, steps)
         if first is not None and name == "next":
             return self.origins(first, (EACH, *steps))
-        if steps and steps[0] == EACH:
-            return self._follow_each(call, name, steps)
+        of_element = steps[1:] if steps[:1] == (EACH,) else None  # steps of what is iterated over
+        match name, of_element:
+            case "enumerate", (1, *rest) if first is not None:
+                return self.origins(first, (EACH, *rest))
+            case "zip", (int(index), *rest):
+                return self._follow_argument(call, index, (EACH, *rest))
+            case "items", (1, *rest) if owner is not None:
+                return self.origins(owner, (ANY, *rest))
+            case "values", (*rest,) if owner is not None:
+                return self.origins(owner, (ANY, *rest))
+            case "enumerate" | "items", (*_,):
+                return None
         callee = self.callee(call)
         return self._follow_returns(callee, steps) if isinstance(callee, FUNCTIONS) else None
 
     def _follow_returns(self, function: Function, steps: Steps) -> list[Origin] | None:
         values = self.returns(function)
         return [origin for value in values for origin in self.origins(value, steps)] or None
-
-    def _follow_each(self, call: ast.Call, name: str, steps: Steps) -> list[Origin] | None:
-        """Return the origins of the elements of a call's result; steps begin with EACH."""
-        key = steps[1] if len(steps) > 1 else None
-        if name == "enumerate" and call.args:
-            return self.origins(call.args[0], (EACH, *steps[2:])) if key == 1 else None
-        if name == "zip" and isinstance(key, int):
-            return self._follow_argument(call, key, (EACH, *steps[2:]))
-        if isinstance(call.func, ast.Attribute) and name in ("items", "values"):
-            if name == "items" and key != 1:
-                return None
-            return self.origins(call.func.value, (ANY, *steps[2 if name == "items" else 1 :]))
-        callee = self.callee(call)
-        return self._follow_returns(callee, steps) if isinstance(callee, FUNCTIONS) else None
 
     def _follow_argument(self, call: ast.Call, index: int, steps: Steps) -> list[Origin] | None:
         """Return the origins of a positional argument; none if a `*` makes it unknown."""

@@ -181,19 +181,17 @@ def _creates_loss(context: Context, value: ast.expr, depth: int = 6) -> bool:
 
 
 def _is_loss(context: Context, origin: Origin, depth: int) -> bool:
-    node = origin.node
-    if origin.steps or not depth:
-        return False
-    if isinstance(node, ast.BinOp):
-        operands = (node.left, node.right)
-        return any(_creates_loss(context, operand, depth - 1) for operand in operands)
-    if not isinstance(node, ast.Call):
-        return False
-    path = context.script.path_of(node.func)
-    if isinstance(node.func, ast.Attribute) and node.func.attr in _KEEPS_GRAPH and not path:
-        return _creates_loss(context, node.func.value, depth - 1)
-    is_loss_object = not path and context.kinds.kind(node.func) is Kind.LOSS
-    return bool(LOSS_FUNCTIONS.match(path)) or is_loss_object
+    match origin.node if depth and not origin.steps else None:
+        case ast.BinOp(left=left, right=right):
+            return any(_creates_loss(context, operand, depth - 1) for operand in (left, right))
+        case ast.Call(func=function):
+            path = context.script.path_of(function)
+            if path:
+                return bool(LOSS_FUNCTIONS.match(path))
+            if isinstance(function, ast.Attribute) and function.attr in _KEEPS_GRAPH:
+                return _creates_loss(context, function.value, depth - 1)
+            return context.kinds.kind(function) is Kind.LOSS
+    return False
 
 
 def _backpropagated(loop: BatchLoop) -> dict[str, list[ast.Name]]:
