@@ -26,7 +26,6 @@ from onsight_lint.syntax import (
     word_set,
 )
 
-
 _MAX_CALLS = 20  # of networks in a helper, considered for each of its calls
 _LOADER_WRAPPERS = word_set(  # calls around a loader in the head of a loop
     "enumerate tqdm track iter islice zip log_every progress_bar prefetch cycle reversed"

@@ -192,7 +192,6 @@ def _start_worker(library: Library, rules: Sequence[Rule]) -> None:
     """Keep one library for all files of a worker, so that a module is parsed once."""
     global _worker_inputs
     _worker_inputs = library, rules
-    gc.disable()  # as in _garbage_collection_paused
 
 
 def _read_in_worker(path: Path, alone: bool) -> tuple[Path, ScriptReport | str]:
@@ -211,7 +210,10 @@ def _try_script(
 
 @contextmanager
 def _garbage_collection_paused() -> Iterator[None]:
-    """Disable the garbage collector: on large syntax trees it takes half of the time."""
+    """Disable the garbage collector, also in processes that are forked meanwhile.
+
+    On large syntax trees it takes half of the time.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
