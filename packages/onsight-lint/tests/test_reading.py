@@ -274,6 +274,21 @@ def test_more_targets_than_arguments_cause_no_index_error(tmp_path, line):
     assert [finding.rule for finding in read_script(script)] in ([], ["discarded-move"])
 
 
+def test_an_async_for_may_train(tmp_path):
+    script = write(
+        tmp_path,
+        train="""
+            import torch
+            net = torch.nn.Linear(2, 2)
+
+            async def main():
+                async for x in stream():
+                    net(x).sum().backward()
+            """,
+    )
+    assert read_script(script) == []
+
+
 def test_reading_needs_neither_torch_nor_the_scripts_own_imports():
     code = (
         "import sys, pathlib; from onsight_lint.read import read_script;"

@@ -196,8 +196,7 @@ class Kinds:
             if _LOSS_NAME.search(owner.name):
                 return Kind.LOSS
             return Kind.NETWORK if self._is_network(owner) else Kind.LAYER
-        paths = self.values.base_paths(owner)
-        kinds = {_kind_of_class_path(path) for path in paths if path} - {Kind.UNKNOWN}
+        kinds = {*map(_kind_of_class_path, self.values.base_paths(owner))} - {Kind.UNKNOWN}
         return kinds.pop() if len(kinds) == 1 else Kind.OTHER
 
     def _is_network(self, owner: ast.ClassDef) -> bool:

@@ -289,13 +289,12 @@ def _directly_called(facts: Facts, node: ast.AST) -> list[Function]:
 
 def _calls_backward(facts: Facts, loop: Loop) -> bool:
     """Return whether a loop contains a backward call that is not in a nested loop."""
-    for node in body_nodes(loop):
-        if isinstance(node, ast.Call) and last_name(node.func) == "backward":
-            around = facts.script.ancestors(node)
-            nearest = next(part for part in around if isinstance(part, (ast.For, ast.While)))
-            if nearest is loop:
-                return True
-    return False
+    return any(
+        isinstance(node, ast.Call)
+        and last_name(node.func) == "backward"
+        and next(facts.script.loops_around(node), None) is loop
+        for node in body_nodes(loop)
+    )
 
 
 def _sliced_calls(facts: Facts, loop: ast.For, calls: list[ast.Call]) -> Iterator[ast.Call]:
