@@ -94,9 +94,8 @@ def _is_silent(context: Context, node: ast.Try, handler: ast.ExceptHandler, read
     names = _identifying_names(context, read) | ({handler.name} if handler.name else set())
     if any(_handles_error(context, part, names, handler.name) for part in inside):
         return False
-    if _is_retried(context, node) or _is_checked_later(context, node, inside):
-        return False
-    return not _raises(node.finalbody)
+    is_checked = _is_retried(context, node) or _is_checked_later(context, node, inside)
+    return not (is_checked or _raises(node.finalbody))
 
 
 def _catches_read_errors(handler: ast.ExceptHandler) -> bool:
