@@ -15,6 +15,7 @@ _BATCH_NORM_UPDATE = re.compile(r"(^|_)bn(_|$)|batch_?norm|calib|(^|_)stats$", r
 
 def _check(context: Context) -> Iterator[Mistake]:
     """Evaluation of a network that is still in training mode."""
+    sets_mode = any(map(context.values.calls, ("eval", "train")))
     for loop in context.batch_loops:
         if loop.evaluates and (network_call := _call_in_training_mode(context, loop)):
             network = network_code(context, network_call)
@@ -22,7 +23,6 @@ def _check(context: Context) -> Iterator[Mistake]:
             is_certain = _is_set_back(context)  # else later training would be in evaluation mode
             yield _mistake(context, loop, problem, f"{network}.eval()", is_certain)
             continue
-        sets_mode = any(map(context.values.calls, ("eval", "train")))
         test = phase_test(loop) if loop.network_calls and not sets_mode else None
         if test is not None:
             network = network_code(context, loop.network_calls[0])
