@@ -31,8 +31,8 @@ RULE = Rule(
     id="weights-not-copied",
     title="The best weights are not copied",
     why=(
-        "state_dict() returns references to the weights. What is later loaded or saved from it are "
-        "the last weights, not those of the best epoch."
+        "state_dict() returns references to the weights, which training goes on to change. Loading "
+        "or saving it later gives the last weights, not those of the best epoch."
     ),
     check=_check,
     pattern=r"=\s*[\w.]+\.state_dict\(\)",
