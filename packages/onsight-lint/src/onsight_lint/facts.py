@@ -215,7 +215,9 @@ class LoaderSettings:
         """Return whether all batches are full, because the size of the dataset is known."""
         size = self.value(call, "batch_size", 1)
         dataset = self.setting(call, "dataset")
-        rows = self._rows(dataset) if dataset is not None else None
+        origins = self.values.origins(dataset) if dataset is not None else []
+        counts = {self._rows_of(origin.node, origin.steps) for origin in origins}
+        rows = counts.pop() if len(counts) == 1 else None
         return size == 1 or (isinstance(size, int) and rows is not None and rows % size == 0)
 
     def is_training_part(self, created: ast.Call) -> bool | None:
@@ -235,12 +237,8 @@ class LoaderSettings:
             return False
         return self.value(call, "batch_size", 1) is not None and not self.divides_evenly(call)
 
-    def _rows(self, dataset: ast.AST) -> int | None:
-        """The number of rows of a dataset, if known."""
-        counts = {self._rows_of(item.node, item.steps) for item in self.values.origins(dataset)}
-        return counts.pop() if len(counts) == 1 else None
-
     def _rows_of(self, node: ast.AST, steps: tuple[object, ...]) -> int | None:
+        """The number of rows of an opened dataset or a part of it, if known."""
         if not isinstance(node, ast.Call):
             return None
         name = last_name(node.func)

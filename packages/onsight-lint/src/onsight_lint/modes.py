@@ -342,8 +342,10 @@ def _mode_call(facts: Facts, call: ast.Call) -> ModeCall | None:
     callee = facts.values.callee(call)
     if isinstance(callee, ast.ClassDef):
         callee = facts.values.method(callee, "__init__")
-    if isinstance(callee, FUNCTIONS) and not _is_mode_method(facts, callee):
-        return ModeCall(call, None, callee)
+    if isinstance(callee, FUNCTIONS):
+        owner = facts.script.parent(callee)
+        if callee.name not in ("train", "eval") or not facts.kinds.is_module_class(owner):
+            return ModeCall(call, None, callee)
     if not isinstance(call.func, ast.Attribute) or facts.script.path_of(call.func):
         return None
     if call.func.attr == "eval" and not call.args:
@@ -355,12 +357,6 @@ def _mode_call(facts: Facts, call: ast.Call) -> ModeCall | None:
         flag = values[0].value if isinstance(values[0], ast.Constant) else None
         return ModeCall(call, "train" if flag is True else "eval" if flag is False else "either")
     return None
-
-
-def _is_mode_method(facts: Facts, function: Function) -> bool:
-    """Return whether a function is the `train` or `eval` of a module."""
-    is_named_so = function.name in ("train", "eval")
-    return is_named_so and facts.kinds.is_module_class(facts.script.parent(function))
 
 
 def _may_reach(call: ast.Call, network: str) -> bool:

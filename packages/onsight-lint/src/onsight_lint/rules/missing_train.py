@@ -22,8 +22,10 @@ def _check(context: Context) -> Iterator[Mistake]:
             continue
         network = called_object(calls[0])
         for place in _places(context, loop):
-            epochs = _loop_over_epochs(context, place)
-            if epochs is None or modes.calls_setting("train", epochs):
+            epochs = next(context.script.loops_around(place), None)
+            if epochs is None or any(epochs is other.node for other in context.batch_loops):
+                continue
+            if modes.calls_setting("train", epochs):
                 continue
             leaving = [
                 event
@@ -63,12 +65,6 @@ def _places(context: Context, loop: BatchLoop) -> list[ast.AST]:
     if any(context.script.loops_around(loop.node)) or not isinstance(function, FUNCTIONS):
         return [loop.node]
     return list(context.values.call_sites(function))
-
-
-def _loop_over_epochs(context: Context, node: ast.AST) -> ast.AST | None:
-    """The loop around a training loop or its call, unless the outer loop iterates over batches."""
-    enclosing = next(context.script.loops_around(node), None)
-    return None if any(enclosing is loop.node for loop in context.batch_loops) else enclosing
 
 
 def _leaves_in_evaluation(

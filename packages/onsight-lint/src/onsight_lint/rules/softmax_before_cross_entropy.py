@@ -122,14 +122,11 @@ class _Search:
                 break
             value = value.func.value
         if isinstance(value, ast.Name):
-            return self._of_name(value, depth - 1)
+            bindings = self.script.scope(value).reaching(value)
+            return _all_or_none(self._of_binding(binding, depth - 1) for binding in bindings)
         if isinstance(value, ast.Call):
             return self._of_call(value, depth - 1)
         return []
-
-    def _of_name(self, name: ast.Name, depth: int) -> list[_Softmax]:
-        bindings = self.script.scope(name).reaching(name)
-        return _all_or_none(self._of_binding(binding, depth) for binding in bindings)
 
     def _of_binding(self, binding: Binding, depth: int) -> list[_Softmax]:
         """The softmaxes of an assigned value, or of one element of an unpacked tuple."""
