@@ -16,9 +16,7 @@ _MAX_BYTES = 4 * 2**20  # larger files are generated tables, whose trees take gi
 # Text that is the same in all encodings in which single lines can be changed.
 _PLAIN = bytes(range(32, 127)).replace(b"\\", b"\\n\\u0041\n")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_SKIPPED_FOLDERS = frozenset(
-    {"build", "dist", "node_modules", "site-packages", "venv", "__pycache__"}
-)
+_SKIPPED_FOLDERS = ("build", "dist", "node_modules", "site-packages", "venv", "__pycache__")
 
 
 def python_files(paths: Sequence[Path]) -> list[Path]:
