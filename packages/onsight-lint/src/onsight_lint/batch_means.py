@@ -124,7 +124,7 @@ def divisions_after(facts: Facts, loop: BatchLoop) -> dict[str, list[Division]]:
         division = _divided(node)
         if division is not None:
             value, divisor = division
-            key = summed_key(value) if isinstance(node, ast.BinOp) else key_of(value)
+            key = _summed_key(value) if isinstance(node, ast.BinOp) else key_of(value)
             if key and start_position(node) > begin and node not in inside:
                 divisions[key].append(Division(node, divisor))
     return divisions
@@ -164,20 +164,19 @@ def is_batch_count(facts: Facts, loop: BatchLoop, count: ast.expr | None, means:
     return False
 
 
-def summed_key(expression: ast.expr) -> str:
-    """Return the key of the sum in an expression such as `100 * total.item()`."""
+def _summed_key(expression: ast.expr) -> str:
+    """The key of the sum in an expression such as `100 * total.item()`."""
     while True:
-        if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Mult):
-            is_left_constant = isinstance(expression.left, ast.Constant)
-            expression = expression.right if is_left_constant else expression.left
-        elif isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
-            expression = expression.func.value
-        elif isinstance(expression, ast.Call) and expression.args:
-            if last_name(expression.func) not in ("float", "sum"):
-                return ""
-            expression = expression.args[0]
-        else:
-            return key_of(expression)
+        match expression:
+            case (
+                ast.BinOp(left=ast.Constant(), op=ast.Mult(), right=inner)
+                | ast.BinOp(left=inner, op=ast.Mult())
+                | ast.Call(func=ast.Attribute(value=inner))
+                | ast.Call(func=ast.Name(id="float" | "sum"), args=[inner, *_])
+            ):
+                expression = inner
+            case _:
+                return key_of(expression)
 
 
 def weighted_line(facts: Facts, batch_sum: BatchSum, rows: str) -> str:

@@ -24,7 +24,7 @@ _NETWORK_PATHS = (
     "efficientnet_pytorch.",
 )
 _GRAPH_LIBRARIES = ("torch_geometric", "dgl")  # their loaders yield graphs
-_CONTAINERS = word_set("Sequential ModuleList ModuleDict Linear LSTM GRU RNN Transformer")
+_CONTAINERS = word_set("ModuleList ModuleDict Linear LSTM GRU RNN Transformer")
 _LAYERS_WITH_WEIGHTS = re.compile(
     r"(Lazy)?(Conv|ConvTranspose|BatchNorm)[123]d$|(Lazy)?Linear$|Bilinear$|Embedding$"
     r"|LSTM|GRU|RNN|Transformer"
