@@ -164,21 +164,6 @@ def is_batch_count(facts: Facts, loop: BatchLoop, count: ast.expr | None, means:
     return False
 
 
-def _summed_key(expression: ast.expr) -> str:
-    """The key of the sum in an expression such as `100 * total.item()`."""
-    while True:
-        match expression:
-            case (
-                ast.BinOp(left=ast.Constant(), op=ast.Mult(), right=inner)
-                | ast.BinOp(left=inner, op=ast.Mult())
-                | ast.Call(func=ast.Attribute(value=inner))
-                | ast.Call(func=ast.Name(id="float" | "sum"), args=[inner, *_])
-            ):
-                expression = inner
-            case _:
-                return key_of(expression)
-
-
 def weighted_line(facts: Facts, batch_sum: BatchSum, rows: str) -> str:
     """Return the statement in the loop with each mean weighted by the rows of its batch."""
     value = batch_sum.value
@@ -221,6 +206,21 @@ def _divided(node: ast.AST) -> tuple[ast.expr, ast.expr | None] | None:
         case ast.Call(func=ast.Attribute(value=ast.Call(args=[value, *_]), attr="mean"), args=[]):
             return value, None  # torch.stack(losses).mean()
     return None
+
+
+def _summed_key(expression: ast.expr) -> str:
+    """The key of the sum in an expression such as `100 * total.item()`."""
+    while True:
+        match expression:
+            case (
+                ast.BinOp(left=ast.Constant(), op=ast.Mult(), right=inner)
+                | ast.BinOp(left=inner, op=ast.Mult())
+                | ast.Call(func=ast.Attribute(value=inner))
+                | ast.Call(func=ast.Name(id="float" | "sum"), args=[inner, *_])
+            ):
+                expression = inner
+            case _:
+                return key_of(expression)
 
 
 def _is_counter(facts: Facts, loop: BatchLoop, name: ast.Name) -> bool:
