@@ -264,6 +264,7 @@ def test_long_and_deep_scripts_cause_no_recursion_error(tmp_path):
         "first, *rest, a, b, c = accelerator.prepare(net, loader)",
         "for *rest, a, b, c in zip(xs, *ys):",
         "for *rest, a in zip():",
+        "def f(x): return x\n*rest, a = f(0)\ntorch.nn.functional.cross_entropy(a, 0)",
     ],
 )
 def test_more_targets_than_arguments_cause_no_index_error(tmp_path, line):
@@ -271,6 +272,21 @@ def test_more_targets_than_arguments_cause_no_index_error(tmp_path, line):
     body = "    pass\n" if line.endswith(":") else ""
     script.write_text(f"import torch\n{line}\n{body}a.cuda()\nprint(a)\n")
     assert [finding.rule for finding in read_script(script)] in ([], ["discarded-move"])
+
+
+def test_an_async_for_may_train(tmp_path):
+    script = write(
+        tmp_path,
+        train="""
+            import torch
+            net = torch.nn.Linear(2, 2)
+
+            async def main():
+                async for x in stream():
+                    net(x).sum().backward()
+            """,
+    )
+    assert read_script(script) == []
 
 
 def test_reading_needs_neither_torch_nor_the_scripts_own_imports():

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from onsight_lint.edits import replace_node, show_changed
+from onsight_lint.edits import show_replaced
 from onsight_lint.facts import Facts
 from onsight_lint.kinds import LOSS_FUNCTIONS, Kind
 from onsight_lint.loops import BatchLoop, batch_length, is_batch_number, loop_nodes
@@ -84,21 +84,29 @@ def is_batch_mean(facts: Facts, value: ast.expr, depth: int = 8) -> bool:
     """Return whether a value is a mean over the rows of one batch."""
     if not depth:
         return False
-    if isinstance(value, ast.Call) and (inner := _converted(facts, value)) is not None:
-        return is_batch_mean(facts, inner, depth - 1)
-    if isinstance(value, ast.Attribute) and value.attr == "data":
-        return is_batch_mean(facts, value.value, depth - 1)
-    if isinstance(value, ast.Attribute) and value.attr == "loss":
-        outputs = facts.values.origins(value.value)
-        return bool(outputs) and all(
-            _computes_loss(facts, item.node, ("labels", None)) for item in outputs
-        )
-    if isinstance(value, ast.Call) and last_name(value.func) in _KEEP_MEAN:
-        return bool(value.args) and is_batch_mean(facts, value.args[0], depth - 1)
-    if isinstance(value, ast.BinOp):
-        return _is_mean_of_operands(facts, value, depth - 1)
+    depth -= 1
+    match value:
+        case ast.Call() if (converted := _converted(facts, value)) is not None:
+            return is_batch_mean(facts, converted, depth)
+        case ast.Call(func=function, args=arguments) if last_name(function) in _KEEP_MEAN:
+            return bool(arguments) and is_batch_mean(facts, arguments[0], depth)
+        case (
+            ast.Attribute(value=mean, attr="data")
+            | ast.BinOp(left=ast.Constant(), op=ast.Mult(), right=mean)
+            | ast.BinOp(left=mean, op=ast.Mult() | ast.Div(), right=ast.Constant())
+        ):
+            return is_batch_mean(facts, mean, depth)
+        case ast.BinOp(op=ast.Div(), right=rows):
+            return _is_row_count(facts, rows)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return is_batch_mean(facts, left, depth) and is_batch_mean(facts, right, depth)
+        case ast.BinOp():
+            return False
+        case ast.Attribute(value=output, attr="loss"):
+            nodes = [origin.node for origin in facts.values.origins(output)]
+            return bool(nodes) and all(_computes_loss(facts, n, ("labels", None)) for n in nodes)
     origins = facts.values.origins(value)
-    return bool(origins) and all(_is_mean_origin(facts, item, value, depth - 1) for item in origins)
+    return bool(origins) and all(_is_mean_origin(facts, item, value, depth) for item in origins)
 
 
 class Division(NamedTuple):
@@ -116,7 +124,7 @@ def divisions_after(facts: Facts, loop: BatchLoop) -> dict[str, list[Division]]:
         division = _divided(node)
         if division is not None:
             value, divisor = division
-            key = summed_key(value) if isinstance(node, ast.BinOp) else key_of(value)
+            key = _summed_key(value) if isinstance(node, ast.BinOp) else key_of(value)
             if key and start_position(node) > begin and node not in inside:
                 divisions[key].append(Division(node, divisor))
     return divisions
@@ -156,30 +164,13 @@ def is_batch_count(facts: Facts, loop: BatchLoop, count: ast.expr | None, means:
     return False
 
 
-def summed_key(expression: ast.expr) -> str:
-    """Return the key of the sum in an expression such as `100 * total.item()`."""
-    while True:
-        if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Mult):
-            is_left_constant = isinstance(expression.left, ast.Constant)
-            expression = expression.right if is_left_constant else expression.left
-        elif isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
-            expression = expression.func.value
-        elif isinstance(expression, ast.Call) and expression.args:
-            if last_name(expression.func) not in ("float", "sum"):
-                return ""
-            expression = expression.args[0]
-        else:
-            return key_of(expression)
-
-
 def weighted_line(facts: Facts, batch_sum: BatchSum, rows: str) -> str:
     """Return the statement in the loop with each mean weighted by the rows of its batch."""
     value = batch_sum.value
     code = facts.script.code(value)
     if isinstance(value, ast.BinOp) and not isinstance(value.op, (ast.Mult, ast.Div)):
         code = f"({code})"
-    change = replace_node(facts.script, value, f"{code} * {rows}")
-    return show_changed(facts.script, batch_sum.statement, [change]).strip()
+    return show_replaced(facts.script, value, f"{code} * {rows}").strip()
 
 
 def batch_rows(facts: Facts, loop: BatchLoop, batch_sum: BatchSum) -> str:
@@ -217,6 +208,21 @@ def _divided(node: ast.AST) -> tuple[ast.expr, ast.expr | None] | None:
     return None
 
 
+def _summed_key(expression: ast.expr) -> str:
+    """The key of the sum in an expression such as `100 * total.item()`."""
+    while True:
+        match expression:
+            case (
+                ast.BinOp(left=ast.Constant(), op=ast.Mult(), right=inner)
+                | ast.BinOp(left=inner, op=ast.Mult())
+                | ast.Call(func=ast.Attribute(value=inner))
+                | ast.Call(func=ast.Name(id="float" | "sum"), args=[inner, *_])
+            ):
+                expression = inner
+            case _:
+                return key_of(expression)
+
+
 def _is_counter(facts: Facts, loop: BatchLoop, name: ast.Name) -> bool:
     """Return whether a name is incremented once per batch."""
     return any(
@@ -225,21 +231,6 @@ def _is_counter(facts: Facts, loop: BatchLoop, name: ast.Name) -> bool:
         and facts.script.parent(item.node) is loop.node
         for item in facts.script.scope(name).lookup(name)[:_MAX_BINDINGS]
     )
-
-
-def _is_mean_of_operands(facts: Facts, value: ast.BinOp, depth: int) -> bool:
-    if isinstance(value.op, ast.Mult):
-        for factor, other in ((value.left, value.right), (value.right, value.left)):
-            if isinstance(factor, ast.Constant):
-                return is_batch_mean(facts, other, depth)
-        return False
-    if isinstance(value.op, ast.Div):
-        if _is_row_count(facts, value.right):
-            return True
-        return isinstance(value.right, ast.Constant) and is_batch_mean(facts, value.left, depth)
-    if isinstance(value.op, ast.Add):
-        return all(is_batch_mean(facts, operand, depth) for operand in (value.left, value.right))
-    return False
 
 
 def _is_mean_origin(facts: Facts, origin: Origin, value: ast.expr, depth: int) -> bool:
@@ -309,23 +300,23 @@ def _reduces_to_mean(facts: Facts, call: ast.Call) -> bool:
 
 def _is_row_count(facts: Facts, expression: ast.expr) -> bool:
     """Return whether an expression is the size of a batch: `labels.size(0)`, `len(labels)`."""
-    for origin in facts.values.origins(expression):
-        match origin.node:
-            case ast.Call(func=ast.Attribute(attr="size"), args=[ast.Constant(value=0)]):
-                continue
-            case ast.Call(func=ast.Attribute(attr="numel" | "nelement")):
-                continue
-            case ast.BinOp(left=rows, op=ast.Mult(), right=ast.Constant(value=1)):
-                if _is_row_count(facts, rows):  # `len(labels) * 1.0`
-                    continue
-            case ast.Call(func=ast.Name(id="len"), args=[rows]):
-                is_whole = facts.kinds.kind(rows) in (Kind.LOADER, Kind.DATASET)
-                if not is_whole and last_name(rows) != "dataset":
-                    continue
-            case ast.Subscript(value=ast.Attribute(attr="shape"), slice=ast.Constant(value=0)):
-                continue
-        return False
-    return True
+    return all(_counts_rows(facts, origin.node) for origin in facts.values.origins(expression))
+
+
+def _counts_rows(facts: Facts, node: ast.AST) -> bool:
+    match node:
+        case (
+            ast.Call(func=ast.Attribute(attr="size"), args=[ast.Constant(value=0)])
+            | ast.Call(func=ast.Attribute(attr="numel" | "nelement"))
+            | ast.Subscript(value=ast.Attribute(attr="shape"), slice=ast.Constant(value=0))
+        ):
+            return True
+        case ast.BinOp(left=rows, op=ast.Mult(), right=ast.Constant(value=1)):
+            return _is_row_count(facts, rows)  # `len(labels) * 1.0`
+        case ast.Call(func=ast.Name(id="len"), args=[rows]):
+            is_whole = facts.kinds.kind(rows) in (Kind.LOADER, Kind.DATASET)
+            return not is_whole and last_name(rows) != "dataset"
+    return False
 
 
 def _converted(facts: Facts, call: ast.Call) -> ast.expr | None:

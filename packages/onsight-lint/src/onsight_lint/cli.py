@@ -176,7 +176,7 @@ def _read(files: Sequence[Path]) -> tuple[dict[Path, bytes], dict[Path, str]]:
 def _print_fixed(
     path: Path, fixed: Mapping[Path, str], before: bytes, result: LintResult
 ) -> Mapping[Path, str]:
-    """Print the fixed text in its own encoding, or what was read; return what was fixed."""
+    """Print the fixed text in its own encoding, or the input if nothing changed; return the fix."""
     content = before
     try:
         content = encode(path, fixed[path], before) if fixed else before
@@ -206,7 +206,7 @@ def _rewrite(
 
 def _diff(path: Path, old: str, new: str) -> str:
     name = display_path(path)
-    # Only line feeds end the lines of a patch, but form feeds, too, those of splitlines.
+    # The lines of a patch end in line feeds; splitlines would also split at form feeds.
     lines = difflib.unified_diff([*io.StringIO(old)], [*io.StringIO(new)], name, name)
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 

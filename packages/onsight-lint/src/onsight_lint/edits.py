@@ -5,18 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from onsight_lint.script import Script
-from onsight_lint.syntax import FUNCTIONS, end_position, start_position
+from onsight_lint.syntax import DEFINITIONS, LOOPS, end_position, start_position
 
-_COMPOUND = (
-    *FUNCTIONS,
-    ast.ClassDef,
-    ast.If,
-    ast.For,
-    ast.AsyncFor,
-    ast.While,
-    ast.With,
-    ast.AsyncWith,
-)
+_COMPOUND = (*DEFINITIONS, *LOOPS, ast.If, ast.With, ast.AsyncWith)
 
 
 class Change(NamedTuple):
@@ -63,18 +54,15 @@ def replace_node(script: Script, node: ast.AST, text: str) -> Change:
 def insert_line_above(script: Script, statement: ast.stmt, line: str) -> list[Change]:
     """Return the change that puts a line above a statement; none if it shares its first line."""
     source = script.source(statement)
-    margin = source.indentation(statement)
-    line_number, column = source.character(start_position(statement))
-    if source.lines[line_number - 1][: len(margin)].strip() or column != len(margin):
-        return []
-    start = source.start(statement)
-    return [Change(start, start, f"{line}\n{margin}")]
+    margin, start = source.indentation(statement), source.start(statement)
+    starts_line = source.character(start_position(statement))[1] == len(margin)
+    return [Change(start, start, f"{line}\n{margin}")] if starts_line else []
 
 
 def wrap_statement(script: Script, statement: ast.stmt, line: str) -> list[Change]:
     """Return the change that puts a simple statement into a block such as a `with`.
 
-    None if the statement shares its lines with something else.
+    There is none if the statement shares its lines with something else.
     """
     if isinstance(statement, _COMPOUND) or not _is_on_own_lines(script, statement):
         return []
@@ -92,6 +80,11 @@ def show_changed(script: Script, node: ast.AST, changes: Sequence[Change]) -> st
     return indented(script, statement, apply_changes(statement_head(script, statement), moved))
 
 
+def show_replaced(script: Script, node: ast.AST, text: str) -> str:
+    """Return the statement that contains a node, with new text in place of the node."""
+    return show_changed(script, node, [replace_node(script, node, text)])
+
+
 def show_with_line_above(script: Script, statement: ast.stmt, line: str) -> str:
     """Return a statement with a new line above it."""
     margin = script.source(statement).indentation(statement)
@@ -105,9 +98,9 @@ def show_wrapped(script: Script, statement: ast.stmt, line: str) -> str:
     return f"{margin}{line}\n{margin}    {inner}"
 
 
-def indented(script: Script, statement: ast.stmt, text: str) -> str:
-    """Return text with the indentation of a statement."""
-    return script.source(statement).indentation(statement) + text
+def indented(script: Script, node: ast.AST, text: str) -> str:
+    """Return text with the indentation of the statement that a node is, or is part of."""
+    return script.source(node).indentation(script.statement(node)) + text
 
 
 def statement_head(script: Script, statement: ast.stmt) -> str:

@@ -20,6 +20,8 @@ DATASET_SIZES = {  # training and test images
 }
 DATASET_PARTS = ("torch.utils.data.random_split", "torch.utils.data.Subset")
 _TENSOR_CREATORS = word_set("randn rand zeros ones empty full randint arange")
+_NETWORK_USES = word_set("eval train parameters state_dict load_state_dict forward module")
+_DICT_USES = word_set("keys items get pop update values")
 _FOR_TESTS = re.compile(  # names of loaders
     r"^(?!.*train).*(?:^|_)(?:val|valid|validation|test|eval|dev)(?:_|\d*$|data|loader|set|dl)",
     re.IGNORECASE,
@@ -60,22 +62,16 @@ class Facts:
         calls = [call for call in self.values.calls("load") if call.args]
         return [call for call in calls if self.script.path_of(call.func) == "torch.load"]
 
-    def loads_network(self, call: ast.Call) -> bool:
-        """Return whether the result of a torch.load is itself used as a network."""
-        statement = self.script.statement(call)
-        if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-            return False
-        target = statement.targets[0]
-        value = statement.value
-        while isinstance(value, ast.Call) and value is not call:  # torch.load(path).to(device)
-            value = value.func.value if isinstance(value.func, ast.Attribute) else value.func
-        if value is not call or not isinstance(target, (ast.Name, ast.Attribute)):
-            return False
-        used = self.kinds.uses(target)
-        if used & {"keys", "items", "get", "pop", "update", "values"}:
-            return False
-        methods = word_set("eval train parameters state_dict load_state_dict forward module")
-        return bool(used & methods)
+    def loaded_network(self, call: ast.Call) -> ast.expr | None:
+        """Return the variable for the result of a torch.load, if it is itself used as a network."""
+        match self.script.statement(call):
+            case ast.Assign(targets=[ast.Name() | ast.Attribute() as target], value=value):
+                while isinstance(value, ast.Call) and value is not call:  # load(path).to(device)
+                    value = call_owner(value) or value.func
+                used = self.kinds.uses(target)
+                is_network = used & _NETWORK_USES and not used & _DICT_USES
+                return target if value is call and is_network else None
+        return None
 
 
 class Unknown:
@@ -143,9 +139,9 @@ class LoaderSettings:
     def __init__(self, facts: Facts) -> None:
         self.script, self.values = facts.script, facts.values
         self.kinds, self.constants = facts.kinds, facts.constants
-        self._names_drop_last = any(
-            _is_word(node, "drop_last") for node in self.script.nodes(ast.keyword, ast.Constant)
-        )
+        words = {keyword.arg for keyword in self.script.nodes(ast.keyword)}
+        words |= {constant.value for constant in self.script.nodes(ast.Constant)}
+        self._names_drop_last = "drop_last" in words
 
     def creations(self, loader: ast.AST) -> list[ast.Call]:
         """Return the calls that may create a loader."""
@@ -201,13 +197,9 @@ class LoaderSettings:
 
     def batch_sizes(self) -> set[int]:
         """Return the known batch sizes of all loaders."""
-        sizes: set[int] = set()
-        for call in self.values.calls("DataLoader"):
-            value = self.setting(call, "batch_size")
-            size = UNKNOWN if value is None else self.constants.value_or_default(value)
-            if isinstance(size, int):
-                sizes.add(size)
-        return sizes
+        settings = (self.setting(call, "batch_size") for call in self.values.calls("DataLoader"))
+        sizes = [self.constants.value_or_default(node) for node in settings if node is not None]
+        return {size for size in sizes if isinstance(size, int)}
 
     def has_several_rows(self, loader: ast.AST) -> bool:
         """Return whether the batches are known to be of more than one row, the default."""
@@ -216,17 +208,16 @@ class LoaderSettings:
 
     def has_sampler(self, loader: ast.AST) -> bool:
         """Return whether a loader has a sampler, and so may yield only a part of its dataset."""
-        return any(
-            value is not None and self.constants.value(value) is not None
-            for call in self.creations(loader)
-            for value in [self.setting(call, "sampler")]
-        )
+        samplers = [self.setting(call, "sampler") for call in self.creations(loader)]
+        return any(node is not None and self.constants.value(node) is not None for node in samplers)
 
     def divides_evenly(self, call: ast.Call) -> bool:
         """Return whether all batches are full, because the size of the dataset is known."""
         size = self.value(call, "batch_size", 1)
         dataset = self.setting(call, "dataset")
-        rows = self._rows(dataset) if dataset is not None else None
+        origins = self.values.origins(dataset) if dataset is not None else []
+        counts = {self._rows_of(origin.node, origin.steps) for origin in origins}
+        rows = counts.pop() if len(counts) == 1 else None
         return size == 1 or (isinstance(size, int) and rows is not None and rows % size == 0)
 
     def is_training_part(self, created: ast.Call) -> bool | None:
@@ -246,12 +237,8 @@ class LoaderSettings:
             return False
         return self.value(call, "batch_size", 1) is not None and not self.divides_evenly(call)
 
-    def _rows(self, dataset: ast.AST) -> int | None:
-        """The number of rows of a dataset, if known."""
-        counts = {self._rows_of(item.node, item.steps) for item in self.values.origins(dataset)}
-        return counts.pop() if len(counts) == 1 else None
-
     def _rows_of(self, node: ast.AST, steps: tuple[object, ...]) -> int | None:
+        """The number of rows of an opened dataset or a part of it, if known."""
         if not isinstance(node, ast.Call):
             return None
         name = last_name(node.func)
@@ -318,9 +305,3 @@ class LoaderSettings:
 def train_flag(created: ast.Call) -> ast.expr | None:
     """Return the argument of a dataset such as MNIST that chooses its part; None is training."""
     return keyword_value(created, "train") or next(iter(created.args[1:2]), None)
-
-
-def _is_word(node: ast.AST, word: str) -> bool:
-    return (isinstance(node, ast.keyword) and node.arg == word) or (
-        isinstance(node, ast.Constant) and node.value == word
-    )

@@ -1,4 +1,4 @@
-"""Python files on the disk: finding, reading, decoding and rewriting them."""
+"""Find, read, decode and rewrite Python files."""
 
 import io
 import os
@@ -16,9 +16,7 @@ _MAX_BYTES = 4 * 2**20  # larger files are generated tables, whose trees take gi
 # Text that is the same in all encodings in which single lines can be changed.
 _PLAIN = bytes(range(32, 127)).replace(b"\\", b"\\n\\u0041\n")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_SKIPPED_FOLDERS = frozenset(
-    {"build", "dist", "node_modules", "site-packages", "venv", "__pycache__"}
-)
+_SKIPPED_FOLDERS = ("build", "dist", "node_modules", "site-packages", "venv", "__pycache__")
 
 
 def python_files(paths: Sequence[Path]) -> list[Path]:
@@ -41,7 +39,7 @@ def python_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def printable(text: str) -> str:
-    """Return text that cannot steer a terminal, as names and lines of anybody's files might."""
+    """Escape control characters, so that names and lines of files cannot steer a terminal."""
     return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
@@ -68,7 +66,7 @@ def read_bounded(path: Path, file: BinaryIO) -> bytes:
 
 
 def decode(path: Path, content: bytes) -> str:
-    r"""Return the text of a file, its lines ending in \n, by its byte order mark or coding line.
+    r"""Decode a file as its byte order mark or coding line says, with \n as the line ending.
 
     Raises ReadError if the content is not in that encoding.
     """
@@ -85,10 +83,9 @@ def decode(path: Path, content: bytes) -> str:
 
 
 def encode(path: Path, text: str, before: bytes) -> bytes:
-    r"""Return a text with lines ending in \n as bytes, with the encoding and line ends of before.
+    r"""Encode a text whose lines end in \n, with the encoding and the line ending of before.
 
-    Raises ReadError if the encoding lacks a character, or if the lines of before end in several
-    ways, so that those of the text cannot be known.
+    Raises ReadError if the encoding lacks a character, or if before mixes line endings.
     """
     encoding = tokenize.detect_encoding(io.BytesIO(before).readline)[0]
     try:
@@ -98,11 +95,11 @@ def encode(path: Path, text: str, before: bytes) -> bytes:
 
 
 def rewrite(path: Path, text: str, before: bytes) -> None:
-    """Replace the text of a file as a whole, keeping its encoding, line ends and mode.
+    """Replace the text of a file atomically, keeping its encoding, line ending and mode.
 
     before is the content that the text was made from. Raises ReadError, and leaves the file
-    unchanged, if it has changed since or cannot be encoded; WriteError if it cannot be
-    written.
+    unchanged, if it has changed since or the text cannot be encoded; WriteError if the file cannot
+    be written.
     """
     content = encode(path, text, before)
     try:
@@ -123,7 +120,7 @@ def _files_inside(folder: Path) -> Iterator[Path]:
         here = Path(place)
         folders[:] = sorted(name for name in folders if not _is_skipped(here / name))
         python = (here / name for name in sorted(names) if name.endswith(".py"))
-        # What a link leads to is either found by itself, or not in the folder that was named.
+        # A link's target is found by itself, or lies outside the folder that was named.
         yield from (path for path in python if path.is_file() and not path.is_symlink())
 
 
@@ -133,7 +130,7 @@ def _is_skipped(folder: Path) -> bool:
 
 
 def _replace(path: Path, content: bytes, before: bytes) -> None:
-    """Replace a file that has not changed since it was read, by renaming a new file to it.
+    """Write a new file and rename it over the old one, unless that has changed since it was read.
 
     If the process is killed, a hidden file `.onsight-lint-*.tmp` may be left beside it.
     """

@@ -55,16 +55,10 @@ def silencing(source: SourceFile, node: ast.AST, rule: str) -> list[IgnoreCommen
     lines = _covered_lines(source, node)
     return [
         comment
-        for comment in ignore_comments(source.text)
+        for comment in _find_comments(source.text)
         if (comment.is_file_wide or comment.line in lines)
         and (not comment.ids or rule in dict(comment.ids))
     ]
-
-
-@lru_cache(200)
-def ignore_comments(text: str) -> tuple[IgnoreComment, ...]:
-    """Return the comments of a text that silence rules."""
-    return tuple(_find_comments(text)) if "onsight:" in text else ()
 
 
 def runs_by_itself(text: str) -> bool:
@@ -89,7 +83,7 @@ def unused_ignores(
     ids of all rules. is_complete: whether the file was read with a script that runs it; if not,
     only ids that are not known are reported.
     """
-    comments = ignore_comments(text)
+    comments = _find_comments(text)
     lines = text.split("\n")
     starts = [0, *accumulate(len(line) + 1 for line in lines)]
     used_on: dict[int, set[str]] = defaultdict(set)
@@ -97,30 +91,36 @@ def unused_ignores(
         if item.file == path:
             used_on[item.line].add(item.rule)
     allowed = {name for comment in comments if comment.is_file_wide for name, _ in comment.ids}
+    is_all_checked = set(checked) >= set(known)
     for comment in comments:
         names = {name for name, _ in comment.ids}
         if RULE.id in allowed | names:
             continue
         used, start = used_on[comment.line], starts[comment.line - 1]
         place = "in this file" if comment.is_file_wide else "on this line"
-        for name, span in comment.ids:
-            if name not in known:
+        for name, span in comment.ids or (("", comment.span),):
+            if name and name not in known:
                 problem = f"there is no rule {name}.{did_you_mean(name, known)}".rstrip(".")
-                yield _finding(path, lines, start, comment, problem, name, span)
             elif is_complete and name in checked and name not in used:
                 problem = f"there is no {name} to silence {place}"
-                yield _finding(path, lines, start, comment, problem, name, span)
-        is_all_checked = set(checked) >= set(known)
-        if is_complete and is_all_checked and not comment.ids and not used:
-            problem = f"there is nothing to silence {place}"
-            yield _finding(path, lines, start, comment, problem, "", comment.span)
+            elif is_complete and not name and is_all_checked and not used:
+                problem = f"there is nothing to silence {place}"
+            else:
+                continue
+            yield _finding(path, lines, start, comment, problem, name, span)
 
 
-def _find_comments(text: str) -> Iterator[IgnoreComment]:
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            for match in _COMMENT.finditer(token.string):
-                yield _as_comment(match, *token.start)
+@lru_cache(200)
+def _find_comments(text: str) -> tuple[IgnoreComment, ...]:
+    """The comments of a text that silence rules."""
+    if "onsight:" not in text:
+        return ()
+    return tuple(
+        _as_comment(match, *token.start)
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT
+        for match in _COMMENT.finditer(token.string)
+    )
 
 
 def _as_comment(match: re.Match[str], line: int, column: int) -> IgnoreComment:
@@ -181,7 +181,6 @@ def _removal(comment: IgnoreComment, line: str, name: str) -> tuple[Span, str]:
         first, last = comment.ids[0][1][0], comment.ids[-1][1][1]
         return (first, last), ", ".join(other for other in dict.fromkeys(ids) if other != name)
     start, end = comment.span
-    before = line[:start].rstrip()
     if end < len(line):  # another comment follows
         return (start, end), ""
-    return (len(before) if before else 0, end), ""
+    return (len(line[:start].rstrip()), end), ""

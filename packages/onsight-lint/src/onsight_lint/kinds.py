@@ -2,7 +2,9 @@
 
 import ast
 import re
+from collections import defaultdict
 from enum import Enum
+from typing import TypeGuard
 
 from onsight_lint.scopes import EACH
 from onsight_lint.script import Script
@@ -22,7 +24,7 @@ _NETWORK_PATHS = (
     "efficientnet_pytorch.",
 )
 _GRAPH_LIBRARIES = ("torch_geometric", "dgl")  # their loaders yield graphs
-_CONTAINERS = word_set("Sequential ModuleList ModuleDict Linear LSTM GRU RNN Transformer")
+_CONTAINERS = word_set("ModuleList ModuleDict Linear LSTM GRU RNN Transformer")
 _LAYERS_WITH_WEIGHTS = re.compile(
     r"(Lazy)?(Conv|ConvTranspose|BatchNorm)[123]d$|(Lazy)?Linear$|Bilinear$|Embedding$"
     r"|LSTM|GRU|RNN|Transformer"
@@ -91,16 +93,13 @@ class Kinds:
         """Return the kinds of all origins of an expression."""
         return {self._of_origin(origin) for origin in self.values.origins(expression)}
 
-    def is_module_class(self, owner: ast.ClassDef) -> bool:
-        """Return whether a class of the script is a torch module."""
-        for ancestor in self.values.lineage(owner):
-            for base in ancestor.bases:
-                path = self.script.path_of(base)
-                if path.startswith(("torch.nn.", *_NETWORK_PATHS)):
-                    return True
-                if path.endswith(("LightningModule", ".Module", "PreTrainedModel")):
-                    return True
-        return False
+    def is_module_class(self, node: ast.AST | None) -> TypeGuard[ast.ClassDef]:
+        """Return whether a node is a class of the script that is a torch module."""
+        return isinstance(node, ast.ClassDef) and any(
+            path.startswith(("torch.nn.", *_NETWORK_PATHS))
+            or path.endswith(("LightningModule", ".Module", "PreTrainedModel"))
+            for path in self.values.base_paths(node)
+        )
 
     def comes_from_batch(self, target: ast.Name, value: ast.expr) -> bool:
         """Return whether a name is assigned a part of a loader's batch."""
@@ -197,12 +196,7 @@ class Kinds:
             if _LOSS_NAME.search(owner.name):
                 return Kind.LOSS
             return Kind.NETWORK if self._is_network(owner) else Kind.LAYER
-        paths = [
-            self.script.path_of(base)
-            for ancestor in self.values.lineage(owner)
-            for base in ancestor.bases
-        ]
-        kinds = {_kind_of_class_path(path) for path in paths if path} - {Kind.UNKNOWN}
+        kinds = {*map(_kind_of_class_path, self.values.base_paths(owner))} - {Kind.UNKNOWN}
         return kinds.pop() if len(kinds) == 1 else Kind.OTHER
 
     def _is_network(self, owner: ast.ClassDef) -> bool:
@@ -236,10 +230,6 @@ class Kinds:
             return Kind.LAYER
         if path == f"torch.{name}" and name in _TENSOR_FUNCTIONS:
             return Kind.TENSOR
-        if path.startswith(_GRAPH_LIBRARIES):
-            return Kind.OTHER
-        if path == "timm.data.create_loader":
-            return Kind.LOADER
         return _kind_of_class_path(path)
 
     def _of_layer(self, call: ast.Call, name: str) -> Kind:
@@ -260,11 +250,9 @@ class Kinds:
         owner = self.kind(function.value)
         if owner is Kind.TENSOR:
             return Kind.OTHER if function.attr in _NUMBER_METHODS else Kind.TENSOR
-        if self.kind(function) in _MODULES:
-            return Kind.TENSOR
-        if owner in _MODULES and function.attr in ("forward", "__call__"):
-            return Kind.TENSOR
-        return Kind.UNKNOWN
+        is_forward = owner in _MODULES and function.attr in ("forward", "__call__")
+        is_module = is_forward or self.kind(function) in _MODULES
+        return Kind.TENSOR if is_module else Kind.UNKNOWN
 
     def _annotated(self, node: ast.arg) -> Kind | None:
         """The kind by a parameter's type annotation."""
@@ -290,10 +278,12 @@ class _NameUses:
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self._attributes: dict[tuple[ast.AST, str], set[str]] = {}
-        self._called: set[tuple[ast.AST, str]] = set()
-        for node in script.nodes(ast.Attribute, ast.Call):
-            self._record(node)
+        self._attributes: dict[tuple[ast.AST, str], set[str]] = defaultdict(set)
+        for node in script.nodes(ast.Attribute):
+            key = self._key(node.value)
+            if key[1]:
+                self._attributes[key].add(node.attr)
+        self._called = {self._key(called_object(call)) for call in script.nodes(ast.Call)}
 
     def attributes(self, expression: ast.AST) -> set[str]:
         """Return the attributes that a name or `self.name` is used with in its scope."""
@@ -319,14 +309,6 @@ class _NameUses:
             return Kind.OPTIMIZER
         return Kind.TENSOR if "backward" in used else Kind.UNKNOWN
 
-    def _record(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Attribute):
-            key = self._key(node.value)
-            if key[1]:
-                self._attributes.setdefault(key, set()).add(node.attr)
-        elif isinstance(node, ast.Call):
-            self._called.add(self._key(called_object(node)))
-
     def _key(self, expression: ast.AST) -> tuple[ast.AST, str]:
         """The scope of a name or `self.name`, and its code; "" for anything else."""
         if isinstance(expression, ast.arg):
@@ -338,10 +320,11 @@ class _NameUses:
             if isinstance(node, ast.arg):
                 return self.script.parent(self.script.parent(node)), expression.id
             return scopes.scope(node) if bindings else node, expression.id
-        if isinstance(expression, ast.Attribute) and _is_self(expression.value):
-            owner = self.script.enclosing_class(expression)
-            if owner is not None:
-                return owner, f"self.{expression.attr}"
+        match expression:
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                owner = self.script.enclosing_class(expression)
+                if owner is not None:
+                    return owner, f"self.{name}"
         return expression, ""
 
 
@@ -350,11 +333,11 @@ def _kind_of_class_path(path: str) -> Kind:
     name = path.rpartition(".")[2]
     if path.startswith(_GRAPH_LIBRARIES):
         return Kind.OTHER
-    if name.endswith("DataLoader"):
+    if name.endswith("DataLoader") or path == "timm.data.create_loader":
         return Kind.LOADER
-    if path.startswith("torchvision.datasets.") or name in ("Subset", "TensorDataset"):
+    if name.endswith("Dataset") or name in ("Subset", "ImageFolder", "random_split"):
         return Kind.DATASET
-    if name.endswith("Dataset") or name in ("ImageFolder", "random_split"):
+    if path.startswith("torchvision.datasets."):
         return Kind.DATASET
     if path.startswith("torch.optim.") or name.startswith("create_optimizer"):
         return Kind.OTHER if ".lr_scheduler." in path else Kind.OPTIMIZER
@@ -366,7 +349,3 @@ def _kind_of_class_path(path: str) -> Kind:
 def _names_layers_with_weights(code: ast.AST) -> bool:
     names = (node for node in ast.walk(code) if isinstance(node, (ast.Name, ast.Attribute)))
     return any(_LAYERS_WITH_WEIGHTS.match(last_name(name)) for name in names)
-
-
-def _is_self(expression: ast.expr) -> bool:
-    return isinstance(expression, ast.Name) and expression.id == "self"

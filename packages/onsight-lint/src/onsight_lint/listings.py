@@ -2,9 +2,10 @@
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
-from onsight_lint.edits import replace_node, show_changed
+from onsight_lint.edits import replace_node, show_changed, show_replaced
 from onsight_lint.rule import Context, Mistake
 from onsight_lint.syntax import FUNCTIONS, call_owner, key_of, last_name, own_nodes
 from onsight_lint.values import Origin
@@ -31,7 +32,22 @@ def lists_folder(context: Context, value: ast.expr) -> bool:
     return bool(origins) and all(_is_folder_listing(context, origin) for origin in origins)
 
 
-def is_unsorted_listing(context: Context, value: ast.expr) -> bool:
+def find_paired_listings(context: Context) -> Iterator[Mistake]:
+    """Find unsorted folder listings that are paired with other data or numbered by position."""
+    script = context.script
+    for call in script.nodes(ast.Call):
+        yield from _check_zip(context, call)
+    for loop in script.nodes(ast.For):
+        yield from _check_enumerate(context, loop.iter, loop.target)
+    for node in script.nodes(ast.DictComp):
+        first, statement = node.generators[0], script.statement(node)
+        name = last_name(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
+        yield from _check_enumerate(context, first.iter, first.target, "idx" in name)
+    for owner in script.nodes(ast.ClassDef):
+        yield from _check_dataset(context, owner)
+
+
+def _is_unsorted_listing(context: Context, value: ast.expr) -> bool:
     """Return whether a value is a folder listing that is never sorted."""
     if _is_sorted_in_place(context, value):
         return False
@@ -39,25 +55,6 @@ def is_unsorted_listing(context: Context, value: ast.expr) -> bool:
     return bool(origins) and all(
         _is_folder_listing(context, origin, unsorted=True) for origin in origins
     )
-
-
-def find_paired_listings(context: Context) -> Iterator[Mistake]:
-    """Find unsorted folder listings that are paired with other data or numbered by position."""
-    for source in context.script.sources:
-        for node in source.all(ast.Call, ast.For, ast.DictComp, ast.ClassDef):
-            if isinstance(node, ast.Call):
-                yield from _check_zip(context, node)
-            if isinstance(node, ast.For):
-                yield from _check_enumerate(context, node.iter, node.target)
-            if isinstance(node, ast.DictComp):
-                first = node.generators[0]
-                statement = source.statement(node)
-                numbers_classes = isinstance(statement, ast.Assign) and "idx" in last_name(
-                    statement.targets[0]
-                )
-                yield from _check_enumerate(context, first.iter, first.target, numbers_classes)
-            if isinstance(node, ast.ClassDef):
-                yield from _check_dataset(context, node)
 
 
 def _is_folder_listing(
@@ -70,17 +67,17 @@ def _is_folder_listing(
     node = origin.node
     if origin.steps or not depth or (unsorted and _is_assigned_and_sorted(context, node)):
         return False
-    if isinstance(node, ast.Call):
-        path = context.script.path_of(node.func)
-        if path in _LISTINGS:
-            return True
-        is_method = isinstance(node.func, ast.Attribute) and not path
-        return is_method and last_name(node.func) in ("iterdir", "glob", "rglob")
-    if isinstance(node, (ast.ListComp, ast.GeneratorExp)) and len(node.generators) == 1:
-        iterated = context.values.origins(node.generators[0].iter)
-        return bool(iterated) and all(
-            _is_folder_listing(context, item, unsorted, depth - 1) for item in iterated
-        )
+    match node:
+        case ast.Call(func=function):
+            path = context.script.path_of(function)
+            is_method = isinstance(function, ast.Attribute) and not path
+            is_listing_method = is_method and last_name(function) in ("iterdir", "glob", "rglob")
+            return path in _LISTINGS or is_listing_method
+        case ast.ListComp(generators=[loop]) | ast.GeneratorExp(generators=[loop]):
+            iterated = context.values.origins(loop.iter)
+            return bool(iterated) and all(
+                _is_folder_listing(context, item, unsorted, depth - 1) for item in iterated
+            )
     return False
 
 
@@ -126,9 +123,9 @@ def _check_zip(context: Context, call: ast.Call) -> Iterator[Mistake]:
     """Check `zip(os.listdir(a), ...)`."""
     if context.script.path_of(call.func) != "zip":
         return
-    listings = [value for value in call.args if is_unsorted_listing(context, value)]
+    listings = [value for value in call.args if _is_unsorted_listing(context, value)]
     is_paired = any(
-        not _have_common_listing(context, listing, value)
+        not _find_listings(context, listing) & _find_listings(context, value)
         for listing in listings
         for value in call.args
         if value is not listing and (value in listings or _is_label_list(context, value))
@@ -139,17 +136,12 @@ def _check_zip(context: Context, call: ast.Call) -> Iterator[Mistake]:
         replace_node(context.script, listing, _sorted_code(context, listing))
         for listing in listings
     ]
-    problem = (
-        f"{context.script.code(listings[0])} is paired by position, but its order is arbitrary"
-    )
-    yield Mistake(
-        call,
-        problem,
-        show_changed(context.script, call, changes),
-        _WHY,
-        # Lists made from the entries of scandir may have no order.
-        [] if context.values.calls("scandir") else changes,
-    )
+    code = context.script.code(listings[0])
+    problem = f"{code} is paired by position, but its order is arbitrary"
+    fixed = show_changed(context.script, call, changes)
+    # Lists made from the entries of scandir may have no order.
+    is_certain = not context.values.calls("scandir")
+    yield Mistake(call, problem, fixed, _WHY, changes if is_certain else [])
 
 
 def _check_enumerate(
@@ -158,13 +150,14 @@ def _check_enumerate(
     """Check `for label, name in enumerate(os.listdir(root))`."""
     if not isinstance(iterated, ast.Call) or last_name(iterated.func) != "enumerate":
         return
-    if not iterated.args or not is_unsorted_listing(context, iterated.args[0]):
+    if not iterated.args or not _is_unsorted_listing(context, iterated.args[0]):
         return
     first = target.elts[0] if isinstance(target, ast.Tuple) else target
     if numbers_classes or _CLASS_NAME.search(last_name(first)):
         problem = "classes are numbered in the arbitrary order of a folder listing"
         listing = iterated.args[0]
-        yield Mistake(listing, problem, _show_sorted(context, listing), _WHY_CLASSES)
+        fixed = show_replaced(context.script, listing, _sorted_code(context, listing))
+        yield Mistake(listing, problem, fixed, _WHY_CLASSES)
 
 
 def _check_dataset(context: Context, owner: ast.ClassDef) -> Iterator[Mistake]:
@@ -176,40 +169,38 @@ def _check_dataset(context: Context, owner: ast.ClassDef) -> Iterator[Mistake]:
         and last_name(member.receiver) == "self"
         and not member.steps
     ]
-    listings = {item.key: item for item in members if is_unsorted_listing(context, item.value)}
+    listings = {item.key: item for item in members if _is_unsorted_listing(context, item.value)}
     if not listings:
         return
     for method in owner.body:
         if not isinstance(method, FUNCTIONS):
             continue
-        indices: dict[str, set[str]] = {}  # the code of the indices of each attribute
+        indices: dict[str, set[str]] = defaultdict(set)  # the code of each attribute's indices
         for node in own_nodes(method):
             if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
-                index = context.script.code(node.slice)
-                indices.setdefault(node.value.attr, set()).add(index)
+                indices[node.value.attr].add(context.script.code(node.slice))
         for key, member in listings.items():
             for other in members:
-                if other.key == key or not indices.get(key, set()) & indices.get(other.key, set()):
+                if other.key == key or not indices[key] & indices[other.key]:
                     continue
-                if _have_common_listing(context, member.value, other.value):
+                if _find_listings(context, member.value) & _find_listings(context, other.value):
                     continue
                 if other.key in listings or _is_label_list(context, other.value):
                     problem = (
                         f"self.{key} and self.{other.key} are paired by position, but their order "
                         "is arbitrary"
                     )
-                    fixed = _show_sorted(context, member.value)
+                    new = _sorted_code(context, member.value)
+                    fixed = show_replaced(context.script, member.value, new)
                     yield Mistake(member.node, problem, fixed, _WHY)
                     return
 
 
-def _have_common_listing(context: Context, a: ast.expr, b: ast.expr) -> bool:
-    """Return whether two lists are derived from the same listing, and so in the same order."""
-    return bool(_find_listings(context, a) & _find_listings(context, b))
-
-
 def _find_listings(context: Context, value: ast.expr, depth: int = 3) -> set[ast.AST]:
-    """Return the calls that a list is derived from through comprehensions."""
+    """Return the calls that a list is derived from through comprehensions.
+
+    Lists with the same call are in the same order.
+    """
     listings: set[ast.AST] = set()
     for origin in context.values.origins(value) if depth else []:
         if isinstance(origin.node, (ast.ListComp, ast.GeneratorExp)):
@@ -229,11 +220,6 @@ def _is_label_list(context: Context, expression: ast.expr) -> bool:
         node for origin in origins for node in ast.walk(origin.node) if isinstance(node, ast.Call)
     )
     return any(_FILE_READER.match(last_name(call.func)) for call in calls)
-
-
-def _show_sorted(context: Context, listing: ast.expr) -> str:
-    change = replace_node(context.script, listing, _sorted_code(context, listing))
-    return show_changed(context.script, listing, [change])
 
 
 def _sorted_code(context: Context, listing: ast.expr) -> str:

@@ -26,7 +26,6 @@ from onsight_lint.syntax import (
     word_set,
 )
 
-_MAX_LOOPS = 200  # considered in a script, because each is compared with all code around it
 _MAX_CALLS = 20  # of networks in a helper, considered for each of its calls
 _LOADER_WRAPPERS = word_set(  # calls around a loader in the head of a loop
     "enumerate tqdm track iter islice zip log_every progress_bar prefetch cycle reversed"
@@ -61,9 +60,8 @@ class BatchLoop:
         return bool(self.network_calls) and not self.trains
 
 
-def find_loader_loops(facts: Facts) -> list[BatchLoop]:
-    """Return all loops over DataLoaders."""
-    loops = []
+def find_loader_loops(facts: Facts) -> Iterator[BatchLoop]:
+    """Yield all loops over DataLoaders."""
     for node in facts.script.nodes(ast.For, ast.AsyncFor, *COMPREHENSIONS):
         head = node.generators[0] if isinstance(node, COMPREHENSIONS) else node
         loader = _loader(facts, head.iter)
@@ -72,19 +70,15 @@ def find_loader_loops(facts: Facts) -> list[BatchLoop]:
             loop = BatchLoop(node, loader, targets)
             loop.trains = is_training(facts, node) or _feeds_backward(facts, node)
             loop.network_calls = list(_network_calls(facts, loop))
-            loops.append(loop)
-        if len(loops) == _MAX_LOOPS:
-            break
-    return loops
+            yield loop
 
 
-def find_plain_loops(facts: Facts, loader_loops: list[BatchLoop]) -> list[BatchLoop]:
-    """Return the loops that train or evaluate without a DataLoader.
+def find_plain_loops(facts: Facts, loader_loops: list[BatchLoop]) -> Iterator[BatchLoop]:
+    """Yield the loops that train or evaluate without a DataLoader.
 
     They slice batches from tensors, or train on all rows at once.
     """
     known = {loop.node for loop in loader_loops}
-    loops = []
     for node in facts.script.nodes(*LOOPS):
         if node in known:
             continue
@@ -94,10 +88,7 @@ def find_plain_loops(facts: Facts, loader_loops: list[BatchLoop]) -> list[BatchL
         if not trains:
             calls = list(_sliced_calls(facts, node, calls)) if isinstance(node, ast.For) else []
         if calls:
-            loops.append(BatchLoop(node, head, [], trains, [NetworkCall(call) for call in calls]))
-        if len(loops) == _MAX_LOOPS:
-            break
-    return loops
+            yield BatchLoop(node, head, [], trains, [NetworkCall(call) for call in calls])
 
 
 def find_loaders_for_other_files(
@@ -240,11 +231,9 @@ def backward_keys(facts: Facts, scope: ast.AST) -> set[str]:
 def _loader(facts: Facts, iterated: ast.expr) -> ast.expr:
     """The loader that is iterated over, also by the name of a progress bar around it."""
     loader = unwrap_loader(iterated)
-    if isinstance(loader, ast.Name):
-        bindings = facts.script.scope(loader).reaching(loader)
-        value = bindings[0].value if len(bindings) == 1 and not bindings[0].steps else None
-        if isinstance(value, ast.Call) and unwrap_loader(value) is not value:
-            return unwrap_loader(value)
+    value = facts.script.assigned_value(loader)
+    if value is not None and unwrap_loader(value) is not value:
+        return unwrap_loader(value)
     return loader
 
 
@@ -257,7 +246,9 @@ def _network_calls(facts: Facts, loop: BatchLoop) -> Iterator[NetworkCall]:
             yield NetworkCall(node)
             continue
         helper = facts.values.callee(node)
-        if isinstance(helper, FUNCTIONS) and not _is_module_method(facts, helper):
+        if not isinstance(helper, FUNCTIONS):
+            continue
+        if not facts.kinds.is_module_class(facts.script.parent(helper)):  # which runs its layers
             for call in network_calls(facts, helper)[:_MAX_CALLS]:
                 yield NetworkCall(call, node)
 
@@ -267,12 +258,6 @@ def _runs_network(facts: Facts, call: ast.Call) -> bool:
     if facts.script.definition(call.func) is not None or facts.script.path_of(call.func):
         return False
     return facts.kinds.kind(called_object(call)) is Kind.NETWORK
-
-
-def _is_module_method(facts: Facts, function: Function) -> bool:
-    """Return whether a function is a method of a module, which runs the module's layers."""
-    owner = facts.script.parent(function)
-    return isinstance(owner, ast.ClassDef) and facts.kinds.is_module_class(owner)
 
 
 def _names(node: ast.AST) -> Iterator[str]:
@@ -285,7 +270,7 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def _has_optimizer(facts: Facts, node: ast.AST) -> bool:
-    """Return whether a piece of code uses an `opt` that is no set of options."""
+    """Return whether a piece of code uses an `opt` that is an optimizer, not a set of options."""
     names = [part for part in own_nodes(node) if isinstance(part, ast.Name) and part.id == "opt"]
     uses = [facts.kinds.uses(name) for name in names[:1]]
     return any(not used or used & OPTIMIZER_ATTRIBUTES for used in uses)
@@ -304,13 +289,12 @@ def _directly_called(facts: Facts, node: ast.AST) -> list[Function]:
 
 def _calls_backward(facts: Facts, loop: Loop) -> bool:
     """Return whether a loop contains a backward call that is not in a nested loop."""
-    for node in body_nodes(loop):
-        if isinstance(node, ast.Call) and last_name(node.func) == "backward":
-            around = facts.script.ancestors(node)
-            nearest = next(part for part in around if isinstance(part, (ast.For, ast.While)))
-            if nearest is loop:
-                return True
-    return False
+    return any(
+        isinstance(node, ast.Call)
+        and last_name(node.func) == "backward"
+        and next(facts.script.loops_around(node), None) is loop
+        for node in body_nodes(loop)
+    )
 
 
 def _sliced_calls(facts: Facts, loop: ast.For, calls: list[ast.Call]) -> Iterator[ast.Call]:
@@ -319,7 +303,7 @@ def _sliced_calls(facts: Facts, loop: ast.For, calls: list[ast.Call]) -> Iterato
     if not isinstance(counted, ast.Call) or last_name(counted.func) != "range":
         return
     owner = facts.script.enclosing_class(loop)
-    if is_training(facts, loop) or (owner is not None and facts.kinds.is_module_class(owner)):
+    if is_training(facts, loop) or facts.kinds.is_module_class(owner):
         return
     attributes = {node.attr for node in body_nodes(loop) if isinstance(node, ast.Attribute)}
     if not attributes & _READS_OUTPUT:
@@ -366,6 +350,5 @@ def _flows(scope: ast.AST) -> Iterator[tuple[str, set[str]]]:
         elif isinstance(node, (ast.AnnAssign, ast.AugAssign)) and node.value is not None:
             yield key_of(node.target), keys_in(node.value)
         elif isinstance(node, ast.Call) and last_name(node.func) in ("append", "extend"):
-            owner = node.func.value if isinstance(node.func, ast.Attribute) else node.func
-            for value in node.args:
-                yield key_of(owner), keys_in(value)
+            key = key_of(call_owner(node) or node.func)
+            yield from ((key, keys_in(value)) for value in node.args)

@@ -13,6 +13,7 @@ from onsight_lint.syntax import (
     FUNCTIONS,
     Function,
     argument_values,
+    call_owner,
     is_main_guard,
     last_name,
     own_nodes,
@@ -108,11 +109,9 @@ class Modes:
             self._calls[scope] = sorted(events, key=lambda event: start_position(event.call))
         return self._calls[scope]
 
-    def calls_setting(self, mode: Mode, node: ast.AST) -> list[ModeCall]:
-        """Return the calls in a piece of code that set a mode, directly or indirectly."""
-        inside = set(own_nodes(node))
-        is_scope = isinstance(node, (ast.Module, *FUNCTIONS))
-        events = self.calls_in(node if is_scope else self.script.function(node))
+    def calls_setting(self, mode: Mode, loop: ast.AST) -> list[ModeCall]:
+        """Return the calls in a loop that set a mode, directly or indirectly."""
+        inside, events = set(own_nodes(loop)), self.calls_in(self.script.function(loop))
         modes: set[Mode] = {mode, "either"} if mode == "train" else {mode}
         return [event for event in events if event.call in inside and modes & self._all(event)]
 
@@ -122,7 +121,7 @@ class Modes:
         return (last_name(value) if value is not None else "") or network
 
     def is_entry_point(self, function: Function) -> bool:
-        """Return whether a function without calls runs all the same, by a decorator or launcher."""
+        """Return whether a function that nothing calls may run, by a decorator or a launcher."""
         decorators = {last_name(decorator) for decorator in function.decorator_list}
         is_method = isinstance(self.script.parent(function), ast.ClassDef)
         if decorators - _NON_LAUNCHERS and not is_method:
@@ -174,7 +173,7 @@ class Modes:
             if mode == "train" and not _may_reach(event.call, network):
                 return None
             return mode
-        owner = event.call.func.value if isinstance(event.call.func, ast.Attribute) else event.call
+        owner = call_owner(event.call) or event.call
         if event.mode == "train" and last_name(owner) not in (network, "module", "self", "m", ""):
             return None
         return event.mode
@@ -191,12 +190,13 @@ class Modes:
 
     def _in_evaluation_context(self, node: ast.AST) -> bool:
         """Return whether a node is inside a `with` whose name suggests evaluation."""
-        for parent in self.script.ancestors(node):
-            if isinstance(parent, (ast.With, ast.AsyncWith)):
-                names = [last_name(item.context_expr) for item in parent.items]
-                if any(_EVALUATION_CONTEXT.search(n) and n != "inference_mode" for n in names):
-                    return True
-        return False
+        names = [
+            last_name(item.context_expr)
+            for parent in self.script.ancestors(node)
+            if isinstance(parent, (ast.With, ast.AsyncWith))
+            for item in parent.items
+        ]
+        return any(_EVALUATION_CONTEXT.search(n) and n != "inference_mode" for n in names)
 
 
 class Gradients:
@@ -242,7 +242,7 @@ class Gradients:
         return all(self.are_off(site) for site in sites)
 
     def _also_trains(self, function: Function, node: ast.AST) -> bool:
-        """Return whether a function computes gradients, too, and so is called with them enabled."""
+        """Return whether a function also computes gradients, so it is called with them enabled."""
         source = self.script.source(node)
         calls = [part for part in own_nodes(function) if isinstance(part, ast.Call)]
         return any(
@@ -262,19 +262,16 @@ class Gradients:
 
     def _turns_off(self, context: ast.expr) -> bool:
         """Return whether a `with` turns gradients off, or is unknown and might."""
-        if _names_gradient_switch(context):
-            return True
         values = self.facts.values
-        nodes = [origin.node for origin in values.origins(context)]
+        nodes = [context, *(origin.node for origin in values.origins(context))]
         expressions = [node for node in nodes if isinstance(node, ast.expr)]
         if any(map(_names_gradient_switch, expressions)):
             return True
-        calls = [node for node in (*expressions, context) if isinstance(node, ast.Call)]
+        calls = [node for node in expressions if isinstance(node, ast.Call)]
         callees = [callee for call in calls if (callee := values.callee(call)) is not None]
         if callees:
             return any(map(_names_gradient_switch, callees))
-        names = map(last_name, (context, *expressions))
-        return not any(_HARMLESS_CONTEXT.search(name) for name in names)
+        return not any(map(_HARMLESS_CONTEXT.search, map(last_name, expressions)))
 
     def _switched_off(self, node: ast.AST) -> bool:
         """Return whether `torch.set_grad_enabled(...)` was called as a statement before."""
@@ -345,8 +342,10 @@ def _mode_call(facts: Facts, call: ast.Call) -> ModeCall | None:
     callee = facts.values.callee(call)
     if isinstance(callee, ast.ClassDef):
         callee = facts.values.method(callee, "__init__")
-    if isinstance(callee, FUNCTIONS) and not _is_module_method(facts, callee):
-        return ModeCall(call, None, callee)
+    if isinstance(callee, FUNCTIONS):
+        owner = facts.script.parent(callee)
+        if callee.name not in ("train", "eval") or not facts.kinds.is_module_class(owner):
+            return ModeCall(call, None, callee)
     if not isinstance(call.func, ast.Attribute) or facts.script.path_of(call.func):
         return None
     if call.func.attr == "eval" and not call.args:
@@ -358,14 +357,6 @@ def _mode_call(facts: Facts, call: ast.Call) -> ModeCall | None:
         flag = values[0].value if isinstance(values[0], ast.Constant) else None
         return ModeCall(call, "train" if flag is True else "eval" if flag is False else "either")
     return None
-
-
-def _is_module_method(facts: Facts, function: Function) -> bool:
-    """Return whether a function is the `train` or `eval` of a module."""
-    owner = facts.script.parent(function)
-    if not isinstance(owner, ast.ClassDef) or function.name not in ("train", "eval"):
-        return False
-    return facts.kinds.is_module_class(owner)
 
 
 def _may_reach(call: ast.Call, network: str) -> bool:

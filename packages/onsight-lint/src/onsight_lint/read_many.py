@@ -1,4 +1,4 @@
-"""Apply the rules to many files, each parsed only once if possible, and fix them.
+"""Apply the rules to many files, parsing each only once where possible, and fix them.
 
 A file that trains or evaluates is read as a script, with its modules; any other is read alone.
 """
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from onsight_lint.edits import Change, apply_changes, drop_overlaps
@@ -25,15 +24,15 @@ from onsight_lint.script import Library
 from onsight_lint.source import parse
 
 _MIN_FILES_FOR_POOL = 200  # with fewer files, starting processes takes longer than it saves
-_CHUNK, _CHUNK_OF_SCRIPTS = 20, 4  # files that a process reads at a time
+_CHUNK, _CHUNK_OF_SCRIPTS = 20, 4  # files sent to a process at a time
 _MAX_PROCESSES = 8
 _MAX_FIX_ROUNDS = 10  # a fix may reveal another mistake: missing-train after missing-eval
 
 _TRAINS_OR_EVALUATES = re.compile(r"[Ll]oader|dl\b|\.backward\(")
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+([\w.]+)", re.MULTILINE)
 
-_ChunkResult = list[tuple[Path, ScriptReport | str]]  # str: why the file cannot be read
-_ReadChunks = Callable[[Sequence[Sequence[Path]], bool], Iterable[_ChunkResult]]  # bool: alone
+_Reports = Iterable[tuple[Path, ScriptReport | str]]  # str: why the file cannot be read
+_ReadFiles = Callable[[Sequence[Path], bool], _Reports]  # bool: alone
 
 _worker_inputs: tuple[Library, Sequence[Rule]]  # set in worker processes only
 
@@ -51,7 +50,9 @@ class LintResult:
     @property
     def sorted(self) -> list[Finding]:
         """The findings by file and line."""
-        return sorted(self.findings, key=lambda finding: finding.sort_key)
+        return sorted(
+            self.findings, key=lambda item: (str(item.file), item.line, item.column, item.rule)
+        )
 
     def add(self, path: Path, text: str, report: ScriptReport | str) -> set[Path]:
         """Add the report on a script, and return the files that were read for it."""
@@ -72,10 +73,10 @@ class LintResult:
 
 
 def read_many(files: Sequence[Path], library: Library, rules: Sequence[Rule]) -> LintResult:
-    """Apply rules to files, each of which is read once where that is possible.
+    """Apply rules to files, reading each only once where possible.
 
-    A file that was read for a script is not read again by itself. Where there are many files,
-    other processes read them.
+    A file that was read as a module of a script is not read again on its own. Many files are
+    read by several processes.
     """
     result = LintResult(files=set(files))
     texts: dict[Path, str] = {}
@@ -85,17 +86,16 @@ def read_many(files: Sequence[Path], library: Library, rules: Sequence[Rule]) ->
         except ReadError as error:
             result.unread[path] = str(error)
     scripts, imported, others = _group(texts)
-    with _open_reader(len(texts), library, rules) as read_chunks, _garbage_collection_paused():
-        script_reports = read_chunks(_chunks(scripts, _CHUNK_OF_SCRIPTS), False)
-        other_reports = read_chunks(_chunks(others, _CHUNK), True)
+    with _open_reader(len(texts), library, rules) as read_files, _garbage_collection_paused():
+        script_reports, other_reports = read_files(scripts, False), read_files(others, True)
         already_read: set[Path] = set()
-        for path, report in chain.from_iterable(script_reports):
+        for path, report in script_reports:
             already_read |= result.add(path, texts[path], report)
         for path in imported:
             if path not in already_read:
                 report = _try_script(path, library, rules, alone=False)
                 already_read |= result.add(path, texts[path], report)
-        for path, report in chain.from_iterable(other_reports):
+        for path, report in other_reports:
             if path not in already_read:
                 result.add(path, texts[path], report)
     if unused_ignore.RULE in rules:
@@ -106,10 +106,10 @@ def read_many(files: Sequence[Path], library: Library, rules: Sequence[Rule]) ->
 def fix_many(
     files: Sequence[Path], rules: Sequence[Rule], texts: Mapping[Path, str] | None = None
 ) -> tuple[dict[Path, str], LintResult]:
-    """Return the new texts of the files that have certain fixes, and the remaining findings.
+    """Return the new texts of the files with certain fixes, and the remaining findings.
 
-    texts: used instead of the content of these files. A file that a fix would break is left as it
-    was. Nothing is written.
+    texts: used instead of the content of these files. A file whose fixed text does not parse is
+    left as it was. Nothing is written.
     """
     fixed: dict[Path, str] = {}
     given_up: set[Path] = set()
@@ -134,7 +134,7 @@ def fix_many(
 
 
 def _group(texts: Mapping[Path, str]) -> tuple[list[Path], list[Path], list[Path]]:
-    """The files that train or evaluate, started or imported by others, and all other files."""
+    """The files that train or evaluate (scripts, then modules of others), and all other files."""
     names: set[str] = set()
     for text in texts.values():
         names |= {name.rpartition(".")[2] for name in _IMPORTED.findall(text)}
@@ -161,46 +161,41 @@ def _unused_ignores(
         )
 
 
-def _chunks(paths: Sequence[Path], size: int) -> list[Sequence[Path]]:
-    return [paths[n : n + size] for n in range(0, len(paths), size)]
-
-
 @contextmanager
-def _open_reader(count: int, library: Library, rules: Sequence[Rule]) -> Iterator[_ReadChunks]:
-    """A function that reads chunks of files, in other processes if that is faster."""
+def _open_reader(count: int, library: Library, rules: Sequence[Rule]) -> Iterator[_ReadFiles]:
+    """A function that reads files, in other processes if that is faster."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if count < _MIN_FILES_FOR_POOL or not cores or cores < 2 or not _can_fork():
-        yield lambda chunks, alone: (_read_chunk(chunk, library, rules, alone) for chunk in chunks)
+        yield lambda paths, alone: (
+            (path, _try_script(path, library, rules, alone)) for path in paths
+        )
         return
     from concurrent.futures import ProcessPoolExecutor  # slow to import: a tenth of the start
     from multiprocessing import get_context
 
     # Spawned processes would import from the working directory: code that is only to be read.
     fork, inputs = get_context("fork"), (library, rules)
-    with ProcessPoolExecutor(min(cores, _MAX_PROCESSES), fork, _set_inputs, inputs) as pool:
-        yield lambda chunks, alone: pool.map(partial(_read_chunk_in_worker, alone=alone), chunks)
+    with ProcessPoolExecutor(min(cores, _MAX_PROCESSES), fork, _start_worker, inputs) as pool:
+        yield lambda paths, alone: pool.map(
+            partial(_read_in_worker, alone=alone),
+            paths,
+            chunksize=_CHUNK if alone else _CHUNK_OF_SCRIPTS,
+        )
 
 
 def _can_fork() -> bool:
-    """Return whether a forked copy of this process is safe: other threads may hold locks."""
+    """Return whether forking is safe: other threads may hold locks."""
     return hasattr(os, "fork") and threading.active_count() == 1
 
 
-def _set_inputs(library: Library, rules: Sequence[Rule]) -> None:
-    """Keep one library for all chunks of a worker, so that a module is parsed once."""
+def _start_worker(library: Library, rules: Sequence[Rule]) -> None:
+    """Keep one library for all files of a worker, so that a module is parsed once."""
     global _worker_inputs
     _worker_inputs = library, rules
 
 
-def _read_chunk_in_worker(paths: Sequence[Path], alone: bool) -> _ChunkResult:
-    return _read_chunk(paths, *_worker_inputs, alone)
-
-
-def _read_chunk(
-    paths: Sequence[Path], library: Library, rules: Sequence[Rule], alone: bool
-) -> _ChunkResult:
-    with _garbage_collection_paused():
-        return [(path, _try_script(path, library, rules, alone)) for path in paths]
+def _read_in_worker(path: Path, alone: bool) -> tuple[Path, ScriptReport | str]:
+    return path, _try_script(path, *_worker_inputs, alone)
 
 
 def _try_script(
@@ -215,7 +210,10 @@ def _try_script(
 
 @contextmanager
 def _garbage_collection_paused() -> Iterator[None]:
-    """Disable the garbage collector: on large syntax trees it takes half of the time."""
+    """Disable the garbage collector, also in processes that are forked meanwhile.
+
+    On large syntax trees it takes half of the time.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

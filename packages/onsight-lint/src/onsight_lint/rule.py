@@ -4,6 +4,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from onsight_lint.modes import Gradients, Modes
 TRAINING_CODE = r"[Ll]oader|dl\b|\.backward\(|\.eval\(\)|load_state_dict"
 """A `Rule.pattern` that matches every script that trains or evaluates."""
 
+_MAX_LOOPS = 200  # considered in a script, because each is compared with all code around it
+
 
 class Context(Facts):
     """What rules can ask about a script; each answer is computed on first use."""
@@ -22,12 +25,13 @@ class Context(Facts):
     @cached_property
     def loader_loops(self) -> list[BatchLoop]:
         """The loops over DataLoaders."""
-        return find_loader_loops(self)
+        return list(islice(find_loader_loops(self), _MAX_LOOPS))
 
     @cached_property
     def batch_loops(self) -> list[BatchLoop]:
         """The loops over DataLoaders, and loops that train or evaluate without one."""
-        return [*self.loader_loops, *find_plain_loops(self, self.loader_loops)]
+        plain_loops = islice(find_plain_loops(self, self.loader_loops), _MAX_LOOPS)
+        return [*self.loader_loops, *plain_loops]
 
     @cached_property
     def modes(self) -> Modes:
@@ -59,8 +63,8 @@ class Rule:
     title: str  # names the mistake in a few words
     why: str  # the consequence, in one or two sentences
     check: Callable[[Context], Iterator[Mistake]]
-    # A regular expression that spares reading scripts: without a match in its text, a script cannot
-    # break the rule. ^ and $ match at lines; "" matches every script.
+    # A cheap filter: a script in whose text this regular expression has no match cannot break the
+    # rule. ^ and $ match at line boundaries; "" matches every script.
     pattern: str = ""
 
 
@@ -78,11 +82,6 @@ class Finding:
     why: str
     fixed: str
     changes: tuple[Change, ...] = ()
-
-    @property
-    def sort_key(self) -> tuple[str, int, int, str]:
-        """The key that findings are sorted by."""
-        return str(self.file), self.line, self.column, self.rule
 
     def to_dict(self) -> dict[str, Any]:
         """Return the finding as plain values for JSON."""

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Literal
 
 from onsight_lint.source import SourceFile
-from onsight_lint.syntax import COMPREHENSIONS, FUNCTIONS, Position, end_position, start_position
+from onsight_lint.syntax import COMPREHENSIONS, DEFINITIONS, Position, end_position, start_position
 
 EACH = "*each"  # the step from an iterable to its elements
 ANY = "*any"  # the step to an item whose key is unknown
@@ -33,12 +33,11 @@ _BINDING_NODES = (
     ast.AugAssign,
     ast.Import,
     ast.ImportFrom,
-    *FUNCTIONS,
-    ast.ClassDef,
+    *DEFINITIONS,
     ast.ExceptHandler,
     ast.arg,
 )
-_SCOPE_NODES = (ast.Module, *FUNCTIONS, ast.Lambda, ast.ClassDef, *COMPREHENSIONS)
+_SCOPE_NODES = (ast.Module, *DEFINITIONS, ast.Lambda, *COMPREHENSIONS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +69,9 @@ class Scopes:
 
     def __init__(self, source: SourceFile) -> None:
         self.source = source
-        self.tables: dict[ast.AST, dict[str, list[Binding]]] = defaultdict(dict)
+        self.tables: dict[ast.AST, dict[str, list[Binding]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         self.members: list[Member] = []
         self.stars: list[str] = []  # modules of `from module import *`
         self._scopes: dict[ast.AST, ast.AST] = {}
@@ -209,8 +210,9 @@ class Scopes:
                 self._add(Binding(node.name, "definition", node, start_position(node)))
             case ast.ExceptHandler(name=str(name)):
                 self._add(Binding(name, "other", node, start_position(node)))
-            case ast.arg():
-                self._add_parameter(node)
+            case ast.arg(arg=name):
+                home = self.source.parents[self.source.parents[node]]
+                self.tables[home][name].append(Binding(name, "parameter", node, (0, 0)))
 
     def _bind(
         self,
@@ -238,16 +240,10 @@ class Scopes:
         if isinstance(binding.node, ast.comprehension):
             scope = self.source.parents[binding.node]
         home = self._global[scope].get(binding.name, scope)
-        self.tables[home].setdefault(binding.name, []).append(binding)
-
-    def _add_parameter(self, node: ast.arg) -> None:
-        home = next(self.source.ancestors(self.source.parents[node]), None)
-        if home is not None:
-            binding = Binding(node.arg, "parameter", node, (0, 0))
-            self.tables[home].setdefault(node.arg, []).append(binding)
+        self.tables[home][binding.name].append(binding)
 
     def _read_import(self, node: ast.Import | ast.ImportFrom) -> None:
-        base = _module_name(node, self.source.module) if isinstance(node, ast.ImportFrom) else ""
+        base = module_name(node, self.source.module) if isinstance(node, ast.ImportFrom) else ""
         for alias in node.names:
             if alias.name == "*":
                 self.stars += [base] if len(self.stars) < _MAX_STARS else []
@@ -259,12 +255,18 @@ class Scopes:
             self._add(Binding(name, "import", node, end_position(node), path=path))
 
 
+def module_name(node: ast.ImportFrom, importer: str) -> str:
+    """Return the absolute name of the module in `from ... import`, by that of the importing one."""
+    package = importer.split(".")[: -node.level] if node.level else []
+    return ".".join([*package, *([node.module] if node.module else [])])
+
+
 def _uses_names_of(child: ast.AST, scope: ast.AST) -> bool:
     """Return whether a direct child of a scope's node is in that scope, not in the outer one.
 
     The decorators and defaults of a function, for example, are in the outer one.
     """
-    if isinstance(scope, (*FUNCTIONS, ast.ClassDef)):
+    if isinstance(scope, DEFINITIONS):
         return any(child is statement for statement in scope.body)
     return not (isinstance(scope, ast.Lambda) and child is scope.args)
 
@@ -282,11 +284,3 @@ def _single_targets(target: ast.expr) -> Iterator[tuple[ast.expr, tuple[Step, ..
                 yield leaf, steps if isinstance(part, ast.Starred) else (index, *steps)
     else:
         yield target, ()
-
-
-def _module_name(node: ast.ImportFrom, module: str) -> str:
-    """The absolute name of the module in `from ... import`."""
-    if not node.level:
-        return node.module or ""
-    package = module.split(".")[: -node.level]
-    return ".".join([*package, *([node.module] if node.module else [])])

@@ -10,9 +10,9 @@ from typing import Any
 
 from onsight_lint.errors import ReadError
 from onsight_lint.files import decode, read_content
-from onsight_lint.scopes import Binding, Scopes
+from onsight_lint.scopes import Binding, Scopes, module_name
 from onsight_lint.source import SourceFile, drop_unreachable, parse
-from onsight_lint.syntax import FUNCTIONS, Function
+from onsight_lint.syntax import DEFINITIONS, FUNCTIONS, LOOPS, Function, Loop
 
 Definition = Function | ast.ClassDef
 
@@ -36,9 +36,6 @@ class Library:
         self.texts = texts or {}  # used instead of the content of these files
         self.text = lru_cache(_CACHED_FILES)(self._text)
         self.scopes = lru_cache(_CACHED_FILES)(self._scopes)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Library, (self.texts,)
 
     def _text(self, path: Path) -> str:
         """The text of a file. Raises ReadError if it cannot be read."""
@@ -95,6 +92,14 @@ class Script:
         """Yield the nodes that contain a node, from the innermost outwards."""
         return self._homes[node].ancestors(node)
 
+    def loops_around(self, node: ast.AST) -> Iterator[Loop]:
+        """Yield the loops around a node in the same function, from the innermost outwards."""
+        for parent in self.ancestors(node):
+            if isinstance(parent, FUNCTIONS):
+                return
+            if isinstance(parent, LOOPS):
+                yield parent
+
     def nodes(self, *types: type[ast.AST]) -> Iterator[Any]:
         """Yield the nodes of some types in every file."""
         for source in self.sources:
@@ -107,6 +112,11 @@ class Script:
     def enclosing_class(self, node: ast.AST) -> ast.ClassDef | None:
         """Return the class whose method contains a node."""
         return self.source(node).enclosing_class(node)
+
+    def assigned_value(self, name: ast.AST) -> ast.expr | None:
+        """Return the value of a name, if a single assignment reaches it and unpacks nothing."""
+        bindings = self.scope(name).reaching(name) if isinstance(name, ast.Name) else []
+        return bindings[0].value if len(bindings) == 1 and not bindings[0].steps else None
 
     def path_of(self, expression: ast.AST) -> str:
         """Return the full name of an imported or built-in thing: `torch.nn.functional.softmax`.
@@ -126,13 +136,10 @@ class Script:
         """Return the function or class that an expression names, if the script defines it."""
         if isinstance(expression, ast.Name):
             defined = self.scope(expression).last(expression, "definition")
-            if defined is not None:
-                return _as_definition(defined.node)
-        path = self.path_of(expression)
-        for binding in reversed(self.exported(path) if path else []):
-            if binding.kind == "definition":
-                return _as_definition(binding.node)
-        return None
+            if defined is not None and isinstance(defined.node, DEFINITIONS):
+                return defined.node
+        nodes = [binding.node for binding in self.exported(self.path_of(expression))]
+        return next((node for node in reversed(nodes) if isinstance(node, DEFINITIONS)), None)
 
     def exported(self, path: str, depth: int = 8) -> list[Binding]:
         """Return the bindings of a name in a module of the script, by its full path."""
@@ -198,8 +205,7 @@ def _imported_modules(source: SourceFile) -> Iterator[str]:
     for node in source.all(ast.Import):
         yield from (alias.name for alias in node.names)
     for node in source.all(ast.ImportFrom):
-        package = source.module.split(".")[: -node.level] if node.level else []
-        base = ".".join([*package, *([node.module] if node.module else [])])
+        base = module_name(node, source.module)
         if base:
             yield base
         yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
@@ -209,7 +215,3 @@ def _public_path(path: str) -> str:
     for pattern, public in _PUBLIC_PATHS:
         path = pattern.sub(public, path)
     return path
-
-
-def _as_definition(node: ast.AST) -> Definition | None:
-    return node if isinstance(node, (*FUNCTIONS, ast.ClassDef)) else None

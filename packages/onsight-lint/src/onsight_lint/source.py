@@ -5,6 +5,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,7 @@ class SourceFile:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.by_type: dict[type, list[Any]] = defaultdict(list)
         self.nodes = self._walk()
-        self._line_starts = [0]
-        for line in self.lines:
-            self._line_starts.append(self._line_starts[-1] + len(line) + 1)
+        self._line_starts = [0, *accumulate(len(line) + 1 for line in self.lines)]
 
     def all(self, *types: type[ast.AST]) -> list[Any]:
         """Return the nodes of some types, type by type, each breadth first."""
@@ -104,8 +103,8 @@ class SourceFile:
 
     def are_alternatives(self, first: ast.AST, second: ast.AST) -> bool:
         """Return whether two nodes are in different branches of one `if`, so that only one runs."""
-        branches = {parent: child for child, parent in self._steps_up(first)}
-        for child, parent in self._steps_up(second):
+        branches = {parent: child for child, parent in pairwise((first, *self.ancestors(first)))}
+        for child, parent in pairwise((second, *self.ancestors(second))):
             if parent in branches:
                 if not isinstance(parent, (ast.If, ast.IfExp)):
                     return False
@@ -138,11 +137,6 @@ class SourceFile:
                 nodes += inside
         return nodes
 
-    def _steps_up(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        for parent in self.ancestors(node):
-            yield node, parent
-            node = parent
-
 
 def parse(path: Path, text: str) -> ast.Module:
     """Parse a file. Raises ReadError, with file and line, if it is not valid Python 3."""
@@ -161,7 +155,7 @@ def parse(path: Path, text: str) -> ast.Module:
 def drop_unreachable(tree: ast.Module, is_imported: bool) -> None:
     """Remove what follows a return, raise, break or continue.
 
-    Of a file that is only imported, `if __name__ == "__main__":` goes as well.
+    In a file that is only imported, also remove `if __name__ == "__main__":`.
     """
     if is_imported:
         tree.body = [statement for statement in tree.body if not is_main_guard(statement)]
@@ -178,7 +172,7 @@ def drop_unreachable(tree: ast.Module, is_imported: bool) -> None:
 def _side(parent: ast.AST, child: ast.AST) -> str:
     for side in ("body", "orelse"):
         part = getattr(parent, side, None)
-        if child is part or (isinstance(part, list) and any(child is item for item in part)):
+        if child is part or (isinstance(part, list) and child in part):
             return side
     return "test"
 

@@ -11,9 +11,10 @@ Loop = ast.For | ast.AsyncFor | ast.While
 Position = tuple[int, int]  # line from 1, column from 0 in bytes of UTF-8, as in Python's ast
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+DEFINITIONS = (*FUNCTIONS, ast.ClassDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-_OWN_SCOPE = (*FUNCTIONS, ast.ClassDef, ast.Lambda)
+_OWN_SCOPE = (*DEFINITIONS, ast.Lambda)
 _LEAVES = (ast.Name, ast.Constant, ast.alias, ast.Global, ast.Nonlocal)  # hold no other nodes
 _NO_NODES = frozenset({"ctx", "op", "ops", "id", "attr", "arg", "n", "s", "kind", "type_comment"})
 
@@ -50,7 +51,7 @@ def own_nodes(node: ast.AST) -> list[ast.AST]:
     nodes: list[ast.AST] | None = vars(node).get("_own_nodes")
     if nodes is None:
         nodes = vars(node)["_own_nodes"] = []
-        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+        if isinstance(node, DEFINITIONS):
             waiting: list[ast.AST] = [*reversed(node.body)]
         else:
             waiting = children(node)[::-1]

@@ -121,9 +121,8 @@ class Values:
 
         The result is None if there is neither, or if `*` or `**` makes the argument unknown.
         """
-        for keyword in call.keywords:
-            if keyword.arg == name:
-                return keyword.value
+        if (value := keyword_value(call, name)) is not None:
+            return value
         names = [item.arg for item in (*function.args.posonlyargs, *function.args.args)]
         if name in names:
             index = names.index(name) - self._bound_parameters(call, function)
@@ -157,6 +156,11 @@ class Values:
             lineage.extend(base for base in self.bases(ancestor) if base not in lineage)
         return lineage
 
+    def base_paths(self, owner: ast.ClassDef) -> list[str]:
+        """Return the full names of the bases of a class and of its ancestors."""
+        bases = (base for ancestor in self.lineage(owner) for base in ancestor.bases)
+        return [self.script.path_of(base) for base in bases]
+
     def method(self, owner: ast.ClassDef, name: str) -> Function | None:
         """Return a method that a class defines or inherits."""
         for ancestor in self.lineage(owner):
@@ -173,8 +177,10 @@ class Values:
         if isinstance(expression, ast.Call) and last_name(expression.func) == "super":
             owner = self.script.enclosing_class(expression)
             return self.bases(owner) if owner else []
-        classes = (self._created_class(origin) for origin in self.origins(expression))
-        return [owner for owner in classes if owner is not None]
+        nodes = (origin.node for origin in self.origins(expression) if not origin.steps)
+        calls = (node for node in nodes if isinstance(node, ast.Call))
+        definitions = (self.script.definition(call.func) for call in calls)
+        return [owner for owner in definitions if isinstance(owner, ast.ClassDef)]
 
     def attribute_values(self, expression: ast.Attribute) -> list[tuple[ast.expr, Steps]]:
         """Return the values assigned to an attribute in its class or the ancestors of the class.
@@ -190,13 +196,6 @@ class Values:
                 if binding.kind == "value" and binding.value is not None:
                     values.append((binding.value, binding.steps))
         return values
-
-    def _created_class(self, origin: Origin) -> ast.ClassDef | None:
-        """Return the class that an origin instantiates, if the script defines it."""
-        if origin.steps or not isinstance(origin.node, ast.Call):
-            return None
-        definition = self.script.definition(origin.node.func)
-        return definition if isinstance(definition, ast.ClassDef) else None
 
     def _bound_parameters(self, call: ast.Call, function: Function) -> int:
         """Return how many parameters (self or cls: 0 or 1) the call does not pass itself."""
@@ -233,7 +232,7 @@ class Values:
                 return self.origins(value, steps)
             case ast.Tuple(elts=parts) | ast.List(elts=parts) if steps:
                 return self._follow_elements([*parts, *self._appended(expression)], steps)
-            case ast.Dict() if steps:
+            case ast.Dict() if steps and steps[0] != EACH:
                 return self._follow_dict(expression, steps)
             case ast.DictComp(value=value) if steps and steps[0] != EACH:
                 return self.origins(value, steps[1:])
@@ -350,17 +349,19 @@ class Values:
         return appends
 
     def _list(self, name: ast.expr) -> tuple[ast.AST | None, str]:
-        """What tells a list from others of its name: the function, or the class of an attribute."""
+        """What identifies a list: its name, and its function or, for an attribute, its class."""
         is_name = isinstance(name, ast.Name)
         home = self.script.function(name) if is_name else self.script.enclosing_class(name)
         return home, key_of(name)
 
-    def _follow_dict(self, expression: ast.Dict, steps: Steps) -> list[Origin] | None:
-        pairs = list(zip(expression.keys, expression.values, strict=True))
-        if steps[0] == EACH:
-            return None
-        named = [value for key, value in pairs if _is_constant(key, steps[0])]
-        values = named or [value for _, value in pairs]
+    def _follow_dict(self, expression: ast.Dict, steps: Steps) -> list[Origin]:
+        """Return the origins of the value under a key, or of all values if it is unknown."""
+        named = [
+            value
+            for key, value in zip(expression.keys, expression.values, strict=True)
+            if isinstance(key, ast.Constant) and key.value == steps[0]
+        ]
+        values = named or expression.values
         return [origin for value in values for origin in self.origins(value, steps[1:])]
 
     def _follow_call(self, call: ast.Call, steps: Steps) -> list[Origin] | None:
@@ -377,14 +378,23 @@ class Values:
         if owner is not None and name in _RETURN_SELF and not self.script.path_of(call.func):
             return self.origins(owner, steps)
         if name == "prepare" and steps and isinstance(steps[0], int) and len(call.args) > 1:
-            argument = _positional(call, steps[0])
-            return self.origins(argument, steps[1:]) if argument else None
+            return self._follow_argument(call, steps[0], steps[1:])
         if first is not None and name in _RETURN_FIRST:
             return self.origins(first, steps)
         if first is not None and name == "next":
             return self.origins(first, (EACH, *steps))
-        if steps and steps[0] == EACH:
-            return self._follow_each(call, name, steps)
+        of_element = steps[1:] if steps[:1] == (EACH,) else None  # steps of what is iterated over
+        match name, of_element:
+            case "enumerate", (1, *rest) if first is not None:
+                return self.origins(first, (EACH, *rest))
+            case "zip", (int(index), *rest):
+                return self._follow_argument(call, index, (EACH, *rest))
+            case "items", (1, *rest) if owner is not None:
+                return self.origins(owner, (ANY, *rest))
+            case "values", (*rest,) if owner is not None:
+                return self.origins(owner, (ANY, *rest))
+            case "enumerate" | "items", (*_,):
+                return None
         callee = self.callee(call)
         return self._follow_returns(callee, steps) if isinstance(callee, FUNCTIONS) else None
 
@@ -392,20 +402,11 @@ class Values:
         values = self.returns(function)
         return [origin for value in values for origin in self.origins(value, steps)] or None
 
-    def _follow_each(self, call: ast.Call, name: str, steps: Steps) -> list[Origin] | None:
-        """Return the origins of the elements of a call's result; steps begin with EACH."""
-        key = steps[1] if len(steps) > 1 else None
-        if name == "enumerate" and call.args:
-            return self.origins(call.args[0], (EACH, *steps[2:])) if key == 1 else None
-        if name == "zip" and isinstance(key, int):
-            argument = _positional(call, key)
-            return self.origins(argument, (EACH, *steps[2:])) if argument else None
-        if isinstance(call.func, ast.Attribute) and name in ("items", "values"):
-            if name == "items" and key != 1:
-                return None
-            return self.origins(call.func.value, (ANY, *steps[2 if name == "items" else 1 :]))
-        callee = self.callee(call)
-        return self._follow_returns(callee, steps) if isinstance(callee, FUNCTIONS) else None
+    def _follow_argument(self, call: ast.Call, index: int, steps: Steps) -> list[Origin] | None:
+        """Return the origins of a positional argument; none if a `*` makes it unknown."""
+        if not -len(call.args) <= index < len(call.args) or _has_star(call.args):
+            return None
+        return self.origins(call.args[index], steps)
 
     def _assigned_items(self, name: ast.Name, steps: Steps) -> list[Origin]:
         """Return the origins of values assigned to an item: `loaders["val"] = ...`."""
@@ -418,17 +419,6 @@ class Values:
                 if member.receiver.id == name.id and is_possible:
                     origins.extend(self.origins(member.value, member.steps + steps[1:]))
         return origins
-
-
-def _is_constant(key: ast.expr | None, value: object) -> bool:
-    return isinstance(key, ast.Constant) and key.value == value
-
-
-def _positional(call: ast.Call, index: int) -> ast.expr | None:
-    """Return a positional argument, or None if there is none or a `*` makes it unknown."""
-    if not -len(call.args) <= index < len(call.args) or _has_star(call.args):
-        return None
-    return call.args[index]
 
 
 def _has_star(expressions: Iterable[ast.expr]) -> bool:

@@ -4,12 +4,12 @@ import ast
 from collections import Counter
 from collections.abc import Iterator
 
-from onsight_lint.edits import replace_node, show_changed
+from onsight_lint.edits import replace_node, show_changed, show_replaced
 from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.syntax import keyword_value, option_name
 
-_WHY_ON = "store_true sets what is True already, so the option cannot be turned off."
-_WHY_UNCALLED = "A function counts as true. Without the parentheses it is not asked."
+_WHY_ON = "The option is True by default and store_true sets it to True: it cannot be turned off."
+_WHY_UNCALLED = "A function itself is always true; without the parentheses it is never called."
 
 
 def _check(context: Context) -> Iterator[Mistake]:
@@ -22,31 +22,29 @@ def _check(context: Context) -> Iterator[Mistake]:
         is_only = destinations[option_name(call)] == 1  # and no `--no-...` turns it off
         if values == ["store_true", True] and default is not None and call.args and is_only:
             problem = f"{context.script.code(call.args[0])} is on with and without the option"
-            yield Mistake(default, problem, _show(context, default, "False"), _WHY_ON)
+            fixed = show_replaced(context.script, default, "False")
+            yield Mistake(default, problem, fixed, _WHY_ON)
         if isinstance(kind, ast.Name) and context.script.path_of(kind) == "bool" and call.args:
             new = 'lambda text: text.lower() in ("true", "yes", "1")'
             problem = f"{context.script.code(call.args[0])} False is read as True"
-            yield Mistake(kind, problem, _show(context, kind, new))
+            yield Mistake(kind, problem, show_replaced(context.script, kind, new))
     for node in context.script.nodes(ast.Attribute):
         path = context.script.path_of(node) if node.attr.startswith("is_") else ""
         if path.startswith("torch.") and _is_condition(context, node):
             new = f"{context.script.code(node)}()"
             problem = f"{path} is not called, so the condition is always true"
             changes = [replace_node(context.script, node, new)]
-            yield Mistake(node, problem, _show(context, node, new), _WHY_UNCALLED, changes)
+            fixed = show_changed(context.script, node, changes)
+            yield Mistake(node, problem, fixed, _WHY_UNCALLED, changes)
 
 
 RULE = Rule(
     id="always-true",
     title="A setting that is always true",
-    why="bool() of a text is true unless the text is empty, so the option cannot be turned off.",
+    why="bool() of any text that is not empty is True, so the option cannot be turned off.",
     check=_check,
     pattern=r"store_true|type\s*=\s*bool\b|torch\.[\w.]*\bis_\w+(?!\w|\()",
 )
-
-
-def _show(context: Context, node: ast.AST, new: str) -> str:
-    return show_changed(context.script, node, [replace_node(context.script, node, new)])
 
 
 def _is_condition(context: Context, node: ast.expr) -> bool:

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from onsight_lint.edits import replace_node, show_changed
+from onsight_lint.edits import show_replaced
 from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.syntax import last_name
 
@@ -24,9 +24,8 @@ def _check(context: Context) -> Iterator[Mistake]:
             name, model = map(context.script.code, (call.func, call.args[0]))
             rank = 'int(os.environ["LOCAL_RANK"])'
             new = f"{_distributed_name(name)}({model}, device_ids=[{rank}])"
-            change = replace_node(context.script, call, new)
             problem = "nn.DataParallel is slower than one process per GPU"
-            yield Mistake(call, problem, show_changed(context.script, call, [change]))
+            yield Mistake(call, problem, show_replaced(context.script, call, new))
 
 
 RULE = Rule(

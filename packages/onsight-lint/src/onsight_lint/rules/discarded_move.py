@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from onsight_lint.edits import indented, replace_node
 from onsight_lint.kinds import Kind
 from onsight_lint.rule import Context, Mistake, Rule
-from onsight_lint.syntax import call_owner, key_of, word_set
+from onsight_lint.syntax import key_of, word_set
 
 _MOVES = word_set("to cuda cpu half float double bfloat16 long int contiguous")
 _MOVABLE_BATCHES = ("transformers", "torch_geometric", "dgl")  # their batches are moved in place
@@ -45,36 +45,24 @@ RULE = Rule(
 
 def _moved_tensor(context: Context, expression: ast.expr) -> ast.expr | None:
     """The tensor that an expression moves or converts, if it is used again."""
-    owner = call_owner(expression) if isinstance(expression, ast.Call) else None
-    if owner is None or not key_of(owner) or context.script.path_of(owner):
-        return None
-    if not _is_move(expression):
-        return None
-    is_found = _is_tensor(context, owner) and _is_used_again(context, owner, expression)
-    return owner if is_found else None
-
-
-def _is_move(expression: ast.expr) -> bool:
     match expression:
-        case ast.Call(func=ast.Attribute(attr=name), args=arguments, keywords=keywords):
-            return name in _MOVES and bool(name != "to" or arguments or keywords)
-    return False
+        case ast.Call(func=ast.Attribute(value=owner, attr=name)) as call if name in _MOVES:
+            is_move = name != "to" or call.args or call.keywords
+            is_variable = key_of(owner) and not context.script.path_of(owner)
+            if is_move and is_variable and _is_tensor(context, owner):
+                return owner if _is_used_again(context, owner, call) else None
+    return None
 
 
 def _loop_over_list(context: Context, statement: ast.Expr) -> ast.For | None:
     """The loop whose whole body moves each element of a list, some of them tensors."""
-    loop, call = context.script.parent(statement), statement.value
-    if not isinstance(loop, ast.For) or len(loop.body) != 1 or not isinstance(call, ast.Call):
-        return None
-    if not isinstance(loop.iter, (ast.Name, ast.List, ast.Tuple)):
-        return None
-    if not isinstance(call.func, ast.Attribute) or call.func.attr not in _MOVES:
-        return None
-    owner = call.func.value
-    is_element = isinstance(owner, ast.Name) and owner.id == key_of(loop.target)
-    if not is_element or not (call.args or call.func.attr != "to"):
-        return None
-    return loop if Kind.TENSOR in context.kinds.all(owner) else None
+    match context.script.parent(statement), statement.value:
+        case (
+            ast.For(iter=ast.Name() | ast.List() | ast.Tuple(), body=[_]) as loop,
+            ast.Call(func=ast.Attribute(value=ast.Name(id=name) as owner, attr=move), args=args),
+        ) if name == key_of(loop.target) and move in _MOVES and (args or move != "to"):
+            return loop if Kind.TENSOR in context.kinds.all(owner) else None
+    return None
 
 
 def _is_tensor(context: Context, owner: ast.expr) -> bool:
@@ -120,12 +108,10 @@ def _is_network_input(context: Context, owner: ast.expr) -> bool:
 
 def _is_used_again(context: Context, owner: ast.expr, move: ast.expr) -> bool:
     """Return whether the tensor is used elsewhere, so that the move mattered."""
-    for node in context.script.source(owner).by_key[key_of(owner)]:
-        if node is not owner:
-            is_inside = any(parent is move for parent in context.script.ancestors(node))
-            if not is_inside and _is_same(context, owner, node):
-                return True
-    return False
+    return any(
+        move not in context.script.ancestors(node) and _is_same(context, owner, node)
+        for node in context.script.source(owner).by_key[key_of(owner)]
+    )
 
 
 def _is_same(context: Context, first: ast.expr, second: ast.expr) -> bool:

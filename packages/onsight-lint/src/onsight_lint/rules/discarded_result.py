@@ -19,7 +19,8 @@ def _check(context: Context) -> Iterator[Mistake]:
     """`loss + penalty` or `np.delete(rows, 1)` as a statement."""
     for node in context.script.nodes(ast.Expr):
         is_in_function = not isinstance(context.script.function(node), ast.Module)
-        if is_in_function or _is_in_loop(context, node):
+        # Elsewhere a notebook may have displayed the value.
+        if is_in_function or any(context.script.loops_around(node)):
             changed = _unchanged_operand(context, node.value)
             if changed is not None:
                 yield _mistake(context, node, changed)
@@ -52,13 +53,6 @@ def _returns_copy(context: Context, call: ast.Call) -> bool:
     library, _, name = context.script.path_of(call.func).rpartition(".")
     is_in_place = keyword_value(call, "out") or keyword_value(call, "inplace")
     return library in _LIBRARIES and name in _COPYING and not is_in_place
-
-
-def _is_in_loop(context: Context, node: ast.AST) -> bool:
-    """Return whether a loop contains a node; elsewhere a notebook may have displayed the value."""
-    return any(
-        isinstance(parent, (ast.For, ast.While)) for parent in context.script.ancestors(node)
-    )
 
 
 def _mistake(context: Context, node: ast.Expr, changed: ast.expr) -> Mistake:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from onsight_lint.batch_means import batch_sums
-from onsight_lint.edits import Change, indented, replace_node, show_changed
+from onsight_lint.edits import Change, indented, replace_node, show_changed, show_replaced
 from onsight_lint.facts import DATASET_PARTS, DATASET_SIZES, train_flag
 from onsight_lint.lightning import step_loaders
 from onsight_lint.loops import find_loaders_for_other_files
@@ -22,10 +22,10 @@ def _check(context: Context) -> Iterator[Mistake]:
     """`test_loader = DataLoader(train_set)` in an evaluation that yields a figure."""
     loops, creations = context.loader_loops, context.loaders.creations
     trained = [call for loop in loops if loop.trains for call in creations(loop.loader)]
-    trained += step_loaders(context, loops, "train")
+    trained += step_loaders(context, "train")
     measured = [loop for loop in loops if loop.evaluates and any(batch_sums(context, loop))]
     evaluated = [call for loop in measured for call in creations(loop.loader)]
-    evaluated += step_loaders(context, loops, "validation") + step_loaders(context, loops, "test")
+    evaluated += step_loaders(context, "validation") + step_loaders(context, "test")
     yield from _compare(context, trained, evaluated)
     for made in find_loaders_for_other_files(context, loops):
         yield from _compare(context, *made)
@@ -124,9 +124,8 @@ def _shared_mistake(context: Context, call: ast.Call, part: str, problem: str) -
     assert dataset is not None
     name = context.script.code(dataset)
     line = f"train_part, test_part = torch.utils.data.random_split({name}, [0.8, 0.2])"
-    fixed = indented(context.script, context.script.statement(call), line)
-    change = replace_node(context.script, dataset, part)
-    fixed += f"\n{show_changed(context.script, call, [change])}"
+    above = indented(context.script, call, line)
+    fixed = f"{above}\n{show_replaced(context.script, dataset, part)}"
     return Mistake(call, f"{name} {problem}", fixed)
 
 

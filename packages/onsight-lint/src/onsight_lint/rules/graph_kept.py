@@ -3,7 +3,6 @@
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from onsight_lint.edits import replace_node, show_changed
 from onsight_lint.kinds import LOSS_FUNCTIONS, Kind
@@ -26,14 +25,6 @@ from onsight_lint.values import Origin
 
 _DETACHES = word_set("item detach float tolist numpy data cpu_ no_grad int")
 _KEEPS_GRAPH = word_set("mean sum cpu cuda to clone squeeze double half")
-_NEVER: Position = (1 << 30, 0)
-
-
-class _Accumulation(NamedTuple):
-    """A statement that adds a value to a sum, a list or a meter."""
-
-    target: ast.expr
-    value: ast.expr
 
 
 def _check(context: Context) -> Iterator[Mistake]:
@@ -50,10 +41,10 @@ def _check(context: Context) -> Iterator[Mistake]:
             if accumulation is None or node in seen:
                 continue
             target, value = accumulation
-            loss = _loss_in(context, value)
-            if loss is None or key_of(target) in needed or not key_of(target):
+            key, here, loss = key_of(target), start_position(node), _loss_in(context, value)
+            if loss is None or key in needed or not key:
                 continue
-            is_fresh = created.get(key_of(target), _NEVER) < start_position(node)
+            is_fresh = created.get(key, here) < here
             if is_fresh or context.gradients.are_off_here(node):
                 continue
             if _has_graph(context, loop, node, loss, backpropagated):
@@ -96,19 +87,19 @@ def _passed_to_torch(context: Context) -> set[str]:
     }
 
 
-def _accumulation(node: ast.AST) -> _Accumulation | None:
+def _accumulation(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
+    """The sum or list that a statement adds a value to, and the value."""
     match node:
         case ast.AugAssign(target=target, op=ast.Add(), value=value):
-            return _Accumulation(target, value)
+            return target, value
         case ast.Assign(targets=[target], value=ast.BinOp(left=left, op=ast.Add(), right=value)):
-            is_sum = key_of(left) and key_of(left) == key_of(target)
-            return _Accumulation(target, value) if is_sum else None
+            return (target, value) if key_of(left) == key_of(target) != "" else None
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="append"), args=[value])):
-            return _Accumulation(owner, value)
+            return owner, value
     return None
 
 
-def _meter_update(context: Context, node: ast.AST) -> _Accumulation | None:
+def _meter_update(context: Context, node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
     """`losses.update(loss)`, where the meter is a class of the script that adds the loss up."""
     match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner), args=[value, *_]) as call):
@@ -120,7 +111,7 @@ def _meter_update(context: Context, node: ast.AST) -> _Accumulation | None:
                 if not isinstance(part, ast.AugAssign) or name not in keys_in(part.value):
                     continue
                 if key_of(part.target).startswith("self.") and not _detaches(part.value):
-                    return _Accumulation(owner, value)
+                    return owner, value
     return None
 
 
@@ -190,19 +181,17 @@ def _creates_loss(context: Context, value: ast.expr, depth: int = 6) -> bool:
 
 
 def _is_loss(context: Context, origin: Origin, depth: int) -> bool:
-    node = origin.node
-    if origin.steps or not depth:
-        return False
-    if isinstance(node, ast.BinOp):
-        operands = (node.left, node.right)
-        return any(_creates_loss(context, operand, depth - 1) for operand in operands)
-    if not isinstance(node, ast.Call):
-        return False
-    path = context.script.path_of(node.func)
-    if isinstance(node.func, ast.Attribute) and node.func.attr in _KEEPS_GRAPH and not path:
-        return _creates_loss(context, node.func.value, depth - 1)
-    is_loss_object = not path and context.kinds.kind(node.func) is Kind.LOSS
-    return bool(LOSS_FUNCTIONS.match(path)) or is_loss_object
+    match origin.node if depth and not origin.steps else None:
+        case ast.BinOp(left=left, right=right):
+            return any(_creates_loss(context, operand, depth - 1) for operand in (left, right))
+        case ast.Call(func=function):
+            path = context.script.path_of(function)
+            if path:
+                return bool(LOSS_FUNCTIONS.match(path))
+            if isinstance(function, ast.Attribute) and function.attr in _KEEPS_GRAPH:
+                return _creates_loss(context, function.value, depth - 1)
+            return context.kinds.kind(function) is Kind.LOSS
+    return False
 
 
 def _backpropagated(loop: BatchLoop) -> dict[str, list[ast.Name]]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from onsight_lint.batch_means import is_batch_count, is_batch_mean
-from onsight_lint.edits import replace_node, show_changed
+from onsight_lint.edits import show_replaced
 from onsight_lint.kinds import Kind
 from onsight_lint.loops import BatchLoop, batch_length, loop_nodes
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
@@ -57,7 +57,7 @@ def _in_loop(context: Context, loop: BatchLoop) -> Iterator[tuple[Mistake, ast.A
                 if _is_size(context, loop, size) and is_batch_mean(context, value):
                     yield _mistake(context, size, rows, _COUNTED), size
             case ast.Call(func=ast.Attribute(attr="view" | "reshape"), args=[size, rest, *_]):
-                if _is_minus_one(rest) and _is_literal_size(context, loop, size):
+                if ast.unparse(rest) == "-1" and _is_literal_size(context, loop, size):
                     yield _mistake(context, size, rows, _RESHAPED), size
             case ast.For(iter=ast.Call(func=ast.Name(id="range"), args=[size])):
                 if _is_literal_size(context, loop, size) and _indexes_rows(context, node):
@@ -73,22 +73,12 @@ def _divisors(context: Context, loop: BatchLoop) -> Iterator[tuple[Mistake, ast.
             continue
         names = {key_of(part) for part in expressions_in(node.left)}
         counted = {name for name in names & summed if _COUNTED_NAME.search(name)}
-        product = _assigned_value(context, node.right)
+        product = context.script.assigned_value(node.right) or node.right
         size = _size_in_product(context, loop, product) if counted else None
         if size is not None:
             new = f"len({context.script.code(loop.loader)}.dataset)"
-            change = replace_node(context.script, product, new)
             problem = f"{context.script.code(product)} is not the number of rows"
-            yield Mistake(product, problem, show_changed(context.script, product, [change])), size
-
-
-def _assigned_value(context: Context, expression: ast.expr) -> ast.expr:
-    """The value assigned to a name in the same function, or the expression itself."""
-    if isinstance(expression, ast.Name):
-        bindings = context.script.scope(expression).reaching(expression)
-        if len(bindings) == 1 and bindings[0].value is not None and not bindings[0].steps:
-            return bindings[0].value
-    return expression
+            yield Mistake(product, problem, show_replaced(context.script, product, new)), size
 
 
 def _size_in_product(context: Context, loop: BatchLoop, divisor: ast.expr) -> ast.expr | None:
@@ -105,36 +95,31 @@ def _in_forward(context: Context) -> Iterator[Mistake]:
     """`x.view(64, -1)` in the forward of a module."""
     sizes = {size for size in context.loaders.batch_sizes() if size >= _MIN_SIZE_IN_FORWARD}
     for node in context.script.nodes(ast.FunctionDef):
-        owner = context.script.parent(node)
-        if node.name != "forward" or not isinstance(owner, ast.ClassDef):
+        if node.name != "forward" or not context.kinds.is_module_class(context.script.parent(node)):
             continue
-        if not context.kinds.is_module_class(owner):
-            continue
-        names = _derived_names({argument.arg for argument in node.args.args[1:]}, node)
+        names = _derived_names(node)
         for call in own_nodes(node):
             match call:
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id=name), attr="view" | "reshape"),
                     args=[size, rest],
-                ) if name in names and _is_minus_one(rest):
-                    value = context.constants.value(size)
-                    if isinstance(value, int) and value in sizes:
+                ) if name in names and ast.unparse(rest) == "-1":
+                    if context.constants.value(size) in sizes:
                         yield _mistake(context, size, f"{name}.size(0)", _RESHAPED)
 
 
-def _derived_names(inputs: set[str], forward: ast.FunctionDef) -> set[str]:
-    """The names in a forward that are computed from its inputs, and these."""
-    names = set(inputs)
+def _derived_names(forward: ast.FunctionDef) -> set[str]:
+    """The names of a forward's inputs, and of what it computes from them."""
+    names = {argument.arg for argument in forward.args.args[1:]}
     for node in own_nodes(forward):  # in source order
         if isinstance(node, ast.Assign) and names & keys_in(node.value):
             names |= {key for target in node.targets for key in keys_in(target)}
     return names
 
 
-def _mistake(context: Context, size: ast.expr, rows: str, problem: str) -> Mistake:
-    fixed = show_changed(context.script, size, [replace_node(context.script, size, rows)])
-    assumed = problem.format(context.script.code(size))
-    return Mistake(size, f"{assumed}, whatever its actual size", fixed)
+def _mistake(context: Context, size: ast.expr, rows: str, assumed: str) -> Mistake:
+    problem = f"{assumed.format(context.script.code(size))}, whatever its actual size"
+    return Mistake(size, problem, show_replaced(context.script, size, rows))
 
 
 def _is_size(context: Context, loop: BatchLoop, value: ast.expr) -> bool:
@@ -175,13 +160,6 @@ def _is_divisor(context: Context, loop: BatchLoop, target: ast.expr) -> bool:
             names = map(last_name, ast.walk(node.left))
             if key_of(node.right) == key and any(map(_COUNTED_NAME.search, names)):
                 return True
-    return False
-
-
-def _is_minus_one(expression: ast.expr) -> bool:
-    match expression:
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1)):
-            return True
     return False
 
 

@@ -63,7 +63,7 @@ def _stale_losses(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
             line = f"{value.id} = {context.script.code(trained[-1])}  # of this batch"
             statement = context.script.statement(node)
             fixed = show_with_line_above(context.script, statement, line)
-            problem = f"{value.id} is that of the last training batch: this loop does not assign it"
+            problem = f"{value.id} is from the last training batch: this loop does not assign it"
             yield Mistake(statement, problem, fixed, _WHY_STALE)
 
 
@@ -112,5 +112,5 @@ def _mistake(
         f"{name} = {name}_sum / len({loader}.dataset)  # after the loop",
     )
     fixed = "\n".join(indented(context.script, assignment, line) for line in lines)
-    problem = f"line {use.lineno} reads {name}, which is that of the last batch of {loader} alone"
+    problem = f"line {use.lineno} reads {name}, which is from the last batch of {loader} only"
     return Mistake(assignment, problem, fixed)

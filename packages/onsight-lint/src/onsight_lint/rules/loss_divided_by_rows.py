@@ -43,8 +43,8 @@ RULE = Rule(
     id="loss-divided-by-rows",
     title="A sum of batch means divided by all rows",
     why=(
-        "The loss of a batch is already a mean over its rows, so the result is too small by about "
-        "the batch size, and changes with it. Multiply each loss by the rows of its batch."
+        "The loss of a batch is already a mean over its rows, so the result is too small by a "
+        "factor of about the batch size. Multiply each loss by the number of rows in its batch."
     ),
     check=_check,
     pattern=TRAINING_CODE,

@@ -35,7 +35,6 @@ _PUBLISHED_WEIGHTS = re.compile(  # names of weights that others have published,
     r"pre_?train|back_?bone|base_?net|imagenet|model_?zoo|vgg|resnet\d|hrnet|\burls?\b",
     re.IGNORECASE,
 )
-_MOVES_WEIGHTS = re.compile(r"lightning")  # libraries that choose the device for checkpoints
 _WITHOUT_WEIGHTS = re.compile(r"optim|sched|scaler|sampler|(^|_)opt$")  # have other states
 _MAX_SAVES = 20  # calls of torch.save that are compared with each torch.load
 _LOADING_METHODS = ("load_state_dict", "load_checkpoint", "load_weights")
@@ -48,13 +47,10 @@ def _check(context: Context) -> Iterator[Mistake]:
     for call in context.torch_loads:
         if len(call.args) > 1 or any(item.arg in ("map_location", None) for item in call.keywords):
             continue
-        if _has_alternative(context, call) or context.loads_network(call):
+        if context.loaded_network(call) is not None:
             continue
-        if _is_for_first_process(context, call):
-            continue
-        if _is_published(context, call) or _is_own_file(context, call):
-            continue
-        if _reaches_weights(context, call):
+        excuses = (_has_alternative, _is_for_first_process, _is_published, _is_own_file)
+        if not any(excuse(context, call) for excuse in excuses) and _reaches_weights(context, call):
             yield _mistake(context, call)
 
 
@@ -72,8 +68,7 @@ RULE = Rule(
 
 def _mistake(context: Context, call: ast.Call) -> Mistake:
     code = context.script.code
-    arguments = [*map(code, (*call.args, *call.keywords))]
-    arguments.append(f"map_location={_device(context, call)}")
+    arguments = [*map(code, (*call.args, *call.keywords)), f"map_location={_device(context, call)}"]
     change = replace_node(context.script, call, f"{code(call.func)}({', '.join(arguments)})")
     fixed = show_changed(context.script, call, [change])
     return Mistake(call, "weights are loaded without map_location", fixed, changes=[change])
@@ -90,16 +85,14 @@ def _has_alternative(context: Context, call: ast.Call) -> bool:
 
 
 def _uses_accelerator(context: Context) -> bool:
-    """Return whether a script names a device other than the CPU, and moves its weights."""
+    """Return whether a script names a device other than the CPU, and moves its weights itself."""
     for node in context.script.nodes(ast.Import, ast.ImportFrom):
         modules = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
-        if any(map(_MOVES_WEIGHTS.search, modules)):
+        if any("lightning" in module for module in modules):  # which chooses the device
             return False
     for node in context.script.nodes(ast.Name, ast.Attribute, ast.arg, ast.Constant):
-        text = ""
-        if isinstance(node, (ast.Name, ast.Attribute, ast.arg)):
-            text = last_name(node)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        text = last_name(node)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
             is_docstring = isinstance(context.script.parent(node), ast.Expr)
             text = "" if is_docstring else node.value[:200]
         if _ACCELERATOR.search(text):
@@ -215,15 +208,11 @@ def _comes_from(context: Context, value: ast.AST, call: ast.Call, depth: int = 6
     """Return whether a value is the result of a call, or is computed from one."""
     if value is call:
         return True
-    if not depth:
-        return False
-    for origin in context.values.origins(value):
-        if origin.node is call:
-            return True
-        for part in _ingredients(origin):
-            if _comes_from(context, part, call, depth - 1):
-                return True
-    return False
+    return depth > 0 and any(
+        origin.node is call
+        or any(_comes_from(context, part, call, depth - 1) for part in _ingredients(origin))
+        for origin in context.values.origins(value)
+    )
 
 
 def _ingredients(origin: Origin) -> list[ast.expr]:

@@ -15,15 +15,17 @@ from onsight_lint.batch_means import (
     is_batch_mean,
     weighted_line,
 )
-from onsight_lint.edits import indented, replace_node, show_changed
-from onsight_lint.lightning import EPOCH_END, step_loaders
+from onsight_lint.edits import indented, replace_node, show_changed, show_replaced
+from onsight_lint.lightning import EPOCH_END, step_loaders, step_name
 from onsight_lint.loops import BatchLoop, loop_nodes
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.scopes import EACH
 from onsight_lint.syntax import FUNCTIONS, Function, call_owner, key_of, last_name, own_nodes
 
 _WEIGHTED_METERS = {"AverageMeter", "MeanMetric"}  # of other libraries; the weight is 1 by default
-_WHY_COUNT = "The result is too large by about the batch size: divide by the number of rows."
+_WHY_COUNT = (
+    "The result is too large by a factor of about the batch size: divide by the number of rows."
+)
 
 
 def _check(context: Context) -> Iterator[Mistake]:
@@ -55,8 +57,7 @@ def _check(context: Context) -> Iterator[Mistake]:
                 yield _meter_mistake(context, loop, batch_sum)
     hooks = [node for node in context.script.nodes(*FUNCTIONS) if EPOCH_END.match(node.name)]
     for phase in ("train", "validation", "test") if hooks else ():
-        loaders = step_loaders(context, context.loader_loops, phase)
-        if any(map(context.loaders.last_may_be_short, loaders)):
+        if any(map(context.loaders.last_may_be_short, step_loaders(context, phase))):
             for hook in hooks:
                 yield from _averaged_outputs(context, hook, phase) if phase in hook.name else ()
 
@@ -98,14 +99,13 @@ def _divided_inside(context: Context, loop: BatchLoop) -> Iterator[Mistake]:
                 if is_batch_count(context, loop, right):
                     rows = batch_rows(context, loop, batch_sum)
                     new = f"{context.script.code(left)} * {rows} / {_all_rows(context, loop)}"
-                    change = replace_node(context.script, value, new)
-                    fixed = show_changed(context.script, node, [change])
+                    fixed = show_replaced(context.script, value, new)
                     yield Mistake(node, _problem(context, loop, batch_sum), fixed)
 
 
 def _averaged_outputs(context: Context, function: Function, phase: str) -> Iterator[Mistake]:
     """`torch.stack([x["loss"] for x in outputs]).mean()` in `validation_epoch_end`."""
-    step = "training_step" if phase == "train" else f"{phase}_step"
+    step = step_name(phase)
     problem = f"the means of the batches from {step} are averaged as if all had the same size"
     for node in own_nodes(function):
         values = averaged_list(node)
@@ -147,16 +147,16 @@ def _show_weighted(context: Context, node: ast.AST, values: ast.expr, step: str)
     new = f"sum(m * n for m, n in zip({context.script.code(values)}, rows)) / sum(rows)"
     if isinstance(context.script.parent(mean), (ast.BinOp, ast.Attribute)):
         new = f"({new})"
-    changed = show_changed(context.script, mean, [replace_node(context.script, mean, new)])
     comment = f"# rows: of each batch, which {step} has to return as well"
-    return f"{indented(context.script, context.script.statement(node), comment)}\n{changed}"
+    above = indented(context.script, node, comment)
+    return f"{above}\n{show_replaced(context.script, mean, new)}"
 
 
 def _show_summed(context: Context, division: Division, batch_sum: BatchSum, step: str) -> str:
     node, divisor = division
     changes = [replace_node(context.script, divisor, "rows")] if divisor is not None else []
     line = f"{weighted_line(context, batch_sum, 'n')}  # n: rows of the batch, from {step}"
-    in_loop = indented(context.script, context.script.statement(node), line)
+    in_loop = indented(context.script, node, line)
     return f"{in_loop}\n{show_changed(context.script, node, changes)}  # rows: the sum of all n"
 
 
@@ -184,16 +184,14 @@ def _mistake(context: Context, loop: BatchLoop, batch_sum: BatchSum, division: D
     all_rows = _all_rows(context, loop)
     node, divisor = division
     if batch_sum.is_list or divisor is None:
-        mean = _whole_mean(context, node)
-        change = replace_node(context.script, mean, f"sum({batch_sum.key}) / {all_rows}")
+        mean = f"sum({batch_sum.key}) / {all_rows}"
+        fixed = show_replaced(context.script, _whole_mean(context, node), mean)
     else:
-        change = replace_node(context.script, divisor, all_rows)
-    fixed = show_changed(context.script, node, [change])
+        fixed = show_replaced(context.script, divisor, all_rows)
     if batch_sum.is_count:
         problem = f"{batch_sum.key} counts rows, but is divided by the number of batches"
         return Mistake(node, problem, fixed, _WHY_COUNT)
-    statement = context.script.statement(node)
-    in_loop = indented(context.script, statement, f"{line}  # for each batch")
+    in_loop = indented(context.script, node, f"{line}  # for each batch")
     return Mistake(node, _problem(context, loop, batch_sum), f"{in_loop}\n{fixed}")
 
 
@@ -210,9 +208,8 @@ def _meter_mistake(context: Context, loop: BatchLoop, batch_sum: BatchSum) -> Mi
     call = statement.value if isinstance(statement, ast.Expr) else statement
     value = context.script.code(batch_sum.value)
     new = f"{batch_sum.key}.update({value}, {batch_rows(context, loop, batch_sum)})"
-    fixed = show_changed(context.script, call, [replace_node(context.script, call, new)])
     problem = f"{batch_sum.key} weights all batches equally, even a smaller last one"
-    return Mistake(call, problem, fixed)
+    return Mistake(call, problem, show_replaced(context.script, call, new))
 
 
 def _all_rows(context: Context, loop: BatchLoop) -> str:

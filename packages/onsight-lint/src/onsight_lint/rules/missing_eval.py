@@ -15,6 +15,7 @@ _BATCH_NORM_UPDATE = re.compile(r"(^|_)bn(_|$)|batch_?norm|calib|(^|_)stats$", r
 
 def _check(context: Context) -> Iterator[Mistake]:
     """Evaluation of a network that is still in training mode."""
+    sets_mode = any(map(context.values.calls, ("eval", "train")))
     for loop in context.batch_loops:
         if loop.evaluates and (network_call := _call_in_training_mode(context, loop)):
             network = network_code(context, network_call)
@@ -22,7 +23,7 @@ def _check(context: Context) -> Iterator[Mistake]:
             is_certain = _is_set_back(context)  # else later training would be in evaluation mode
             yield _mistake(context, loop, problem, f"{network}.eval()", is_certain)
             continue
-        test = phase_test(loop) if loop.network_calls and not _sets_any_mode(context) else None
+        test = phase_test(loop) if loop.network_calls and not sets_mode else None
         if test is not None:
             network = network_code(context, loop.network_calls[0])
             problem = f"{network} is evaluated in training mode: its mode is never set"
@@ -103,7 +104,3 @@ def _is_set_back(context: Context) -> bool:
     return bool(context.values.calls("train")) or not any(
         loop.trains for loop in context.batch_loops
     )
-
-
-def _sets_any_mode(context: Context) -> bool:
-    return any(context.values.calls(name) for name in ("eval", "train"))

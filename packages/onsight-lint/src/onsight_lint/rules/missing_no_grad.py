@@ -43,15 +43,12 @@ def _mistake(context: Context, network_call: NetworkCall) -> Mistake:
     call = network_call.helper or network_call.call
     statement = context.script.statement(call)
     problem = f"{network_code(context, network_call)} is evaluated with gradients enabled"
-    why = _WHY_VOLATILE if _is_volatile(context, call) else ""
+    nodes = own_nodes(context.script.function(call))
+    is_volatile = any(isinstance(node, ast.keyword) and node.arg == "volatile" for node in nodes)
+    why = _WHY_VOLATILE if is_volatile else ""
     is_certain = _imports_torch(context, call)
     changes = wrap_statement(context.script, statement, _NO_GRAD) if is_certain else []
     return Mistake(call, problem, show_wrapped(context.script, statement, _NO_GRAD), why, changes)
-
-
-def _is_volatile(context: Context, call: ast.Call) -> bool:
-    nodes = own_nodes(context.script.function(call))
-    return any(isinstance(node, ast.keyword) and node.arg == "volatile" for node in nodes)
 
 
 def _imports_torch(context: Context, node: ast.AST) -> bool:

@@ -8,7 +8,7 @@ from onsight_lint.edits import insert_line_above, show_with_line_above
 from onsight_lint.loops import BatchLoop, phase_test
 from onsight_lint.modes import ModeCall, depends_on_mode
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
-from onsight_lint.syntax import FUNCTIONS, called_object, last_name, start_position
+from onsight_lint.syntax import FUNCTIONS, call_owner, called_object, last_name, start_position
 
 _AVERAGE_NAME = re.compile(r"(^|[_.])(ema|swa|avg|teacher)|averag", re.IGNORECASE)
 
@@ -22,8 +22,10 @@ def _check(context: Context) -> Iterator[Mistake]:
             continue
         network = called_object(calls[0])
         for place in _places(context, loop):
-            epochs = _loop_over_epochs(context, place)
-            if epochs is None or modes.calls_setting("train", epochs):
+            epochs = next(context.script.loops_around(place), None)
+            if epochs is None or any(epochs is other.node for other in context.batch_loops):
+                continue
+            if modes.calls_setting("train", epochs):
                 continue
             leaving = [
                 event
@@ -60,25 +62,9 @@ def _mistake(context: Context, loop: BatchLoop, network: ast.expr, event: ModeCa
 def _places(context: Context, loop: BatchLoop) -> list[ast.AST]:
     """A training loop, or the calls of the function that contains it."""
     function = context.script.function(loop.node)
-    if _enclosing_loop(context, loop.node) is not None or not isinstance(function, FUNCTIONS):
+    if any(context.script.loops_around(loop.node)) or not isinstance(function, FUNCTIONS):
         return [loop.node]
     return list(context.values.call_sites(function))
-
-
-def _enclosing_loop(context: Context, node: ast.AST) -> ast.AST | None:
-    """The loop around a node, in the same function."""
-    for parent in context.script.ancestors(node):
-        if isinstance(parent, FUNCTIONS):
-            return None
-        if isinstance(parent, (ast.For, ast.While)):
-            return parent
-    return None
-
-
-def _loop_over_epochs(context: Context, node: ast.AST) -> ast.AST | None:
-    """The loop around a training loop or its call, unless the outer loop iterates over batches."""
-    enclosing = _enclosing_loop(context, node)
-    return None if any(enclosing is loop.node for loop in context.batch_loops) else enclosing
 
 
 def _leaves_in_evaluation(
@@ -88,7 +74,7 @@ def _leaves_in_evaluation(
     if event.function is not None:
         is_left = context.modes.left_by(event.function) == "eval"
         return is_left and _evaluates_network(context, event)
-    owner = event.call.func.value if isinstance(event.call.func, ast.Attribute) else event.call
+    owner = call_owner(event.call) or event.call
     if last_name(owner) != last_name(network):
         return False
     scope, begin = context.script.function(event.call), start_position(event.call)

@@ -38,8 +38,8 @@ RULE = Rule(
     id="missing-zero-grad",
     title="Gradients are never reset",
     why=(
-        "backward() adds to the gradients that are there. Without zero_grad() every step follows "
-        "the sum over all batches so far, not the gradients of its own batch."
+        "backward() adds to the existing gradients. Without zero_grad() every step follows their "
+        "sum over all batches so far, not the gradients of its own batch."
     ),
     check=_check,
     pattern=r"\.backward\(",

@@ -77,12 +77,10 @@ def _problem(name: str) -> str:
 
 def _epoch_loop(context: Context, loop: BatchLoop) -> Loop | None:
     """The innermost loop over epochs around a loop over batches, in the same function."""
-    home = context.script.function(loop.node)
-    for parent in context.script.ancestors(loop.node):
-        if isinstance(parent, LOOPS) and context.script.function(parent) is home:
-            head = [parent.test] if isinstance(parent, ast.While) else [parent.target, parent.iter]
-            if any(_EPOCH.search(context.script.code(part)) for part in head):
-                return parent
+    for around in context.script.loops_around(loop.node):
+        head = [around.test] if isinstance(around, ast.While) else [around.target, around.iter]
+        if any(_EPOCH.search(context.script.code(part)) for part in head):
+            return around
     return None
 
 
@@ -182,11 +180,7 @@ def _kept_outputs(context: Context) -> Iterator[Mistake]:
     """Lists that a step of Lightning appends to, and that are read after every epoch."""
     for hook in context.script.nodes(*FUNCTIONS):
         owner, step = context.script.parent(hook), _STEPS.get(hook.name)
-        if (
-            not step
-            or not isinstance(owner, ast.ClassDef)
-            or not context.kinds.is_module_class(owner)
-        ):
+        if not step or not context.kinds.is_module_class(owner):
             continue
         method = context.values.method(owner, step)
         for key, uses in _attributes(context, owner).items():
@@ -196,11 +190,11 @@ def _kept_outputs(context: Context) -> Iterator[Mistake]:
                 reads
                 and any(context.script.function(use) is method for use in appends)
                 and not any(_may_empty(context, use) for use in uses)
-                and not _MEANT_FOR_ALL.search(key[5:])
+                and not _MEANT_FOR_ALL.search(key.removeprefix("self."))
                 and _is_created_once(context, owner, key)
             ):
                 line = f"{key}.clear()  # at the end of {hook.name}"
-                fixed = indented(context.script, context.script.statement(reads[0]), line)
+                fixed = indented(context.script, reads[0], line)
                 yield Mistake(reads[0], _problem(key), fixed)
 
 
@@ -228,6 +222,7 @@ def _is_summarized(context: Context, use: ast.AST, hook: Function) -> bool:
 
 def _is_created_once(context: Context, owner: ast.ClassDef, key: str) -> bool:
     """Return whether a list is only assigned to an attribute by `__init__`."""
-    members = context.script.scope(owner).attributes.get((owner, key[5:]), [])
+    name = key.removeprefix("self.")
+    members = context.script.scope(owner).attributes.get((owner, name), [])
     homes = [getattr(context.script.function(member.node), "name", "") for member in members]
     return homes == ["__init__"] and isinstance(members[0].value, ast.List)

@@ -10,12 +10,10 @@ from onsight_lint.lightning import step_loaders
 from onsight_lint.loops import find_loaders_for_other_files
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.scopes import Member
-from onsight_lint.syntax import keyword_value, last_name
+from onsight_lint.syntax import keyword_value, last_name, word_set
 
 _TRANSFORMS = ("transform", "transforms")  # names of parameters and attributes
-_OTHER_RANDOM = frozenset(
-    {"ColorJitter", "RandAugment", "AutoAugment", "TrivialAugmentWide", "AugMix"}
-)
+_OTHER_RANDOM = word_set("ColorJitter RandAugment AutoAugment TrivialAugmentWide AugMix")
 _ASKS_PHASE = re.compile(r"if .*self\.\w*(?:train|test|val|mode|phase|split|stage|aug)")
 
 
@@ -27,7 +25,7 @@ def _check(context: Context) -> Iterator[Mistake]:
     loops, loaders = context.loader_loops, context.loaders
     trained = {call for loop in loops if loop.trains for call in loaders.creations(loop.loader)}
     named = [call for _, calls in find_loaders_for_other_files(context, loops) for call in calls]
-    named += step_loaders(context, loops, "validation") + step_loaders(context, loops, "test")
+    named += step_loaders(context, "validation") + step_loaders(context, "test")
     evaluated = {call: loaders.name(call) for call in named}
     for loop in loops:
         if loop.evaluates:
@@ -50,8 +48,8 @@ RULE = Rule(
     id="random-test-images",
     title="Test images are augmented at random",
     why=(
-        "Each evaluation uses other random versions of the images: the result depends on chance, "
-        "and does not describe the images that the network will be used on."
+        "Each evaluation uses different random versions of the images: the result depends on "
+        "chance, and does not describe the images that the network will be used on."
     ),
     check=_check,
     pattern=TRAINING_CODE,
@@ -139,7 +137,7 @@ def _mistake(context: Context, loader: str, step: ast.Call) -> Mistake:
     assert isinstance(compose.args[0], (ast.List, ast.Tuple))
     steps = [code for item in compose.args[0].elts if (code := _fixed_step(context, item))]
     line = f"test_transform = {script.code(compose.func)}([{', '.join(steps)}])"
-    fixed = indented(script, script.statement(step), line)
+    fixed = indented(script, step, line)
     problem = f"{loader} evaluates images that {last_name(step)} changes at random"
     return Mistake(step, problem, fixed)
 

@@ -6,10 +6,10 @@ folders (`listings.py`).
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from onsight_lint.edits import indented, replace_node, show_changed
+from onsight_lint.edits import indented, show_replaced
 from onsight_lint.listings import find_paired_listings, lists_folder
 from onsight_lint.loops import BatchLoop, loop_nodes
 from onsight_lint.rule import Context, Mistake, Rule
@@ -74,11 +74,8 @@ class _Append(NamedTuple):
 def _lists_that_skip(context: Context) -> Iterator[Mistake]:
     """A label that is always appended, and its image only if it can be read."""
     for loop in context.script.nodes(ast.For, ast.AsyncFor):
-        for n, statement in enumerate(loop.body):
-            always = _as_append(statement)
-            if always is None:
-                continue
-            for later, skipped_by in _appends_after(context, loop, n):
+        for always in _appends(loop.body):
+            for later, skipped_by in _appends_after(context, loop, always.statement):
                 if later.key == always.key or not skipped_by:
                     continue
                 is_loose = skipped_by == "if"
@@ -87,35 +84,35 @@ def _lists_that_skip(context: Context) -> Iterator[Mistake]:
                     break
 
 
-def _as_append(statement: ast.stmt) -> _Append | None:
-    match statement:
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="append"), args=[_])):
-            return _Append(key_of(owner), statement) if key_of(owner) else None
-    return None
+def _appends(block: Iterable[ast.stmt]) -> Iterator[_Append]:
+    """The statements of a block that append to a list."""
+    for statement in block:
+        match statement:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="append"), args=[_])):
+                if key_of(owner):
+                    yield _Append(key_of(owner), statement)
 
 
 def _appends_after(
-    context: Context, loop: ast.For | ast.AsyncFor, n: int
+    context: Context, loop: ast.For | ast.AsyncFor, first: ast.stmt
 ) -> Iterator[tuple[_Append, str]]:
     """The appends after a statement of a loop, with the cause that may skip each ("" if none)."""
     skipped_by = ""
-    for statement in loop.body[n + 1 :]:
-        if (append := _as_append(statement)) is not None:
+    for statement in loop.body[loop.body.index(first) + 1 :]:
+        for append in _appends([statement]):
             yield append, skipped_by
-        elif isinstance(statement, ast.Try):
+        if isinstance(statement, ast.Try):
             is_quiet = any(not _ends_or_repairs(handler.body) for handler in statement.handlers)
-            for inner in (*statement.body, *statement.orelse):
-                if (append := _as_append(inner)) is not None:
-                    yield append, skipped_by or ("try" if is_quiet else "")
+            for append in _appends((*statement.body, *statement.orelse)):
+                yield append, skipped_by or ("try" if is_quiet else "")
             if any(_continues(handler.body) for handler in statement.handlers):
                 skipped_by = "try"
         elif isinstance(statement, ast.If):
             if _continues(statement.body):
                 skipped_by = "try"
             elif not statement.orelse and _tests_row(context, loop, statement.test):
-                for inner in statement.body:
-                    if (append := _as_append(inner)) is not None:
-                        yield append, skipped_by or "if"
+                for append in _appends(statement.body):
+                    yield append, skipped_by or "if"
 
 
 def _tests_row(context: Context, loop: ast.For | ast.AsyncFor, test: ast.expr) -> bool:
@@ -211,8 +208,7 @@ def _shuffled_predictions(context: Context) -> Iterator[Mistake]:
                 continue
             if _pairs_with_list(context, loop) or _indexes_list(loop):
                 seen.add(call)
-                change = replace_node(context.script, flag, "False")
-                fixed = show_changed(context.script, flag, [change])
+                fixed = show_replaced(context.script, flag, "False")
                 name = context.script.code(loop.loader)
                 problem = f"predictions from the shuffled {name} are matched by position"
                 yield Mistake(call, problem, fixed, _WHY_SHUFFLED)
@@ -253,15 +249,13 @@ def _is_dataset_list(context: Context, expression: ast.expr) -> bool:
         return True
     if not isinstance(expression, ast.Name):
         return False
-    for binding in context.script.scope(expression).reaching(expression):
-        value = binding.value
-        if binding.kind != "value" or value is None or binding.steps:
-            continue
-        if any(map(_is_list_attribute, ast.walk(value))):
-            return True
-        if lists_folder(context, value):
-            return True
-    return False
+    reaching = context.script.scope(expression).reaching(expression)
+    values = [item.value for item in reaching if item.kind == "value" and not item.steps]
+    return any(
+        any(map(_is_list_attribute, ast.walk(value))) or lists_folder(context, value)
+        for value in values
+        if value is not None
+    )
 
 
 def _is_list_attribute(node: ast.AST) -> bool:

@@ -1,25 +1,25 @@
 """Rule on a softmax before cross-entropy, which already includes one."""
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from onsight_lint.edits import Change, replace_node, show_changed
 from onsight_lint.rule import Context, Mistake, Rule
-from onsight_lint.scopes import Step
+from onsight_lint.scopes import Binding
 from onsight_lint.syntax import (
     FUNCTIONS,
     Function,
     call_owner,
     keyword_value,
     last_name,
-    own_nodes,
     start_position,
     word_set,
 )
 
 _CROSS_ENTROPIES = word_set("CrossEntropyLoss LabelSmoothingCrossEntropy SoftTargetCrossEntropy")
-_SOFTMAXES = frozenset({"softmax", "log_softmax", "Softmax", "LogSoftmax", "Softmax2d"})
+_FUNCTIONS = ("softmax", "log_softmax")
+_SOFTMAXES = frozenset({*_FUNCTIONS, "Softmax", "LogSoftmax", "Softmax2d"})
 _SHAPE_METHODS = word_set("squeeze view reshape float flatten contiguous to unsqueeze permute")
 _HEADS = frozenset({"fc", "classifier", "head", "heads"})
 _WHY_LOG = (
@@ -35,11 +35,6 @@ class _Softmax:
 
     node: ast.AST
     inner: ast.AST | None  # the code without it; None for a layer in a list
-
-    @property
-    def is_log(self) -> bool:
-        """Whether the softmax is a log-softmax."""
-        return last_name(self.node).lower().startswith("log")
 
 
 def _check(context: Context) -> Iterator[Mistake]:
@@ -70,7 +65,7 @@ def _mistake(context: Context, softmax: _Softmax, is_certain: bool) -> Mistake:
     fixed = show_changed(context.script, softmax.node, changes)
     name = last_name(softmax.node)
     problem = f"{name} is applied before cross-entropy, which already includes one"
-    why = _WHY_LOG if softmax.is_log else ""
+    why = _WHY_LOG if name.lower().startswith("log") else ""
     return Mistake(softmax.node, problem, fixed, why, changes if is_certain else ())
 
 
@@ -102,6 +97,16 @@ def _scores(context: Context, call: ast.Call) -> ast.expr | None:
     return call.args[0] if call.args else keyword_value(call, "input")
 
 
+def _all_or_none(paths: Iterable[list[_Softmax]]) -> list[_Softmax]:
+    """Return the softmaxes of all paths that a value may come by; none if a path has none."""
+    softmaxes: list[_Softmax] = []
+    for found in paths:
+        if not found:
+            return []
+        softmaxes += found
+    return softmaxes
+
+
 class _Search:
     """Finds the softmaxes that are applied last to a value."""
 
@@ -117,28 +122,21 @@ class _Search:
                 break
             value = value.func.value
         if isinstance(value, ast.Name):
-            return self._of_name(value, depth - 1)
+            bindings = self.script.scope(value).reaching(value)
+            return _all_or_none(self._of_binding(binding, depth - 1) for binding in bindings)
         if isinstance(value, ast.Call):
             return self._of_call(value, depth - 1)
         return []
 
-    def _of_name(self, name: ast.Name, depth: int) -> list[_Softmax]:
-        softmaxes: list[_Softmax] = []
-        for binding in self.script.scope(name).reaching(name):
-            if binding.kind != "value" or binding.value is None:
-                return []
-            last = self._of_part(binding.value, binding.steps, depth)
-            if not last:
-                return []
-            softmaxes.extend(last)
-        return softmaxes
-
-    def _of_part(self, value: ast.expr, steps: tuple[Step, ...], depth: int) -> list[_Softmax]:
-        """The softmaxes of a value, or of one element of an unpacked tuple."""
-        if not steps:
-            return self.last_softmaxes(value, depth)
-        if isinstance(value, ast.Call) and len(steps) == 1 and isinstance(steps[0], int):
-            return self._of_call(value, depth, steps[0])
+    def _of_binding(self, binding: Binding, depth: int) -> list[_Softmax]:
+        """The softmaxes of an assigned value, or of one element of an unpacked tuple."""
+        if binding.kind != "value" or binding.value is None:
+            return []
+        if not binding.steps:
+            return self.last_softmaxes(binding.value, depth)
+        match binding.value, binding.steps:
+            case ast.Call() as call, (int(index),):
+                return self._of_call(call, depth, index)
         return []
 
     def _of_call(self, call: ast.Call, depth: int, part: int | None = None) -> list[_Softmax]:
@@ -153,21 +151,15 @@ class _Search:
             return self._of_function(function, depth, part)
         if isinstance(function, ast.ClassDef):
             return []
-        softmaxes: list[_Softmax] = []
-        for origin in self.context.values.origins(call.func):
-            last = [] if origin.steps else self._of_network(origin.node, depth, part)
-            if not last:
-                return []
-            softmaxes.extend(last)
-        return softmaxes
+        return _all_or_none(
+            [] if origin.steps else self._of_network(origin.node, depth, part)
+            for origin in self.context.values.origins(call.func)
+        )
 
     def _as_softmax(self, call: ast.Call) -> _Softmax | None:
         """A call of softmax as a function, a module or a method."""
         path = self.script.path_of(call.func)
-        is_function = path.startswith("torch.") and last_name(call.func) in (
-            "softmax",
-            "log_softmax",
-        )
+        is_function = path.startswith("torch.") and last_name(call.func) in _FUNCTIONS
         if is_function or self._is_softmax_module(call.func):
             return _Softmax(call, call.args[0]) if call.args else None
         match call.func:
@@ -187,35 +179,29 @@ class _Search:
 
     def _of_function(self, function: Function, depth: int, part: int | None) -> list[_Softmax]:
         """The softmaxes that a function ends with, if all its returns have one."""
-        softmaxes: list[_Softmax] = []
-        for node in own_nodes(function):
-            if isinstance(node, (ast.Yield, ast.YieldFrom)):
-                return []
-            if not isinstance(node, ast.Return) or node.value is None:
-                continue
-            if self._is_in_evaluation_only(node):
-                continue
-            value = node.value
-            if part is not None:
-                elements = value.elts if isinstance(value, ast.Tuple) else []
-                if part >= len(elements):
-                    return []
-                value = elements[part]
-            last = self.last_softmaxes(value, depth)
-            if not last:
-                return []
-            softmaxes.extend(last)
-        return softmaxes
+        return _all_or_none(
+            self._of_element(value, depth, part)
+            for value in self.context.values.returns(function)
+            if not self._is_in_evaluation_only(value)
+        )
 
-    def _is_in_evaluation_only(self, node: ast.Return) -> bool:
-        """Return whether a return is only reached in evaluation mode."""
-        child: ast.AST = node
-        for parent in self.script.ancestors(node):
+    def _of_element(self, value: ast.expr, depth: int, part: int | None) -> list[_Softmax]:
+        """The softmaxes of a value or, if part is given, of an element of a tuple."""
+        if part is None:
+            return self.last_softmaxes(value, depth)
+        elements = value.elts if isinstance(value, ast.Tuple) else []
+        is_inside = -len(elements) <= part < len(elements)
+        return self.last_softmaxes(elements[part], depth) if is_inside else []
+
+    def _is_in_evaluation_only(self, returned: ast.expr) -> bool:
+        """Return whether a value is only returned in evaluation mode."""
+        child: ast.AST = returned
+        for parent in self.script.ancestors(returned):
             if isinstance(parent, ast.If):
                 test = parent.test
                 is_negated = isinstance(test, ast.UnaryOp) and last_name(test.operand) == "training"
                 is_plain = last_name(test) == "training"
-                is_in_body = any(child is statement for statement in parent.body)
+                is_in_body = child in parent.body
                 if (is_negated and is_in_body) or (is_plain and not is_in_body):
                     return True
             child = parent
@@ -226,7 +212,7 @@ class _Search:
         if not isinstance(node, ast.Call) or not depth:
             return []
         owner = self.script.definition(node.func)
-        if isinstance(owner, ast.ClassDef) and self.context.kinds.is_module_class(owner):
+        if self.context.kinds.is_module_class(owner):
             forward = self.context.values.method(owner, "forward")
             return self._of_function(forward, depth, part) if forward is not None else []
         if last_name(node.func) == "Sequential" and part is None:

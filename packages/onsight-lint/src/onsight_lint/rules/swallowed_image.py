@@ -56,7 +56,7 @@ RULE = Rule(
     title="An image that cannot be read is dropped silently",
     why=(
         "A broken or missing image is dropped, or replaced with another, without any report: you "
-        "cannot tell how many images were used, or which were not."
+        "cannot tell how many images were used, or which ones were not."
     ),
     check=_check,
     pattern=r"imread|imdecode|Image\b|_image\(|loader\(|__getitem__\(",
@@ -94,9 +94,8 @@ def _is_silent(context: Context, node: ast.Try, handler: ast.ExceptHandler, read
     names = _identifying_names(context, read) | ({handler.name} if handler.name else set())
     if any(_handles_error(context, part, names, handler.name) for part in inside):
         return False
-    if _is_retried(context, node) or _is_checked_later(context, node, inside):
-        return False
-    return not (node.finalbody and _raises(node.finalbody))
+    is_checked = _is_retried(context, node) or _is_checked_later(context, node, inside)
+    return not (is_checked or _raises(node.finalbody))
 
 
 def _catches_read_errors(handler: ast.ExceptHandler) -> bool:
@@ -157,9 +156,9 @@ def _may_report(context: Context, call: ast.Call) -> bool:
     callee = context.values.callee(call)
     if not isinstance(callee, FUNCTIONS) or callee.name == "__getitem__":
         return False
-    nodes = list(own_nodes(callee))
-    return any(isinstance(node, ast.Call) and _reports(node) for node in nodes) or any(
-        isinstance(node, ast.Raise) for node in nodes
+    return any(
+        isinstance(node, ast.Raise) or (isinstance(node, ast.Call) and _reports(node))
+        for node in own_nodes(callee)
     )
 
 
@@ -199,16 +198,14 @@ def _answers(value: ast.expr | None, names: set[str]) -> bool:
 
 def _is_retried(context: Context, node: ast.Try) -> bool:
     """Return whether the try is one of several attempts that end with an error."""
-    for parent in context.script.ancestors(node):
-        if isinstance(parent, FUNCTIONS):
-            return False
-        if isinstance(parent, (ast.For, ast.While)):
-            is_raised_later = any(
-                isinstance(part, ast.Raise) and start_position(part) > start_position(parent)
-                for part in own_nodes(context.script.parent(parent))
-            )
-            return is_raised_later or _raises(parent.orelse)
-    return False
+    loop = next(context.script.loops_around(node), None)
+    return loop is not None and (
+        _raises(loop.orelse)
+        or any(
+            isinstance(part, ast.Raise) and start_position(part) > start_position(loop)
+            for part in own_nodes(context.script.parent(loop))
+        )
+    )
 
 
 def _is_checked_later(context: Context, node: ast.Try, inside: Sequence[ast.AST]) -> bool:

@@ -4,13 +4,13 @@ import ast
 from collections.abc import Iterator
 
 from onsight_lint.edits import Change, replace_node, show_changed
+from onsight_lint.facts import DATASET_PARTS
 from onsight_lint.lightning import step_loaders
 from onsight_lint.loops import BatchLoop, called_functions
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.syntax import Function, last_name, own_nodes, word_set
 
 _ORDER_MATTERS = word_set("LSTM GRU RNN LSTMCell GRUCell IterableDataset DistributedSampler")
-_PARTS = ("torch.utils.data.random_split", "torch.utils.data.Subset")
 
 
 def _check(context: Context) -> Iterator[Mistake]:
@@ -23,7 +23,7 @@ def _check(context: Context) -> Iterator[Mistake]:
     loops = [loop for loop in context.loader_loops if _updates(context, loop)]
     trained = [(loop.loader, context.loaders.creations(loop.loader)) for loop in loops]
     if not _shuffles_by_itself(context):
-        steps = step_loaders(context, context.loader_loops, "train")
+        steps = step_loaders(context, "train")
         trained += [(steps[0], steps)] if steps else []
     for loader, creations in trained:
         if creations and all(_keeps_order(context, call) for call in creations):
@@ -87,18 +87,14 @@ def _creates_fixed_order(context: Context, created: ast.Call, depth: int) -> boo
     path = context.script.path_of(created.func)
     if path.startswith("torchvision.datasets."):
         return True
-    if path in _PARTS and created.args and depth:
+    if path in DATASET_PARTS and created.args and depth:
         return _has_fixed_order(context, created.args[0], depth - 1)
     owner = context.script.definition(created.func)
     if not isinstance(owner, ast.ClassDef):
         return False
-    paths = {
-        context.script.path_of(base)
-        for ancestor in context.values.lineage(owner)
-        for base in ancestor.bases
-    }
     is_known = any(
-        path.endswith("data.Dataset") or path.startswith("torchvision.") for path in paths
+        path.endswith("data.Dataset") or path.startswith("torchvision.")
+        for path in context.values.base_paths(owner)
     )
     item = context.values.method(owner, "__getitem__")
     return is_known and item is not None and _returns_requested_row(item)

@@ -4,10 +4,10 @@ import ast
 import re
 from collections.abc import Iterator
 
-from onsight_lint.edits import replace_node, show_changed
+from onsight_lint.edits import show_replaced
 from onsight_lint.loops import is_training
 from onsight_lint.rule import Context, Mistake, Rule
-from onsight_lint.syntax import FUNCTIONS, LOOPS, call_owner, key_of, keys_in, last_name, own_nodes
+from onsight_lint.syntax import call_owner, key_of, keys_in, last_name, own_nodes
 
 _MAX_CALLS = 50  # of state_dict that are considered, each with all code around it
 _TRAINS = re.compile(r"^_?(train|fit)|run_epoch")
@@ -21,19 +21,18 @@ def _check(context: Context) -> Iterator[Mistake]:
         assignment = context.script.parent(call)
         if isinstance(assignment, ast.Assign) and _changes_before_use(context, call, assignment):
             code = context.script.code
-            change = replace_node(context.script, call, f"copy.deepcopy({code(call)})")
-            problem = (
-                f"{code(assignment.targets[0])} is not a copy: all further training changes it"
-            )
-            yield Mistake(call, problem, show_changed(context.script, call, [change]))
+            kept = code(assignment.targets[0])
+            problem = f"{kept} is not a copy: all further training changes it"
+            fixed = show_replaced(context.script, call, f"copy.deepcopy({code(call)})")
+            yield Mistake(call, problem, fixed)
 
 
 RULE = Rule(
     id="weights-not-copied",
     title="The best weights are not copied",
     why=(
-        "state_dict() returns the weights themselves. Whatever is loaded or saved from it later "
-        "are the last weights, not those of the best epoch."
+        "state_dict() returns references to the weights, which training goes on to change. Loading "
+        "or saving it later gives the last weights, not those of the best epoch."
     ),
     check=_check,
     pattern=r"=\s*[\w.]+\.state_dict\(\)",
@@ -77,11 +76,8 @@ def _is_read_in(context: Context, assignment: ast.Assign, node: ast.AST) -> bool
 
 def _training_loop(context: Context, call: ast.Call) -> ast.AST | None:
     """The innermost loop around a call that trains."""
-    for parent in context.script.ancestors(call):
-        if isinstance(parent, FUNCTIONS):
-            return None
-        if isinstance(parent, LOOPS):
-            calls = (node for node in own_nodes(parent) if isinstance(node, ast.Call))
-            if is_training(context, parent) or any(_TRAINS.search(last_name(c)) for c in calls):
-                return parent
+    for loop in context.script.loops_around(call):
+        calls = (node for node in own_nodes(loop) if isinstance(node, ast.Call))
+        if is_training(context, loop) or any(_TRAINS.search(last_name(node)) for node in calls):
+            return loop
     return None

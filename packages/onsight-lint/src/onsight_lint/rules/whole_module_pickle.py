@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from onsight_lint.edits import indented, replace_node, show_changed
+from onsight_lint.edits import indented, show_replaced
 from onsight_lint.kinds import Kind
 from onsight_lint.rule import Context, Mistake, Rule
 from onsight_lint.syntax import keyword_value, last_name
@@ -18,9 +18,9 @@ def _check(context: Context) -> Iterator[Mistake]:
                 if context.kinds.kind(value) is Kind.NETWORK and _is_network_itself(value):
                     yield _save_mistake(context, value)
     for call in context.torch_loads:
-        statement = context.script.statement(call)
-        if context.loads_network(call) and isinstance(statement, ast.Assign):
-            yield _load_mistake(context, call, statement)
+        network = context.loaded_network(call)
+        if network is not None:
+            yield _load_mistake(context, call, network)
 
 
 RULE = Rule(
@@ -58,17 +58,17 @@ def _is_network_itself(value: ast.expr) -> bool:
 
 def _save_mistake(context: Context, value: ast.expr) -> Mistake:
     name = context.script.code(value)
-    change = replace_node(context.script, value, f"{name}.state_dict()")
+    fixed = show_replaced(context.script, value, f"{name}.state_dict()")
     problem = f"all of {name} is pickled, not just its weights"
-    return Mistake(value, problem, show_changed(context.script, value, [change]))
+    return Mistake(value, problem, fixed)
 
 
-def _load_mistake(context: Context, call: ast.Call, statement: ast.Assign) -> Mistake:
+def _load_mistake(context: Context, call: ast.Call, network: ast.expr) -> Mistake:
     code = context.script.code
-    name = code(statement.targets[0])
+    name = code(network)
     location = keyword_value(call, "map_location")
     device = code(location) if location is not None else '"cpu"'
     load = f"torch.load({code(call.args[0])}, map_location={device}, weights_only=True)"
-    fixed = indented(context.script, statement, f"{name}.load_state_dict({load})")
+    fixed = indented(context.script, call, f"{name}.load_state_dict({load})")
     problem = f"all of {name} is unpickled: create the network, then load only its weights"
     return Mistake(call, problem, fixed)
