@@ -1,6 +1,7 @@
 """Planted classes that a plane separates, and that none does; the whole way to a prediction."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -68,10 +69,18 @@ def test_a_hidden_layer_is_tried_if_there_is_time(patterns, tmp_path, monkeypatc
     monkeypatch.setattr(hidden_head, "_MIN_HIDDEN_TRAINING", 1)
     monkeypatch.setattr(hidden_head, "_MIN_HIDDEN_VALIDATION", 1)
     monkeypatch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
-    monkeypatch.setattr(hidden_head, "estimate_hidden_seconds", lambda *_: 101.0)
+    monkeypatch.setattr(hidden_head, "estimate_hidden_fit_seconds", lambda train: 50.5)
     monkeypatch.setattr(hidden_head, "try_hidden_layer", None)  # fails if it is called
     monkeypatch.setattr(Deadline, "remaining", lambda self: 100.0)
     onsight.train(patterns, out=tmp_path / "run", freeze=True, **QUICK)
+
+
+def test_the_time_to_fit_follows_from_a_measured_product(monkeypatch):
+    """With 513 images, an epoch has 3 steps, and 100 epochs have the 300 that are needed."""
+    data = LabelledFeatures(torch.zeros(2, 513, 4), torch.zeros(513, dtype=torch.long))
+    times = iter([0.0, 9.0, 10.0, 10.25, 20.0, 20.5, 30.0, 30.25])  # the first product is slower
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+    assert fitted_heads.estimate_hidden_fit_seconds(data) == 12 * 300 * 0.5
 
 
 def test_better_is_more_than_a_standard_error_and_not_fewer_right():

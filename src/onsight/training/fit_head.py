@@ -42,7 +42,7 @@ from onsight.features.heads import (
     LabelledFeatures,
     LinearHead,
     compute_logits,
-    count_hidden_fit_operations,
+    estimate_hidden_fit_seconds,
 )
 from onsight.models.catalog import is_user_spec
 from onsight.models.classifier import Classifier
@@ -72,7 +72,6 @@ _CURVE_TIME = 8.0  # on growing parts of the images, in each fold of a cross-val
 _MIN_HIDDEN_TRAINING, _MIN_HIDDEN_VALIDATION = 500, 100
 _MIN_GAIN = 0.01  # smallest relative decrease of the loss that is worth a hidden layer
 _HIDDEN_FITS = 2  # fits of a hidden layer to reserve time for: the second is the refit
-_OPERATIONS_PER_SECOND = 1e10  # of a slow processor
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ def fit_head(
     if (
         _may_add_hidden_layer(config, data, net)
         and has_enough_images(train, validation)
-        and loader.has_time_for("hidden layer", estimate_hidden_seconds(train, classes))
+        and loader.has_time_for("hidden layer", _HIDDEN_FITS * estimate_hidden_fit_seconds(train))
     ):
         chosen, head = try_hidden_layer(chosen, head, train, validation, class_weights, config.seed)
     set_head(net, head)
@@ -349,11 +348,6 @@ class _FeatureLoader:
 def has_enough_images(train: LabelledFeatures, validation: LabelledFeatures) -> bool:
     """Return whether there are enough images to fit and compare a head with a hidden layer."""
     return len(train) >= _MIN_HIDDEN_TRAINING and len(validation) >= _MIN_HIDDEN_VALIDATION
-
-
-def estimate_hidden_seconds(train: LabelledFeatures, classes: int) -> float:
-    """Return an upper estimate of the time to fit a head with a hidden layer, and to refit it."""
-    return _HIDDEN_FITS * count_hidden_fit_operations(train, classes) / _OPERATIONS_PER_SECOND
 
 
 def try_hidden_layer(

@@ -191,6 +191,7 @@ def _share_time(roles: list[str], sizes: Mapping[str, Size], work: Work) -> dict
     parts = {role: _TUNED_SHARE for role in roles if role == SCRATCH or role in sizes}
     if HEAD in parts:
         seconds = work.head_seconds(sizes[HEAD], work.views) + HEAD_FIT_SECONDS
+        seconds += work.hidden_seconds()
         share = seconds / work.seconds
         parts[HEAD] = min(_limit_head_share(work), max(_MIN_HEAD_SHARE, share))
     if SCRATCH in parts:

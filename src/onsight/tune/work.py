@@ -21,6 +21,9 @@ from onsight.models.compact import stem_stride
 UNIT_SIDE = 64  # pixels a side, of the images that the table is about
 MIN_TUNED_EPOCHS = 8  # with fewer, a fitted head on a frozen network is better
 HEAD_FIT_SECONDS = 1.5  # for the final head, and for that of each fold
+# For a head's hidden layer, which is fitted twice; only as a small part of the time, because it gains
+# 3 to 4 points on some images, and nothing on others.
+_HIDDEN_SECONDS, _MAX_HIDDEN_FRACTION = 12.0, 0.05
 # Of the time, for a head's features: on a slower machine, images would be left out, which costs
 # more than a smaller input (NOTEBOOK.md).
 MAX_HEAD_SHARE = 0.7
@@ -70,6 +73,11 @@ class Work:
         features = _seconds(images, self.costs.forward, math.prod(size))
         features += images * self.costs.fixed_forward / 1e6
         return features + (self.trainings - 1) * HEAD_FIT_SECONDS
+
+    def hidden_seconds(self) -> float:
+        """Return the time to fit a head's hidden layer; 0 if that would be much of all time."""
+        is_affordable = _HIDDEN_SECONDS <= _MAX_HIDDEN_FRACTION * self.seconds
+        return _HIDDEN_SECONDS if is_affordable else 0.0
 
     def tuned_seconds(self, size: tuple[int, int], epochs: int = MIN_TUNED_EPOCHS) -> float:
         """Return the time to fine-tune the pretrained network, in all trainings together."""
