@@ -21,8 +21,8 @@ from onsight.models.compact import stem_stride
 UNIT_SIDE = 64  # pixels a side, of the images that the table is about
 MIN_TUNED_EPOCHS = 8  # with fewer, a fitted head on a frozen network is better
 HEAD_FIT_SECONDS = 1.5  # for the final head, and for that of each fold
-# For a head's hidden layer, which is fitted twice; only as a small part of the time, because it gains
-# 3 to 4 points on some images, and nothing on others.
+# For a head's hidden layer, which is fitted twice; only as a small part of the time, because it
+# gains 3 to 4 points on some images, and nothing on others.
 _HIDDEN_SECONDS, _MAX_HIDDEN_FRACTION = 12.0, 0.05
 # Of the time, for a head's features: on a slower machine, images would be left out, which costs
 # more than a smaller input (NOTEBOOK.md).
@@ -76,8 +76,8 @@ class Work:
 
     def hidden_seconds(self) -> float:
         """Return the time to fit a head's hidden layer; 0 if that would be much of all time."""
-        is_affordable = _HIDDEN_SECONDS <= _MAX_HIDDEN_FRACTION * self.seconds
-        return _HIDDEN_SECONDS if is_affordable else 0.0
+        is_small = self.seconds * _MAX_HIDDEN_FRACTION >= _HIDDEN_SECONDS
+        return _HIDDEN_SECONDS if is_small else 0.0
 
     def tuned_seconds(self, size: tuple[int, int], epochs: int = MIN_TUNED_EPOCHS) -> float:
         """Return the time to fine-tune the pretrained network, in all trainings together."""

@@ -89,8 +89,8 @@ def test_a_core_shared_with_other_work_is_no_disk():
 
     cores = os.sched_getaffinity(0)
     core = {min(cores)}
-    command = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {core})\nwhile True: pass"]
-    hogs = [subprocess.Popen(command) for _ in range(3)]
+    source = f"import os; os.sched_setaffinity(0, {core})\nwhile True: pass"
+    hogs = [subprocess.Popen([sys.executable, "-c", source]) for _ in range(3)]
     try:
         os.sched_setaffinity(0, core)
         item = examine_items(Squares(work))

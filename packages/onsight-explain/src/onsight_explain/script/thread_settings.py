@@ -88,7 +88,7 @@ def script_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def script_spinning(script: Path) -> str:
-    """Return how `choose_spinning` makes the script's threads wait, or "" if they are left alone."""
+    """Return what `choose_spinning` has set for the script's threads, or "" if it is nothing."""
     environment = script_environment(read_variables(script))
     settings = chosen_spinning(environment)
     return "".join(f"{name}={value}" for name, value in settings.items())
