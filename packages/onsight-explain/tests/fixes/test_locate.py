@@ -1,21 +1,13 @@
 """Names in a script: which are in use, and which a statement assigns."""
 
 import ast
+from pathlib import Path
 
 import pytest
 
-from onsight_explain.fixes.draft import CannotFix
-from onsight_explain.fixes.draft import Draft as ScriptDraft
+from onsight_explain.fixes.draft import CannotFix, Draft
 from onsight_explain.fixes.locate import _assigned_names, find_evaluation_loop, unused_name
 from onsight_explain.tracing.sites import Site
-
-
-class Draft:
-    """The parsed script that `unused_name` reads."""
-
-    def __init__(self, text):
-        self.source = self
-        self.nodes = list(ast.walk(ast.parse(text)))
 
 
 @pytest.mark.parametrize(
@@ -30,8 +22,9 @@ class Draft:
     ],
 )
 def test_a_name_in_use_gets_an_underscore(text):
-    assert unused_name(Draft(text), "step") == "step_"
-    assert unused_name(Draft(text), "other") == "other"
+    draft = Draft(Path("train.py"), text.encode())
+    assert unused_name(draft, "step") == "step_"
+    assert unused_name(draft, "other") == "other"
 
 
 def test_an_assigned_attribute_does_not_assign_its_owner():
@@ -50,7 +43,7 @@ def fit(loader):
 
 
 def evaluation_loop(tmp_path, text):
-    draft = ScriptDraft(tmp_path / "train.py", (TRAINS + text).encode())
+    draft = Draft(tmp_path / "train.py", (TRAINS + text).encode())
     line = next(n for n, line in enumerate(draft.source.lines, 1) if "out = model" in line)
     return draft.source.code(find_evaluation_loop(draft, Site(str(draft.path), line)))
 
