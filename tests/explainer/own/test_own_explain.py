@@ -455,9 +455,7 @@ def test_data_of_which_only_a_head_would_be_fitted_is_refused(bars, backbone):
         explained(bars, model="test_resnet", freeze=True, weights=str(backbone.path))
 
 
-def test_settings_are_said_to_be_yours_only_if_you_gave_them(
-    finished, shared_bars, capsys, plant
-):
+def test_settings_are_said_to_be_yours_only_if_you_gave_them(finished, shared_bars, capsys, plant):
     plant({})
     explain(finished, seconds=0.5, threads=1, folds="2")
     said = capsys.readouterr().err
