@@ -55,7 +55,7 @@ def test_all_of_a_letter_is_in_its_image(letter, monkeypatch):
     area = glyph.sum() * (longer_side / max(glyph.shape)) ** 2
     monkeypatch.setattr(auto_datasets, "LONGER_SIDES", (0.8, 0.8))
     monkeypatch.setattr(auto_datasets, "MAX_BLUR", 0)
-    monkeypatch.setattr(auto_datasets, "MOST_NOISE", 0)
+    monkeypatch.setattr(auto_datasets, "MAX_NOISE", 0)
     white_on_black = np.array([[255.0] * 3, [0.0] * 3])
     monkeypatch.setattr(auto_datasets, "draw_colours", lambda generator: white_on_black)
     generator = np.random.default_rng(0)

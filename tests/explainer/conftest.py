@@ -10,21 +10,27 @@ from onsight_explain.ceilings import Ceilings
 from onsight_explain.threads import thread_variables_set_by_user
 
 
-@pytest.fixture(autouse=True)
-def no_thread_settings(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def no_thread_settings():
     """Remove thread settings; with them, each run would also be timed without."""
-    for name in thread_variables_set_by_user(os.environ):
-        monkeypatch.delenv(name)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in thread_variables_set_by_user(os.environ):
+            patch.delenv(name)
+        yield
 
 
-@pytest.fixture(autouse=True)
-def known_ceilings(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def known_ceilings():
     """Replace the measured ceilings, which take a second."""
     ceilings = Ceilings({"fp32": 1e11, "bf16": 2e11}, copy_bytes_per_second=1e10, threads=1)
-    monkeypatch.setattr(own, "measure_ceilings", lambda *_: ceilings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own, "measure_ceilings", lambda *_: ceilings)
+        yield
 
 
-@pytest.fixture(autouse=True)
-def idle_machine(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def idle_machine():
     """Other load on the machine must not influence the tests."""
-    monkeypatch.setattr(paired_timing, "is_busy", lambda: False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paired_timing, "is_busy", lambda: False)
+        yield

@@ -20,7 +20,9 @@ from onsight_explain import ceilings
 
 SETTINGS = {"model": "lenet", "precision": "fp32", "plan": "default", "folds": "1"}
 FEW = SETTINGS | {"batch_size": 16}
-DEVICES = ["simulated:0", "simulated:1"] if IS_SIMULATED else [str(DEVICE)]
+DEVICES = [str(DEVICE)]
+if IS_SIMULATED:  # on the current device, too
+    DEVICES.append(pytest.param("simulated:0", marks=pytest.mark.soak))
 
 
 def write(folder, images, labels):

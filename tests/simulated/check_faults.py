@@ -166,13 +166,20 @@ def one_step(device, fail_at=None, machine=None, **settings):
     return after, update.step.accumulate, error
 
 
-@pytest.mark.parametrize("model", ["linear", pytest.param("lenet", marks=pytest.mark.soak)])
-def test_memory_that_runs_out_anywhere_gives_parts_or_an_error(machine, model):
+@pytest.mark.parametrize(
+    ("model", "every"),  # every how many-th allocation fails, each in a step of its own
+    [
+        ("linear", 3),
+        pytest.param("linear", 1, marks=pytest.mark.soak),
+        pytest.param("lenet", 1, marks=pytest.mark.soak),
+    ],
+)
+def test_memory_that_runs_out_anywhere_gives_parts_or_an_error(machine, model, every):
     cpu = torch.device("cpu")
     right = {parts: one_step(cpu, model=model, accumulate=parts)[0] for parts in (1, 2)}
-    ends, fail_at = set(), 0
+    ends, fail_at = set(), 1 - every
     while True:
-        fail_at += 1
+        fail_at += every
         after, parts, error = one_step(DEVICE, fail_at, machine, model=model)
         if error:
             ends.add("error")

@@ -145,7 +145,7 @@ def train_with(also, **settings):
     update, loader = make(count=COUNT, module=Linear(also).to(DEVICE), **settings)
     said = []
     update.step.listener.graph_refused = said.append
-    return train(update, loader), update, said
+    return train(update, loader, 1), update, said
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,19 @@
-"""What the tests of explanations share: few threads, and known ceilings."""
+"""What the tests of explanations share: few threads, known ceilings, and forked processes."""
 
 import os
+import sys
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as on a busy machine; before torch loads
 
 import pytest
 import torch
+from forks import ForkServer
 
 from onsight_explain import paired_timing
 from onsight_explain.ceilings import Ceilings
 from onsight_explain.diagnosis import explain
+from onsight_explain.on_simulated_gpu import explain as on_simulated_gpu
+from onsight_explain.process import processes
 
 torch.set_num_threads(1)
 
@@ -26,3 +30,19 @@ def idle_machine(monkeypatch):
     """What else the machine does decides nothing in the tests."""
     monkeypatch.setattr(paired_timing, "is_busy", lambda: False)
     monkeypatch.setattr(explain, "is_busy", lambda: False)
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory):
+    """A process with torch loaded."""
+    with ForkServer(tmp_path_factory.mktemp("forks") / "output.txt") as server:
+        yield server
+
+
+@pytest.fixture
+def forked(request, monkeypatch):
+    """Fork all processes of ours from one with torch loaded, see `forks.py`."""
+    if sys.platform == "linux":  # elsewhere a process with torch loaded may not be forked
+        server = request.getfixturevalue("fork_server")
+        for module in (processes, on_simulated_gpu):
+            monkeypatch.setattr(module, "SupervisedChild", server.start)

@@ -102,8 +102,11 @@ def test_the_run_is_really_timed_in_a_process_without_them(bars, hostile_folder)
         os.kill(fresh._child.pid, 0)
 
 
-def test_a_process_that_fails_gives_its_own_last_words(tmp_path):
-    fresh = FreshRun(str(tmp_path / "absent"), make_config(SMALL), UnsetVariables(("A",), ("1",)))
-    with pytest.raises(TrialFailed, match="absent"):
+def test_a_process_that_fails_gives_its_own_last_words(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text("raise RuntimeError('planted')\n")
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    fresh = FreshRun(str(tmp_path), make_config(SMALL), UnsetVariables(("A",), ("1",)))
+    with pytest.raises(TrialFailed, match="RuntimeError: planted"):
         fresh.measure([], 0.05)
     fresh.close()

@@ -5,6 +5,8 @@ import io
 import json
 import shutil
 import time
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,27 +30,29 @@ from onsight.models.file import load_model_file, save_model
 from onsight.report.console import SilentReporter
 from onsight.step.update import MovingAverage
 from onsight.training.job import Job
-from onsight.training.run import train
 from onsight.tune.trial import Trial
+from onsight_explain.search import TrialFailed
 
 SMALL = {"model": "lenet", "batch_size": 4, "image_size": "32", "threads": 1, "plan": "default"}
 
 
+def plant_gains(patch, gains):
+    """Plant the gain of each change, by its field and value."""
+
+    def measure(trial, seconds):
+        rate = 100.0
+        for name, value in trial.config.model_dump().items():
+            if value != getattr(trial.bench.config, name):
+                rate *= gains.get((name, value), 0.5)
+        return rate
+
+    patch.setattr(FlagTrial, "measure", measure)
+
+
 @pytest.fixture
 def plant(monkeypatch):
-    """A function that plants the gain of each change, by its field and value."""
-
-    def plant(gains):
-        def measure(trial, seconds):
-            rate = 100.0
-            for name, value in trial.config.model_dump().items():
-                if value != getattr(trial.bench.config, name):
-                    rate *= gains.get((name, value), 0.5)
-            return rate
-
-        monkeypatch.setattr(FlagTrial, "measure", measure)
-
-    return plant
+    """`plant_gains`, until the test ends."""
+    return partial(plant_gains, monkeypatch)
 
 
 def explained(bars, try_changes=True, seconds=1.0, **fields):
@@ -56,9 +60,28 @@ def explained(bars, try_changes=True, seconds=1.0, **fields):
     return explain_data(str(bars), config, seconds, try_changes, SilentReporter())
 
 
-def test_the_phases_of_a_step_add_up_and_the_work_is_counted(bars):
-    found = explained(bars, try_changes=False)
-    before = found.before
+@pytest.fixture(scope="module")
+def recorded(shared_bars):
+    """A run whose step was recorded, without trying flags."""
+    return explained(shared_bars, try_changes=False)
+
+
+@pytest.fixture(scope="module")
+def without_gain(shared_bars):
+    """A run that no flag makes faster."""
+    with pytest.MonkeyPatch.context() as patch:
+        plant_gains(patch, {})
+        return explained(shared_bars)
+
+
+@pytest.fixture(scope="module")
+def finished(shared_bars, train_once):
+    """The folder of a finished run; do not modify it."""
+    return train_once("run-to-explain", shared_bars, epochs=1, device="cpu", **SMALL).path
+
+
+def test_the_phases_of_a_step_add_up_and_the_work_is_counted(recorded):
+    before = recorded.before
     assert sum(before.phases.values()) == pytest.approx(before.seconds, rel=1e-3)
     assert before.images == 4 * before.steps
     for name in ("data", "augment", "forward", "backward", "optimizer"):
@@ -68,7 +91,7 @@ def test_the_phases_of_a_step_add_up_and_the_work_is_counted(bars):
     first = 2 * 28 * 28 * 6 * 25
     rest = 2 * (10 * 10 * 16 * 25 * 6 + 400 * 120 + 120 * 84 + 84 * 2)
     assert before.flops == 4 * (2 * first + 3 * rest)
-    assert found.after is None
+    assert recorded.after is None
 
 
 @pytest.mark.parametrize(
@@ -104,8 +127,6 @@ def prepared(data, config):
 def test_recording_does_not_change_the_training(bars):
     """The losses are those of a trial that is not recorded."""
     config = make_config(SMALL)
-    found = explained(bars, try_changes=False)
-    del found
     losses = []
     for watched in (True, False):
         with reproducible(1):
@@ -137,24 +158,21 @@ def test_the_best_flags_are_applied_together_and_recorded_again(bars, plant):
     )
 
 
-def test_without_a_gain_nothing_is_applied(bars, plant):
-    plant({})
-    found = explained(bars)
-    assert (found.best, found.after) == (None, None)
-    assert verdict(found).endswith("other flags is 5% faster.")
+def test_without_a_gain_nothing_is_applied(without_gain):
+    assert (without_gain.best, without_gain.after) == (None, None)
+    assert verdict(without_gain).endswith("other flags is 5% faster.")
 
 
-def test_waiting_for_data_is_the_cause(bars, plant):
-    plant({})
-    found = explained(bars)
+def test_waiting_for_data_is_the_cause(without_gain):
+    found = without_gain
     waits = found.before.phases | {"data": found.before.seconds}
     found = dataclasses.replace(found, before=dataclasses.replace(found.before, phases=waits))
     assert cause(found) == "loader"
     assert verdict(found).startswith("Data bound: 100% of the time is spent waiting for images")
 
 
-def test_a_host_that_waits_for_a_busy_accelerator_is_compute_bound(bars):
-    found = explained(bars, try_changes=False)
+def test_a_host_that_waits_for_a_busy_accelerator_is_compute_bound(recorded):
+    found = recorded
     waits = dict.fromkeys(found.before.phases, 0.0) | {"other": found.before.seconds}
     busy = {"forward": 0.1, "backward": 0.2, "optimizer": 0.05, "data": 0.05}
     before = dataclasses.replace(found.before, phases=waits, device_phases=None)
@@ -163,22 +181,33 @@ def test_a_host_that_waits_for_a_busy_accelerator_is_compute_bound(bars):
     assert cause(dataclasses.replace(found, before=before)) == "compute"
 
 
-@pytest.mark.parametrize("error", [RuntimeError, ConfigError, NonFiniteLoss])
-def test_flags_are_really_timed_and_a_flag_that_fails_gives_its_reason(bars, monkeypatch, error):
+def test_flags_are_really_timed_and_a_flag_that_fails_gives_its_reason(bars, monkeypatch):
     flags = [FlagChange("threads", 2), FlagChange("precision", "fp16")]
     monkeypatch.setattr(benches, "flag_changes", lambda *_: flags)
+    monkeypatch.setattr(explain_run, "_WINDOW_SECONDS", 0.05)
     real = benches.Trial
 
     class Picky(real):
         def __init__(self, config, data):
             if config.precision == "fp16":
-                raise error("no fp16 here\nlong reporter")
+                raise RuntimeError("no fp16 here\nlong reporter")
             super().__init__(config, data)
 
     monkeypatch.setattr(benches, "Trial", Picky)
     two, bad = explained(bars, seconds=4.0).search.results
     assert two.ratio > 0
     assert (bad.problem, bad.ratio) == ("no fp16 here", 0.0)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ConfigError, NonFiniteLoss])
+def test_whatever_a_flag_fails_with_its_reason_is_one_line(monkeypatch, error):
+    def fail(config, data):
+        raise error("no fp16 here\nlong reporter")
+
+    monkeypatch.setattr(benches, "Trial", fail)
+    bench = SimpleNamespace(config_with=lambda flags: None, data=None)
+    with pytest.raises(TrialFailed, match="^no fp16 here$"):
+        FlagTrial(bench, ()).measure(0.1)
 
 
 def test_which_flags_are_worth(bars):
@@ -209,9 +238,9 @@ def test_json_and_page_agree(bars, plant):
     assert "Applied and recorded again, --precision bf16" in text
 
 
-def test_a_run_folder_is_explained(bars, tmp_path, capfd, plant):
+def test_a_run_folder_is_explained(finished, tmp_path, capfd, plant):
     plant({})
-    train(str(bars), out=tmp_path / "run", epochs=1, **SMALL)
+    shutil.copytree(finished, tmp_path / "run")
     config = tmp_path / "run" / "config.toml"
     config.write_text(f'decode_on = "cpu"\n{config.read_text()}')  # of an older version
     page = str(tmp_path / "page.html")
@@ -272,16 +301,14 @@ def test_only_networks_of_the_run_are_explained(blended, tmp_path):
     assert found == tmp_path / "members" / "compact" / "config.toml"
 
 
-def test_noise_is_named_instead_of_a_cause(bars, plant):
-    plant({})
-    found = dataclasses.replace(explained(bars), noise="a reason")
+def test_noise_is_named_instead_of_a_cause(without_gain):
+    found = dataclasses.replace(without_gain, noise="a reason")
     assert cause(found) == "noise"
     assert verdict(found).startswith("Too noisy to tell: a reason; measure again")
 
 
-def test_waiting_that_noise_cannot_explain_is_named(bars, plant):
-    plant({})
-    found = dataclasses.replace(explained(bars), noise="a reason", noise_ratio=2.0)
+def test_waiting_that_noise_cannot_explain_is_named(without_gain):
+    found = dataclasses.replace(without_gain, noise="a reason", noise_ratio=2.0)
     seconds = found.before.seconds
 
     def waiting(share):
@@ -313,7 +340,7 @@ def test_a_run_on_images_elsewhere_is_explained_only_if_the_user_names_them(trai
 
 def test_the_number_of_threads_is_restored(bars):
     former = torch.get_num_threads()
-    explained(bars, try_changes=False)
+    explained(bars, try_changes=False, threads=former + 1)
     assert torch.get_num_threads() == former
 
 
@@ -428,16 +455,14 @@ def test_data_of_which_only_a_head_would_be_fitted_is_refused(bars, backbone):
         explained(bars, model="test_resnet", freeze=True, weights=str(backbone.path))
 
 
-def test_settings_are_said_to_be_yours_only_if_you_gave_them(bars, tmp_path, capsys, plant):
+def test_settings_are_said_to_be_yours_only_if_you_gave_them(finished, shared_bars, capsys, plant):
     plant({})
-    train(str(bars), out=tmp_path / "run", epochs=1, device="cpu", **SMALL)
-    capsys.readouterr()
-    explain(tmp_path / "run", seconds=0.5, threads=1, folds="2")
+    explain(finished, seconds=0.5, threads=1, folds="2")
     said = capsys.readouterr().err
-    assert f"model: lenet (as in {tmp_path / 'run'})" in said
-    assert f"device: cpu (as in {tmp_path / 'run'})" in said
+    assert f"model: lenet (as in {finished})" in said
+    assert f"device: cpu (as in {finished})" in said
     assert "folds: 2 (set by you)" in said
-    explain(bars, seconds=0.5, what_ifs=False, **(SMALL | {"model": "auto"}))
+    explain(shared_bars, seconds=0.5, what_ifs=False, **(SMALL | {"model": "auto"}))
     said = capsys.readouterr().err
     assert "model: sprint (a small network, in place of those that --model auto trains)" in said
     assert "set by you" not in said

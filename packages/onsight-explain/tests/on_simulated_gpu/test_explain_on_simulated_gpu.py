@@ -72,6 +72,7 @@ def test_a_sound_script_has_no_waits(explained):
 
 
 @needs_newer_torch
+@pytest.mark.usefixtures("forked")
 def test_waits_are_counted_at_their_lines_with_what_to_write_instead(explained):
     code, facts = explained(
         ("total += loss.detach()", "total += loss.item()"),
@@ -101,6 +102,7 @@ def test_waits_are_counted_at_their_lines_with_what_to_write_instead(explained):
     ],
     ids=["a tensor left behind", "numpy of a tensor on the GPU"],
 )
+@pytest.mark.usefixtures("forked")
 def test_what_fails_on_a_gpu_is_an_error_at_its_line(explained, old, new, at, message):
     code, facts = explained((old, new))
     assert code == 1
@@ -110,6 +112,7 @@ def test_what_fails_on_a_gpu_is_an_error_at_its_line(explained, old, new, at, me
 
 
 @needs_newer_torch
+@pytest.mark.usefixtures("forked")
 def test_a_script_that_stays_on_the_cpu_never_uses_the_gpu(explained):
     code, facts = explained(('"cuda" if torch.cuda.is_available() else "cpu"', '"cpu"'))
     assert code == 1
@@ -117,6 +120,7 @@ def test_a_script_that_stays_on_the_cpu_never_uses_the_gpu(explained):
 
 
 @needs_newer_torch
+@pytest.mark.usefixtures("forked")
 def test_a_buffer_that_is_changed_while_it_is_copied_is_a_fault(explained):
     code, facts = explained(
         ("for inputs, labels in loader:", "for batch, labels in loader:\n    inputs = batch"),
@@ -134,6 +138,7 @@ def test_a_buffer_that_is_changed_while_it_is_copied_is_a_fault(explained):
         pytest.param("raise SystemExit('no DATA')", "no DATA", marks=pytest.mark.soak),
     ],
 )
+@pytest.mark.usefixtures("forked")
 def test_a_script_that_fails_by_itself_is_not_the_gpus_fault(tmp_path, capsys, new, message):
     (tmp_path / "train.py").write_text(f"print('began')\n{new}\n")
     with pytest.raises(SystemExit) as ended:
@@ -144,6 +149,7 @@ def test_a_script_that_fails_by_itself_is_not_the_gpus_fault(tmp_path, capsys, n
 
 @pytest.mark.soak
 @needs_newer_torch
+@pytest.mark.usefixtures("forked")
 def test_memory_is_that_of_a_large_gpu(explained):
     code, facts = explained(
         ("loss.backward()", "loss.backward(); torch.empty(1 << 29, device='cuda')")
@@ -153,6 +159,7 @@ def test_memory_is_that_of_a_large_gpu(explained):
 
 @pytest.mark.soak
 @needs_newer_torch
+@pytest.mark.usefixtures("forked")
 def test_a_second_optimizer_updates_within_the_same_step(explained):
     code, facts = explained(
         ("total = torch", "other = torch.optim.SGD(net.parameters(), 0.1)\ntotal = torch"),
@@ -163,6 +170,7 @@ def test_a_second_optimizer_updates_within_the_same_step(explained):
 
 
 @needs_newer_torch
+@pytest.mark.usefixtures("forked")
 def test_too_few_steps_prove_nothing_and_a_script_that_goes_on_changes_no_file(explained, tmp_path):
     (tmp_path / "model.txt").write_text("the user's")
     code, facts = explained(("randn(256, 4)", "randn(16, 4)"), ("2, (256,)", "2, (16,)"))
@@ -174,6 +182,7 @@ def test_too_few_steps_prove_nothing_and_a_script_that_goes_on_changes_no_file(e
 
 @pytest.mark.soak
 @needs_newer_torch
+@pytest.mark.usefixtures("forked")
 def test_a_full_disk_is_not_the_gpus_fault(tmp_path, capsys):
     script = tmp_path / "train.py"
     script.write_text("raise OSError(28, 'No space left on device')\n")

@@ -175,9 +175,10 @@ def test_a_failure_is_described_without_sigkill_as_on_windows(monkeypatch):
     assert describe_failure("no such data", 1, "train.py") == "no such data"
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_failed_script_is_reported_by_the_command(tmp_path, capsys):
     script = tmp_path / "bad.py"
-    script.write_text(DAEMON, encoding="utf-8")
+    script.write_text("raise RuntimeError('planted')\n", encoding="utf-8")
     with pytest.raises(SystemExit) as ended:
         main([str(script)])
     assert ended.value.code == 2

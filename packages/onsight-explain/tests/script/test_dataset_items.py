@@ -78,8 +78,9 @@ def test_items_are_made_by_one_thread_as_in_a_worker():
 
 
 @pytest.mark.skipif(not items._SCHEDULING.exists(), reason="only Linux tells waits for a core")
-def test_a_core_shared_with_other_work_is_no_disk():
+def test_a_core_shared_with_other_work_is_no_disk(monkeypatch):
     """Three processes take most of the core; the item sleeps once, but only for a moment."""
+    monkeypatch.setattr(items, "_SECONDS", 0.5)
 
     def work():
         time.sleep(1e-5)
@@ -89,16 +90,19 @@ def test_a_core_shared_with_other_work_is_no_disk():
 
     cores = os.sched_getaffinity(0)
     core = {min(cores)}
-    source = f"import os; os.sched_setaffinity(0, {core})\nwhile True: pass"
-    hogs = [subprocess.Popen([sys.executable, "-c", source]) for _ in range(3)]
+    code = f"import os; os.sched_setaffinity(0, {core}); print(flush=True)\nwhile True: pass"
+    command = [sys.executable, "-c", code]
+    hogs = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(3)]
     try:
+        for hog in hogs:
+            hog.stdout.readline()
         os.sched_setaffinity(0, core)
         item = examine_items(Squares(work))
     finally:
         os.sched_setaffinity(0, cores)
         for hog in hogs:
             hog.kill()
-            hog.wait()
+            hog.communicate()
     assert item.seconds > 0.004
     assert item.waiting_share < 0.5
 

@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -37,33 +38,45 @@ while True:
 """
 
 
+def processes_in(folder, before="", after="pass"):
+    """The processes of the script in a folder; before, after: lines put into it."""
+    script, read = folder / "train.py", folder / "read"
+    script.write_text(SCRIPT.replace("{before}", before).replace("{after}", after))
+    read.mkdir(exist_ok=True)
+    return Processes(script, [str(read)], 10**9, 60.0)
+
+
 @pytest.fixture
-def processes(tmp_path):
-    """A function that starts the script's processes; before, after: lines put into it."""
-    opened = []
-    (tmp_path / "read").mkdir()
+def processes(tmp_path, forked):
+    """A function that starts the script's processes until the test ends, as `processes_in`."""
+    with ExitStack() as opened:
 
-    def make(before="", after="pass", is_late=True):
-        script = tmp_path / "train.py"
-        script.write_text(SCRIPT.replace("{before}", before).replace("{after}", after))
-        made = Processes(script, [str(tmp_path / "read")], 10**9, 60.0).__enter__()
-        opened.append(made)
-        made.prepare(is_late)
-        return made
+        def make(before="", after="pass"):
+            made = opened.enter_context(processes_in(tmp_path, before, after))
+            made.prepare(is_late=True)
+            return made
 
-    yield make
-    for one in opened:
-        one.__exit__(None, None, None)
+        yield make
 
 
 def reads(tmp_path):
     return len(list((tmp_path / "read").iterdir()))
 
 
+def is_stopped(process):
+    """Whether a process that was measured does nothing, a moment later."""
+    stat = Path(f"/proc/{process.leader}/stat")
+    end = time.monotonic() + 10
+    while stat.read_text().rpartition(")")[2].split()[0] != "T" and time.monotonic() < end:
+        time.sleep(0.01)
+    return time.monotonic() < end
+
+
 def test_what_a_script_reads_is_read_once_and_its_losses_are_the_same(processes, tmp_path):
     script = processes()
     plain = script.start(seconds=0.1, is_full=True)
     first = plain.trace()
+    assert is_stopped(plain)
     changed = script.start(make_what_ifs({"fused": True, "threads": 2}), 0.1).trace()
     assert reads(tmp_path) == 1
     assert changed.optimizer.is_fused
@@ -73,16 +86,6 @@ def test_what_a_script_reads_is_read_once_and_its_losses_are_the_same(processes,
     again = plain.measure(0.1)  # goes on where it was
     assert again.images == 8 * again.steps > 0
     assert sum(again.phases.values()) == pytest.approx(again.seconds, rel=1e-3)
-
-
-def test_a_stopped_process_does_nothing(processes):
-    stopped = processes().start(seconds=0.1)
-    stopped.trace()
-    stat = Path(f"/proc/{stopped.leader}/stat")
-    end = time.monotonic() + 10
-    while stat.read_text().rpartition(")")[2].split()[0] != "T":
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # Nobody sees them being started, so the script cannot be forked later.
@@ -144,8 +147,9 @@ def test_the_message_of_a_script_that_fails_is_its_own(processes):
         late.trace()
 
 
-def test_nothing_is_left_running_not_even_a_daemon(processes, tmp_path):
-    """A process that has left its group and session, as daemons do."""
+@pytest.mark.soak
+def test_nothing_is_left_running_not_even_a_daemon(tmp_path):
+    """A process that has left its group and session, as daemons do; as in test_bad_scripts."""
     daemon = (
         "import os, time\n"
         "if os.fork() == 0:\n"
@@ -153,10 +157,10 @@ def test_nothing_is_left_running_not_even_a_daemon(processes, tmp_path):
         f"    open({str(tmp_path / 'daemon')!r}, 'w').write(str(os.getpid()))\n"
         "    time.sleep(600)\n"
     )
-    script = processes(daemon)
-    script.start(seconds=0.1).trace()
-    pid = int((tmp_path / "daemon").read_text())
-    script.__exit__(None, None, None)
+    with processes_in(tmp_path, before=daemon) as processes:
+        processes.prepare(is_late=True)
+        processes.start(seconds=0.1).trace()
+        pid = int((tmp_path / "daemon").read_text())
     assert is_gone(pid)
 
 

@@ -52,9 +52,8 @@ while True:
 
 
 @pytest.fixture
-def processes(tmp_path, monkeypatch):
+def processes(tmp_path, forked, monkeypatch):
     """A function that starts the processes of a script with this text, in its own folder."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     monkeypatch.chdir(tmp_path)
     opened = []
@@ -84,8 +83,8 @@ def test_one_of_the_processes_reports_and_all_end_before_the_script_saves(proces
 
 
 def test_a_process_that_does_not_train_changes_nothing(processes):
-    process = processes(BESIDE_A_HELPER).start(seconds=0.2)
-    for trace in (process.trace(), process.measure(0.2)):
+    process = processes(BESIDE_A_HELPER).start(seconds=0.1)
+    for trace in (process.trace(), process.measure(0.1)):
         assert trace.images == 4 * trace.steps > 0
         assert not process.is_over  # it can go on
     assert trace.remarks == []

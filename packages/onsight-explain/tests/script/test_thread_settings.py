@@ -133,7 +133,7 @@ def test_the_scripts_process_has_them_from_its_start_and_a_what_if_takes_them_aw
     script.write_text(TRAINS, encoding="utf-8")
     cores = min(2, torch.get_num_threads())
     with Processes(script, [], 10**9, 60.0) as processes:
-        processes.prepare(is_late=True)
+        processes.prepare(is_late=False)
         assert processes.start((), 0.1).trace().threads == 1
         changed = make_what_ifs({"thread_settings": True})
         assert processes.start(changed, 0.1).trace().threads >= cores

@@ -53,11 +53,17 @@ if __name__ == "__main__":
     main()
 """
 BESIDE = {
+    "paths.py": """
+import os, sys
+
+def sys_path_is_usual():
+    return sys.path[0] == os.path.dirname(__file__)
+""",
     "image_files.py": """
-import os
 import torch
 from torch.utils.data import Dataset
 from pathlib import Path
+from paths import sys_path_is_usual
 
 class Images(Dataset):
     def __len__(self):
@@ -66,16 +72,12 @@ class Images(Dataset):
         assert sys_path_is_usual()
         (Path(__file__).parent / "worker.txt").write_text("a worker")
         return torch.ones(3)
-
-def sys_path_is_usual():
-    import sys
-    return sys.path[0] == os.path.dirname(__file__)
 """,
     "helper.py": """
 import os, sys
-import image_files
+import paths
 assert not sys.flags.safe_path and "PYTHONSAFEPATH" not in os.environ
-assert image_files.sys_path_is_usual()
+assert paths.sys_path_is_usual()
 print("beside its own modules")
 """,
 }

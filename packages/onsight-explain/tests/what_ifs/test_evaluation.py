@@ -71,6 +71,7 @@ for epoch in range(3):
 """
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_script_that_evaluates_a_network_in_training_builds_no_graph(tmp_path):
     """Watched and changed at once, as by explain."""
     script, said = tmp_path / "train.py", tmp_path / "said"
