@@ -77,20 +77,47 @@ def rendered_figures(monkeypatch):
     monkeypatch.setattr(Figure, "savefig", RENDER)
 
 
+WRITE_REPORT = page.write_report
+REPORTS_ARE_BLANK = {
+    "audit",
+    "cluster",
+    "data",
+    "inference",
+    "models",
+    "ranks",
+    "step",
+    "sweeper",
+    "training",
+    "tune",
+}
+
+
+def write_blank_report(run):
+    """Write an empty report: the real one takes most of a small run's time."""
+    (run / "report.html").touch()
+    return run / "report.html"
+
+
+@pytest.fixture
+def blank_report(monkeypatch):
+    """Write an empty report after each run."""
+    monkeypatch.setattr(page, "write_report", write_blank_report)
+
+
 @pytest.fixture(autouse=True)
-def blank_report(request, monkeypatch):
-    """Write an empty report in folders with many runs: it takes most of a small run's time.
+def blank_reports_in_some_folders(request):
+    """Write empty reports in the folders with many runs, unless a test uses `real_report`.
 
     Fixtures with a wider scope, such as `trained`, write the real report.
     """
-    folders = {"cluster", "ranks", "step", "training", "tune"}
-    if request.path.relative_to(TESTS).parts[0] in folders:
+    if request.path.relative_to(TESTS).parts[0] in REPORTS_ARE_BLANK:
+        request.getfixturevalue("blank_report")
 
-        def write_report(run):
-            (run / "report.html").touch()
-            return run / "report.html"
 
-        monkeypatch.setattr(page, "write_report", write_report)
+@pytest.fixture
+def real_report(blank_reports_in_some_folders, monkeypatch):
+    """Write the report after each run, in every folder."""
+    monkeypatch.setattr(page, "write_report", WRITE_REPORT)
 
 
 @pytest.fixture(scope="session")
@@ -120,11 +147,17 @@ def shared_bars(build_once) -> Path:
 
 @pytest.fixture(scope="session")
 def train_once(build_once) -> Callable[..., onsight.Run]:
-    """Train once for all test processes: `train_once(name, data, **settings) -> Run`."""
+    """Train once for all test processes: `train_once(name, data, **settings) -> Run`.
 
-    def train_once(name: str, data: Path, **settings: object) -> onsight.Run:
+    With `report=False`, its report is empty.
+    """
+
+    def train_once(name: str, data: Path, report: bool = True, **settings: object) -> onsight.Run:
         def train(folder: Path) -> None:
-            onsight.train(data, out=folder / "run", reporter=SilentReporter(), **settings)
+            with pytest.MonkeyPatch.context() as patch:
+                if not report:
+                    patch.setattr(page, "write_report", write_blank_report)
+                onsight.train(data, out=folder / "run", reporter=SilentReporter(), **settings)
 
         path = build_once(name, train) / "run"
         return onsight.Run(path, json.loads((path / "results.json").read_text()))
