@@ -142,7 +142,10 @@ class StopAfter:
         return self.steps <= 0
 
 
-@pytest.mark.parametrize("stop_at", [1, 8, 13, 24, 35])
+OTHER_STOPS = [pytest.param(stop_at, marks=pytest.mark.soak) for stop_at in (1, 8, 24)]
+
+
+@pytest.mark.parametrize("stop_at", [13, 35, *OTHER_STOPS])
 def test_a_stopped_run_resumes_to_the_same_bits(
     folded, shared_bars, tmp_path, monkeypatch, stop_at
 ):
