@@ -188,7 +188,7 @@ def test_weights_and_temperature_come_from_images_that_no_member_learned_from(ba
     assert kept == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("looks", [2, 9, 22])
+@pytest.mark.parametrize("looks", [pytest.param(2, marks=pytest.mark.soak), 9, 22])
 def test_a_stopped_run_goes_on_to_the_same_bits(
     bars, tmp_path, monkeypatch, looks, whole, equal_weights
 ):
