@@ -260,7 +260,7 @@ class Lines(SilentReporter):
         self.lines.append(text)
 
 
-@pytest.mark.parametrize("folds", ["1", "3"])
+@pytest.mark.parametrize("folds", [pytest.param("1", marks=pytest.mark.soak), "3"])
 def test_a_frozen_run_says_once_which_settings_have_no_effect(bars, tmp_path, fits, folds):
     reporter = Lines()
     given = {"jitter": 0.2, "epochs": 3, "mixup": 0.0, "flip": False, "class_weights": "none"}
