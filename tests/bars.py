@@ -9,6 +9,7 @@ from PIL import Image
 
 KINDS = ("across", "down")
 
+
 def shape_image(kind: str, rng: np.random.Generator, side: int = 12) -> np.ndarray:
     """A noisy image of a bar: 'across' or 'down', learnable in a moment."""
     pixels = rng.integers(0, 80, (side, side), np.uint8)
