@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from planted_blend import plant_blend
 
 import onsight
 from bars import make_bars
+from onsight import installation
 from onsight.data import split
 from onsight.models.file import load_model_file, save_model
 from onsight.report import page
@@ -33,6 +35,14 @@ def common_cache(tmp_path_factory):
     """Use this cache for what tests share, and never the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONSIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def versions_read_once():
+    """Read the version of a package from its files once: each run asks for more than a dozen."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(installation, "version", cache(installation.version))
         yield
 
 
