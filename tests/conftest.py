@@ -23,7 +23,8 @@ from onsight.data import split
 from onsight.models.file import load_model_file, save_model
 from onsight.report import page
 from onsight.report.console import SilentReporter
-from onsight.tune import candidates
+from onsight.training import open_data
+from onsight.tune import candidates, folds
 
 TESTS = Path(__file__).parent
 
@@ -43,6 +44,44 @@ def versions_read_once():
     """Read the version of a package from its files once: each run asks for more than a dozen."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(installation, "version", cache(installation.version))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def near_duplicates_found_once():
+    """Compare the same images once: each run does, for longer than a small network is trained."""
+    find, found = open_data.sample_near_duplicates, {}
+
+    def sample_near_duplicates(pack, max_images):
+        key = pack.digests.tobytes(), repr(pack.format), pack.pixels.shape, max_images
+        if key not in found:
+            found[key] = find(pack, max_images)
+        return found[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(open_data, "sample_near_duplicates", sample_near_duplicates)
+        yield
+
+
+OURS = ("onsight.models.classic", "onsight.models.compact")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def operations_counted_once():
+    """Count the operations of a network of ours once: counting takes longer than computing."""
+    count_anew, counts = folds.forward_flops, {}
+
+    def forward_flops(net, shape, device):
+        if type(net).__module__ not in OURS or device.type != "cpu":
+            return count_anew(net, shape, device)
+        parameters = sum(parameter.numel() for parameter in net.parameters())
+        key = type(net), parameters, shape
+        if key not in counts:
+            counts[key] = count_anew(net, shape, device)
+        return counts[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folds, "forward_flops", forward_flops)
         yield
 
 
