@@ -11,6 +11,7 @@ from pathlib import Path
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as on a busy machine; before torch loads
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # tests that import onnxruntime themselves
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -23,7 +24,8 @@ from onsight.data import split
 from onsight.models.file import load_model_file, save_model
 from onsight.report import page
 from onsight.report.console import SilentReporter
-from onsight.training import open_data
+from onsight.report.gallery import MistakesHeat
+from onsight.training import open_data, save_run
 from onsight.tune import candidates, folds
 
 TESTS = Path(__file__).parent
@@ -126,7 +128,7 @@ def rendered_figures(monkeypatch):
     monkeypatch.setattr(Figure, "savefig", RENDER)
 
 
-WRITE_REPORT = page.write_report
+WRITE_REPORT, FIND_HEAT = page.write_report, save_run.find_heat
 REPORTS_ARE_BLANK = {
     "audit",
     "cluster",
@@ -147,10 +149,18 @@ def write_blank_report(run):
     return run / "report.html"
 
 
+def find_no_heat(dataset, classifier, per_image, deadline, image_seconds):
+    """Compute no heat maps of mistakes, which only a report shows, unless time is measured."""
+    if deadline.is_set:
+        return FIND_HEAT(dataset, classifier, per_image, deadline, image_seconds)
+    return MistakesHeat(np.zeros((0, *dataset.images.shape[:2]), np.float32))
+
+
 @pytest.fixture
 def blank_report(monkeypatch):
     """Write an empty report after each run."""
     monkeypatch.setattr(page, "write_report", write_blank_report)
+    monkeypatch.setattr(save_run, "find_heat", find_no_heat)
 
 
 @pytest.fixture(autouse=True)
@@ -167,6 +177,7 @@ def blank_reports_in_some_folders(request):
 def real_report(blank_reports_in_some_folders, monkeypatch):
     """Write the report after each run, in every folder."""
     monkeypatch.setattr(page, "write_report", WRITE_REPORT)
+    monkeypatch.setattr(save_run, "find_heat", FIND_HEAT)
 
 
 @pytest.fixture(scope="session")
@@ -206,6 +217,7 @@ def train_once(build_once) -> Callable[..., onsight.Run]:
             with pytest.MonkeyPatch.context() as patch:
                 if not report:
                     patch.setattr(page, "write_report", write_blank_report)
+                    patch.setattr(save_run, "find_heat", find_no_heat)
                 onsight.train(data, out=folder / "run", reporter=SilentReporter(), **settings)
 
         path = build_once(name, train) / "run"
