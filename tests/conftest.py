@@ -133,6 +133,7 @@ REPORTS_ARE_BLANK = {
     "audit",
     "cluster",
     "data",
+    "estimator",
     "inference",
     "models",
     "ranks",

@@ -17,11 +17,6 @@ from onsight.report.console import Reporter, SilentReporter
 QUICK = {"epochs": 1, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
 
 
-@pytest.fixture(autouse=True)
-def without_reports(monkeypatch):
-    monkeypatch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
-
-
 def held_out_paths(run):
     with (run.path / "predictions.csv").open(newline="") as file:
         return {row["path"] for row in csv.DictReader(file)}

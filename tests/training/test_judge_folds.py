@@ -58,6 +58,7 @@ def note_trainings(patch):
 def folded(shared_bars, tmp_path_factory):
     """A run in folds, with the datasets that its folds were trained on; nobody changes it."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
         seen = note_trainings(patch)
         run = train(shared_bars, tmp_path_factory.mktemp("folded") / "run", **FOLDS)
     return run, seen

@@ -97,7 +97,7 @@ def whole(shared_bars, train_once):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "choose_candidates", lambda *_: CANDIDATES)
         patch.setattr(blend_members, "choose_weights", share_equally)
-        return train_once("members", shared_bars, **PLAIN)
+        return train_once("members", shared_bars, report=False, **PLAIN)
 
 
 class StopAfter:
