@@ -1,9 +1,13 @@
 """Images of bars: the small data set that most tests train on."""
 
+import io
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+KINDS = ("across", "down")
 
 
 def shape_image(kind: str, rng: np.random.Generator, side: int = 12) -> np.ndarray:
@@ -19,9 +23,20 @@ def shape_image(kind: str, rng: np.random.Generator, side: int = 12) -> np.ndarr
 
 def make_bars(folder: Path) -> Path:
     """Two classes of 60 grey PNGs each, without a split; always the same images."""
-    rng = np.random.default_rng(1)
-    for kind in ("across", "down"):
+    for kind in KINDS:
         (folder / kind).mkdir(parents=True)
-        for number in range(60):
-            Image.fromarray(shape_image(kind, rng)).save(folder / kind / f"{number:03d}.png")
+    for name, content in encode_bars().items():
+        (folder / name).write_bytes(content)
     return folder
+
+
+@cache  # hundreds of tests have a copy of their own
+def encode_bars() -> dict[str, bytes]:
+    """The content of each file, by its path within the folder."""
+    rng, files = np.random.default_rng(1), {}
+    for kind in KINDS:
+        for number in range(60):
+            file = io.BytesIO()
+            Image.fromarray(shape_image(kind, rng)).save(file, "PNG")
+            files[f"{kind}/{number:03d}.png"] = file.getvalue()
+    return files

@@ -4,12 +4,14 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import cache
 from itertools import count
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # as on a busy machine; before torch loads
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # tests that import onnxruntime themselves
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -17,11 +19,14 @@ from planted_blend import plant_blend
 
 import onsight
 from bars import make_bars
+from onsight import installation
 from onsight.data import split
 from onsight.models.file import load_model_file, save_model
 from onsight.report import page
 from onsight.report.console import SilentReporter
-from onsight.tune import candidates
+from onsight.report.gallery import MistakesHeat
+from onsight.training import open_data, save_run
+from onsight.tune import candidates, folds
 
 TESTS = Path(__file__).parent
 
@@ -33,6 +38,52 @@ def common_cache(tmp_path_factory):
     """Use this cache for what tests share, and never the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONSIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def versions_read_once():
+    """Read the version of a package from its files once: each run asks for more than a dozen."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(installation, "version", cache(installation.version))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def near_duplicates_found_once():
+    """Compare the same images once: each run does, for longer than a small network is trained."""
+    find, found = open_data.sample_near_duplicates, {}
+
+    def sample_near_duplicates(pack, max_images):
+        key = pack.digests.tobytes(), repr(pack.format), pack.pixels.shape, max_images
+        if key not in found:
+            found[key] = find(pack, max_images)
+        return found[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(open_data, "sample_near_duplicates", sample_near_duplicates)
+        yield
+
+
+OURS = ("onsight.models.classic", "onsight.models.compact")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def operations_counted_once():
+    """Count the operations of a network of ours once: counting takes longer than computing."""
+    count_anew, counts = folds.forward_flops, {}
+
+    def forward_flops(net, shape, device):
+        if type(net).__module__ not in OURS or device.type != "cpu":
+            return count_anew(net, shape, device)
+        parameters = sum(parameter.numel() for parameter in net.parameters())
+        key = type(net), parameters, shape
+        if key not in counts:
+            counts[key] = count_anew(net, shape, device)
+        return counts[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folds, "forward_flops", forward_flops)
         yield
 
 
@@ -77,20 +128,57 @@ def rendered_figures(monkeypatch):
     monkeypatch.setattr(Figure, "savefig", RENDER)
 
 
+WRITE_REPORT, FIND_HEAT = page.write_report, save_run.find_heat
+REPORTS_ARE_BLANK = {
+    "audit",
+    "cluster",
+    "data",
+    "estimator",
+    "inference",
+    "models",
+    "ranks",
+    "step",
+    "sweeper",
+    "training",
+    "tune",
+}
+
+
+def write_blank_report(run):
+    """Write an empty report: the real one takes most of a small run's time."""
+    (run / "report.html").touch()
+    return run / "report.html"
+
+
+def find_no_heat(dataset, classifier, per_image, deadline, image_seconds):
+    """Compute no heat maps of mistakes, which only a report shows, unless time is measured."""
+    if deadline.is_set:
+        return FIND_HEAT(dataset, classifier, per_image, deadline, image_seconds)
+    return MistakesHeat(np.zeros((0, *dataset.images.shape[:2]), np.float32))
+
+
+@pytest.fixture
+def blank_report(monkeypatch):
+    """Write an empty report after each run."""
+    monkeypatch.setattr(page, "write_report", write_blank_report)
+    monkeypatch.setattr(save_run, "find_heat", find_no_heat)
+
+
 @pytest.fixture(autouse=True)
-def blank_report(request, monkeypatch):
-    """Write an empty report in folders with many runs: it takes most of a small run's time.
+def blank_reports_in_some_folders(request):
+    """Write empty reports in the folders with many runs, unless a test uses `real_report`.
 
     Fixtures with a wider scope, such as `trained`, write the real report.
     """
-    folders = {"cluster", "ranks", "step", "training", "tune"}
-    if request.path.relative_to(TESTS).parts[0] in folders:
+    if request.path.relative_to(TESTS).parts[0] in REPORTS_ARE_BLANK:
+        request.getfixturevalue("blank_report")
 
-        def write_report(run):
-            (run / "report.html").touch()
-            return run / "report.html"
 
-        monkeypatch.setattr(page, "write_report", write_report)
+@pytest.fixture
+def real_report(blank_reports_in_some_folders, monkeypatch):
+    """Write the report after each run, in every folder."""
+    monkeypatch.setattr(page, "write_report", WRITE_REPORT)
+    monkeypatch.setattr(save_run, "find_heat", FIND_HEAT)
 
 
 @pytest.fixture(scope="session")
@@ -120,11 +208,18 @@ def shared_bars(build_once) -> Path:
 
 @pytest.fixture(scope="session")
 def train_once(build_once) -> Callable[..., onsight.Run]:
-    """Train once for all test processes: `train_once(name, data, **settings) -> Run`."""
+    """Train once for all test processes: `train_once(name, data, **settings) -> Run`.
 
-    def train_once(name: str, data: Path, **settings: object) -> onsight.Run:
+    With `report=False`, its report is empty.
+    """
+
+    def train_once(name: str, data: Path, report: bool = True, **settings: object) -> onsight.Run:
         def train(folder: Path) -> None:
-            onsight.train(data, out=folder / "run", reporter=SilentReporter(), **settings)
+            with pytest.MonkeyPatch.context() as patch:
+                if not report:
+                    patch.setattr(page, "write_report", write_blank_report)
+                    patch.setattr(save_run, "find_heat", find_no_heat)
+                onsight.train(data, out=folder / "run", reporter=SilentReporter(), **settings)
 
         path = build_once(name, train) / "run"
         return onsight.Run(path, json.loads((path / "results.json").read_text()))

@@ -139,7 +139,7 @@ def test_training_leaves_out_what_the_check_announces(tmp_path):
     """After a check, training lists the unusable files and the leaking copies, nothing else."""
     folder = with_leaks(tmp_path / "data")
     found = onsight.check(folder, quick=True, reporter=QUIET)
-    run = onsight.train(folder, out=tmp_path / "run", epochs=1, model="compact", reporter=QUIET)
+    run = onsight.train(folder, out=tmp_path / "run", epochs=1, model="linear", reporter=QUIET)
     with open(run.path / "problems.csv") as file:
         excluded = {row["path"] for row in csv.DictReader(file)}
     announced = {

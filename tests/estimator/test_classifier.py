@@ -27,11 +27,6 @@ FAST = {"epochs": 3, "image_size": 16, "flip": False, "batch_size": 16, "threads
 FAST |= {"plan": "default", "model": "lenet", "learning_rate": 0.003}
 
 
-@pytest.fixture(autouse=True)
-def quick_report(monkeypatch):
-    monkeypatch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
-
-
 @pytest.fixture(scope="module")
 def digits():
     """Three of the digits: floats (n, 8, 8) from 0 to 1, and labels."""

@@ -13,6 +13,7 @@ from onsight.cli import main
 from onsight.evaluation.out_of_distribution import logits_and_scores
 from onsight.export import proof
 from onsight.export.export import export
+from onsight.export.format import find_format
 from onsight.export.int8 import write_int8
 from onsight.models.build import build_classifier
 from onsight.models.file import load_model_file
@@ -71,14 +72,14 @@ def test_another_format_says_the_same(blended, tmp_path, to):
 
 
 def test_a_member_alone_is_exported(blended, blend, tmp_path, capsys):
-    words = ["export", str(blended), "--member", "small", "--out", str(tmp_path / "m.onnx")]
+    words = ["export", str(blended), "--member", "small", "--out", str(tmp_path / "m.pt2")]
     with pytest.raises(SystemExit) as stop:
-        main([*words, "--json"])
+        main([*words, "--to", "torch-export", "--json"])
     assert stop.value.code == 0
     assert json.loads(capsys.readouterr().out)["member"] == "small"
     images = draw_images(blend.format)
     expected = build_classifier(blend.members["small"], CPU)(images).softmax(1).numpy()
-    found = onsight.load(tmp_path / "m.onnx").runner.run(images.numpy()).probabilities
+    found = find_format("torch-export").run(tmp_path / "m.pt2")(images.numpy())
     assert np.abs(found - expected).max() <= 1e-5
 
 

@@ -95,7 +95,7 @@ def test_timm_gives_onsights_logits(tmp_path, model, size, channels, temperature
     }
 
 
-@pytest.mark.parametrize(("model", "units"), [("lenet", 0), ("resnet18", 8)])
+@pytest.mark.parametrize(("model", "units"), [("lenet", 0), ("test_resnet", 8)])
 def test_what_timm_cannot_load_is_for_onsight_alone(tmp_path, model, units, capsys):
     path = save_untrained(tmp_path / "m.safetensors", model, hidden_units=units, temperature=1.5)
     with pytest.raises(SystemExit):
@@ -115,7 +115,7 @@ def test_what_timm_cannot_load_is_for_onsight_alone(tmp_path, model, units, caps
 
 
 def test_nobodys_disk_is_told(tmp_path):
-    path = save_untrained(tmp_path / "m.safetensors", "resnet18")
+    path = save_untrained(tmp_path / "m.safetensors", "test_resnet")
     write_hub_folder(path, tmp_path / "hub")
     for file in (tmp_path / "hub").iterdir():
         assert b"/home/me" not in file.read_bytes()
@@ -123,7 +123,7 @@ def test_nobodys_disk_is_told(tmp_path):
 
 
 def test_a_folder_of_somebodys_own_stays_and_an_earlier_one_is_replaced(tmp_path):
-    timm_like = save_untrained(tmp_path / "a.safetensors", "resnet18")
+    timm_like = save_untrained(tmp_path / "a.safetensors", "test_resnet")
     own = save_untrained(tmp_path / "b.safetensors", "lenet")
     folder = tmp_path / "hub"
     write_hub_folder(timm_like, folder)

@@ -104,25 +104,45 @@ def test_odd_images_have_the_same_label_within_a_ten_thousandth(trained, onnx_fi
     assert (found.argmax(1) == expected.argmax(1)).all()
 
 
-@pytest.mark.parametrize(("count", "size"), [(1, (10, 8)), (3, (10, 8)), (3, (10, 15))])
-def test_resize_normalization_and_temperature_are_inside(tmp_path, count, size):
+def write_little(folder, size):
+    """A little network as an ONNX file, its classifier, and the state to draw images with."""
     torch.manual_seed(0)
-    classifier = little(size, 2.5)
-    write_onnx(as_program(classifier, PREPARED.format), FACTS, tmp_path / "little.onnx")
+    classifier, path = little(size, 2.5), folder / "little.onnx"
+    write_onnx(as_program(classifier, PREPARED.format), FACTS, path)
+    return path, classifier, torch.get_rng_state()
+
+
+@pytest.fixture(scope="module")
+def little_file(tmp_path_factory):
+    """What `write_little` returns for images that are shrunk; do not modify the file."""
+    return write_little(tmp_path_factory.mktemp("little"), PREPARED.input_size)
+
+
+def assert_same_probabilities(path, classifier, random_state, count):
+    torch.set_rng_state(random_state)
     images = torch.randint(0, 256, (count, 16, 12, 3), dtype=torch.uint8)
     expected = classifier(images).softmax(1).numpy()
-    found = load_onnx(tmp_path / "little.onnx").run(images.numpy()).probabilities
+    found = load_onnx(path).run(images.numpy()).probabilities
     assert np.abs(found - expected).max() <= 1e-5
     assert expected.max() < 0.99  # so that a missing temperature would show
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_resize_normalization_and_temperature_are_inside(little_file, count):
+    assert_same_probabilities(*little_file, count)
+
+
+def test_enlarging_is_inside(tmp_path):
+    assert_same_probabilities(*write_little(tmp_path, (10, 15)), count=3)
+
+
 @pytest.mark.parametrize("in_8_bits", [False, True])
-def test_the_graph_shrinks_images_to_the_bit(tmp_path, in_8_bits):
-    path = tmp_path / "little.onnx"
-    write_onnx(as_program(little(), PREPARED.format), FACTS, path)
+def test_the_graph_shrinks_images_to_the_bit(little_file, tmp_path, in_8_bits):
+    path, *_ = little_file
     images = np.random.default_rng(0).integers(0, 256, (7, 16, 12, 3), np.uint8)
     if in_8_bits:
-        write_int8(path, images, path)
+        write_int8(path, images, tmp_path / "int8.onnx")
+        path = tmp_path / "int8.onnx"
     model = onnx.load(path)
     is_quantized = "QuantizeLinear" in {node.op_type for node in model.graph.node}
     assert is_quantized == in_8_bits

@@ -9,15 +9,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import onsight
 from onsight.cli import main
 from onsight.data.fit import ImageFormat
 from onsight.errors import OutputError
 from onsight.inference.grid import check_grid_name, save_grid
 from onsight.inference.predictor import Prediction
 from onsight.report.canvas import Canvas
-from onsight.report.console import SilentReporter
-
 PREDICTOR = SimpleNamespace(
     classes=("across", "down", "Füße"), format=ImageFormat(12, 12, 1, background=(255, 0, 0))
 )
@@ -184,10 +181,8 @@ def test_only_png_is_written(tmp_path, name):
     check_grid_name(tmp_path / "Grid.PNG")
 
 
-def test_a_grid_can_be_written_along_with_csv_and_json(bars, tmp_path, capsys):
-    fast = {"epochs": 1, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
-    run = onsight.train(bars, out=tmp_path / "run", **fast)
-    words = ["predict", str(run.path), str(bars), "--csv", str(tmp_path / "rows.csv"), "--json"]
+def test_a_grid_can_be_written_along_with_csv_and_json(trained, bars, tmp_path, capsys):
+    words = ["predict", str(trained.path), str(bars), "--csv", str(tmp_path / "rows.csv"), "--json"]
     with pytest.raises(SystemExit) as stop:
         main([*words, "--save-grid", str(tmp_path / "grid.png")])
     assert stop.value.code == 0

@@ -378,7 +378,8 @@ def command(*words, **options):
     )
 
 
-def test_killed_at_random_instants_and_resumed(tmp_path):
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.soak)])
+def test_killed_at_random_instants_and_resumed(tmp_path, kills):
     model, out = tmp_path / "model", tmp_path / "out.csv"
     model.write_text("0.005")
     Image.new("L", (4, 4), 9).save(tmp_path / "a.png")
@@ -396,7 +397,7 @@ def test_killed_at_random_instants_and_resumed(tmp_path):
     expected = out.read_bytes()
     out.unlink()
     draw = random.Random(5)
-    for _ in range(3):
+    for _ in range(kills):
         least = draw.randrange(len(expected))
         process = begin("--resume")
         while process.poll() is None:

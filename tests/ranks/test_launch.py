@@ -131,7 +131,8 @@ def test_a_stopped_run_listens_to_nobody_else_and_resumes_with_any_number_of_ran
 ):
     stopped = tmp_path / "run"
     with users_module(tmp_path):
-        run = Launched(tmp_path, bars, *PRECISE, "--epochs", 20, "--ranks", 2, "--out", stopped)
+        words = [*PRECISE, "--epochs", 20, "--ranks", 2, "--log", "none"]
+        run = Launched(tmp_path, bars, *words, "--out", stopped)
         run.wait_for(stopped / "checkpoints" / "last.safetensors")
         assert listening_beyond_loopback([run.process.pid, *run.ranks().values()]) == []
         run.process.send_signal(signal.SIGTERM)

@@ -8,11 +8,12 @@ from trials import train
 
 
 @pytest.fixture(scope="session")
-def undisturbed(shared_bars, tmp_path_factory):
-    out = tmp_path_factory.mktemp("undisturbed") / "run"
-    ended = train(shared_bars, out)
-    assert ended.code == 0, ended.output
-    return out
+def undisturbed(shared_bars, build_once):
+    def run(folder):
+        ended = train(shared_bars, folder / "run")
+        assert ended.code == 0, ended.output
+
+    return build_once("undisturbed", run) / "run"
 
 
 @pytest.fixture(scope="session")

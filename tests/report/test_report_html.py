@@ -254,7 +254,7 @@ def said(parsed: Balance) -> str:
     return " ".join(parsed.text.split())
 
 
-@pytest.mark.parametrize("size", [2, 10, 30, 250])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.soak), 10, 30, 250])
 def test_page_is_well_formed_and_loads_nothing(rendered_figures, tmp_path: Path, size: int) -> None:
     names = FASHION if size == 10 else [f"class {index}" for index in range(size)]
     page, parsed = read(make_run(tmp_path, names, images=1000 if size < 100 else 40))

@@ -10,11 +10,17 @@ import pytest
 from serve_stub import image, load_stub, running, until
 
 from onsight.errors import ModelError
+from onsight.serve import registry
 from onsight.serve.monitoring import ServerMetrics
 from onsight.serve.registry import ModelRegistry
 
 FATAL = 77
 
+
+@pytest.fixture
+def frequent_polls(monkeypatch):
+    """A server looks for changed files more often than once a second."""
+    monkeypatch.setattr(registry, "_POLL_SECONDS", 0.1)
 
 def hostile():
     """Images that others have crashed on, each with whether it can be used."""
@@ -106,7 +112,9 @@ def test_ready_is_honest_while_a_worker_is_dead(model, monkeypatch):
         assert server.predict(image(1))[0] == 200
 
 
-def test_a_new_file_is_taken_up_without_losing_a_request_and_a_damaged_one_is_not(tmp_path):
+def test_a_new_file_is_taken_up_without_losing_a_request_and_a_damaged_one_is_not(
+    tmp_path, frequent_polls
+):
     place = tmp_path / "light.onnx"
     place.write_text("1.0")
     with running(tmp_path, lambda path: load_stub(path, 0.002)) as server:
@@ -143,7 +151,7 @@ def test_a_new_file_is_taken_up_without_losing_a_request_and_a_damaged_one_is_no
         assert server.predict(image(255))[1][0]["predicted"] == "dark"
 
 
-def test_a_request_that_arrives_while_its_model_is_replaced_is_answered(tmp_path):
+def test_a_request_that_arrives_while_its_model_is_replaced_is_answered(tmp_path, frequent_polls):
     place, content = tmp_path / "light.onnx", image(255)
     place.write_text("1.0")
     head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"

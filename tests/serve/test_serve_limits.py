@@ -168,6 +168,7 @@ def test_slow_clients_are_cut_off_while_others_are_answered(model):
             thread.start()
         while any(thread.is_alive() for thread in threads):
             assert server.predict(image(9))[0] == 200
+            time.sleep(0.05)
         assert ended.keys() == starts.keys()
         assert all(seconds < 10 for seconds, _ in ended.values()), ended
         for name in ("silent", "line", "headers", "body", "chunks", "form", "empty lines"):

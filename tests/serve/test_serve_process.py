@@ -79,7 +79,10 @@ def ask(port, connection=None):
         connection.close()
 
 
-@pytest.mark.parametrize("round_", range(3))
+LONGER_ROUNDS = [pytest.param(round_, marks=pytest.mark.soak) for round_ in (1, 2)]
+
+
+@pytest.mark.parametrize("round_", [0, *LONGER_ROUNDS])
 def test_a_stop_under_load_loses_nothing_that_was_accepted(process, round_):
     started, port = process
     statuses, many = [], threading.Event()

@@ -187,6 +187,7 @@ def test_a_killed_sweep_goes_on_where_it_was(shared_bars, tmp_path, capsys, host
     out = tmp_path / "s"
     fields = [f"--{name.replace('_', '-')}={value}" for name, value in SLIGHT.items()]
     fields += ["--model=linear", f"--out={out}", f"--cache-folder={tmp_path / 'cache'}"]
+    fields += ["--log=none"]  # importing TensorBoard takes a second
     words = ["sweep", str(shared_bars), "--try=seed=2", *fields]
     command = [sys.executable, "-m", "onsight", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path) as started:

@@ -14,8 +14,19 @@ import pytest
 SMALL = ["--folds", 1, "--threads", 1, "--model", "lenet", "--image-size", 16, "--batch-size", 16]
 USERS = '''
 import os
+import sys
+from types import SimpleNamespace
 from torch import nn
 from onsight.models.classic import LeNet
+
+
+def write_blank_report(run):
+    (run / "report.html").touch()
+    return run / "report.html"
+
+
+if "ONSIGHT_STORE" in os.environ:  # in a rank, where importing the real one takes seconds
+    sys.modules["onsight.report.page"] = SimpleNamespace(write_report=write_blank_report)
 
 
 class Faulty(nn.Module):
@@ -50,12 +61,18 @@ def write_module(folder, ranks=""):
     (folder / "theirs.py").write_text(f"RANKS = {ranks!r}\n{USERS}")
 
 
+def write_blank_report(run):
+    (run / "report.html").touch()
+    return run / "report.html"
+
+
 @contextmanager
 def users_module(folder):
-    """Make a user's module `theirs` importable from anywhere."""
+    """Make a user's module `theirs` importable from anywhere; reports of runs are empty."""
     (folder / "modules").mkdir()
     write_module(folder / "modules")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onsight.report.page.write_report", write_blank_report)
         patch.setenv("PYTHONPATH", str(folder / "modules"), prepend=os.pathsep)
         patch.syspath_prepend(str(folder / "modules"))
         yield

@@ -22,8 +22,9 @@ import torch
 from onsight.tensorfile import read_tensors
 
 NETWORK = '''
-import json, os, threading, time
+import json, os, sys, threading, time
 from pathlib import Path
+from types import SimpleNamespace
 from torch import nn
 import onsight.files
 from onsight.models.classic import LeNet
@@ -92,6 +93,13 @@ def fsync(descriptor):
     real_fsync(descriptor)
 
 
+def write_blank_report(run):
+    (run / "report.html").touch()
+    return run / "report.html"
+
+
+# Importing what draws a report, and drawing it, takes seconds.
+sys.modules["onsight.report.page"] = SimpleNamespace(write_report=write_blank_report)
 real_augment, Update.augment = Update.augment, augment
 real_make, Update.make = Update.make, make
 real_train, Trainer.run = Trainer.run, train

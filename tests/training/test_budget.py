@@ -142,8 +142,15 @@ def test_a_part_that_is_too_short_is_explained_with_the_seconds_of_the_run():
         place._require_seconds(1.0, make_config({"budget": "30s"}), job)
 
 
-@pytest.mark.parametrize("stagnant_fraction", [0.0, 100.0])  # always or never
-@pytest.mark.parametrize("schedule", ["one-cycle", "cosine"])
+@pytest.mark.parametrize(
+    ("schedule", "stagnant_fraction"),  # 0: always stagnant, 100: never
+    [
+        ("one-cycle", 0.0),
+        ("cosine", 100.0),
+        pytest.param("one-cycle", 100.0, marks=pytest.mark.soak),
+        pytest.param("cosine", 0.0, marks=pytest.mark.soak),
+    ],
+)
 def test_a_run_ends_with_its_budget_or_without_gain_and_with_a_low_learning_rate(
     bars, tmp_path, monkeypatch, capsys, schedule, stagnant_fraction
 ):
@@ -217,8 +224,8 @@ def test_an_epoch_after_an_evaluation_within_one_begins_with_its_own_batches(
 
 @pytest.mark.parametrize(
     "fields",
-    [{"folds": 1}, {"folds": 2}, {"folds": 1, "ema": 0.9, "test_each_epoch": True}],
-    ids=["once", "folds", "average"],
+    [{"folds": 2}, {"folds": 1, "ema": 0.9, "test_each_epoch": True}],
+    ids=["folds", "average"],
 )
 def test_a_budgeted_run_is_repeated_bit_for_bit(bars, tmp_path, capsys, fields):
     fields = {**LENET, **fields}
@@ -280,9 +287,15 @@ class StopAfter:
             training.world.stop.signal_number = 15
 
 
+OTHER_STOPS = [(7, True), (16, True), (40, True), (17, False)]
+
+
 @pytest.mark.parametrize(
     ("steps", "is_kept"),
-    [(1, True), (7, True), (16, True), (17, True), (40, True), (7, False), (17, False)],
+    [
+        *((1, True), (17, True), (7, False)),
+        *(pytest.param(*stop, marks=pytest.mark.soak) for stop in OTHER_STOPS),
+    ],
 )
 def test_a_stopped_budgeted_run_resumes_to_what_its_record_repeats(
     bars, tmp_path, monkeypatch, steps, is_kept

@@ -23,7 +23,7 @@ def test_a_checkpoint_of_another_version_is_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def finished(shared_bars, train_once):
-    return train_once("finished", shared_bars, **FAST).path
+    return train_once("finished", shared_bars, report=False, **FAST).path
 
 
 def change(facts, tensors):

@@ -13,6 +13,7 @@ import onsight
 from onsight.data.cache import find_cache_folder
 from onsight.deadline import Deadline
 from onsight.evaluation import out_of_distribution
+from onsight.features import choose_head
 from onsight.features.choose_head import LearningCurvePoint
 from onsight.features.feature_pass import compute_features
 from onsight.features.heads import HeadSettings, compute_logits
@@ -49,6 +50,12 @@ def no_learning_curve(monkeypatch):
     monkeypatch.setattr(fit_head, "measure_learning_curve", lambda *_: [])
 
 
+@pytest.fixture
+def quick_choice(monkeypatch):
+    """The penalty of a head is chosen with fewer iterations, where any will do."""
+    monkeypatch.setattr(choose_head, "_ITERATIONS", 3)
+
+
 def test_a_frozen_run_fits_a_head_and_trains_nothing_else(bars, tmp_path):
     run = onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
     (row,) = rows_of(run)
@@ -63,6 +70,7 @@ def test_a_frozen_run_fits_a_head_and_trains_nothing_else(bars, tmp_path):
     assert changed <= {"fc.weight", "fc.bias"}
 
 
+@pytest.mark.usefixtures("quick_choice")
 def test_the_model_file_predicts_what_the_run_said_and_kept_features_give_the_same_bits(
     bars, tmp_path, monkeypatch
 ):
@@ -89,6 +97,7 @@ def rows_left(run):
     return validation, run.results["used"] - run.results["images"] - validation
 
 
+@pytest.mark.usefixtures("quick_choice")
 def test_without_mirroring_there_is_one_view(bars, tmp_path):
     onsight.train(bars, out=tmp_path / "run", freeze=True, flip=False, **QUICK)
     assert len(list((find_cache_folder() / "features").iterdir())) == 2
@@ -137,6 +146,7 @@ def test_layers_near_the_input_change_less(bars, tmp_path, weights):
     assert all(torch.equal(checkpoint[f"model.{name}"], start[name]) for name in statistics)
 
 
+@pytest.mark.usefixtures("quick_choice")
 def test_folds_compute_each_image_once(bars, tmp_path, monkeypatch):
     from onsight.training import fit_head
 
@@ -193,6 +203,7 @@ def test_the_kept_head_learns_from_validation_images_once_they_have_judged(
     assert torch.equal(calibrated[0], compute_logits(judged, validation.views[0]))
 
 
+@pytest.mark.usefixtures("quick_choice")
 def test_a_run_judged_by_validation_images_never_learns_from_them(bars, tmp_path, fits):
     run = onsight.train(bars, out=tmp_path / "run", freeze=True, test_fraction=0, **QUICK)
     ((_, head),) = fits
@@ -207,6 +218,7 @@ def test_fine_tuning_keeps_validation_images_for_its_epochs(bars, tmp_path, fits
     assert len(fits) == 1
 
 
+@pytest.mark.usefixtures("quick_choice")
 def test_the_models_of_folds_learn_from_validation_images_too(bars, tmp_path, fits):
     fields = {"freeze": True, "folds": 3, **QUICK}
     run = onsight.train(bars, out=tmp_path / "run", **fields)
@@ -215,6 +227,7 @@ def test_the_models_of_folds_learn_from_validation_images_too(bars, tmp_path, fi
     assert run.results["fitted"] == 120
 
 
+@pytest.mark.usefixtures("quick_choice")
 @pytest.mark.parametrize(("seconds", "heads"), [(10.0, 2), (50.0, 1)])
 def test_a_head_is_not_fitted_again_without_the_time(
     bars, tmp_path, fits, monkeypatch, seconds, heads
@@ -224,6 +237,7 @@ def test_a_head_is_not_fitted_again_without_the_time(
     assert len(fits) == heads
 
 
+@pytest.mark.usefixtures("quick_choice")
 def test_a_frozen_run_says_what_more_images_would_bring(bars, tmp_path, monkeypatch):
     law = [
         LearningCurvePoint(n, round(2000 * (1 - 0.8 * n**-0.3)), 2000) for n in (20, 40, 80, 160)
@@ -235,6 +249,7 @@ def test_a_frozen_run_says_what_more_images_would_bring(bars, tmp_path, monkeypa
     assert abs(curve["exponent"] - 0.3) < 0.05
 
 
+@pytest.mark.usefixtures("quick_choice")
 def test_a_record_with_more_mirrored_than_plain_features_uses_as_many_of_both(
     bars, tmp_path, fits, monkeypatch
 ):
@@ -260,7 +275,8 @@ class Lines(SilentReporter):
         self.lines.append(text)
 
 
-@pytest.mark.parametrize("folds", ["1", "3"])
+@pytest.mark.usefixtures("quick_choice")
+@pytest.mark.parametrize("folds", [pytest.param("1", marks=pytest.mark.soak), "3"])
 def test_a_frozen_run_says_once_which_settings_have_no_effect(bars, tmp_path, fits, folds):
     reporter = Lines()
     given = {"jitter": 0.2, "epochs": 3, "mixup": 0.0, "flip": False, "class_weights": "none"}
@@ -270,6 +286,7 @@ def test_a_frozen_run_says_once_which_settings_have_no_effect(bars, tmp_path, fi
     assert "--epochs and --jitter have no effect" in line
 
 
+@pytest.mark.usefixtures("quick_choice")
 def test_a_frozen_run_without_such_settings_says_nothing(bars, tmp_path, fits):
     reporter = Lines()
     fields = {**QUICK, "reporter": reporter}
@@ -279,6 +296,7 @@ def test_a_frozen_run_without_such_settings_says_nothing(bars, tmp_path, fits):
     assert not [line for line in reporter.lines if "no effect" in line]
 
 
+@pytest.mark.usefixtures("quick_choice")
 @pytest.mark.parametrize("folds", [1, 3])
 def test_images_left_out_for_lack_of_time_are_stated(bars, tmp_path, monkeypatch, capsys, folds):
     load = fit_head._FeatureLoader._load_in_time
@@ -332,6 +350,7 @@ def test_each_image_passes_through_a_frozen_network_once_however_many_folds(
     assert thresholds[0] == pytest.approx(thresholds[1], abs=1e-3)
 
 
+@pytest.mark.usefixtures("quick_choice")
 @pytest.mark.parametrize(("normalize", "is_complete"), [("half", True), ("dataset", False)])
 def test_folds_learn_from_all_images_if_features_of_all_are_needed_anyway(
     bars, tmp_path, monkeypatch, normalize, is_complete

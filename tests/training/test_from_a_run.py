@@ -17,21 +17,17 @@ from onsight.report.console import Reporter, SilentReporter
 QUICK = {"epochs": 1, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
 
 
-@pytest.fixture(autouse=True)
-def without_reports(monkeypatch):
-    monkeypatch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
-
-
 def held_out_paths(run):
     with (run.path / "predictions.csv").open(newline="") as file:
         return {row["path"] for row in csv.DictReader(file)}
 
 
-@pytest.fixture
-def first(bars, tmp_path):
-    """A run of Sprint that held out a tenth of the images."""
-    fields = {"model": "sprint", "folds": 1, "test_fraction": 0.1}
-    return onsight.train(bars, out=tmp_path / "first", **fields, **QUICK)
+@pytest.fixture(scope="module")
+def first(shared_bars, train_once):
+    """A run of Sprint that held out a tenth of the images; do not modify its folder."""
+    fields = {"model": "sprint", "folds": 1, "test_fraction": 0.1, "report": False}
+    fields |= {name: value for name, value in QUICK.items() if name != "reporter"}
+    return train_once("held-out-tenth", shared_bars, **fields)
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.4])

@@ -38,6 +38,7 @@ def assert_weights_of_an_undisturbed_run(run, data, folder):
 
 def test_a_run_that_loses_a_rank_ends_as_if_nothing_had_been(shared_bars, tmp_path):
     words = [tmp_path / "struck", shared_bars, FAULTS[:1], EPOCHS, "--checkpoint-steps", INTERVAL]
+    words += ["--log", "none"]  # importing TensorBoard takes a second
     code, watched, notes, run = struck.run(*words, launched=Launched)
     assert code == 0, watched.text
     _, line = struck.noted_after(notes, 0, watched)

@@ -53,14 +53,17 @@ class Clock:
 
     now = 2.0
 
+    def __init__(self, tick=0.05):
+        self.tick = tick
+
     def __call__(self):
-        self.now += 0.05
+        self.now += self.tick
         return self.now
 
 
 def train_in_20_seconds(data, out, **fields):
     fields = {key: value for key, value in PLAIN.items() if key != "epochs"} | fields
-    fields = {"spent": Clock(), "folds": 1, "reporter": SilentReporter()} | fields
+    fields = {"spent": Clock(0.1), "folds": 1, "reporter": SilentReporter()} | fields
     return onsight.train(data, out=out, budget="20s", **fields)
 
 
@@ -94,7 +97,7 @@ def whole(shared_bars, train_once):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "choose_candidates", lambda *_: CANDIDATES)
         patch.setattr(blend_members, "choose_weights", share_equally)
-        return train_once("members", shared_bars, **PLAIN)
+        return train_once("members", shared_bars, report=False, **PLAIN)
 
 
 class StopAfter:
@@ -188,7 +191,7 @@ def test_weights_and_temperature_come_from_images_that_no_member_learned_from(ba
     assert kept == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("looks", [2, 9, 22])
+@pytest.mark.parametrize("looks", [pytest.param(2, marks=pytest.mark.soak), 9, 22])
 def test_a_stopped_run_goes_on_to_the_same_bits(
     bars, tmp_path, monkeypatch, looks, whole, equal_weights
 ):

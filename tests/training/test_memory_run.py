@@ -14,7 +14,7 @@ from onsight.report.console import SilentReporter
 from onsight.report.page import repeat_command
 from onsight.tensorfile import read_tensors
 
-FAST = {"epochs": 2, "batch_size": 16, "threads": 1, "plan": "default"}
+FAST = {"epochs": 2, "batch_size": 16, "threads": 1, "plan": "default", "model": "linear"}
 
 
 def train(data, **fields):

@@ -117,6 +117,7 @@ def test_a_copy_that_breaks_off_leaves_the_former_one(url, run, tmp_path, monkey
     assert (tmp_path / "again/checkpoints/last.safetensors").read_bytes() == b"first"
 
 
+@pytest.mark.parametrize("url", ["memory"], indirect=True)
 def test_a_run_whose_folder_is_lost_goes_on_bit_for_bit(url, shared_bars, tmp_path, monkeypatch):
     whole = onsight.train(shared_bars, out=tmp_path / "whole", **FAST)
     with monkeypatch.context() as patch:

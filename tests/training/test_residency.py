@@ -162,8 +162,11 @@ def assert_equal_weights(one, other):
 @pytest.fixture(scope="module")
 def streamed(photos, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    kept = str(folder / "cache")  # a module's fixture has no test's own cache
-    return onsight.train(photos, out=folder / "run", residency="stream", cache_folder=kept, **FAST)
+    # A module's fixture has neither a test's own cache nor its blank reports.
+    fields = {"residency": "stream", "cache_folder": str(folder / "cache"), **FAST}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
+        return onsight.train(photos, out=folder / "run", **fields)
 
 
 def test_streamed_images_are_not_cropped_again(photos):

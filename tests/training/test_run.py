@@ -136,9 +136,8 @@ def test_tensorboard_agrees_with_metrics_jsonl(trained):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"ema": 0.9, "mixup": 0.2, "cutmix": 0.5, "cutout": 0.3, "jitter": 0.2},
+        {"ema": 0.9, "mixup": 0.2, "cutmix": 0.5, "cutout": 0.3, "jitter": 0.2, "threads": 2},
         {"crop_area": 0.5, "rotate_degrees": 10, "precision": "bf16", "optimizer": "sgd"},
-        {"threads": 2},
     ],
 )
 def test_two_runs_give_the_same_bits(bars, tmp_path, fields):
@@ -179,13 +178,25 @@ class StopAfter:
         return self.steps <= 0
 
 
-@pytest.mark.parametrize("fields", [{}, {"ema": 0.9, "optimizer": "muon", "mixup": 0.2}])
-def test_a_run_stopped_at_any_step_resumes_to_the_same_bits(bars, tmp_path, monkeypatch, fields):
+RICH = {"ema": 0.9, "optimizer": "muon", "mixup": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("fields", "stops"),
+    [
+        (RICH, (1, 7, 11)),  # of 12 steps and two evaluations
+        pytest.param(RICH, range(1, 13, 2), marks=pytest.mark.soak),
+        pytest.param({}, range(1, 13, 2), marks=pytest.mark.soak),
+    ],
+)
+def test_a_run_stopped_at_any_step_resumes_to_the_same_bits(
+    bars, tmp_path, monkeypatch, fields, stops
+):
     settings = {**FAST, **fields, "epochs": 2}
     whole = onsight.train(bars, out=tmp_path / "whole", **settings)
     metrics = rows_of_metrics(whole.path)
-    steps = 2 * (metrics[0]["epoch"] and -(-_train_images(whole) // 16))
-    for stop_at in range(1, steps + 1, 2):
+    assert -(-_train_images(whole) // 16) == 6
+    for stop_at in stops:
         out = tmp_path / f"stopped-{stop_at}"
 
         with monkeypatch.context() as patch:
@@ -234,13 +245,8 @@ def long_run(shared_bars, train_once):
     return train_once("long", shared_bars, epochs=12, batch_size=16, threads=1)
 
 
-OTHER_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.soak) for number in OTHER_SIGNALS)],
-)
+@pytest.mark.soak  # tests/reliability/test_kills.py and test_signals.py do this to forked processes
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_killed_process_resumes_to_the_same_bits(bars, tmp_path, long_run, number):
     out = tmp_path / "killed"
     # In a process of its own, nothing keeps a run from folds and from trials of models.
@@ -347,7 +353,7 @@ def test_a_net_with_the_wrong_number_of_outputs_is_refused(bars, tmp_path):
         onsight.train(bars, out=tmp_path / "run", model=net, **FAST)
 
 
-@pytest.mark.parametrize("name", ["lamb", "adafactorbv"])
+@pytest.mark.parametrize("name", [pytest.param("lamb", marks=pytest.mark.soak), "adafactorbv"])
 def test_optimizers_with_unusual_state_resume_to_the_same_bits(bars, tmp_path, monkeypatch, name):
     fields = FAST | {"optimizer": name, "epochs": 2}
     onsight.train(bars, out=tmp_path / "whole", **fields)

@@ -108,10 +108,16 @@ def test_a_resumed_run_writes_where_the_user_says(bars, tmp_path, name):
     assert read_config_file(out / "config.toml")[name] == str(place)
 
 
+@pytest.fixture(scope="module")
+def finished(shared_bars, train_once):
+    """A finished run; do not modify its folder."""
+    return train_once("strangers", shared_bars, report=False, model="lenet", **PLAIN)
+
+
 @pytest.mark.parametrize("link", ["checkpoints", "folds/1", "decisions.jsonl", "members"])
-def test_a_run_is_not_resumed_through_links(bars, tmp_path, link):
-    out, victim = tmp_path / "run", tmp_path / "victim"
-    train(bars, out, model="lenet", **PLAIN)
+def test_a_run_is_not_resumed_through_links(finished, bars, tmp_path, link):
+    victim = tmp_path / "victim"
+    out = shutil.copytree(finished.path, tmp_path / "run")
     (out / "model.safetensors").unlink()
     if (out / link).exists():
         shutil.rmtree(out / link)

@@ -50,7 +50,7 @@ def test_a_file_or_folder_of_that_name_comes_first(tmp_path, monkeypatch):
     assert find_source("random-vectors").kind == "folders"
 
 
-def test_a_linear_net_learns_what_the_label_says(tmp_path):
+def test_a_linear_net_learns_what_the_label_says(tmp_path, real_report):
     run = onsight.train(
         "random-vectors",
         out=tmp_path / "run",
