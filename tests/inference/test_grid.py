@@ -15,6 +15,7 @@ from onsight.errors import OutputError
 from onsight.inference.grid import check_grid_name, save_grid
 from onsight.inference.predictor import Prediction
 from onsight.report.canvas import Canvas
+
 PREDICTOR = SimpleNamespace(
     classes=("across", "down", "Füße"), format=ImageFormat(12, 12, 1, background=(255, 0, 0))
 )

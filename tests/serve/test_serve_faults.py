@@ -22,6 +22,7 @@ def frequent_polls(monkeypatch):
     """A server looks for changed files more often than once a second."""
     monkeypatch.setattr(registry, "_POLL_SECONDS", 0.1)
 
+
 def hostile():
     """Images that others have crashed on, each with whether it can be used."""
     content = image(100, side=40)
