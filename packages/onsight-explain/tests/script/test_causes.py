@@ -89,6 +89,15 @@ def test_a_mistake_that_certainly_costs_time_comes_before_faster_arithmetic():
     assert found.name == "loader"
 
 
+def test_fewer_workers_than_crowd_the_cores_come_before_larger_batches():
+    """But not if fewer gained nothing, nor where there are cores for all."""
+    crowded, larger = trace(workers=16, **COMPUTES), tried(1.6, low=1.5, batch_factor=4)
+    sure, unsure = tried(1.3, low=1.2, workers=0), tried(1.3, low=0.9, workers=0)
+    assert find_cause(crowded, [larger, sure], None, cores=2).name == "oversubscribed"
+    assert find_cause(crowded, [larger, unsure], None, cores=2).name == "compute"
+    assert find_cause(crowded, [larger, sure], None, cores=32).name == "compute"
+
+
 WAITS = {"data": 0.8, "forward": 0.1, "backward": 0.1}
 COMPUTES = {"data": 0.01, "forward": 0.3, "backward": 0.6, "optimizer": 0.09}
 

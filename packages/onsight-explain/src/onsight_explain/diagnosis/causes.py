@@ -23,7 +23,11 @@ TOO_NOISY = "noise"  # the name of this cause
 _DOMINANT_SHARE = 0.5  # fraction of the time; a larger part is the cause if no change helps
 _TIE = 0.9  # fraction of the best lower bound that counts as equally good: timings are noisy
 _MISTAKES = (NoGrad, DefaultThreadSettings)  # these what-ifs remove an observed fault
-_ARITHMETIC = {"precision", "memory_format", "matmul_precision", "compiling", "optimizer"}
+# Groups of what-ifs that also help where there is no mistake.
+_USUAL_GAINS = {
+    *("precision", "memory_format", "matmul_precision", "compiling", "optimizer"),
+    LargerBatch.group,
+}
 
 
 def find_cause(
@@ -41,7 +45,7 @@ def find_cause(
     loader is the cause, even if no gain can be shown, if that does not explain it.
 
     What-ifs that cannot be distinguished count together: the cause of most of them is returned. A
-    mistake that certainly costs time comes before other ways to compute the same result, which
+    mistake that certainly costs time comes before larger batches and other ways to compute, which
     also help where there is no mistake. `best` was confirmed in separate rounds.
     """
     certain = _certain(tried, best)
@@ -55,8 +59,8 @@ def find_cause(
     ranked = sorted(
         (result for result in certain if result.low >= threshold), key=lambda result: -result.low
     )
-    if all(result.changes[0].group in _ARITHMETIC for result in ranked):
-        mistakes = [result for result in certain if isinstance(result.changes[0], _MISTAKES)]
+    if all(result.changes[0].group in _USUAL_GAINS for result in ranked):
+        mistakes = [one for one in certain if _removes_mistake(one.changes[0], trace, cores)]
         ranked = mistakes or ranked
     faster = [result for result in tried if result.ratio >= MIN_GAIN]
     causes = [_cause_of(result, trace, faster, cores) for result in ranked]
@@ -106,13 +110,21 @@ def _cause_of(
     return what_if.cause(trace)
 
 
+def _removes_mistake(what_if: WhatIf, trace: Trace, cores: int) -> bool:
+    return isinstance(what_if, _MISTAKES) or _removes_crowd(what_if, trace, cores)
+
+
 def _are_workers_crowded(trace: Trace, faster: list[TrialResult[WhatIf]], cores: int) -> bool:
     """Return whether processes and threads outnumber the cores, and fewer workers were faster."""
+    changes = (change for result in faster for change in result.changes)
+    return any(_removes_crowd(change, trace, cores) for change in changes)
+
+
+def _removes_crowd(what_if: WhatIf, trace: Trace, cores: int) -> bool:
+    """Return whether a what-if has fewer workers, and those of the script crowd the cores."""
     if trace.loader is None or not has_too_many_workers(trace, cores):
         return False
-    workers = trace.loader.workers
-    changes = (change for result in faster for change in result.changes)
-    return any(isinstance(change, Workers) and change.value < workers for change in changes)
+    return isinstance(what_if, Workers) and what_if.value < trace.loader.workers
 
 
 def _largest_phase(trace: Trace) -> Cause:

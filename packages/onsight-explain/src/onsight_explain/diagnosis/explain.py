@@ -102,7 +102,7 @@ def explain_script(
         raise ExplainError(f"{script} contains no code")
     was_busy = warn_if_busy(messages)
     if spinning := script_spinning(script):
-        messages.say(f"its threads wait for each other only briefly ({spinning}) beside other work")
+        messages.say(f"so the script's threads wait for each other only briefly ({spinning})")
     with Processes(script, args, _MAX_STEPS, limit_seconds) as processes:
         watch_seconds = max(0.3, _WATCH_SHARE * seconds)
         messages.say(
