@@ -98,6 +98,15 @@ def test_fewer_workers_than_crowd_the_cores_come_before_larger_batches():
     assert find_cause(crowded, [larger, sure], None, cores=32).name == "compute"
 
 
+def test_beside_other_work_a_gain_of_larger_batches_does_not_make_the_longest_phase_the_cause():
+    larger = tried(1.6, low=1.5, batch_factor=4)
+    found = find_cause(trace(**COMPUTES), [larger], None, cores=2, noise="it is busy")
+    assert verdict(trace(**COMPUTES), found, larger, 1).startswith(
+        "Too noisy to tell why; with batch 0 it is at least 1.50 times as fast, 1.50 to 3.20, 3 "
+        "rounds; measure again when this machine is idle."
+    )
+
+
 WAITS = {"data": 0.8, "forward": 0.1, "backward": 0.1}
 COMPUTES = {"data": 0.01, "forward": 0.3, "backward": 0.6, "optimizer": 0.09}
 

@@ -63,7 +63,7 @@ def find_cause(
         mistakes = [one for one in certain if _removes_mistake(one.changes[0], trace, cores)]
         ranked = mistakes or ranked
     faster = [result for result in tried if result.ratio >= MIN_GAIN]
-    causes = [_cause_of(result, trace, faster, cores) for result in ranked]
+    causes = [_cause_of(result, trace, faster, cores, bool(noise)) for result in ranked]
     names = [cause.name for cause in causes]
     return max(causes, key=lambda cause: names.count(cause.name))  # the first of equals
 
@@ -74,7 +74,9 @@ def verdict(trace: Trace, cause: Cause, best: TrialResult[WhatIf] | None, tried:
     rest = _gain_words(best, tried)
     if cause.noise:
         unknown = "" if cause.name == TOO_NOISY else "; too noisy to tell what helps"
-        rest = f"{unknown}: {cause.noise}; measure again when this machine is idle"
+        rest = f"{unknown}: {cause.noise}"
+    if cause.noise or cause.name == TOO_NOISY:
+        rest += "; measure again when this machine is idle"
     return f"{start}{rest}.{_memory_mistake(trace, cause)}"
 
 
@@ -95,11 +97,16 @@ def _certain(
 
 
 def _cause_of(
-    result: TrialResult[WhatIf], trace: Trace, faster: list[TrialResult[WhatIf]], cores: int
+    result: TrialResult[WhatIf],
+    trace: Trace,
+    faster: list[TrialResult[WhatIf]],
+    cores: int,
+    is_noisy: bool,
 ) -> Cause:
     what_if = result.changes[0]
     if isinstance(what_if, LargerBatch) and what_if.fixed_share(result.low) < _DOMINANT_SHARE:
-        return _largest_phase(trace)
+        # What else limits the speed is read from the phases, which other work makes longer.
+        return Cause(TOO_NOISY, "too noisy to tell why") if is_noisy else _largest_phase(trace)
     if what_if.group == LOADING_GROUP and _are_workers_crowded(trace, faster, cores):
         assert trace.loader
         return Cause(
