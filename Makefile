@@ -87,7 +87,7 @@ docs: setup  ## the documentation, into site/
 	$(BIN)/python scripts/docs/build.py
 
 docs-check: docs  ## the same, and every block, command, link and notebook of it
-	$(BIN)/pytest tests/docs -m docs --numprocesses auto --maxprocesses 3 --dist worksteal --durations 10
+	$(BIN)/pytest tests/docs -m docs --numprocesses auto --maxprocesses 2 --dist worksteal --durations 10
 
 format: setup  ## format every file
 	$(BIN)/ruff format .
