@@ -52,7 +52,7 @@ class Loop:
         return seen / (time.perf_counter() - begun)
 
     def recorded_rate(self) -> float:
-        """The same, with the recorder."""
+        """The rate while the recorder watches."""
         sites = Sites(Path(__file__).parent)
         recorder = Recorder(PhaseClock(), sites, 1e9, 10**9, 1, lambda recorder: None)
         recorder.install()

@@ -97,7 +97,7 @@ def fashion_cases(
 
 
 def art_cases(options: argparse.Namespace, fashion: Array) -> list[Case]:
-    """The same for 224x224 colour images, with a head on a pretrained network."""
+    """Cases of 224x224 colour images, for a head on a pretrained network."""
     settings = {"model": "tf_efficientnet_lite0", "pretrained": True, "freeze": True}
     names = sorted(place.name for place in (options.clip_art / "train").iterdir())
     cases = []

@@ -128,5 +128,5 @@ async def slow_client(port: int, start: bytes) -> float:
 
 
 async def slow_clients(port: int, starts: Iterable[bytes]) -> list[float]:
-    """The same for many clients at once."""
+    """Seconds until each of many simultaneous slow clients is disconnected."""
     return await asyncio.gather(*(slow_client(port, start) for start in starts))

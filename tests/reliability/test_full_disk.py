@@ -33,7 +33,7 @@ def fail_at(number, code):
         setattr(os, name, functools.partial(failing, name))
 
 
-@pytest.mark.parametrize("name", count([*ERRORS], ["EDQUOT"]))
+@pytest.mark.parametrize("name", count([*ERRORS], ["EDQUOT", "EROFS"]))
 def test_every_write_fails_from_some_moment_on(name, undisturbed, shared_bars, tmp_path):
     tally, drawn = Tally(f"{name} from some moment on"), random.Random(name)
     for number in range(count(20, 1)):
@@ -111,7 +111,7 @@ def train_on(disk, bars, log, more):
     return Trial(words, log).end()
 
 
-@pytest.mark.skipif(count(0, 1), reason="tests/test_files.py has the message")
+@pytest.mark.skipif(count(0, 1), reason="the tests above always plant EROFS")
 def test_a_disk_that_became_read_only_is_named(undisturbed, shared_bars, tmp_path):
     disk = tmp_path / "disk"
     with small_disk(disk, "size=1000k"):

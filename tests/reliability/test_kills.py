@@ -68,7 +68,7 @@ def test_killed_while_writing_its_first_file(undisturbed, shared_bars, tmp_path)
     check_resumed(shared_bars, tmp_path / "run", tmp_path / "none", undisturbed)
 
 
-@pytest.mark.skipif(count(0, 1), reason="the tests above kill forked processes")
+@pytest.mark.skipif(count(0, 1), reason="test_run.py always kills a real process")
 def test_killed_by_the_clock_from_outside(undisturbed, shared_bars, tmp_path):
     tally, drawn = Tally("SIGKILL of `python -m onsight train` by the clock"), random.Random(1)
     for number in range(10):

@@ -245,8 +245,13 @@ def long_run(shared_bars, train_once):
     return train_once("long", shared_bars, epochs=12, batch_size=16, threads=1)
 
 
-@pytest.mark.soak  # tests/reliability/test_kills.py and test_signals.py do this to forked processes
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+OTHER_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.soak) for number in OTHER_SIGNALS)],
+)
 def test_a_killed_process_resumes_to_the_same_bits(bars, tmp_path, long_run, number):
     out = tmp_path / "killed"
     # In a process of its own, nothing keeps a run from folds and from trials of models.

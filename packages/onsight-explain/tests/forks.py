@@ -67,10 +67,10 @@ class ForkServer:
             "environment": {**(environment or os.environ), **(mark or new_mark())},
             "folder": os.getcwd(),
         }
-        given = [theirs, channel] if channel else [theirs]
-        self.channel.send(request, [one.end.fileno() for one in given])
-        for one in given:
-            one.close()
+        channels = [theirs, channel] if channel else [theirs]
+        self.channel.send(request, [each.end.fileno() for each in channels])
+        for each in channels:
+            each.close()
         answer, _ = status.receive(120.0)  # the first one waits for torch
         return ForkedChild(answer["pid"], status)
 

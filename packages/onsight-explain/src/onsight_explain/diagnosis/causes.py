@@ -60,7 +60,9 @@ def find_cause(
         (result for result in certain if result.low >= threshold), key=lambda result: -result.low
     )
     if all(result.changes[0].group in _USUAL_GAINS for result in ranked):
-        mistakes = [one for one in certain if _removes_mistake(one.changes[0], trace, cores)]
+        mistakes = [
+            result for result in certain if _removes_mistake(result.changes[0], trace, cores)
+        ]
         ranked = mistakes or ranked
     faster = [result for result in tried if result.ratio >= MIN_GAIN]
     causes = [_cause_of(result, trace, faster, cores, bool(noise)) for result in ranked]
