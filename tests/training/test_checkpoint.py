@@ -11,6 +11,7 @@ from onsight.errors import OnsightError
 from onsight.report.console import SilentReporter
 from onsight.tensorfile import read_tensors, write_tensors
 from onsight.training.checkpoint import read_checkpoint
+from onsight.training.progress import check_progress
 
 FAST = {"model": "linear", "epochs": 1, "batch_size": 16, "device": "cpu"}
 
@@ -58,3 +59,10 @@ def test_an_altered_checkpoint_ends_in_one_message(shared_bars, finished, tmp_pa
     with pytest.raises(OnsightError, match="last.safetensors") as said:
         onsight.train(shared_bars, out=out, resume=True, reporter=SilentReporter(), **FAST)
     assert said.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("name", "value"), [("epoch", 0.5), ("rows", "none")])
+def test_progress_with_a_value_of_another_type_is_refused(name, value):
+    """Neither value is impossible otherwise."""
+    with pytest.raises(TypeError, match=name):
+        check_progress({"epoch": 0, "rows": [{}], name: value})
