@@ -73,17 +73,19 @@ def test_a_budget_that_is_no_positive_time_is_refused(bad):
 
 
 @pytest.mark.parametrize(
-    ("elapsed_seconds", "process_seconds", "closing_seconds"),
+    ("elapsed_seconds", "process_seconds", "runnable", "closing_seconds"),
     [
-        (10.0, 99.0, 11.0),  # a little more than starting took
-        (40.0, 10.0, 11.0),  # a run that was restarted has an older clock than its process
-        (1.0, 1.0, 1.5),
+        (10.0, 99.0, 98.0, 11.0),  # a little more than starting took
+        (40.0, 10.0, 10.0, 11.0),  # a run that was restarted has an older clock than its process
+        (12.0, 12.0, 4.0, 4.4),  # eight seconds were spent waiting for the disk
+        (1.0, 1.0, 1.0, 1.5),
     ],
 )
 def test_time_is_set_aside_to_close_the_run(
-    monkeypatch, elapsed_seconds, process_seconds, closing_seconds
+    monkeypatch, elapsed_seconds, process_seconds, runnable, closing_seconds
 ):
     monkeypatch.setattr(jobs, "seconds_since_start", lambda: process_seconds)
+    monkeypatch.setattr(jobs, "runnable_seconds", lambda: runnable)
     deadline = Deadline(60, Clock(elapsed_seconds))
     jobs.reserve_closing(deadline, World())
     assert deadline.remaining() == pytest.approx(60 - elapsed_seconds - closing_seconds)

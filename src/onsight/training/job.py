@@ -34,9 +34,9 @@ from onsight.training.run_folder import (
 )
 from onsight.tune.plan import choose_threads
 from onsight.untrusted import read_text
-from onsight_explain.python_process import seconds_since_start
+from onsight_explain.python_process import runnable_seconds, seconds_since_start
 
-_CLOSING_FRACTION = 1.1  # of the seconds that starting took
+_CLOSING_FRACTION = 1.1  # of the seconds that starting took, apart from waiting for a disk
 _MIN_CLOSING_SECONDS = 1.5
 _ELAPSED = "elapsed seconds"  # the name of the line with the time used before a training
 
@@ -167,9 +167,12 @@ def start_job(request: Request) -> Iterator[tuple[RunJob, Source | str]]:
 
 
 def reserve_closing(deadline: Deadline, world: World) -> None:
-    """Set aside time to close the run, as much as starting shows that this machine needs."""
+    """Set aside time to close the run, as much as starting shows that this machine needs.
+
+    Starting reads far more from the disk than closing does, so waiting for the disk says nothing.
+    """
     if deadline.is_set:
-        starting_seconds = world.agree(_starting_seconds(deadline))
+        starting_seconds = world.agree(min(_starting_seconds(deadline), runnable_seconds()))
         seconds = max(_MIN_CLOSING_SECONDS, _CLOSING_FRACTION * starting_seconds)
         deadline.reserve("closing", seconds)
 

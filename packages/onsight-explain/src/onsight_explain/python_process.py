@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 _IMPORTED = time.monotonic()
+_SCHEDULING = Path("/proc/thread-self/schedstat")  # ns running, ns waiting for a core, switches
 
 
 def child_command(module: str) -> list[str]:
@@ -25,3 +26,15 @@ def seconds_since_start() -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - started
     except (OSError, AttributeError, IndexError, ValueError):
         return time.monotonic() - _IMPORTED
+
+
+def runnable_seconds() -> float:
+    """Return how long this thread has run or waited for a core, but not for a disk or a network.
+
+    Only Linux tells how long it waited; elsewhere, that time is missing.
+    """
+    try:
+        waiting_seconds = int(_SCHEDULING.read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        waiting_seconds = 0.0
+    return time.thread_time() + waiting_seconds

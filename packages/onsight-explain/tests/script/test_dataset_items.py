@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
+from onsight_explain import python_process
 from onsight_explain.process import items
 from onsight_explain.process.items import examine_items, examine_stream
 from onsight_explain.process.observe import examine_loader
+from onsight_explain.python_process import runnable_seconds
 from onsight_explain.tracing.sites import ObjectOrigin
 
 
@@ -77,7 +79,9 @@ def test_items_are_made_by_one_thread_as_in_a_worker():
     assert dataset.threads == {1}
 
 
-@pytest.mark.skipif(not items._SCHEDULING.exists(), reason="only Linux tells waits for a core")
+@pytest.mark.skipif(
+    not python_process._SCHEDULING.exists(), reason="only Linux tells waits for a core"
+)
 def test_a_core_shared_with_other_work_is_no_disk(monkeypatch):
     """Three processes take most of the core; the item sleeps once, but only for a moment."""
     monkeypatch.setattr(items, "_SECONDS", 0.5)
@@ -97,9 +101,9 @@ def test_a_core_shared_with_other_work_is_no_disk(monkeypatch):
         for hog in hogs:
             hog.stdout.readline()
         os.sched_setaffinity(0, core)
-        before = items._seconds_without_core()
+        before = runnable_seconds() - time.thread_time()
         item = examine_items(Squares(work))
-        assert items._seconds_without_core() > before  # they did take it
+        assert runnable_seconds() - time.thread_time() > before  # they did take it
     finally:
         os.sched_setaffinity(0, cores)
         for hog in hogs:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils import worker
 
 from onsight_explain.process.execution import seed_everything
+from onsight_explain.python_process import runnable_seconds
 from onsight_explain.script.augment_batches import moved_steps, transforms_of
 from onsight_explain.script.memory import (
     OpenImage,
@@ -35,7 +35,6 @@ from onsight_explain.tracing.patches import Patches
 
 _SECONDS, _ITEMS = 1.5, 256  # limits for loading sample items
 _SLEEPS_PER_ITEM = 0.5  # from this many on, assume waits for a disk or a network
-_SCHEDULING = Path("/proc/thread-self/schedstat")  # ns running, ns waiting for a core, switches
 _STREAM_TIMEOUT_SECONDS = 3.0  # limit for a dataset that blocks
 
 
@@ -82,7 +81,7 @@ class _WaitClock:
 
     def __init__(self) -> None:
         self.began, self.sleeps_before = time.perf_counter(), _count_sleeps()
-        self.runnable_before = time.thread_time() + _seconds_without_core()
+        self.runnable_before = runnable_seconds()
 
     def waiting_share(self, items: int) -> float:
         """Return the share of the time; 0 if the thread was hardly ever asleep for these items.
@@ -92,7 +91,7 @@ class _WaitClock:
         if _count_sleeps() - self.sleeps_before < _SLEEPS_PER_ITEM * items:
             return 0.0
         seconds = time.perf_counter() - self.began
-        runnable = time.thread_time() + _seconds_without_core() - self.runnable_before
+        runnable = runnable_seconds() - self.runnable_before
         return max(0.0, 1 - runnable / seconds)
 
 
@@ -103,15 +102,6 @@ def _count_sleeps() -> int:
     except ImportError:
         return 0
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-
-
-def _seconds_without_core() -> float:
-    """Return how long this thread has waited for a core; 0 if unknown."""
-    try:
-        times_ns = _SCHEDULING.read_text(encoding="ascii").split()
-        return int(times_ns[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0
 
 
 @dataclass
