@@ -22,7 +22,7 @@ from onsight.ranks.world import World
 from onsight.report.console import Reporter, SilentReporter
 from onsight.report.sentences import accuracy_sentences
 from onsight.tensorfile import read_tensors
-from onsight.training import fit, fit_head
+from onsight.training import fit, fit_head, load_features
 from onsight.training import folds as folding
 from onsight.training.decisions import Decisions
 from onsight.training.save_run import _describe_left_out
@@ -86,7 +86,7 @@ def test_the_model_file_predicts_what_the_run_said_and_kept_features_give_the_sa
     def compute(*args, **kwargs):
         raise AssertionError("features were computed again")
 
-    monkeypatch.setattr("onsight.training.fit_head.compute_features", compute)
+    monkeypatch.setattr("onsight.training.load_features.compute_features", compute)
     second = onsight.train(bars, out=tmp_path / "second", freeze=True, **QUICK)
     for name, tensor in weights_of(first).items():
         assert torch.equal(tensor, weights_of(second)[name])
@@ -148,16 +148,16 @@ def test_layers_near_the_input_change_less(bars, tmp_path, weights):
 
 @pytest.mark.usefixtures("quick_choice")
 def test_folds_compute_each_image_once(bars, tmp_path, monkeypatch):
-    from onsight.training import fit_head
+    from onsight.training import load_features
 
-    computed, real = [], fit_head.compute_features
+    computed, real = [], load_features.compute_features
 
     def compute(classifier, batches, view, *rest, **options):
         batches = list(batches)
         computed.extend((view, number) for batch in batches for number in batch.ids.tolist())
         return real(classifier, iter(batches), view, *rest, **options)
 
-    monkeypatch.setattr(fit_head, "compute_features", compute)
+    monkeypatch.setattr(load_features, "compute_features", compute)
     fields = {"freeze": True, "folds": 3, "normalize": "half", **QUICK}
     run = onsight.train(bars, out=tmp_path / "run", **fields)
     assert run.results["images"] == 120
@@ -299,12 +299,12 @@ def test_a_frozen_run_without_such_settings_says_nothing(bars, tmp_path, fits):
 @pytest.mark.usefixtures("quick_choice")
 @pytest.mark.parametrize("folds", [1, 3])
 def test_images_left_out_for_lack_of_time_are_stated(bars, tmp_path, monkeypatch, capsys, folds):
-    load = fit_head._FeatureLoader._load_in_time
+    load = load_features.FeatureLoader._load_in_time
 
     def load_some(self, name, *rest):
         return load(self, name, *rest)[: 40 if name.endswith("training features") else None]
 
-    monkeypatch.setattr(fit_head._FeatureLoader, "_load_in_time", load_some)
+    monkeypatch.setattr(load_features.FeatureLoader, "_load_in_time", load_some)
     fields = {**QUICK, "freeze": True, "folds": folds, "reporter": Reporter()}
     run = onsight.train(bars, out=tmp_path / "run", **fields)
     total = sum(row["train_images"] for row in run.results["classes"])
@@ -332,7 +332,7 @@ def test_each_image_passes_through_a_frozen_network_once_however_many_folds(
 
     reserved = []
     monkeypatch.setattr(folding, "reserve_heads", lambda _, trainings: reserved.append(trainings))
-    monkeypatch.setattr(fit_head, "compute_features", count)
+    monkeypatch.setattr(load_features, "compute_features", count)
     monkeypatch.setattr(out_of_distribution, "_MIN_IMAGES", 5)
     run = onsight.train(bars, out=tmp_path / "run", **fields)
     assert sum(counts) == run.results["images"] == 120
@@ -359,8 +359,8 @@ def test_folds_learn_from_all_images_if_features_of_all_are_needed_anyway(
         features = compute_features(classifier, batches, view, advance, **options)
         return features if deadline == math.inf else features[:40]
 
-    monkeypatch.setattr(fit_head, "compute_features", compute_some)
-    monkeypatch.setattr(fit_head._FeatureLoader, "left_seconds", lambda self: 1e-9)
+    monkeypatch.setattr(load_features, "compute_features", compute_some)
+    monkeypatch.setattr(load_features.FeatureLoader, "left_seconds", lambda self: 1e-9)
     fields = {**QUICK, "freeze": True, "folds": 3, "flip": False, "normalize": normalize}
     run = onsight.train(bars, out=tmp_path / "run", **fields)
     assert {not fold["left_out"] for fold in run.results["fold_results"]} == {is_complete}
@@ -401,6 +401,6 @@ def test_all_ranks_compute_until_the_same_moment_and_use_as_many_images(budget):
     decisions = Decisions(world=world, is_timed=True)
     loader = SimpleNamespace(compute=compute, job=SimpleNamespace(world=world, decisions=decisions))
     ask = "training features", torch.arange(9), "plain", budget
-    assert len(fit_head._FeatureLoader._load_in_time(loader, *ask)) == 3
-    fit_head._FeatureLoader._load_in_time(loader, *ask)  # now on record
+    assert len(load_features.FeatureLoader._load_in_time(loader, *ask)) == 3
+    load_features.FeatureLoader._load_in_time(loader, *ask)  # now on record
     assert passes == [(9, budget), (3, math.inf)]

@@ -19,8 +19,8 @@ from onsight.models import head as heads
 from onsight.models.build import build_model
 from onsight.models.file import load_model_file, save_model
 from onsight.report.console import SilentReporter
-from onsight.training import fit_head as hidden_head
-from onsight.training.fit_head import (
+from onsight.training import fit_head, hidden_layer
+from onsight.training.hidden_layer import (
     has_enough_images,
     is_clearly_better,
     try_hidden_layer,
@@ -66,11 +66,11 @@ def test_a_hidden_layer_is_tried_with_enough_images(train, validation, is_enough
 
 
 def test_a_hidden_layer_is_tried_if_there_is_time(patterns, tmp_path, monkeypatch):
-    monkeypatch.setattr(hidden_head, "_MIN_HIDDEN_TRAINING", 1)
-    monkeypatch.setattr(hidden_head, "_MIN_HIDDEN_VALIDATION", 1)
+    monkeypatch.setattr(hidden_layer, "_MIN_HIDDEN_TRAINING", 1)
+    monkeypatch.setattr(hidden_layer, "_MIN_HIDDEN_VALIDATION", 1)
     monkeypatch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
-    monkeypatch.setattr(hidden_head, "estimate_hidden_fit_seconds", lambda train: 50.5)
-    monkeypatch.setattr(hidden_head, "try_hidden_layer", None)  # fails if it is called
+    monkeypatch.setattr(fit_head, "estimate_hidden_fit_seconds", lambda train: 50.5)
+    monkeypatch.setattr(fit_head, "try_hidden_layer", None)  # fails if it is called
     monkeypatch.setattr(Deadline, "remaining", lambda self: 100.0)
     onsight.train(patterns, out=tmp_path / "run", freeze=True, **QUICK)
 
@@ -160,10 +160,10 @@ def patterns(build_once):
 def run(patterns, train_once):
     """A frozen run that keeps a head with a hidden layer, whatever it was worth."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hidden_head, "_MIN_HIDDEN_TRAINING", 1)
-        patch.setattr(hidden_head, "_MIN_HIDDEN_VALIDATION", 1)
+        patch.setattr(hidden_layer, "_MIN_HIDDEN_TRAINING", 1)
+        patch.setattr(hidden_layer, "_MIN_HIDDEN_VALIDATION", 1)
         patch.setattr(fitted_heads, "_MIN_STEPS", 30)
-        patch.setattr(hidden_head, "is_clearly_better", lambda *logits: True)
+        patch.setattr(hidden_layer, "is_clearly_better", lambda *logits: True)
         patch.setattr("onsight.report.page.write_report", lambda run: run / "report.html")
         settings = {name: value for name, value in QUICK.items() if name != "reporter"}
         return train_once("hidden-head", patterns, freeze=True, **settings)

@@ -26,7 +26,7 @@ from onsight.sweeper.plan import PlannedRun
 from onsight.sweeper.result import read_run
 from onsight.tensorfile import read_tensors
 from onsight.text import percent
-from onsight.training import blend_members, fit_head, layout, members, run_folder, save_run
+from onsight.training import blend_members, layout, load_features, members, run_folder, save_run
 from onsight.training import run as run_module
 from onsight.training.decisions import Decisions, is_complete, read_decisions
 from onsight.tune.candidates import Candidate
@@ -504,7 +504,7 @@ def test_a_head_has_more_time_for_all_of_few_images_than_for_their_mirror_images
     class EnoughError(Exception):
         pass
 
-    seconds, compute = [], fit_head.compute_features
+    seconds, compute = [], load_features.compute_features
 
     def record(classifier, batches, view, progress, deadline, **named):
         seconds.append((view, deadline - time.monotonic()))
@@ -514,8 +514,8 @@ def test_a_head_has_more_time_for_all_of_few_images_than_for_their_mirror_images
 
     head = Candidate("head", {"model": "test_resnet", "freeze": True}, 0.4, (16, 16))
     monkeypatch.setattr(layout, "choose_candidates", lambda *_: (head, CANDIDATES[1]))
-    monkeypatch.setattr(fit_head, "compute_features", record)
-    monkeypatch.setattr(fit_head, "FEW_IMAGES", most_images)
+    monkeypatch.setattr(load_features, "compute_features", record)
+    monkeypatch.setattr(load_features, "FEW_IMAGES", most_images)
     fields = {key: value for key, value in PLAIN.items() if key != "epochs"}
     with pytest.raises(EnoughError):
         onsight.train(

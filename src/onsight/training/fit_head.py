@@ -3,24 +3,19 @@
 D features, K classes, m training images, n validation images.
 """
 
-import math
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onsight.config import Config, find_unused_by_fitted_head
-from onsight.data.cache import find_cache_folder
 from onsight.data.index import SPLIT_NAMES, TEST, TRAIN, VALIDATION
-from onsight.data.loader import Loader
 from onsight.evaluation.metrics import proportion_with_interval
 from onsight.evaluation.out_of_distribution import compute_scores
 from onsight.evaluation.predictions import HeldOutLogits
 from onsight.evaluation.results import EpochRow
-from onsight.evaluation.temperature import fit_temperature
 from onsight.features.choose_head import (
     ChosenHead,
     LearningCurvePoint,
@@ -28,17 +23,8 @@ from onsight.features.choose_head import (
     measure_learning_curve,
     split_rounds,
 )
-from onsight.features.feature_pass import (
-    MIRRORED,
-    PLAIN,
-    FeatureStore,
-    SharedFeatures,
-    compute_features,
-    feature_loader,
-    features_key,
-)
+from onsight.features.feature_pass import MIRRORED, PLAIN, SharedFeatures
 from onsight.features.heads import (
-    HiddenSettings,
     LabelledFeatures,
     LinearHead,
     compute_logits,
@@ -56,21 +42,16 @@ from onsight.models.head import (
 )
 from onsight.step.build import loss_weights
 from onsight.step.calibrate import DETECTOR_IMAGES
-from onsight.step.fine_tuning import HEAD_SHARE
 from onsight.text import fixed_percent, joined, plural
-from onsight.training.decisions import ANSWER, COUNT
 from onsight.training.evaluate import Evaluation
+from onsight.training.hidden_layer import has_enough_images, try_hidden_layer
 from onsight.training.job import Job
+from onsight.training.load_features import FeatureLoader
 from onsight.tune.training_data import TrainingData
-from onsight.tune.work import FEW_IMAGES
 
-# Estimated times of optional fits, as multiples of the time of the first fit.
-_REFIT_TIME = 1.5  # on the training and validation images
-_CURVE_TIME = 8.0  # on growing parts of the images, in each fold of a cross-validation
+# Of a head on growing parts of the images in each fold, as a multiple of the first fit's time.
+_CURVE_TIME = 8.0
 
-# A hidden layer is tried with at least this many images; with fewer, the comparison is noise.
-_MIN_HIDDEN_TRAINING, _MIN_HIDDEN_VALIDATION = 500, 100
-_MIN_GAIN = 0.01  # smallest relative decrease of the loss that is worth a hidden layer
 _HIDDEN_FITS = 2  # fits of a hidden layer to reserve time for: the second is the refit
 
 
@@ -125,7 +106,7 @@ def fit_head(
     started = time.perf_counter()
     if config.freeze:
         _report_unused_settings(config, job)
-    loader = _FeatureLoader(config, data, net, job, shared)
+    loader = FeatureLoader(config, data, net, job, shared)
     validation = loader.load("validation", VALIDATION, [PLAIN], 0.2)
     views = [PLAIN, MIRRORED] if config.flip else [PLAIN]
     train = loader.load("training", TRAIN, views, 0.9)
@@ -206,7 +187,7 @@ def evaluate_head(
     """
     if not evaluates_on_features(config, job) or not uses_fitted_head(config, classifier.net):
         return None
-    loader = _FeatureLoader(config, data, classifier.net, job, shared)
+    loader = FeatureLoader(config, data, classifier.net, job, shared)
     ids = data.dataset.ids(TEST)
     features = loader.compute(ids, PLAIN)
     labels = torch.from_numpy(data.dataset.pack.index.labels)[ids].long()
@@ -227,171 +208,6 @@ def set_head(net: nn.Module, head: LinearHead | HiddenHead) -> None:
         set_linear_head(net, head.weight, head.bias)
 
 
-class _FeatureLoader:
-    """Loads features of a run's images from the cache, or computes them as far as time allows.
-
-    Attributes:
-        images: Images whose features were computed, counting each view.
-        seconds: Time spent computing them.
-    """
-
-    def __init__(
-        self, config: Config, data: TrainingData, net: nn.Module, job: Job, shared: SharedFeatures
-    ) -> None:
-        self.data, self.job, self.shared = data, job, shared
-        self.model = config.model
-        self.classifier = Classifier(net, data.normalization, config.precision, data.device)
-        self.time_share = 1.0 if config.freeze else HEAD_SHARE  # of what is left
-        self.store = FeatureStore(find_cache_folder(config.cache_folder))
-        self.images = 0
-        self.seconds = 0.0
-
-    def left_seconds(self) -> float:
-        """Return the time left for what can be left out; infinity without a deadline."""
-        return self.time_share * self.job.deadline.remaining_for_extras()
-
-    def has_time_for(self, name: str, seconds: float) -> bool:
-        """Decide whether something optional that takes some seconds is done.
-
-        Args:
-            name: The name of the decision on record.
-            seconds: The estimated time; nan if there is no deadline.
-        """
-        return self.job.decisions.decide(name, lambda: not seconds > self.left_seconds(), ANSWER)
-
-    def load(
-        self, name: str, split: int, views: list[str], share_of_time: float
-    ) -> LabelledFeatures:
-        """Return the features and labels of a split's images, or of as many as time allows.
-
-        Args:
-            name: The name under which the number of images is recorded.
-            split: TRAIN or VALIDATION.
-            views: The views to compute. All but the first are left out if time runs out.
-            share_of_time: Fraction of the time left that each may take.
-        """
-        dataset = self.data.dataset
-        ids = dataset.ids(split)
-        labels = torch.from_numpy(dataset.pack.index.labels)[ids].long()
-        essential_seconds = self.time_share * self.job.deadline.essential_seconds
-        loaded: list[Tensor] = []
-        for view in views:
-            is_essential = not loaded and len(ids) <= FEW_IMAGES
-            left_seconds = self.left_seconds() + (essential_seconds if is_essential else 0.0)
-            deadline = time.monotonic() + share_of_time * left_seconds
-            if self.shared.are_all_needed and not loaded:
-                deadline = math.inf
-            features = self._load_in_time(f"{view} {name} features", ids, view, deadline)
-            if loaded and len(features) < len(loaded[0]):
-                break
-            loaded.append(features)
-        count = len(loaded[0])  # an edited record may claim more of another view
-        return LabelledFeatures(torch.stack([view[:count] for view in loaded]), labels[:count])
-
-    def load_for_refit(
-        self, train: LabelledFeatures, views: list[str], fit_seconds: float
-    ) -> LabelledFeatures | None:
-        """Return the training and validation images together, to fit the final head on.
-
-        Args:
-            fit_seconds: Time of the fit on the training images; nan if there is no deadline.
-
-        Returns:
-            None if the run is evaluated on validation images, or time does not suffice for all
-            images.
-        """
-        dataset = self.data.dataset
-        has_test_images = (dataset.splits == TEST).any() or dataset.folds.value > 1
-        if not has_test_images or len(train) < len(dataset.ids(TRAIN)):
-            return None
-        validation = self.load("refit", VALIDATION, views[: len(train.views)], 0.5)
-        is_complete = len(validation) == len(dataset.ids(VALIDATION)) > 0
-        if not is_complete or len(validation.views) < len(train.views):
-            return None
-        if not self.has_time_for("refit", _REFIT_TIME * fit_seconds):
-            return None
-        return train.join(validation)
-
-    def _load_in_time(self, name: str, ids: Tensor, view: str, deadline: float) -> Tensor:
-        """Return the features of the first images: as many as on record, or as time allows."""
-        count = self.job.decisions.recall(name, COUNT)
-        if count is not None:
-            return self.compute(ids[:count], view)
-        features = self.compute(ids, view, deadline)  # all ranks at the same time
-        counts = self.job.world.gather(name, str(len(features)))
-        return features[: self.job.decisions.decide(name, lambda: min(map(int, counts)), COUNT)]
-
-    def compute(self, ids: Tensor, view: str, deadline: float = math.inf) -> Tensor:
-        """Return the features of images from the cache, or compute them until the deadline."""
-        dataset = self.data.dataset
-        digests = torch.from_numpy(dataset.pack.digests)[ids]
-        key = features_key(self.classifier, dataset.format, digests, view, for_head=True)
-        classifier = self.classifier  # its backbone has the weights that the run starts from
-        net = self.model, type(classifier.net), dataset.format
-        kind = net, view, classifier.normalization, classifier.precision
-        compute = partial(self._compute, view=view, deadline=deadline)
-        return self.store.get(key, lambda: self.shared.get(kind, ids, compute), len(ids))
-
-    def _compute(self, ids: Tensor, view: str, deadline: float) -> Tensor:
-        device = self.classifier.device
-        loader = feature_loader(Loader(self.data.images, ids, 1, device))
-        started = time.perf_counter()
-        with self.job.reporter.bar(f"features ({view})", len(ids)) as bar:
-            features = compute_features(
-                self.classifier, loader.in_order(), view, bar.advance, deadline, for_head=True
-            )
-        self.seconds += time.perf_counter() - started
-        self.images += len(features)
-        return features
-
-
-def has_enough_images(train: LabelledFeatures, validation: LabelledFeatures) -> bool:
-    """Return whether there are enough images to fit and compare a head with a hidden layer."""
-    return len(train) >= _MIN_HIDDEN_TRAINING and len(validation) >= _MIN_HIDDEN_VALIDATION
-
-
-def try_hidden_layer(
-    chosen: ChosenHead,
-    linear: LinearHead | HiddenHead,
-    train: LabelledFeatures,
-    validation: LabelledFeatures,
-    class_weights: Tensor | None,
-    seed: int,
-) -> tuple[ChosenHead, LinearHead | HiddenHead]:
-    """Fit a head with a hidden layer, and return it if it is clearly better than the linear one.
-
-    Args:
-        validation: The images that both heads are compared on.
-        class_weights: The weight of each class in the loss, (K,).
-        seed: The seed of the hidden layer.
-
-    Returns:
-        The settings and the head that did better.
-    """
-    settings = HiddenSettings(seed)
-    hidden = settings.fit(train, chosen.logits.shape[1], class_weights)
-    features, labels = validation.views[0], validation.labels
-    logits = compute_logits(hidden, features)
-    if not is_clearly_better(logits, compute_logits(linear, features), labels):
-        return chosen, linear
-    return replace(chosen, settings=settings, logits=logits, labels=labels), hidden
-
-
-def is_clearly_better(logits: Tensor, baseline: Tensor, labels: Tensor) -> bool:
-    """Return whether logits (n, K) are at least as accurate as the baseline, with a lower loss.
-
-    The loss must be lower by 1%, and by more than one standard error of the mean difference. Each
-    loss is computed at the temperature that fits the logits, because the final head gets one too.
-    """
-    correct, baseline_correct = (
-        int((outputs.argmax(dim=1) == labels).sum()) for outputs in (logits, baseline)
-    )
-    baseline_losses = _calibrated_losses(baseline, labels)
-    gain = baseline_losses - _calibrated_losses(logits, labels)
-    min_gain = torch.maximum(gain.std() / len(gain) ** 0.5, _MIN_GAIN * baseline_losses.mean())
-    return correct >= baseline_correct and bool(gain.mean() > min_gain)
-
-
 def _report_unused_settings(config: Config, job: Job) -> None:
     # A line rather than a warning, because warnings are repeated for each fold.
     unused = find_unused_by_fitted_head(config)
@@ -407,11 +223,6 @@ def _may_add_hidden_layer(config: Config, data: TrainingData, net: nn.Module) ->
     """Return whether the network's layers may change: not the user's own, nor before training."""
     is_users = data.module is not None or is_user_spec(config.model)
     return config.freeze and not is_users and find_head(net) is not net
-
-
-def _calibrated_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    calibrated = logits.double() / fit_temperature(logits, labels)
-    return F.cross_entropy(calibrated, labels, reduction="none")
 
 
 def _mean_loss(logits: Tensor, labels: Tensor) -> float | None:
@@ -441,7 +252,7 @@ def _make_row(
 
 
 def _summarise(
-    chosen: ChosenHead, train: LabelledFeatures, loader: _FeatureLoader, seconds: float
+    chosen: ChosenHead, train: LabelledFeatures, loader: FeatureLoader, seconds: float
 ) -> str:
     count = len(chosen.labels)
     accuracy = proportion_with_interval("accuracy", chosen.correct, count)
