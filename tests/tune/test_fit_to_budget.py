@@ -1,5 +1,8 @@
 """What fits into a budget, by made-up times: epochs, and measuring a plan."""
 
+from unittest.mock import Mock
+
+import pytest
 from prepared import make_prepared
 from slow import Clock
 
@@ -57,3 +60,19 @@ def test_epochs_count_their_training_and_their_validation(bars):
     left = 60 - 2 - judged * (test + validation + 2 * validation + validation)
     assert validation > 5
     assert fitted.value == round(left / (0.01 * training + judged * validation))
+
+
+@pytest.mark.parametrize(("step_seconds", "notes"), [(0.5, 0), (5.0, 1)])
+def test_a_budget_of_few_epochs_is_noted(bars, step_seconds, notes):
+    config, prepared = make_prepared(bars, threads=1, model="lenet", image_size="32", batch_size=16)
+    reporter = Mock(SilentReporter)
+    deadline = Deadline(60, Clock(20.0))
+    fit_epochs(config, prepared.dataset, Estimates(step_seconds), deadline, World(), reporter)
+    assert reporter.warn.call_count == notes
+    if notes:
+        epochs = 40 / (len(prepared.dataset.ids(TRAIN)) / 16 * step_seconds)
+        (text,) = reporter.warn.call_args.args
+        assert text.startswith(
+            "budget: 20 of 60 s are spent, which leaves time for only about "
+            f"{epochs:.1f} epochs; with twice the budget, there would be about {2.5 * epochs:.0f}"
+        )

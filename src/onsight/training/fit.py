@@ -149,8 +149,13 @@ def _train_layers(
             trainer = _make_trainer(planned, net, images, checkpoints, shared, job)
         if checkpoint:
             trainer.resume(checkpoint)
-            now = trainer.progress
-            job.reporter.say(f"resumed: epoch {now.epoch + 1}, after {now.step} of its steps")
+            epoch, step = trainer.progress.epoch, trainer.progress.step
+            place = (
+                f"in epoch {epoch + 1}, after {step} of its steps"
+                if step
+                else f"after epoch {epoch}"
+            )
+            job.reporter.say(f"resumed {place}")
         if head and job.world.is_main:
             save_weights(start, net)
         trainer.begin(head.row if head else None)

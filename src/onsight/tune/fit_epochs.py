@@ -35,6 +35,7 @@ _MIN_VALIDATED = 8
 _TIMED_IMAGES = 32  # on a CPU; elsewhere, a whole batch of an evaluation
 _VALIDATION_FRACTION = 0.1  # of the time for training, for one validation
 _TRIAL_FRACTION = 0.1  # of a budget, for finding out how to compute a step
+_FEW_EPOCHS = 3  # with fewer, a network is far from what more time would make of it
 _EVALUATION_PURPOSES = ("evaluation", "detector", "heads")
 
 
@@ -192,6 +193,13 @@ def fit_epochs(
         f"{batch / estimates.step_seconds:,.0f} images/s; with twice the time about "
         f"{epochs + more:.1f}"
     )
+    if epochs < _FEW_EPOCHS:
+        whole = deadline.whole
+        reporter.warn(
+            f"budget: {whole.elapsed():.0f} of {whole.seconds:.0f} s are spent, which leaves time "
+            f"for only about {epochs:.1f} epochs; with twice the budget, there would be about "
+            f"{epochs + more:.0f}"
+        )
     if validation and not images:
         reporter.say("budget: no time for validation: the last weights will be the model")
     elif images < validation:
