@@ -142,6 +142,24 @@ def test_labels_of_several_parts_are_refused(label, tmp_path):
         find_source(path, ReadOptions("huggingface"))
 
 
+@pytest.mark.parametrize("content", ["abc", 5, [1, 300]])
+def test_images_that_are_not_bytes(tmp_path, content):
+    images = pyarrow.array([{"bytes": content, "path": "x"}])
+    parquet.write_table(pyarrow.table({"image": images, "label": ["cat"]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="bytes of image are .*, but must be binary"):
+        find_source(str(tmp_path))
+
+
+@pytest.mark.parametrize("twice", ["image", "label"])
+def test_two_columns_of_one_name(tmp_path, twice):
+    images, labels = pyarrow.array([{"bytes": png(0), "path": "x"}], IMAGE), pyarrow.array(["cat"])
+    columns = {"image": images, "label": labels}
+    table = pyarrow.table([images, labels, columns[twice]], names=["image", "label", twice])
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=f"two columns named {twice}"):
+        find_source(str(tmp_path))
+
+
 def test_columns_that_are_not_used_are_named(tmp_path):
     columns = {"label": ["a", "b"], "Split": ["train", "test"], "group": [1, 2], "size": [3, 4]}
     source = find_source(write_columns(tmp_path / "a.parquet", **columns))

@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from onsight.data.index import TEST, TRAIN, UNSPLIT, VALIDATION
 from onsight.data.sources.manifest import read_manifest
-from onsight.data.sources.tables import read_table
+from onsight.data.sources.tables import column_cells, read_table
 from onsight.errors import DataError, ImageError
 
 LINES = [
@@ -283,6 +283,28 @@ def test_image_gone_since(images):
     (images / "a/1.png").unlink()
     with pytest.raises(ImageError, match="No such file"):
         source.read(0)
+
+
+@pytest.mark.parametrize("column", ["time", "label"])
+def test_a_date_that_python_cannot_hold(images, column):
+    columns = {"path": ["a/1.png"], "label": ["cat"]}
+    columns[column] = pyarrow.array([2**60], pyarrow.timestamp("us"))
+    parquet.write_table(pyarrow.table(columns), images / "m.parquet")
+    with pytest.raises(DataError, match=r"m\.parquet is not a Parquet file, or is broken"):
+        read_manifest(images / "m.parquet")
+
+
+def test_an_index_that_a_broken_file_has():
+    broken = pyarrow.DictionaryArray.from_arrays(pyarrow.array([-1]), ["cat", "dog"], safe=False)
+    with pytest.raises(pyarrow.ArrowInvalid):
+        column_cells(broken)
+
+
+def test_two_columns_of_the_chosen_name(images):
+    """Whatever the letters' case: either could be meant."""
+    (images / "m.csv").write_text("path,Species,species\na/1.png,x,y\n")
+    with pytest.raises(DataError, match="two columns named species"):
+        read_manifest(images / "m.csv", "species")
 
 
 def test_two_columns_of_one_name(images):

@@ -35,6 +35,7 @@ from onsight.data.sources.tables import (
     TIME_COLUMN,
     column_cells,
     normalize_column,
+    parquet_errors,
     parse_cell,
     parse_label,
     refuse_many_rows,
@@ -130,10 +131,8 @@ def _read_columns(store: ShardStore, index: int, label: str) -> _ShardColumns:
     from pyarrow.parquet import read_schema
 
     path = store.shards[index].name
-    try:
+    with parquet_errors(path):
         schema = read_schema(ShardFile(store, index))
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} is not a Parquet file, or is broken: {error}") from error
     image = _find_image_column(schema)
     present = [name for name in ([label] if label else _LABEL_NAMES) if name in schema.names]
     if len(present) > 1:
@@ -146,7 +145,13 @@ def _read_columns(store: ShardStore, index: int, label: str) -> _ShardColumns:
             f"{joined(schema.names)}. Labels are in a column named {' or '.join(_LABEL_NAMES)}, "
             "or in the one that --label names"
         )
-    kind = schema.types[schema.names.index(present[0])]
+    twice = next((name for name in (image, present[0]) if schema.names.count(name) > 1), None)
+    if twice:
+        raise DataError(f"{path} has two columns named {twice}; rename one of them")
+    content = schema.field(image).type.field("bytes").type
+    if not (pyarrow.types.is_binary(content) or pyarrow.types.is_large_binary(content)):
+        raise DataError(f"{path}: the bytes of {image} are {content}, but must be binary")
+    kind = schema.field(present[0]).type
     if pyarrow.types.is_nested(kind):
         raise DataError(f"{path}: the labels in {present[0]} are neither text nor numbers: {kind}")
     names = _read_class_names(schema, present[0])
@@ -176,7 +181,6 @@ def _read_class_names(schema: Any, label: str) -> tuple[str, ...]:
 
 def _read_rows(store: ShardStore, index: int, columns: _ShardColumns) -> ShardRows:
     """Return a file's rows, row group by row group. Raises DataError."""
-    import pyarrow
     from pyarrow.parquet import ParquetFile
 
     shard = store.shards[index]
@@ -184,24 +188,24 @@ def _read_rows(store: ShardStore, index: int, columns: _ShardColumns) -> ShardRo
     labels: list[str] = []
     positions: list[tuple[int, int]] = []
     problems: list[Problem] = []
-    try:
+    with (
+        parquet_errors(shard.name),
         # As a dictionary, a long text that many rows have is kept once.
-        with ParquetFile(ShardFile(store, index), read_dictionary=[columns.label]) as table:
-            refuse_many_rows(shard.name, table.metadata.num_rows, shard.size)
-            for group in range(table.num_row_groups):
-                _check_group_size(shard.name, table.metadata.row_group(group))
-                chunks = table.read_row_group(group, [columns.label]).column(0).chunks
-                for row, cell in enumerate(chain.from_iterable(map(column_cells, chunks))):
-                    locator = f"{shard.name}/{group}/{row}"
-                    label = _name_label(cell, columns.classes, locator)
-                    if label:
-                        locators.append(locator)
-                        labels.append(label)
-                        positions.append((group, row))
-                    else:
-                        problems.append(Problem(locator, "scan", "has no label"))
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{shard.name} is not a Parquet file, or is broken: {error}") from error
+        ParquetFile(ShardFile(store, index), read_dictionary=[columns.label]) as table,
+    ):
+        refuse_many_rows(shard.name, table.metadata.num_rows, shard.size)
+        for group in range(table.num_row_groups):
+            _check_group_size(shard.name, table.metadata.row_group(group))
+            chunks = table.read_row_group(group, [columns.label]).column(0).chunks
+            for row, cell in enumerate(chain.from_iterable(map(column_cells, chunks))):
+                locator = f"{shard.name}/{group}/{row}"
+                label = _name_label(cell, columns.classes, locator)
+                if label:
+                    locators.append(locator)
+                    labels.append(label)
+                    positions.append((group, row))
+                else:
+                    problems.append(Problem(locator, "scan", "has no label"))
     return ShardRows.of(shard, locators, labels, positions, problems)
 
 

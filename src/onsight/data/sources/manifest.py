@@ -236,9 +236,13 @@ def _find_columns(header: Sequence[str], manifest: Path, label: str) -> _Columns
     def find(options: Sequence[str]) -> int | None:
         return next((names.index(name) for name in options if name in names), None)
 
-    twice = next((name for name in names if name in KNOWN_COLUMNS and names.count(name) > 1), None)
+    read = KNOWN_COLUMNS | {normalize_column(label)} - {""}
+    twice = next((name for name in names if name in read and names.count(name) > 1), None)
     if twice:
-        raise DataError(f"{manifest} has two columns named {twice}; rename one of them")
+        raise DataError(
+            f"{manifest} has two columns named {twice}, whether in upper or lower case; rename one "
+            "of them"
+        )
     path, labels = find(PATH_COLUMNS), find(_find_label_column(names, manifest, label))
     if path is None or labels is None:
         needed = {"path": path, normalize_column(label) or "label": labels}

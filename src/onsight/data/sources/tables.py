@@ -3,6 +3,7 @@
 import math
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ def _read_parquet(path: Path, wanted: Set[str]) -> Table:
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
-    try:
+    with parquet_errors(path):
         file = ParquetFile(path)
         header, count = list(file.schema_arrow.names), file.metadata.num_rows
         read = [field for field in file.schema_arrow if normalize_column(field.name) in wanted]
@@ -112,18 +113,31 @@ def _read_parquet(path: Path, wanted: Set[str]) -> Table:
         # As a dictionary, a long text that many rows have is kept once.
         flat = [field.name for field in read if not pyarrow.types.is_nested(field.type)]
         batches = ParquetFile(path, read_dictionary=flat).iter_batches(columns=columns)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise _broken_parquet(path, error) from error
     refuse_many_rows(path, count, path.stat().st_size)
 
     def rows() -> Iterator[tuple[int, Sequence[object]]]:
-        try:
+        with parquet_errors(path):
             cells = (row for batch in batches for row in _batch_rows(batch, header, columns))
             yield from enumerate(cells, 1)
-        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise _broken_parquet(path, error) from error
 
     return header, rows()
+
+
+@contextmanager
+def parquet_errors(path: Path | str) -> Iterator[None]:
+    """Turn the errors of reading a Parquet file, or a value Python cannot hold, into DataError."""
+    import pyarrow
+
+    try:
+        yield
+    except (
+        pyarrow.ArrowException,
+        ArithmeticError,
+        LookupError,
+        OSError,
+        UnicodeDecodeError,
+    ) as error:
+        raise DataError(f"{path} is not a Parquet file, or is broken: {error}") from error
 
 
 def refuse_many_rows(path: Path | str, count: int, size: int) -> None:
@@ -145,12 +159,9 @@ def column_cells(column: Any) -> list[object]:
     dictionary = getattr(column, "dictionary", None)
     if dictionary is None:
         return list(column.to_pylist())
+    column.validate(full=True)  # a broken file may have a negative index
     values = dictionary.to_pylist()
     return [None if index is None else values[index] for index in column.indices.to_pylist()]
-
-
-def _broken_parquet(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path} is not a Parquet file, or is broken: {error}")
 
 
 READERS: dict[str, Callable[[Path, Set[str]], Table]] = {
