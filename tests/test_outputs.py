@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from onsight.cli import main
 from onsight.inference import predict
@@ -188,13 +189,17 @@ def test_a_list_on_stdin_is_not_replaced(here, capsys):
 
 
 @pytest.mark.parametrize("inputs", ["data/*/*.png", "list.csv"])
-def test_a_image_found_late_is_not_replaced(inputs, here, capsys, monkeypatch):
+def test_an_image_found_late_is_not_replaced(inputs, here, capsys, monkeypatch):
+    """A grid that an earlier command drew is among the images of this one."""
     from inference.stub_runner import StubRunner
 
     monkeypatch.setattr(predict, "load", lambda model, **options: Predictor(StubRunner()))
-    words = ["predict", "model", inputs, "--csv"]
+    software = PngInfo()
+    software.add_text("Software", "Onsight")
+    Image.new("L", (8, 8)).save("data/dogs/1.png", pnginfo=software)
+    words = ["predict", "model", inputs, "--save-grid"]
     said = refuse([*words, "data/dogs/1.png"], capsys, here)
-    assert "--csv would replace the input" in said
+    assert "--save-grid would replace the input" in said
     assert "data/dogs/1.png" in said
 
 
@@ -241,11 +246,34 @@ def test_what_the_user_did_not_name_is_replaced_only_if_it_is_ours(here, capsys)
     assert "earlier export" not in said
 
 
-def test_an_existing_file_that_is_not_read_may_be_replaced(here, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["predict", "model", "a.png", "--csv", "data/cats/0.png"],  # a shell's data/cats/*.png
+        ["predict", "model", "a.png", "--csv", "list.csv"],
+        ["predict", "model", "a.png", "--csv", "run/predictions.csv"],
+        ["predict", "model", "a.png", "--jsonl", "run/model.safetensors"],
+        ["predict", "model", "a.png", "--parquet", "train.py"],
+        ["predict", "model", "a.png", "--save-grid", "data/cats/0.png"],
+        ["eval", "model", "data", "--csv", "list.csv"],
+        ["similar", "model", "a.png", "--save-grid", "data/cats/0.png"],
+        ["explain", "data", "--save-plot", "a.png"],
+        ["explain", "train.py", "--html", "checks/check.html"],
+        ["explain", "data", "--html", "checks/check.html"],
+    ],
+)
+def test_a_file_of_another_origin_is_left_alone(words, here, capsys):
+    said = refuse(words, capsys, here)
+    assert words[-2] in said
+    assert words[-1] in said
+    assert "another file" in said
+
+
+def test_an_earlier_file_of_predictions_is_replaced(here, capsys, monkeypatch):
     from inference.stub_runner import StubRunner
 
     monkeypatch.setattr(predict, "load", lambda model, **options: Predictor(StubRunner()))
-    Path("run/rows.csv").write_text("former")
+    Path("run/rows.csv").write_text("path,predicted,probability,problem\nformer,cat,1.0,\n")
     with pytest.raises(SystemExit) as stop:
         main(["predict", "run", "a.png", "--csv", "run/rows.csv"])
     assert stop.value.code == 0, capsys.readouterr().err

@@ -23,14 +23,19 @@ from typing import IO, Any
 
 from onsight.errors import DiskError, OutputError
 from onsight.text import data_size
+from onsight.untrusted import open_regular
 
 BLANK_DIGEST = "0" * 64  # stands for the file's SHA-256 while it is computed
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 # Text that a spreadsheet takes for a formula, but no single character and no number; apostrophes
 # before it are counted too, so that the one that is added can be told from those that were there.
 _FORMULA = re.compile(r"(?!'*[-+]?[\d.,]+(e[-+]?\d+)?\Z)'*[=+\-@\t\r].", re.DOTALL | re.IGNORECASE)
+_MARK_WITHIN = 8_000  # bytes from the start of a file
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _PRIVATE_NAME = re.compile(r"\.onsight-[0-9a-f]{16}\.tmp")
+
+PNG_METADATA = {"Software": "Onsight"}  # of images that matplotlib saves
+PNG_MARK = b"Software\0Onsight"
 
 Inputs = str | Path | Iterable[str | Path] | None
 
@@ -86,6 +91,31 @@ def refuse_special(flag: str, path: Path) -> None:
         raise OutputError(
             f"{flag} {path} is a link, device or pipe, and would be replaced; name a file"
         )
+
+
+def refuse_foreign(path: Path, mark: bytes, kind: str, flag: str = "--out") -> None:
+    """Raise OutputError if a file exists, with any content, that Onsight did not write.
+
+    Args:
+        mark: What a file of this kind has near its start.
+        kind: What to call it, such as "a model card".
+        flag: The option that names the file.
+    """
+    refuse_special(flag, path)
+    if path.exists() and path.stat().st_size and not has_mark(path, mark):
+        raise OutputError(
+            f"{flag}: {path} exists and is not {kind} written by Onsight, so it is left as it is; "
+            "name another file"
+        )
+
+
+def has_mark(path: Path, mark: bytes) -> bool:
+    """Return whether a file has a mark near its start, so that Onsight wrote it."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            return mark in file.read(_MARK_WITHIN)
+    except OSError:
+        return False
 
 
 def refuse_inside_data(path: Path, data: str, example: str, flag: str = "--out") -> None:

@@ -8,9 +8,8 @@ import pytest
 from PIL import Image
 
 from onsight.errors import OutputError
+from onsight.files import has_mark, refuse_foreign
 from onsight.report.html_page import (
-    check_not_foreign,
-    has_mark,
     inline_thumbnail,
     page_template,
     write_page,
@@ -39,13 +38,13 @@ def test_a_thumbnail_may_be_a_jpeg_unless_it_is_small(side, kind):
 
 def test_only_a_file_with_the_mark_is_replaced(tmp_path):
     path = tmp_path / "page.html"
-    check_not_foreign(path, b"<!-- ours -->", "a page")  # there is none
+    refuse_foreign(path, b"<!-- ours -->", "a page")  # there is none
     path.write_text("<!-- ours --> page")
-    check_not_foreign(path, b"<!-- ours -->", "a page")
-    path.write_text(" " * 1_000 + "<!-- ours -->")
+    refuse_foreign(path, b"<!-- ours -->", "a page")
+    path.write_text(" " * 8_000 + "<!-- ours -->")
     assert not has_mark(path, b"<!-- ours -->")
     with pytest.raises(OutputError, match="is not a page written by Onsight"):
-        check_not_foreign(path, b"<!-- ours -->", "a page")
+        refuse_foreign(path, b"<!-- ours -->", "a page")
 
 
 @pytest.mark.parametrize(

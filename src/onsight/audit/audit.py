@@ -10,10 +10,9 @@ from onsight.audit.dataset import CheckedDataset
 from onsight.audit.finding import GROUPS, KINDS, AuditFinding, AuditItem
 from onsight.data.pixels import to_pillow
 from onsight.errors import OutputError
-from onsight.files import user_path, write_csv
+from onsight.files import has_mark, user_path, write_csv
 from onsight.report.html_page import (
     InlineImage,
-    has_mark,
     inline_thumbnail,
     page_template,
     write_page,

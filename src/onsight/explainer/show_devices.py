@@ -15,7 +15,7 @@ from onsight.errors import OutputError
 from onsight.explainer.compare_devices import DeviceComparison
 from onsight.explainer.rounds import MIN_LEAD, DeviceCandidate, TimedCell, is_faster, speed_ratio
 from onsight.explainer.step_costs import StepCosts, find_crossover
-from onsight.files import write_atomically
+from onsight.files import PNG_MARK, PNG_METADATA, refuse_foreign, write_atomically
 from onsight.text import joined, plural
 from onsight_explain.text import ratio_words, step_times
 
@@ -348,9 +348,10 @@ def _method_note(comparison: DeviceComparison) -> str:
 
 
 def check_plot_name(path: Path) -> None:
-    """Raise OutputError unless the name ends in .png."""
+    """Raise OutputError unless the name ends in .png, or for a file that Onsight did not write."""
     if path.suffix.lower() != ".png":
         raise OutputError(f"--save-plot writes a PNG file, so its name must end in .png: {path}")
+    refuse_foreign(path, PNG_MARK, "a plot", "--save-plot")
 
 
 def draw_comparison(comparison: DeviceComparison, path: Path) -> None:
@@ -380,5 +381,5 @@ def draw_comparison(comparison: DeviceComparison, path: Path) -> None:
     axes.grid(alpha=0.3)
     axes.legend()
     data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=_PLOT_DPI)
+    figure.savefig(data, format="png", dpi=_PLOT_DPI, metadata=PNG_METADATA)
     write_atomically(path, data.getvalue())

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from onsight.config import PLACES
 from onsight.data.fit import Fit
 from onsight.errors import OutputError
-from onsight.files import check_output, write_json
+from onsight.files import check_output, has_mark, write_json
 from onsight.inference.predictor import list_model_files
 from onsight.models.build import build_model
 from onsight.models.catalog import builtin_names, is_user_spec
@@ -24,7 +24,6 @@ from onsight.models.head import find_heads
 from onsight.models.timm_nets import timm_facts
 from onsight.report.card import CARD_MARK, FolderNote, write_card
 from onsight.report.card_facts import read_card_subject
-from onsight.report.html_page import has_mark
 
 _CARD, _CONFIG = "README.md", "config.json"
 _CROP_MODES: dict[Fit, str] = {"stretch": "squash", "crop": "center", "pad": "border"}

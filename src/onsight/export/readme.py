@@ -6,10 +6,11 @@ from typing import Any, cast
 
 from onsight.data.fit import Fit, background_colour
 from onsight.evaluation.results import Results
+from onsight.files import has_mark, refuse_foreign
 from onsight.installation import onsight_version
 from onsight.models.preprocessing import Preprocessing
 from onsight.report.console import headline
-from onsight.report.html_page import check_not_foreign, has_mark, page_template, write_page
+from onsight.report.html_page import page_template, write_page
 
 _NAME = "README.md"
 _RESIZE: dict[Fit, str] = {  # in Pillow
@@ -27,7 +28,7 @@ def readme_path(target: Path) -> Path:
     mark, path = _mark(target.name).encode(), target.with_name(_NAME)
     if path.exists() and not has_mark(path, mark):
         path = target.with_name(f"{target.name}.{_NAME}")
-        check_not_foreign(path, mark, "a README")
+        refuse_foreign(path, mark, "a README")
     return path
 
 

@@ -15,14 +15,14 @@ from onsight.evaluation.metrics import compute_metrics, tta_results
 from onsight.evaluation.out_of_distribution import detector_results, evaluate_with_scores
 from onsight.evaluation.predictions import evaluate_batches, evaluation_batch_size
 from onsight.evaluation.results import Results, TtaResult
-from onsight.files import check_output, refuse_replacing
+from onsight.files import check_output, refuse_foreign, refuse_replacing
 from onsight.inference.held_out import open_held_out
 from onsight.inference.predictor import list_model_files, load
 from onsight.inference.runner import NOT_FINITE
 from onsight.models.classifier import TtaForward
 from onsight.models.out_of_distribution import is_out_of_distribution
 from onsight.report.console import Reporter, SilentReporter
-from onsight.report.run_files import write_predictions
+from onsight.report.run_files import PREDICTIONS_MARK, write_predictions
 from onsight.text import plural
 
 
@@ -70,6 +70,7 @@ def evaluate(
     if csv:
         data_path = data if isinstance(data, str | Path) else None
         check_output("--csv", csv, model=list_model_files(Path(model)), data=data_path)
+        refuse_foreign(csv, PREDICTIONS_MARK, "a table of predictions", "--csv")
     predictor = load(model, device=device, module=module, member=member)
     classifier = predictor.classifier
     tta_forward = None if tta == "none" else TtaForward(classifier, tta)

@@ -13,7 +13,7 @@ from onsight.data.fit import ImageFormat
 from onsight.data.pixels import Pixels
 from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import ImageError, OutputError
-from onsight.files import write_atomically
+from onsight.files import PNG_MARK, refuse_foreign, write_atomically
 from onsight.inference.images import read_image
 from onsight.inference.predictor import Prediction, Predictor
 from onsight.report.canvas import Canvas, CanvasText, tile
@@ -52,9 +52,10 @@ _PAPER, _EDGE = "#f0f0f0", "#cccccc"
 
 
 def check_grid_name(path: Path) -> None:
-    """Raise OutputError for a name without .png."""
+    """Raise OutputError for a name without .png, or a file that Onsight did not write."""
     if path.suffix.lower() != ".png":
         raise OutputError(f"--save-grid writes a PNG file, so its name must end in .png: {path}")
+    refuse_foreign(path, PNG_MARK, "a grid", "--save-grid")
 
 
 def save_grid(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onsight.errors import ConfigError, DataError, DiskError, OutputError
-from onsight.files import check_output, refuse_inside_data, refuse_replacing
+from onsight.files import check_output, refuse_foreign, refuse_inside_data, refuse_replacing
 from onsight.inference.images import Input, no_inputs
 from onsight.inference.inputs import STDIN, find_inputs
 from onsight.inference.predictor import Batches, Prediction, Predictor, list_model_files, load
@@ -26,6 +26,7 @@ from onsight.inference.resumable_file import (
     rows_path,
 )
 from onsight.inference.row_formats import (
+    MARKS,
     CsvFormat,
     JsonFormat,
     JsonLinesFormat,
@@ -118,8 +119,11 @@ class OutputOptions:
     def _check_files(self, model: Path, inputs: Sequence[str]) -> None:
         for flag, path in self.files.items():
             check_output(flag, path, model=list_model_files(model), input=inputs)
+        for name, path in self.text_files.items():
+            refuse_foreign(path, MARKS[name], "a file of predictions", f"--{name}")
         if self.parquet:
             require_pyarrow(self.parquet, "--csv or --jsonl")
+            refuse_foreign(self.parquet, b"PAR1", "a Parquet file", "--parquet")
         if self.grid:
             from onsight.inference.grid import check_grid_name  # loads matplotlib
 

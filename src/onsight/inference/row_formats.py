@@ -18,6 +18,7 @@ from onsight.untrusted import parse_json
 
 _RESUMED = ("path", "predicted", "probability", "problem")  # read again when a file is resumed
 _SCALARS = (*_RESUMED, "out_of_distribution", "score")
+MARKS = {"csv": ",".join(_RESUMED).encode(), "jsonl": b', "predicted": '}  # near a file's start
 _OUT_OF_DISTRIBUTION = "out of distribution"
 _LINE_BYTES = 2**27  # longest line that is read again; with 21,000 classes, 1 MB
 

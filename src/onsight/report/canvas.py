@@ -12,6 +12,8 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 from PIL import Image
 
+from onsight.files import PNG_METADATA
+
 _DPI = 100
 # DejaVu Sans, matplotlib's default, has no CJK glyphs.
 _CJK_FONTS = (
@@ -79,5 +81,7 @@ class Canvas:
         with matplotlib.rc_context({"savefig.bbox": None}), warnings.catch_warnings():
             # A missing glyph is drawn as a box.
             warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
-            self.figure.savefig(data, format="png", dpi=_DPI, facecolor="white")
+            self.figure.savefig(
+                data, format="png", dpi=_DPI, facecolor="white", metadata=PNG_METADATA
+            )
         return data.getvalue()

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from onsight.evaluation.results import Results
+from onsight.files import refuse_foreign
 from onsight.models.catalog import is_user_spec
 from onsight.report.card_facts import CardSubject, limitations, training_facts
 from onsight.report.console import headline
-from onsight.report.html_page import check_not_foreign, page_template, write_page
+from onsight.report.html_page import page_template, write_page
 from onsight.report.measured import class_table, frequent_confusions, mean_confidence
 from onsight.report.sentences import (
     accuracy_sentences,
@@ -40,7 +41,7 @@ def write_card(
 
     Raises OutputError for a file that Onsight did not write, DiskError.
     """
-    check_not_foreign(path, CARD_MARK.encode(), "a model card")
+    refuse_foreign(path, CARD_MARK.encode(), "a model card")
     write_page(path, card_text(subject, license_name, folder))
     return path
 

@@ -13,10 +13,10 @@ from onsight.data.pixels import to_pillow
 from onsight.data.sources.find import find_recorded_source
 from onsight.data.sources.source import Source
 from onsight.errors import ImageError, OnsightError
+from onsight.files import refuse_foreign
 from onsight.report.compare_pairs import HeldOutPredictions, Pairing
 from onsight.report.html_page import (
     InlineImage,
-    check_not_foreign,
     inline_thumbnail,
     page_template,
     write_page,
@@ -36,7 +36,7 @@ def choose_page_path(path: Path) -> Path:
     """
     is_file = path.suffix.lower() in (".html", ".htm") or path.is_file()
     page = path if is_file else path / DEFAULT_NAME
-    check_not_foreign(page, _MARK, "a comparison page")
+    refuse_foreign(page, _MARK, "a comparison page")
     return page
 
 

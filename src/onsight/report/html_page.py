@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import jinja2
 from PIL import Image
 
-from onsight.errors import OutputError
-from onsight.files import refuse_special, write_atomically
+from onsight.files import write_atomically
 from onsight.text import (
     data_size,
     duration,
@@ -24,9 +23,6 @@ from onsight.text import (
     plural,
     whole_number,
 )
-from onsight.untrusted import open_regular
-
-_MARK_WITHIN = 1_000  # bytes from the start of a page
 
 
 def _sha256(text: str) -> str:
@@ -76,25 +72,6 @@ def page_template(
 def write_page(path: Path, page: str) -> None:
     """Write a page atomically; a path in it that is not UTF-8 is shown with escapes."""
     write_atomically(path, page.encode("utf-8", "backslashreplace"))
-
-
-def has_mark(path: Path, mark: bytes) -> bool:
-    """Return whether a file begins with a mark, so that Onsight wrote it."""
-    try:
-        with open(open_regular(path), "rb") as file:
-            return mark in file.read(_MARK_WITHIN)
-    except OSError:
-        return False
-
-
-def check_not_foreign(path: Path, mark: bytes, kind: str) -> None:
-    """Raise OutputError if a file exists but was not written by Onsight. kind: "a model card"."""
-    refuse_special("--out", path)
-    if path.exists() and not has_mark(path, mark):
-        raise OutputError(
-            f"{path} exists and is not {kind} written by Onsight, so it is left as it is; "
-            "choose another file with --out"
-        )
 
 
 def inline_thumbnail(

@@ -23,6 +23,8 @@ Row = dict[str, Any]
 Parsed = TypeVar("Parsed")
 Render = Callable[[Mapping[str, Any]], object]
 
+PREDICTIONS_MARK = b"path,label,predicted,probability"  # how a table of predictions begins
+
 _PATHS = "surrogateescape"  # how text holds the bytes of paths that are not UTF-8
 
 

@@ -287,7 +287,7 @@ def test_a_file_that_is_not_a_page_is_left_alone(tmp_path, capsys):
     own.write_text("mine")
     code, out, err = run_command(capsys, *folders, "--out", own)
     assert (code, out) == (2, "")
-    assert "choose another file with --out" in err
+    assert "name another file" in err
     assert own.read_text() == "mine"
 
 

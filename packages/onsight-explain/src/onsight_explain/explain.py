@@ -19,11 +19,14 @@ QUICK_SECONDS = 30.0
 LIMIT_SECONDS = 120.0
 _NOTEBOOK = ".ipynb"
 _PAGE_WIDTH = 110  # characters
+_MARK = b'<meta name="generator" content="onsight explain">'
+_MARK_WITHIN = 1_000  # bytes from the start of a page
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
+<meta name="generator" content="onsight explain">
 <title>What limits the training</title>
 <style>
 body {{ color: {foreground}; background: {background}; margin: 2em; }}
@@ -73,9 +76,11 @@ class Explained(Generic[R]):
 
 
 def check_page_name(file: Path) -> None:
-    """Raise ExplainError if a page would get the name of another kind of file."""
+    """Raise ExplainError if a page would get the name of another kind of file, or replace one."""
     if file.suffix.lower() not in (".html", ".htm"):
         raise ExplainError(f"--html {file} writes a page: name a file that ends in .html")
+    if file.is_file() and file.stat().st_size and _MARK not in file.read_bytes()[:_MARK_WITHIN]:
+        raise ExplainError(f"--html: {file} is not a page of onsight explain; name another file")
 
 
 def explain(
