@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 from onsight.data.cache import find_cache_folder
-from onsight.data.index import Problem
+from onsight.data.index import UNSPLIT, Problem
 from onsight.data.shards.write import Target, WrittenShards, write_shards
 from onsight.data.sources.find import ReadOptions, find_source
-from onsight.errors import ConfigError
+from onsight.data.sources.source import Source
+from onsight.errors import ConfigError, DataError, OutputError
 from onsight.files import check_output, refuse_inside_data, refuse_replacing
 from onsight.report.console import Reporter
 from onsight.report.run_files import write_problems
@@ -34,12 +35,15 @@ def shard_data(
     if target.remote is None:
         refuse_inside_data(target.folder, data, "../shards")
     if problems_file:
+        if target.remote is None and problems_file.resolve().parent == target.folder.resolve():
+            raise OutputError(f"--problems {problems_file} would be in the folder of the shards")
         check_output("--problems", problems_file, data=data)
     reporter = Reporter()
     source = find_source(data, reading, find_cache_folder())
     if problems_file:
         refuse_replacing("--problems", problems_file, data=source.files())
     reporter.say(f"data: {source.description}")
+    _refuse_unsplit_groups(source)
     with reporter.bar("shard", len(source.index)) as bar:
         written = write_shards(source, target, int(shard_megabytes * 1e6), bar.advance)
     problems = [*source.problems, *written.problems]
@@ -51,6 +55,16 @@ def shard_data(
         print(json.dumps({**facts, "shards": len(written.shards), "kept": written.kept}))
     else:
         print(target.name)
+
+
+def _refuse_unsplit_groups(source: Source) -> None:
+    """Raise DataError if training on the shards would split groups, or times, at random."""
+    lost = "groups" if source.groups else "times" if source.times is not None else ""
+    if lost and (source.index.splits == UNSPLIT).any():
+        raise DataError(
+            f"the images have {lost}, which shards do not keep, so a split of the shards could not "
+            "respect them: assign each image to train, validation or test, as in a column split"
+        )
 
 
 def _report_written(

@@ -136,6 +136,7 @@ def test_labels_come_back_as_they_were(classes, tmp_path):
         (["--out", "s3://"], "--out s3:// names no place; write it as s3://bucket/folder"),
         (["--out", "x", "--shard-megabytes", "nan"], "must be from 0.1 to 2,000"),
         (["--out", "x", "--shard-megabytes", "inf"], "must be from 0.1 to 2,000"),
+        (["--out", "x", "--problems", "x/index.json"], "in the folder of the shards"),
     ],
 )
 def test_outputs_and_sizes_that_make_no_sense(words, message, pets, tmp_path, monkeypatch, capsys):
@@ -145,6 +146,21 @@ def test_outputs_and_sizes_that_make_no_sense(words, message, pets, tmp_path, mo
     assert left.value.code == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert [path.name for path in tmp_path.iterdir()] == ["pets"]
+
+
+@pytest.mark.parametrize("column", ["group", "time"])
+@pytest.mark.parametrize("is_split", [False, True])
+def test_groups_and_times_need_a_split(column, is_split, pets, tmp_path, capsys):
+    """Shards keep neither, so images of one patient would be on both sides of a new split."""
+    paths = sorted(path.relative_to(tmp_path) for path in pets.rglob("*.png"))
+    rows = [f"{path},{path.parts[2]},{number},{path.parts[1]}" for number, path in enumerate(paths)]
+    header = f"path,label,{column},{'split' if is_split else 'side'}"
+    (tmp_path / "pets.csv").write_text("\n".join([header, *rows, ""]))
+    with pytest.raises(SystemExit) as left:
+        main(["shard", str(tmp_path / "pets.csv"), "--out", str(tmp_path / "shards")])
+    assert left.value.code == (0 if is_split else 2)
+    assert (f"the images have {column}s" in capsys.readouterr().err) != is_split
+    assert (tmp_path / "shards").exists() == is_split
 
 
 def test_what_others_have_written_is_left_alone(pets, tmp_path):
