@@ -8,7 +8,14 @@ from onsight_lint.edits import insert_line_above, show_with_line_above
 from onsight_lint.loops import BatchLoop, NetworkCall, network_code, phase_test
 from onsight_lint.modes import Mode, depends_on_mode
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
-from onsight_lint.syntax import FUNCTIONS, called_object, last_name, start_position
+from onsight_lint.syntax import (
+    COMPREHENSIONS,
+    FUNCTIONS,
+    called_object,
+    last_name,
+    names_in,
+    start_position,
+)
 
 _BATCH_NORM_UPDATE = re.compile(r"(^|_)bn(_|$)|batch_?norm|calib|(^|_)stats$", re.IGNORECASE)
 
@@ -58,6 +65,7 @@ def _call_in_training_mode(context: Context, loop: BatchLoop) -> NetworkCall | N
         if (
             _mode(context, network_call) == "train"
             and not _is_deliberate(context, loop, network_call.call)
+            and not _is_repeated(context, loop, network_call.call)
             and depends_on_mode(context, called_object(network_call.call))
         ):
             return network_call
@@ -97,6 +105,18 @@ def _is_deliberate(context: Context, loop: BatchLoop, call: ast.Call) -> bool:
         and start_position(before[-1].call) < start_position(other.node) < position
         for other in context.batch_loops
     )
+
+
+def _is_repeated(context: Context, loop: BatchLoop, call: ast.Call) -> bool:
+    """Return whether a batch passes a network several times, as it does in Monte Carlo dropout."""
+    for parent in context.script.ancestors(call):
+        if parent is loop.node or isinstance(parent, FUNCTIONS):
+            return False
+        if isinstance(parent, (ast.For, *COMPREHENSIONS)):
+            heads = parent.generators if isinstance(parent, COMPREHENSIONS) else [parent]
+            if not names_in(*(head.target for head in heads)) & names_in(call):
+                return True
+    return False
 
 
 def _is_set_back(context: Context) -> bool:
