@@ -163,6 +163,18 @@ def test_groups_and_times_need_a_split(column, is_split, pets, tmp_path, capsys)
     assert (tmp_path / "shards").exists() == is_split
 
 
+def test_two_commands_do_not_write_into_one_folder(pets, bars, tmp_path):
+    source, other = find_source(str(pets)), find_source(str(bars))
+    target = Target.open(str(tmp_path / "out"))
+
+    def write_other(rows):
+        with pytest.raises(OutputError, match=PROGRESS_NAME):
+            write_shards(other, target, 10_000_000)
+
+    write_shards(source, target, 10_000_000, write_other)
+    assert contents(find_source(str(tmp_path / "out"))) == contents(source)
+
+
 def test_what_others_have_written_is_left_alone(pets, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.tar").write_bytes(b"mine")
