@@ -168,7 +168,7 @@ def test_two_commands_do_not_write_into_one_folder(pets, bars, tmp_path):
     target = Target.open(str(tmp_path / "out"))
 
     def write_other(rows):
-        with pytest.raises(OutputError, match=PROGRESS_NAME):
+        with pytest.raises(OutputError, match="did not write from these"):
             write_shards(other, target, 10_000_000)
 
     write_shards(source, target, 10_000_000, write_other)
