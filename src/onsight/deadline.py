@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable
 
+_MOST_EXTENDED = 1.5  # of the budget, for a run that would otherwise end without a model
+
 
 class Deadline:
     """The moment by which a run must have ended; infinitely far away without a budget.
@@ -13,6 +15,8 @@ class Deadline:
         keeps_running: Whether the clock ran on while an interrupted run was down.
 
     Attributes:
+        seconds: The budget, with what it was extended by.
+        budget_seconds: The budget.
         is_suspended: Whether the budget is ignored, because another run's decisions are repeated.
         essential_seconds: Of what is left, only for work that cannot be left out.
     """
@@ -23,7 +27,7 @@ class Deadline:
         elapsed: Callable[[], float] = lambda: 0.0,
         keeps_running: bool = False,
     ) -> None:
-        self.seconds = seconds
+        self.seconds = self.budget_seconds = seconds
         self.is_suspended = False
         self.essential_seconds = 0.0
         self._elapsed = elapsed
@@ -65,6 +69,17 @@ class Deadline:
         """Give back the time set aside for a purpose, whose turn has come; return the seconds."""
         return self._reserved.pop(purpose, 0.0)
 
+    def extend(self, seconds: float) -> bool:
+        """Move the deadline if the run is then at most half longer than its budget.
+
+        Returns:
+            Whether it was moved.
+        """
+        if self.seconds + seconds > _MOST_EXTENDED * self.budget_seconds:
+            return False
+        self.seconds += seconds
+        return True
+
     def count_earlier(self, seconds: float) -> None:
         """Count the seconds that the interrupted run had used in all when it saved something."""
         if not self._keeps_running:
@@ -99,6 +114,12 @@ class DeadlinePart(Deadline):
     def whole(self) -> Deadline:
         """The deadline of the run."""
         return self._whole.whole
+
+    def extend(self, seconds: float) -> bool:
+        """Move the deadline, and that of the run, if that is possible; return whether it is."""
+        is_possible = self._whole.extend(seconds)
+        self.seconds += seconds * is_possible
+        return is_possible
 
     def count_earlier(self, seconds: float) -> None:
         """Count the seconds that the interrupted run had used in all when it saved something."""

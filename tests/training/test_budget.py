@@ -10,6 +10,7 @@ import time
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -139,9 +140,28 @@ def test_a_part_that_is_too_short_is_explained_with_the_seconds_of_the_run():
     part.reserve("evaluation", 5)
     phases = {"start": 9.0, "decode": 12.0}
     job = SimpleNamespace(deadline=part, world=World(), phases=phases, has_weights=False)
-    told = "20.0 s are spent, 12.0 s of them on decoding images.* need 8.0 s; try --budget 56s"
+    told = "20.0 s are spent, 12.0 s of them on decoding images.* need 26.0 s; try --budget 92s"
     with pytest.raises(BudgetTooSmall, match=told):
-        place._require_seconds(1.0, make_config({"budget": "30s"}), job)
+        place._require_seconds(19.0, make_config({"budget": "30s"}), job)
+
+
+def test_a_budget_that_leaves_no_time_to_train_is_extended_by_at_most_half():
+    """A tenth of it is for training, in a part and thus in the whole."""
+    clock, reporter = Clock(0.0), Mock(SilentReporter)
+    whole = Deadline(30, clock)
+    whole.reserve("closing", 6)
+    clock.now = 20
+    part = whole.part(0.5)
+    clock.now = 24
+    job = SimpleNamespace(deadline=part, world=World(), reporter=reporter, has_weights=False)
+    assert part.remaining() == -2
+    place._require_seconds(1.0, make_config({"budget": "30s"}), job)
+    assert part.remaining() == 4
+    assert (whole.seconds, whole.budget_seconds) == (36, 30)
+    told = "budget: 24.0 s are spent before training, so the run will take about 36.0 s"
+    reporter.warn.assert_called_once_with(told)
+    assert not whole.extend(9.5)
+    assert whole.seconds == 36
 
 
 @pytest.mark.parametrize(

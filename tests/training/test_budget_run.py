@@ -113,22 +113,38 @@ def test_a_budget_without_time_to_train_is_refused_and_twice_the_time_is_enough(
     real = open_data.open_dataset
 
     def slow_disk(*arguments):
-        clock.now += 8.0
+        clock.now += 12.0
         return real(*arguments)
 
     monkeypatch.setattr(open_data, "open_dataset", slow_disk)
     with pytest.raises(BudgetTooSmall) as caught:
         run_slow(bars, tmp_path, clock, net, 9)
     assert str(caught.value) == (
-        "--budget 9s is too short: 8.0 s are spent, 8.0 s of them on decoding images, and a "
-        "training step, the evaluation and saving need 1.5 s; try --budget 19s"
+        "--budget 9s is too short: 12.0 s are spent, 12.0 s of them on decoding images, and a "
+        "training step, the evaluation and saving need 1.5 s; try --budget 27s"
     )
     assert caught.value.exit_code == 2
-    assert not (tmp_path / "run" / "model.safetensors").exists()
+    assert not (tmp_path / "run").exists()  # the advice works for the same folder
     clock.now = 0.0
-    run = run_slow(bars, tmp_path / "longer", clock, net, 19)
+    run = run_slow(bars, tmp_path / "run", clock, net, 27)
     assert run.results["epochs"] >= 1
-    assert clock.now <= 19
+    assert clock.now <= 27
+
+
+def test_a_run_that_was_extended_says_by_how_much(bars, tmp_path, monkeypatch, capsys):
+    clock, net = make_slow(monkeypatch, 0.01, 0.01)
+    real = open_data.open_dataset
+
+    def slow_disk(*arguments):
+        clock.now += 8.0
+        return real(*arguments)
+
+    monkeypatch.setattr(open_data, "open_dataset", slow_disk)
+    run = run_slow(bars, tmp_path / "run", clock, net, 9, Reporter())
+    said = capsys.readouterr().err
+    assert "budget: 8.0 s are spent before training, so the run will take about 10.4 s" in said
+    assert run.results["epochs"] >= 1
+    assert 8 < clock.now <= 10.4
 
 
 def test_decoding_ends_in_time_and_the_run_repeats_with_the_same_images(

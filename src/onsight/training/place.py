@@ -47,6 +47,7 @@ from onsight.tune.training_data import TrainingData, choose_residency, place_dat
 from onsight_explain.devices import has_graphs
 
 _TIMING_FRACTION = 0.3  # of the time for trials: for steps, and as much again for evaluation
+_LEAST_TRAINING_FRACTION = 0.1  # of a budget that is extended
 _SURE_SECONDS = 2.0  # for each, before a budget is refused
 _ACTIVITIES = {"decode": "decoding images"}  # names of phases, in sentences
 _OF_STEPS = ("learning_rate", "batch_size")
@@ -209,11 +210,23 @@ def _plan_in_time(
 
 
 def _require_seconds(step_seconds: float, config: Config, job: Job) -> None:
-    """Raise BudgetTooSmall, on all ranks alike, if there is no time for a step that is needed."""
+    """Make sure that there is time for a step, on all ranks alike: if need be, by extending a bit.
+
+    Raises:
+        BudgetTooSmall: That is not enough.
+    """
     deadline = job.deadline
-    if job.has_weights or job.world.agree(deadline.remaining()) > step_seconds:
+    left_seconds = job.world.agree(deadline.remaining())
+    if job.has_weights or left_seconds > step_seconds:
         return
+    least_seconds = step_seconds + _LEAST_TRAINING_FRACTION * deadline.whole.budget_seconds
     spent_seconds = deadline.whole.elapsed()
+    if deadline.extend(least_seconds - left_seconds):
+        job.reporter.warn(
+            f"budget: {duration(spent_seconds)} are spent before training, so the run will take "
+            f"about {duration(deadline.whole.seconds)}"
+        )
+        return
     needed_seconds = step_seconds + deadline.reserved()
     if deadline is not deadline.whole:
         needed_seconds += deadline.whole.reserved()

@@ -14,7 +14,7 @@ from torch import nn
 
 from onsight.choice import Choice
 from onsight.data.sources.memory import InMemory
-from onsight.errors import ConfigError, Interrupted
+from onsight.errors import BudgetTooSmall, ConfigError, Interrupted
 from onsight.evaluation.results import MemberResult, Results
 from onsight.files import refuse_inside_data, write_json
 from onsight.hardware.devices import describe_environment
@@ -183,9 +183,15 @@ def train(
 
 @contextmanager
 def _naming_what_is_kept(job: RunJob) -> Iterator[None]:
-    """If the block is interrupted, say where the best model so far is, and how to go on."""
+    """If the block is interrupted, say where the best model so far is, and how to go on.
+
+    If its budget is too small, nothing is kept.
+    """
     try:
         yield
+    except BudgetTooSmall:
+        job.folder.discard()
+        raise
     except (Interrupted, KeyboardInterrupt) as stop:
         if job.folder.model_file.exists():
             job.reporter.warn(f"the best model so far is in {job.folder.model_file}")
@@ -221,7 +227,7 @@ def _has_better_model(members: Sequence[Member], names: Sequence[str], job: RunJ
 
 
 def _warn_if_late(job: RunJob) -> None:
-    late_seconds = job.deadline.elapsed() - job.deadline.seconds
+    late_seconds = job.deadline.elapsed() - job.deadline.budget_seconds
     if job.deadline.is_set and late_seconds > _TOLERATED_SECONDS:
         job.reporter.warn(
             f"budget: the run took {duration(late_seconds)} longer, as work that cannot be left "

@@ -25,6 +25,10 @@ JOB = ".job"  # holds the id of the torchrun job
 IMAGES = ".images"  # holds the key of the images that the run began with
 _CLAIM = {_LOCK, _CHECKPOINTS, JOB}  # what claiming a folder creates
 _BEGUN = {CONFIG, DECISIONS}  # what a run writes before it knows whether it can use the images
+_WRITTEN_BEFORE_TRAINING = {
+    *_CLAIM, *_BEGUN, IMAGES, "environment.json", "members", "plan.json", "problems.csv",
+    "tensorboard",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,14 @@ class RunFolder:
                 for name in (*_BEGUN, JOB, _LOCK):
                     (self.path / name).unlink(missing_ok=True)
                 self.path.rmdir()
+
+    def discard(self) -> None:
+        """Remove what a new run has written, if that is all that the folder holds."""
+        names = {item.name for item in self.path.iterdir()}
+        if not self.resumed and names <= _WRITTEN_BEFORE_TRAINING:
+            for name in names - _CLAIM:
+                path = self.path / name
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def claim_folder(path: Path, resume: bool) -> RunFolder:
