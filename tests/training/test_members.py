@@ -474,6 +474,24 @@ def test_what_a_budgeted_run_left_out_is_left_out_when_it_is_repeated(
     assert_same_tensors(tensors_of(run.path), tensors_of(repeat(run, bars, tmp_path / "again")))
 
 
+def test_an_untrained_network_is_left_out(bars, tmp_path, monkeypatch, equal_weights, capsys):
+    """Its time ended before its first step."""
+    clock = Clock(0.1)
+    real = members._save_start
+
+    def save_slowly(planned, job):
+        real(planned, job)
+        if planned.config.model == "sprint":
+            clock.now += 20
+
+    monkeypatch.setattr(members, "_save_start", save_slowly)
+    run = train_in_20_seconds(bars, tmp_path / "run", spent=clock, reporter=Reporter())
+    assert [row["name"] for row in run.results["members"]] == ["small"]
+    assert "sprint is left out: the budget ended before its first training step" in (
+        capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize(
     ("module", "stage"), [(run_module, "open_data"), (members, "_is_always_right")]
 )

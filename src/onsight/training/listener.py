@@ -11,6 +11,8 @@ from onsight.training.decisions import Decisions
 from onsight.training.loggers.loggers import Loggers
 from onsight.training.progress import Progress, format_epoch, write_metrics
 
+NOTHING_TRAINED = "the budget ended before the first training step: the model is untrained"
+
 
 @dataclass
 class Listener(StepListener):
@@ -71,9 +73,7 @@ class Listener(StepListener):
 
     def nothing_trained(self) -> None:
         """Warn that the model is untrained."""
-        self.reporter.warn(
-            "the budget ended before the first training step: the model is untrained"
-        )
+        self.reporter.warn(NOTHING_TRAINED)
 
     def out_of_memory(self, parts: int) -> None:
         """Report and record that batches are split into more parts from this step on."""

@@ -133,6 +133,8 @@ def train_members(
         member_job = _make_member_job(candidate, fraction, job) if len(candidates) > 1 else job
         try:
             member = _train_member(candidate, opened, module, shared, member_job)
+            if count and job.world.agree(not member.trained.progress.rows):
+                raise BudgetTooSmall("the budget ended before its first training step")
         except Interrupted as stop:
             raise stop.within(candidate.name) if len(candidates) > 1 else stop from None
         except (BudgetTooSmall, NonFiniteLoss, RuntimeError) as error:

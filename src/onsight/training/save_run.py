@@ -34,6 +34,7 @@ from onsight.training.blend_members import FinalModel, describe_members, held_ou
 from onsight.training.evaluate import Evaluation
 from onsight.training.fit_head import describe_left_out
 from onsight.training.job import RunJob
+from onsight.training.listener import NOTHING_TRAINED
 from onsight.training.mistakes import find_heat, find_lookalikes
 from onsight.training.model_file import make_model_file
 from onsight.training.open_data import OpenedData
@@ -160,6 +161,8 @@ def _compute_results(final: FinalModel, evaluation: Evaluation, opened: OpenedDa
 def _describe_left_out(final: FinalModel, folds: Sequence[FoldResult]) -> Iterator[str]:
     """Yield what learned from a part of the training images only, for lack of time."""
     for member in final.members:
+        if not member.trained.progress.rows:
+            yield NOTHING_TRAINED
         if left_out := member.trained.left_out:
             fitted = describe_left_out(left_out, len(member.dataset.ids(TRAIN)))
             name = "the head" if member.name == HEAD else f"the head of {member.name}"
