@@ -31,6 +31,7 @@ from onsight.ranks import world
 from onsight.report.console import Bar, Reporter, SilentReporter
 from onsight.step.step import Step
 from onsight.tensorfile import read_tensors
+from onsight.training import run as run_module
 from onsight.training.run_folder import claim_folder
 
 FAST = {"epochs": 3, "batch_size": 16, "threads": 1, "reporter": SilentReporter()}
@@ -281,6 +282,27 @@ def test_resume_refuses_other_settings_and_other_data(bars, tmp_path, trained):
         onsight.train(bars, out=out, resume=True, reporter=SilentReporter())
     with pytest.raises(OutputError, match="nothing to resume"):
         onsight.train(bars, out=tmp_path / "no such", resume=True, reporter=SilentReporter())
+
+
+@pytest.mark.parametrize("missing", ["", "predictions.csv"])
+def test_a_finished_run_is_not_evaluated_again(
+    bars, tmp_path, trained, monkeypatch, capsys, missing
+):
+    out = shutil.copytree(trained.path, tmp_path / "run")
+    if missing:
+        (out / missing).unlink()
+    before = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    evaluated, real = [], run_module.evaluate_model
+    monkeypatch.setattr(
+        run_module, "evaluate_model", lambda *args: evaluated.append(1) or real(*args)
+    )
+    again = onsight.train(bars, out=out, resume=True, reporter=Reporter())
+    assert again.accuracy == trained.accuracy
+    assert len(evaluated) == bool(missing)
+    assert ("is finished: there is nothing left to do" in capsys.readouterr().err) != bool(missing)
+    if not missing:
+        assert {path: path.read_bytes() for path in before} == before
+    assert (out / "predictions.csv").exists()
 
 
 def test_a_folder_in_use_is_refused(bars, tmp_path):

@@ -19,6 +19,7 @@ from onsight.evaluation.results import MemberResult, Results
 from onsight.files import refuse_inside_data, write_json
 from onsight.hardware.devices import describe_environment
 from onsight.ranks.launch import launch
+from onsight.report import run_files
 from onsight.report.console import Reporter, headline
 from onsight.report.run_files import write_problems
 from onsight.text import duration, joined, notebook_table, resume_hint
@@ -167,6 +168,10 @@ def train(
         make_first_model(layout, job)
         opened = open_data(layout, request.module, job)
         job.check_images(opened.key)
+        is_finished = job.resume and request.module is None and _is_finished(job.folder.path)
+        if job.world.agree(is_finished):
+            job.reporter.say(f"{job.folder.path} is finished: there is nothing left to do")
+            return Run(job.folder.path, read_results(job.folder.path), job.world.rank)
         job.begin_decisions(opened.key)
         _save_start(opened, job)
         with _open_shared(opened, job) as shared:
@@ -224,6 +229,14 @@ def _has_better_model(members: Sequence[Member], names: Sequence[str], job: RunJ
     folders = [job.folder.of_part("members", name) for name in names]
     finished = sum(folder.held_out.exists() for folder in folders)
     return finished > len(members) or (job.folder.path / "results.json").exists()
+
+
+def _is_finished(run: Path) -> bool:
+    """Return whether a run has written all its files; the path of the report is the last fact."""
+    files = ("model.safetensors", "predictions.csv", "report.html")
+    results = run_files.read_json(run / "results.json")
+    is_last = isinstance(results, dict) and "report" in results
+    return is_last and all((run / file).exists() for file in files)
 
 
 def _warn_if_late(job: RunJob) -> None:
