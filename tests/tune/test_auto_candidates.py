@@ -150,6 +150,17 @@ def test_settings_of_the_user_are_kept(fields, expected):
         assert all(getattr(settled, name) == value for name, value in fields.items())
 
 
+@pytest.mark.parametrize("images", [FEW_PHOTOS, (100, *FEW_PHOTOS[1:])])
+def test_a_limit_on_the_time_per_image_leaves_a_small_network(images):
+    names = [
+        [candidate.name for candidate in choose_candidates(make_source(*images), config, CPU, 60)]
+        for config in (make_config({}), make_config({"max_ms_per_image": 5.0}))
+    ]
+    small = {"sprint", "compact"}
+    assert not small & set(names[0])
+    assert small & set(names[1])
+
+
 def test_a_size_set_by_the_user_does_not_replace_the_head_by_a_worse_network():
     config = make_config({"image_size": "192"})  # the head's features take longer than there is
     chosen = choose_candidates(make_source(*CLIP_ART), config, CPU, 30)

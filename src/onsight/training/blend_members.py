@@ -162,8 +162,8 @@ def _choose_allowed(
     if not allowed:
         fastest = min(members, key=lambda member: member.image_seconds)
         reporter.warn(
-            f"no network takes at most {config.max_ms_per_image:g} ms per image: the fastest, "
-            f"{fastest.name}, takes {1000 * fastest.image_seconds:.2g} ms"
+            f"none of the networks trained takes at most {config.max_ms_per_image:g} ms per "
+            f"image: the fastest, {fastest.name}, takes {1000 * fastest.image_seconds:.2g} ms"
         )
         return {fastest.name: 1.0}
     if len(allowed) == len(groups) and config.blend == "auto":

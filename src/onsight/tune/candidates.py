@@ -145,7 +145,7 @@ def _find_possible_roles(config: Config, work: Work) -> list[str]:
     elif may_start_trained and is_fitted:
         if "freeze" not in asked:
             roles.append(HEAD)
-        if work.training >= _MIN_SCRATCH_IMAGES:
+        if work.training >= _MIN_SCRATCH_IMAGES or config.max_ms_per_image:
             roles.append(SCRATCH)
         roles.append(TUNED)
     if config.residency == "stream":  # there are no decoded images that networks could share
@@ -202,7 +202,12 @@ def _share_time(roles: list[str], sizes: Mapping[str, Size], work: Work) -> dict
 
 
 def _is_scratch_hopeless(config: Config, work: Work, share: float) -> bool:
-    """Return whether a head is so much better that a network from scratch only takes its time."""
+    """Return whether a head is so much better that a network from scratch only takes its time.
+
+    Not if the time per image is limited: a small network may be the only one that is fast enough.
+    """
+    if config.max_ms_per_image:
+        return False
     is_few_large = work.side > _LARGE_SIDE and work.training < _MANY_IMAGES
     return is_few_large and _choose_from_scratch(config, work, share * work.seconds)[0] != "compact"
 
