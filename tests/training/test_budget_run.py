@@ -161,7 +161,7 @@ def test_decoding_ends_in_time_and_the_run_repeats_with_the_same_images(
     run = run_slow(bars, tmp_path, clock, net, 30, Reporter())
     # 35% of the 28.5 s: the image of the 50th 0.2 s is begun in time.
     assert run.results["used"] == 50
-    warning = "budget: there was time to decode 50 training images, drawn at random; the other 70"
+    warning = "budget: there was time to decode 50 images, drawn at random; the other 70"
     assert warning in capsys.readouterr().err
     saved = tomllib.loads((run.path / "config.toml").read_text())
     assert saved["train_images"] == 50

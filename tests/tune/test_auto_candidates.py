@@ -151,7 +151,8 @@ def test_settings_of_the_user_are_kept(fields, expected):
 
 
 @pytest.mark.parametrize("images", [FEW_PHOTOS, (100, *FEW_PHOTOS[1:])])
-def test_a_limit_on_the_time_per_image_leaves_a_small_network(images):
+def test_a_limit_on_the_time_per_image_leaves_a_small_network(images, monkeypatch):
+    monkeypatch.setattr("onsight.data.split.ENOUGH_TEST_IMAGES", 200)
     names = [
         [candidate.name for candidate in choose_candidates(make_source(*images), config, CPU, 60)]
         for config in (make_config({}), make_config({"max_ms_per_image": 5.0}))

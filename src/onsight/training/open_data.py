@@ -198,9 +198,11 @@ def _count_train_images(layout: Layout, dataset: Dataset, reporter: Reporter) ->
     skipped = sum(problem.reason == NO_TIME for problem in dataset.problems)
     if not skipped:
         return layout.config.train_images
-    count = len(layout.source.index) - count_held_out(layout.source) - skipped
+    held_out = count_held_out(layout.source)
+    count = len(layout.source.index) - held_out - skipped
+    kind = "training images" if held_out else "images"  # that will be split
     reporter.warn(
-        f"budget: there was time to decode {count:,} training images, drawn at random; the other "
+        f"budget: there was time to decode {count:,} {kind}, drawn at random; the other "
         f"{skipped:,} are left out and listed in problems.csv. With more time, all are used"
     )
     return count
