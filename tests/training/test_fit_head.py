@@ -25,6 +25,7 @@ from onsight.tensorfile import read_tensors
 from onsight.training import fit, fit_head, load_features
 from onsight.training import folds as folding
 from onsight.training.decisions import Decisions
+from onsight.training.progress import Progress
 from onsight.training.save_run import _describe_left_out
 
 QUICK = {
@@ -370,7 +371,7 @@ def test_folds_learn_from_all_images_if_features_of_all_are_needed_anyway(
 def test_the_note_names_the_head(name, stated):
     member = SimpleNamespace(
         name=name,
-        trained=SimpleNamespace(left_out=60),
+        trained=SimpleNamespace(left_out=60, progress=Progress(rows=[{}])),
         dataset=SimpleNamespace(ids=lambda split: range(100)),
     )
     (note,) = _describe_left_out(SimpleNamespace(members=[member]), [])
