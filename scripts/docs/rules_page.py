@@ -30,7 +30,7 @@ def rules_page() -> str:
         finding = examples[rule.id]
         script = finding.file.read_text(encoding="utf-8").splitlines()
         wrong = script[finding.line - 1 : finding.end_line]
-        lines += [f"## {rule.id} {{ #{rule.id} }}", "", f"**{escape(rule.title)}.**", ""]
+        lines += [f"## {rule.id}", "", f"**{escape(rule.title)}.**", ""]
         lines += [escape(finding.why), "", '```python title="Mistake"', *_dedent(wrong), "```", ""]
         if finding.fixed:
             fixed = _dedent(finding.fixed.splitlines())
