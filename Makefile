@@ -19,10 +19,12 @@ setup: .venv/installed
 .venv/installed: requirements.lock pyproject.toml hatch_build.py $(PACKAGES:%=packages/%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Onsight needs Python 3.11 or later; name one by: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
-	@echo "Installing into .venv: a few minutes, 6.6 GB"
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(OURS)
+	@echo "1 of 3: a new environment, .venv"
+	@$(PYTHON) -m venv .venv
+	@echo "2 of 3: the packages of requirements.lock: 5 to 10 minutes, 6.6 GB; pip lists all, then installs all"
+	@$(BIN)/pip install --disable-pip-version-check --require-hashes -r requirements.lock
+	@echo "3 of 3: Onsight itself"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(OURS)
 	@touch $@
 	@echo "To use the command onsight in this shell: . .venv/bin/activate"
 
