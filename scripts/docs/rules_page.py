@@ -15,7 +15,7 @@ PLANTED = Path(__file__).parents[2] / "packages/onsight-lint/tests/planted"
 def rules_page() -> str:
     """Return the page."""
     examples: dict[str, Finding] = {}
-    for path in sorted(PLANTED.glob("*.py"), key=lambda path: path.stat().st_size):
+    for path in sorted(PLANTED.glob("*.py"), key=lambda path: (path.stat().st_size, path)):
         for finding in read_many([path], Library(), select_rules()).sorted:
             examples.setdefault(finding.rule, finding)
     lines = [
