@@ -19,10 +19,12 @@ setup: .venv/installed
 .venv/installed: requirements.lock pyproject.toml hatch_build.py $(PACKAGES:%=packages/%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Onsight needs Python 3.11 or later; name one by: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
-	@echo "Installing into .venv: a few minutes, 6.6 GB"
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(OURS)
+	@echo "1 of 3: a new environment, .venv"
+	@$(PYTHON) -m venv .venv
+	@echo "2 of 3: the packages of requirements.lock: 5 to 10 minutes, 6.6 GB; pip lists all, then installs all"
+	@$(BIN)/pip install --disable-pip-version-check --require-hashes -r requirements.lock
+	@echo "3 of 3: Onsight itself"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(OURS)
 	@touch $@
 	@echo "To use the command onsight in this shell: . .venv/bin/activate"
 
@@ -79,7 +81,7 @@ reliability: setup  ## kills, signals, damage and full disks in the counts of do
 api-fuzz: setup .venv-fuzz/installed  ## some thousand made-up requests to every URL of the server
 	$(BIN)/python soak/api_fuzz.py .venv-fuzz/bin/schemathesis
 
-browser: setup  ## the page of `onsight serve` in a real browser; needs Chromium
+browser: docs  ## the page of `onsight serve` and the site, in a real browser; needs Chromium
 	$(BIN)/pip install --quiet --disable-pip-version-check -r tests/browser/requirements.txt
 	$(BIN)/pytest tests/browser -rs
 

@@ -21,12 +21,14 @@ from notebook_page import notebook_page
 from rules_page import rules_page
 
 ROOT = Path(__file__).parents[2]
-GENERATED: dict[str, Callable[[], str]] = {
+# Pages generated from code. These are in git, for whoever reads docs/ without building the site.
+STORED: dict[str, Callable[[], str]] = {
     "reference/commands.md": commands_page,
     "reference/settings.md": settings_page,
-    "reference/errors.md": errors_page,
     "reference/lint-rules.md": rules_page,
 }
+# This one would change with every message in the code.
+BUILT: dict[str, Callable[[], str]] = {"reference/errors.md": errors_page}
 # Pages of the site that are elsewhere in the repository.
 OUTSIDE = {
     "contributing.md": "CONTRIBUTING.md",
@@ -50,8 +52,8 @@ def nav_pages(config: Path = ROOT / "zensical.toml") -> list[str]:
 
 
 def source_of(page: str) -> Path | None:
-    """Return the file that a page is made from; None for a generated page."""
-    if page in GENERATED:
+    """Return the file that a page is made from; None for a page that is only in the site."""
+    if page in BUILT:
         return None
     if page in OUTSIDE:
         return ROOT / OUTSIDE[page]
@@ -70,7 +72,7 @@ def assemble(folder: Path) -> list[str]:
         target, source = folder / page, source_of(page)
         target.parent.mkdir(parents=True, exist_ok=True)
         if source is None:
-            text = GENERATED[page]()
+            text = BUILT[page]()
         elif not source.exists():
             missing.append(page)
             continue
@@ -106,6 +108,8 @@ def relocate(text: str, source: Path, page: str, homes: dict[Path, str]) -> str:
 
 def main() -> int:
     """Build and check the site, and return the exit code."""
+    for page, generate in STORED.items():
+        (ROOT / "docs" / page).write_text(generate(), encoding="utf-8")
     missing = assemble(ROOT / ".docs")
     if missing:
         print(f"error: the navigation names missing pages: {', '.join(missing)}", file=sys.stderr)

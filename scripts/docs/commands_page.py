@@ -36,6 +36,14 @@ EXAMPLES = {
     "verify-resume": "onsight verify-resume clothes",
     "doctor": "onsight doctor",
 }
+EXIT_CODES = """\
+| code | meaning |
+| --- | --- |
+| 0 | success |
+| 1 | the run failed; or `check --fail-on`, `doctor`, `lint` or `verify-resume` found something |
+| 2 | a problem that you can fix; one message, no traceback |
+| 129, 130, 143 | stopped by SIGHUP, Ctrl-C or SIGTERM; `train` writes a checkpoint first |
+"""
 _KINDS = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 _BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), Lt: ("lt", "below")}
 
@@ -43,7 +51,7 @@ _BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), L
 def commands_page() -> str:
     """Return the page of all commands with their options."""
     lines = ["# Commands", "", "Every command of `onsight` with its options. Results go to stdout,"]
-    lines += ["everything else to stderr; exit codes are in [Errors](errors.md#exit-codes).", ""]
+    lines += ["everything else to stderr.", "", "## Exit codes", "", EXIT_CODES]
     for name in make_app():
         if not name.startswith("-"):
             lines += _parser_section(name) if name == "lint" else _app_section(name)
@@ -59,9 +67,9 @@ def settings_page() -> str:
     lines += ["`onsight.train`. Options take precedence over `--config`, which takes precedence"]
     lines += ["over `--recipe`.", ""]
     for group, fields in groups().items():
-        lines += [f"## {group}", ""]
+        lines += [f"## Group: {group}", ""]  # "Model" would take the anchor of `model`
         for name, field in fields.items():
-            lines += [f"### {name} {{ #{name} }}", "", " · ".join(_facts(name, field)), ""]
+            lines += [f"### {name}", "", " · ".join(_facts(name, field)), ""]
             lines += [escape(field.description or ""), ""]
     return "\n".join(lines)
 
@@ -179,8 +187,8 @@ def _argument_facts(argument: Argument) -> Iterator[str]:
 
 
 def _option(label: str, facts: Iterable[str], text: str) -> list[str]:
-    """Return an entry of a definition list."""
-    return [" · ".join([label, *facts]), "", f":   {escape(' '.join(text.split()))}", ""]
+    """Return an item of a list."""
+    return [f"- {' · '.join([label, *facts])}: {escape(' '.join(text.split()))}", ""]
 
 
 def _parser_section(name: str) -> list[str]:

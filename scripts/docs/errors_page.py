@@ -1,4 +1,4 @@
-"""The page of errors: exit codes, exception classes, and every message found in the code."""
+"""The page of errors: exception classes, and every message found in the code."""
 
 import ast
 import re
@@ -32,14 +32,6 @@ _AREAS = {
     "Explaining and linting": "explainer onsight_explain onsight_lint",
     "Machine": "doctor hardware",
 }
-EXIT_CODES = """\
-| code | meaning |
-| --- | --- |
-| 0 | success |
-| 1 | the run failed; or `check --fail-on`, `doctor`, `lint` or `verify-resume` found something |
-| 2 | a problem that you can fix; one message, no traceback |
-| 129, 130, 143 | stopped by SIGHUP, Ctrl-C or SIGTERM; `train` writes a checkpoint first |
-"""
 
 
 @dataclass(frozen=True)
@@ -71,8 +63,8 @@ def errors_page() -> str:
     ]
     classes = error_classes()
     lines = ["# Errors", "", "Each message says what happened and what to do. Search for a part"]
-    lines += [f"of yours; {_GAP} stands for names and numbers.", "", "## Exit codes", ""]
-    lines += [EXIT_CODES, "## Exceptions in Python", "", "In `onsight.errors`, unless noted.", ""]
+    lines += [f"of yours; {_GAP} stands for names and numbers.", ""]
+    lines += ["## Exceptions in Python", "", "In `onsight.errors`, unless noted.", ""]
     lines += ["| class | exit code | meaning |", "| --- | --- | --- |"]
     for name, kind in classes.items():
         (about, *_), code = (kind.__doc__ or "").split("\n"), getattr(kind, "exit_code", "")

@@ -15,7 +15,7 @@ PLANTED = Path(__file__).parents[2] / "packages/onsight-lint/tests/planted"
 def rules_page() -> str:
     """Return the page."""
     examples: dict[str, Finding] = {}
-    for path in sorted(PLANTED.glob("*.py"), key=lambda path: path.stat().st_size):
+    for path in sorted(PLANTED.glob("*.py"), key=lambda path: (path.stat().st_size, path)):
         for finding in read_many([path], Library(), select_rules()).sorted:
             examples.setdefault(finding.rule, finding)
     lines = [
@@ -30,7 +30,7 @@ def rules_page() -> str:
         finding = examples[rule.id]
         script = finding.file.read_text(encoding="utf-8").splitlines()
         wrong = script[finding.line - 1 : finding.end_line]
-        lines += [f"## {rule.id} {{ #{rule.id} }}", "", f"**{escape(rule.title)}.**", ""]
+        lines += [f"## {rule.id}", "", f"**{escape(rule.title)}.**", ""]
         lines += [escape(finding.why), "", '```python title="Mistake"', *_dedent(wrong), "```", ""]
         if finding.fixed:
             fixed = _dedent(finding.fixed.splitlines())

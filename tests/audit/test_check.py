@@ -353,6 +353,15 @@ def test_nothing_is_written_inside_the_data(faulty, monkeypatch, capsys):
     assert not (faulty / "checks").exists()
 
 
+def test_a_folder_and_its_archive_are_checked_side_by_side(tmp_path, monkeypatch, capsys):
+    images(tmp_path / "data", count=3)
+    shutil.make_archive(str(tmp_path / "data"), "zip", tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    assert run_command("check", "data", "--quick") == 0
+    assert run_command("check", "data.zip", "--quick") == 0
+    assert {path.name for path in Path("checks").iterdir()} == {"data", "data.zip"}
+
+
 def test_each_copy_is_paired_with_the_one_that_is_used(tmp_path):
     folder = with_leaks(tmp_path / "data")
     shutil.copy(folder / "train/a/same.png", folder / "train/a/again.png")

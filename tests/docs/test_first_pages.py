@@ -1,6 +1,6 @@
-"""The README is short, and no page links to what is missing.
+"""The README is short, and no page links to what is missing in the repository.
 
-Links between pages of the site are checked when it is built (`scripts/docs/links.py`).
+The links of the site are checked when it is built (`scripts/docs/links.py`).
 """
 
 from pathlib import Path
@@ -9,7 +9,8 @@ import pytest
 from links import broken_file_links
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("packages/*/*.md"), ROOT / "benchmarks" / "RESULTS.md"]
+FOLDERS = ["", "docs/**/", "packages/*/", "benchmarks/"]
+PAGES = [page for folder in FOLDERS for page in sorted(ROOT.glob(f"{folder}*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from blocks import Block, Mismatch, PageRun, matches, read_blocks
-from build import GENERATED, OUTSIDE, nav_pages, relocate, source_of
+from build import BUILT, OUTSIDE, nav_pages, relocate, source_of
 from command_lines import faulty_commands
 from links import site_faults
 
@@ -48,9 +48,9 @@ def test_options_exist(page):
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("page", GENERATED)
+@pytest.mark.parametrize("page", BUILT)
 def test_options_of_generated_pages_exist(page):
-    text = GENERATED[page]()
+    text = BUILT[page]()
     assert faulty_commands(text, read_blocks(text)) == []
 
 

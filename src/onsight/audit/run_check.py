@@ -144,9 +144,11 @@ def _parse_groups(text: str) -> list[str]:
 
 
 def _make_folder_name(data: str) -> str:
-    """Return a name for the folder of results, derived from DATA."""
-    name = user_path(data).absolute().name
-    return name.partition(".")[0] or "data"
+    """Return a name for the folder of results: that of DATA, but not hidden.
+
+    The suffix stays, so that images.zip does not overwrite the results of images/.
+    """
+    return user_path(data).absolute().name.lstrip(".") or "data"
 
 
 def _repeat_reading_options(options: Mapping[str, Any]) -> str:
