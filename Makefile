@@ -81,7 +81,7 @@ reliability: setup  ## kills, signals, damage and full disks in the counts of do
 api-fuzz: setup .venv-fuzz/installed  ## some thousand made-up requests to every URL of the server
 	$(BIN)/python soak/api_fuzz.py .venv-fuzz/bin/schemathesis
 
-browser: docs  ## the page of `onsight serve` and the site, in a real browser; needs Chromium
+browser: setup  ## the page of `onsight serve` in a real browser; needs Chromium
 	$(BIN)/pip install --quiet --disable-pip-version-check -r tests/browser/requirements.txt
 	$(BIN)/pytest tests/browser -rs
 
