@@ -21,7 +21,7 @@ setup: .venv/installed
 		{ echo "Onsight needs Python 3.11 or later; name one by: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
 	@echo "1 of 3: a new environment, .venv"
 	@$(PYTHON) -m venv .venv
-	@echo "2 of 3: the packages of requirements.lock: 5 to 10 minutes, 6.6 GB; pip lists all, then installs all"
+	@echo "2 of 3: the packages of requirements.lock: about 5 minutes, 6.6 GB; pip lists all, then installs all"
 	@$(BIN)/pip install --disable-pip-version-check --require-hashes -r requirements.lock
 	@echo "3 of 3: Onsight itself"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(OURS)

@@ -122,7 +122,10 @@ def main() -> int:
         print(f"error: {fault}", file=sys.stderr)
     if faults:
         return 1
-    print(f"The documentation is in {ROOT / 'site'}. Open site/index.html in a browser.")
+    print(
+        f"The documentation is in {ROOT / 'site'}: open site/index.html in a browser. Its search "
+        "needs a server: python3 -m http.server --bind 127.0.0.1 --directory site"
+    )
     return 0
 
 
