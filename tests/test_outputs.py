@@ -230,20 +230,21 @@ def test_heat_maps_do_not_become_inputs(here, capsys):
     assert "data/maps would be inside the data; choose another folder with --heatmap" in said
 
 
-def test_what_the_user_did_not_name_is_replaced_only_if_it_is_ours(here, capsys):
+def test_an_exported_file_is_replaced_only_if_its_proof_is_beside_it(here, capsys):
     pytest.importorskip("onnx")
     Path("model.onnx").write_text("mine")
-    assert "model.onnx was not written by an earlier export" in refuse(
-        ["export", "model"], capsys, here
-    )
+    foreign = "exists, and named.onnx.proof.json does not show that an export wrote it"
+    assert foreign.replace("named", "model") in refuse(["export", "model"], capsys, here)
     Path("model.onnx").rename("named.onnx")
-    Path("named.onnx.proof.json").write_text('["mine"]')
-    said = refuse(["export", "model", "--out", "named.onnx"], capsys, here)
-    assert "named.onnx.proof.json was not written by an earlier export" in said
+    words = ["export", "model", "--out", "named.onnx"]
+    assert f"named.onnx {foreign}" in refuse(words, capsys, here)
     Path("named.onnx.proof.json").write_text('{"file": "named.onnx"}')  # as an export says
-    said = refuse(["export", "model", "--out", "named.onnx"], capsys, here)
+    said = refuse(words, capsys, here)
     assert "model" in said
-    assert "earlier export" not in said
+    assert "an export wrote it" not in said
+    Path("named.onnx").unlink()
+    Path("named.onnx.proof.json").write_text('["mine"]')
+    assert f"named.onnx.proof.json {foreign}" in refuse(words, capsys, here)
 
 
 @pytest.mark.parametrize(
@@ -254,15 +255,29 @@ def test_what_the_user_did_not_name_is_replaced_only_if_it_is_ours(here, capsys)
         ["predict", "model", "a.png", "--csv", "run/predictions.csv"],
         ["predict", "model", "a.png", "--jsonl", "run/model.safetensors"],
         ["predict", "model", "a.png", "--parquet", "train.py"],
+        ["predict", "model", "a.png", "--parquet", "table.parquet"],
+        ["embed", "model", "a.png", "--out", "table.parquet"],
+        ["embed", "model", "a.png", "--out", "arrays.npz"],
+        ["embed", "model", "a.png", "--out", "text.npz"],
         ["predict", "model", "a.png", "--save-grid", "data/cats/0.png"],
         ["eval", "model", "data", "--csv", "list.csv"],
         ["similar", "model", "a.png", "--save-grid", "data/cats/0.png"],
         ["explain", "data", "--save-plot", "a.png"],
         ["explain", "train.py", "--html", "checks/check.html"],
         ["explain", "data", "--html", "checks/check.html"],
+        ["explain", "train.py", "--trace", "trace.json"],
+        ["explain", "data", "--trace", "trace.json"],
     ],
 )
 def test_a_file_of_another_origin_is_left_alone(words, here, capsys):
+    if words[-1] == "table.parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(
+            pyarrow.table({"path": ["a.png"], "label": ["cat"]}), "table.parquet"
+        )
+    np.savez("arrays.npz", paths=["a.png"], features=[[1.0]])
+    Path("text.npz").write_text("mine")
+    Path("trace.json").write_text('{"traceEvents":[]}')
     said = refuse(words, capsys, here)
     assert words[-2] in said
     assert words[-1] in said

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -93,16 +93,20 @@ def refuse_special(flag: str, path: Path) -> None:
         )
 
 
-def refuse_foreign(path: Path, mark: bytes, kind: str, flag: str = "--out") -> None:
+def refuse_foreign(
+    path: Path, mark: bytes | Callable[[Path], bool], kind: str, flag: str = "--out"
+) -> None:
     """Raise OutputError if a file exists, with any content, that Onsight did not write.
 
     Args:
-        mark: What a file of this kind has near its start.
+        mark: What a file of this kind has near its start, or what tells whether it is of this kind.
         kind: What to call it, such as "a model card".
         flag: The option that names the file.
     """
     refuse_special(flag, path)
-    if path.exists() and path.stat().st_size and not has_mark(path, mark):
+    if not path.exists() or not path.stat().st_size:
+        return
+    if not (has_mark(path, mark) if isinstance(mark, bytes) else mark(path)):
         raise OutputError(
             f"{flag}: {path} exists and is not {kind} written by Onsight, so it is left as it is; "
             "name another file"

@@ -77,6 +77,7 @@ def test_npz_has_a_row_per_image_and_the_problems(capsys, trained, inputs, tmp_p
         ((path, reason),) = file["problems"].tolist()
     assert path == str(inputs / "b.txt")
     assert "not an image" in reason
+    assert command(capsys, "embed", trained.path, inputs, "--out", out)[0] == 0  # replaces it
 
 
 def test_parquet_has_a_row_per_input(capsys, trained, inputs, tmp_path):
@@ -90,6 +91,7 @@ def test_parquet_has_a_row_per_input(capsys, trained, inputs, tmp_path):
     assert np.array_equal([rows[0]["features"], rows[2]["features"]], expected)
     assert [row["problem"] is None for row in rows] == [True, False, True]
     assert rows[1]["features"] is rows[1]["predicted"] is rows[1]["probability"] is None
+    assert command(capsys, "embed", trained.path, inputs, "--out", out)[0] == 0  # replaces it
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_any_work(

@@ -46,3 +46,32 @@ def test_a_loop_goes_on_after_a_break_in_one_of_its_branches(tmp_path):
             total += loss
     """
     assert rules(tmp_path, text) == ["graph-kept"]
+
+
+@pytest.mark.parametrize(
+    ("backward", "is_certain"),
+    [
+        ("loss.backward()", True),
+        ("scaler.scale(loss.mean()).backward()", True),
+        ("accelerator.backward(loss)", True),
+        ("loss.backward(retain_graph=True)", False),
+        ("(loss.detach() * net(x).mean()).backward()", False),
+        ("loss.backward()\n    loss = torch.nn.functional.mse_loss(net(x), x)", False),
+    ],
+)
+def test_a_kept_loss_is_detached_only_where_its_graph_was_freed(tmp_path, backward, is_certain):
+    """What it is added to may be used as a tensor elsewhere, or even for gradients."""
+    text = f"""
+import torch
+net = torch.nn.Linear(2, 2)
+history = []
+for x in train_loader:
+    loss = torch.nn.functional.mse_loss(net(x), x)
+    {backward}
+    history.append(loss)
+finish(history)
+"""
+    (tmp_path / "train.py").write_text(text, encoding="utf-8")
+    (finding,) = read_script(tmp_path / "train.py")
+    assert finding.rule == "graph-kept"
+    assert [change.text for change in finding.changes] == ["loss.detach()"] * is_certain

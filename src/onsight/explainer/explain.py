@@ -20,7 +20,14 @@ from onsight.explainer.head_run import (
 from onsight.explainer.origins import OriginReporter
 from onsight.files import check_output
 from onsight_explain.errors import ExplainError
-from onsight_explain.explain import LIMIT_SECONDS, SECONDS, Explained, check_page_name, is_script
+from onsight_explain.explain import (
+    LIMIT_SECONDS,
+    SECONDS,
+    Explained,
+    check_page_name,
+    check_trace_name,
+    is_script,
+)
 from onsight_explain.explain import explain as explain_script
 
 _ONE_OF_SEVERAL = "a small network, in place of those that --model auto trains"
@@ -94,9 +101,11 @@ def explain(
 
         check_plot_name(plot_file)
         compare = compare or "all"
-    if page_file:
-        with _as_user_errors():
+    with _as_user_errors():
+        if page_file:
             check_page_name(page_file)
+        if trace_file:
+            check_trace_name(trace_file)
     compares_devices = compare is not None or bool(batch_sizes)
     if trace_file and compares_devices:
         raise ConfigError("--trace records one training run as it is: omit --compare")

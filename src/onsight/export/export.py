@@ -95,7 +95,7 @@ def export(
     target = out or default_path(Path(model), stem, form.suffix)
     if target.suffix != form.suffix:
         raise ConfigError(f"a file in the format {to} must end in {form.suffix}: {target}")
-    _check_targets(target, Path(model), on, is_named=out is not None)
+    _check_targets(target, Path(model), on)
     cpu = torch.device("cpu")
     file = _in_fp32(load_model_file(model, member), reporter)
     predictor = Predictor(TorchRunner(file, cpu, module))
@@ -183,11 +183,10 @@ def model_facts(file: ModelFile | BlendFile, with_scores: bool = False) -> dict[
     return facts
 
 
-def _check_targets(target: Path, model: Path, on: str | None, is_named: bool) -> None:
+def _check_targets(target: Path, model: Path, on: str | None) -> None:
     """Raise OutputError or DiskError for files that cannot be written, or must not be.
 
-    is_named: the user named the target. A file that they did not name, such as the proof, is
-    replaced only if an export wrote it.
+    An existing file is replaced only if it has the proof of an export beside it.
     """
     proof_file = proof_path(target)
     for path in (target, proof_file, readme_path(target)):
@@ -195,9 +194,12 @@ def _check_targets(target: Path, model: Path, on: str | None, is_named: bool) ->
     proof = read_json(proof_file)
     if isinstance(proof, dict) and proof.get("file") == target.name:
         return
-    for path in (proof_file,) if is_named else (target, proof_file):
+    for path in (target, proof_file):
         if path.exists():
-            raise OutputError(f"{path} was not written by an earlier export; choose another --out")
+            raise OutputError(
+                f"{path} exists, and {proof_file.name} does not show that an export wrote it, so "
+                "it is left as it is; choose another --out"
+            )
 
 
 def _network_facts(file: ModelFile | BlendFile) -> dict[str, Any]:

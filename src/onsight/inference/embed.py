@@ -5,6 +5,7 @@ D features, m problems, n usable images.
 
 import io
 import json
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,19 @@ import numpy as np
 from torch import nn
 
 from onsight.errors import DataError, OutputError
-from onsight.files import check_output, write_atomically
+from onsight.files import check_output, refuse_foreign, write_atomically
 from onsight.inference.images import file_input
 from onsight.inference.inputs import list_files
 from onsight.inference.predictor import Batches, Prediction, Predictor, list_model_files, load
 from onsight.inference.row_formats import RowCounts
-from onsight.inference.sinks import ParquetFile, Sink, require_pyarrow
+from onsight.inference.sinks import ParquetFile, Sink, refuse_foreign_parquet, require_pyarrow
 from onsight.report.console import Reporter
 from onsight.text import plural
 
 _MAX_WARNINGS = 3  # inputs that cannot be used
 _COLUMNS = ("path", "features", "predicted", "probability", "problem")
+_ARRAYS = ["paths", "features", "predicted", "probability", "problems"]
+_KIND = "a file of features"
 
 
 def embed_files(
@@ -46,6 +49,10 @@ def embed_files(
     reporter = Reporter()
     inputs = list_files(paths)
     check_output("--out", out, model=list_model_files(model), input=[*paths, *inputs])
+    if _is_npz(out):
+        refuse_foreign(out, _has_our_arrays, _KIND)
+    else:
+        refuse_foreign_parquet(out, _COLUMNS, _KIND, "--out")
     predictor = load(model, device=device, module=module, member=member)
     counts, width = RowCounts(), 0
     sink: Sink = NpzFile(out) if _is_npz(out) else ParquetFile(out, FeatureColumns())
@@ -127,6 +134,15 @@ class NpzFile(Sink):
 
 def _is_npz(out: Path) -> bool:
     return out.suffix.lower() == ".npz"
+
+
+def _has_our_arrays(out: Path) -> bool:
+    """Return whether a file is an .npz file with the arrays of `NpzFile`."""
+    try:
+        with zipfile.ZipFile(out) as file:
+            return [name.removesuffix(".npy") for name in file.namelist()] == _ARRAYS
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def _check_format(out: Path) -> None:

@@ -26,6 +26,7 @@ from onsight.inference.resumable_file import (
     rows_path,
 )
 from onsight.inference.row_formats import (
+    FIRST_COLUMNS,
     MARKS,
     CsvFormat,
     JsonFormat,
@@ -36,7 +37,13 @@ from onsight.inference.row_formats import (
     RowFormat,
     TextFormat,
 )
-from onsight.inference.sinks import ParquetFile, Sink, Stdout, require_pyarrow
+from onsight.inference.sinks import (
+    ParquetFile,
+    Sink,
+    Stdout,
+    refuse_foreign_parquet,
+    require_pyarrow,
+)
 from onsight.report.console import Reporter
 from onsight.text import duration, plural
 
@@ -123,7 +130,8 @@ class OutputOptions:
             refuse_foreign(path, MARKS[name], "a file of predictions", f"--{name}")
         if self.parquet:
             require_pyarrow(self.parquet, "--csv or --jsonl")
-            refuse_foreign(self.parquet, b"PAR1", "a Parquet file", "--parquet")
+            kind = "a file of predictions"
+            refuse_foreign_parquet(self.parquet, FIRST_COLUMNS, kind, "--parquet")
         if self.grid:
             from onsight.inference.grid import check_grid_name  # loads matplotlib
 

@@ -16,9 +16,9 @@ from onsight.inference.predictor import Prediction, top_classes
 from onsight.text import fixed_percent, one_line
 from onsight.untrusted import parse_json
 
-_RESUMED = ("path", "predicted", "probability", "problem")  # read again when a file is resumed
-_SCALARS = (*_RESUMED, "out_of_distribution", "score")
-MARKS = {"csv": ",".join(_RESUMED).encode(), "jsonl": b', "predicted": '}  # near a file's start
+FIRST_COLUMNS = ("path", "predicted", "probability", "problem")  # read again in a resumed file
+_SCALARS = (*FIRST_COLUMNS, "out_of_distribution", "score")
+MARKS = {"csv": ",".join(FIRST_COLUMNS).encode(), "jsonl": b', "predicted": '}  # at the start
 _OUT_OF_DISTRIBUTION = "out of distribution"
 _LINE_BYTES = 2**27  # longest line that is read again; with 21,000 classes, 1 MB
 
@@ -185,7 +185,7 @@ class JsonLinesFormat(ResumableFormat):
         try:
             for line in lines:
                 row = parse_json(line, "surrogateescape")
-                path, predicted, probability, problem = (row[name] for name in _RESUMED)
+                path, predicted, probability, problem = (row[name] for name in FIRST_COLUMNS)
                 yield Prediction(path, predicted, probability, problem, None), lines.end
         except (ValueError, TypeError, KeyError):  # a truncated row
             return

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
-from onsight.files import NewFile, disk_errors
+from onsight.files import NewFile, disk_errors, refuse_foreign
 from onsight.inference.predictor import Prediction
 from onsight.inference.row_formats import RowCounts, RowFormat
 from onsight.installation import require
@@ -101,6 +101,21 @@ class ParquetFile(Sink):
 def require_pyarrow(path: Path, alternative: str) -> None:
     """Raise ConfigError if Parquet files cannot be written; alternative: what to choose instead."""
     require("pyarrow", "parquet", f"writing {path}", f", or choose {alternative}")
+
+
+def refuse_foreign_parquet(path: Path, columns: Sequence[str], kind: str, flag: str) -> None:
+    """Raise OutputError if a file exists that is not a Parquet file that begins with columns."""
+
+    def is_ours(path: Path) -> bool:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_schema
+
+        try:
+            return bool(read_schema(path).names[: len(columns)] == [*columns])
+        except (ArrowException, OSError):
+            return False
+
+    refuse_foreign(path, is_ours, kind, flag)
 
 
 def write_to_stdout(text: bytes) -> None:

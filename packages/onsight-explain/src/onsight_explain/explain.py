@@ -12,15 +12,15 @@ from rich.console import Console
 
 from onsight_explain.console import TextConsole
 from onsight_explain.errors import ExplainError
-from onsight_explain.files import check_output, write_atomically
+from onsight_explain.files import check_output, refuse_foreign, write_atomically
 
 SECONDS = 60.0  # approximate time of the whole command
 QUICK_SECONDS = 30.0
 LIMIT_SECONDS = 120.0
 _NOTEBOOK = ".ipynb"
 _PAGE_WIDTH = 110  # characters
-_MARK = b'<meta name="generator" content="onsight explain">'
-_MARK_WITHIN = 1_000  # bytes from the start of a page
+_PAGE_MARK = b'<meta name="generator" content="onsight explain">'
+_TRACE_MARK = b'"generator":"onsight explain"'
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -79,8 +79,12 @@ def check_page_name(file: Path) -> None:
     """Raise ExplainError if a page would get the name of another kind of file, or replace one."""
     if file.suffix.lower() not in (".html", ".htm"):
         raise ExplainError(f"--html {file} writes a page: name a file that ends in .html")
-    if file.is_file() and file.stat().st_size and _MARK not in file.read_bytes()[:_MARK_WITHIN]:
-        raise ExplainError(f"--html: {file} is not a page of onsight explain; name another file")
+    refuse_foreign(file, _PAGE_MARK, "a page", "--html")
+
+
+def check_trace_name(file: Path) -> None:
+    """Raise ExplainError if a timeline would replace another kind of file."""
+    refuse_foreign(file, _TRACE_MARK, "a timeline", "--trace")
 
 
 def explain(
@@ -133,9 +137,10 @@ def explain(
     inputs: list[str | Path] = [script, *(word.rpartition("=")[2] for word in script_args)]
     if trace_file:
         trace_file = check_output(trace_file, "--trace", inputs)
+        check_trace_name(trace_file)
     if page_file:
-        check_page_name(page_file)
         page_file = check_output(page_file, "--html", inputs)
+        check_page_name(page_file)
     explained: Explained[Any]
     if simulate_gpu:
         from onsight_explain.on_simulated_gpu import explain as simulation

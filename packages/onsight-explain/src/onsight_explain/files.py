@@ -9,6 +9,8 @@ from pathlib import Path
 
 from onsight_explain.errors import DiskError, ExplainError
 
+_MARK_WITHIN = 1_000  # bytes from the start of a file
+
 
 def check_output(path: Path, option: str, inputs: Iterable[str | Path]) -> Path:
     """Return the path with ~ expanded. Call it before the work whose result is written there.
@@ -35,6 +37,19 @@ def check_output(path: Path, option: str, inputs: Iterable[str | Path]) -> Path:
     except OSError as error:
         raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
     return path
+
+
+def refuse_foreign(file: Path, mark: bytes, kind: str, option: str) -> None:
+    """Raise ExplainError if a file exists, with any content, without the mark of its kind."""
+    if not file.is_file():  # a pipe would never end
+        return
+    try:
+        with open(file, "rb") as existing:
+            head = existing.read(_MARK_WITHIN)
+    except OSError as error:
+        raise ExplainError(f"{option}: cannot read {file}: {error.strerror}") from error
+    if head and mark not in head:
+        raise ExplainError(f"{option}: {file} is not {kind} of onsight explain; name another file")
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -7,6 +7,7 @@ import bz2
 import errno
 import gzip
 import importlib
+import io
 import logging
 import os
 import pickle
@@ -23,6 +24,7 @@ import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
+import torchvision
 from PIL import Image
 
 from onsight_explain.process.file_guard import FileGuard, remove_copies, unchanged_files
@@ -170,6 +172,20 @@ def saves_a_package(folder):
     return zipfile.is_zipfile(folder / "model.pt")
 
 
+def saves_a_function(folder):
+    function = torch.jit.trace(lambda x: x + 1, torch.zeros(1))
+    function.save(str(folder / "model.pt"))
+    function.save(filename=str(folder / "log.txt"))
+    return [torch.jit.load(folder / name)(torch.ones(1)).item() for name in ("model.pt", "log.txt")]
+
+
+def saves_a_profile(folder):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        torch.ones(1).add(1)
+    profile.export_chrome_trace(str(folder / "log.txt"))
+    return "aten::add" in (folder / "log.txt").read_text()
+
+
 def saves_safetensors(folder):
     safetensors.torch.save_file(TENSORS, folder / "b.safetensors")
     seen = [safetensors.torch.load_file(folder / "b.safetensors")["weight"].tolist()]
@@ -236,6 +252,48 @@ def saves_images(folder):
     for colour in (7, 9):
         Image.new("L", (3, 3), colour).save(folder / "a.png")
     return Image.open(folder / "a.png").getpixel((0, 0))
+
+
+def saves_images_with_torchvision(folder):
+    pixels = torch.arange(27, dtype=torch.uint8).reshape(3, 3, 3)
+    torchvision.io.write_png(pixels, str(folder / "a.png"))
+    torchvision.io.write_jpeg(filename=str(folder / "model.pt"), input=pixels)
+    torchvision.io.image.write_file(str(folder / "log.txt"), pixels[0, 0])
+    return [
+        torchvision.io.read_image(str(folder / "a.png")).tolist(),
+        torchvision.io.decode_image(str(folder / "model.pt")).tolist(),
+        torchvision.io.read_file(str(folder / "log.txt")).tolist(),
+        (folder / "log.txt").read_bytes(),
+    ]
+
+
+def maps_tensors(folder):
+    path = str(folder / "numbers.npy")
+    seen = []
+    for from_file, settings in (
+        (torch.from_file, {"shared": True, "size": 64, "dtype": torch.uint8}),
+        (torch.from_file, {"size": 64, "dtype": torch.uint8}),
+        (torch.UntypedStorage.from_file, {"shared": True, "nbytes": 64}),
+    ):
+        seen.append(list(from_file(path, **settings).fill_(7)))
+    new = torch.from_file(str(folder / "new.bin"), shared=True, size=2, dtype=torch.uint8)
+    new.fill_(5)
+    return seen, (folder / "new.bin").read_bytes()
+
+
+def opens_raw_files(folder):
+    class Counted(io.FileIO):
+        pass
+
+    with io.FileIO(folder / "log.txt", "w") as raw, io.FileIO(raw.fileno(), closefd=False) as same:
+        raw.write(b"new")
+        kinds = [isinstance(same, io.FileIO), isinstance(raw, Counted), isinstance(1, io.FileIO)]
+    with Counted(str(folder / "model.pt"), mode="r+") as raw:
+        raw.write(b"THE")
+    with open(folder / "log.txt", "rb", buffering=0) as raw:
+        kinds += [isinstance(raw, io.FileIO), isinstance(raw, Counted)]
+    with io.FileIO(folder / "model.pt") as raw:
+        return kinds, raw.readall(), (folder / "log.txt").read_text()
 
 
 def compresses(folder):
@@ -399,6 +457,8 @@ CASES = [
     replaces_a_link,
     saves_with_torch,
     saves_a_program,
+    saves_a_function,
+    saves_a_profile,
     saves_a_package,
     saves_safetensors,
     saves_with_numpy,
@@ -410,6 +470,9 @@ CASES = [
     maps_an_array,
     maps_a_new_array,
     saves_images,
+    saves_images_with_torchvision,
+    maps_tensors,
+    opens_raw_files,
     compresses,
     logs,
     uses_a_database,
@@ -437,6 +500,7 @@ def guarded(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.filterwarnings("ignore:.*deprecated since torchvision")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_files_stay_unchanged_and_the_script_observes_no_difference(tmp_path, request, case):
     free, kept = tmp_path / "free", tmp_path / "kept"

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from onsight_explain.errors import DiskError
+from onsight_explain.explain import check_trace_name
 from onsight_explain.tracing import clock as clock_module
 from onsight_explain.tracing import timeline as module
 from onsight_explain.tracing.clock import PHASES, PhaseClock
@@ -89,6 +90,7 @@ def test_slices_are_nested_and_add_up_to_the_phases(recorded, tmp_path):
     timeline, phases = recorded
     path = tmp_path / "trace.json"
     said = write_timeline(path, "train.py", timeline)
+    check_trace_name(path)  # a later one may replace it
     found, named = slices_of(path)
     assert set(named.values()) == {"training thread", "device, every 4th step"}
     (process,) = (

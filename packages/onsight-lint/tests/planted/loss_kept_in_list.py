@@ -32,4 +32,4 @@ def main():
 if __name__ == "__main__":
     main()
 
-# fixed:             losses.append(loss.item())
+# fixed:             losses.append(loss.detach())

@@ -32,4 +32,4 @@ def main():
 if __name__ == "__main__":
     main()
 
-# fixed:         losses.note(loss.item(), len(labels))
+# fixed:         losses.note(loss.detach(), len(labels))

@@ -36,4 +36,4 @@ def main():
 if __name__ == "__main__":
     main()
 
-# fixed:         total_loss += loss.item()
+# fixed:         total_loss += loss.detach()

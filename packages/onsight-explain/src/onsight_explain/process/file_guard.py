@@ -47,18 +47,25 @@ class FileGuard:
         self, file: Any, mode: str = "r", *args: Any, opener: Any = None, **settings: Any
     ) -> Any:
         """Like the builtin `open`."""
-        if opener is None and not isinstance(file, int):  # an opener calls os.open
-            if "x" in mode:
-                if self._is_deleted(file):
-                    mode = mode.replace("x", "w")
-                elif _exists(os.path.realpath(file)):
-                    return _OPEN(file, mode, *args, **settings)
-            is_read = "r" in mode
-            if is_read:
-                file = self.reading(file)
-            if not is_read or "+" in mode:
-                file = self.writing(file, keeps_content="w" not in mode)
+        if opener is None:  # an opener calls os.open
+            file, mode = self.opening(file, mode)
         return _OPEN(file, mode, *args, opener=opener, **settings)
+
+    def opening(self, file: Any, mode: str) -> tuple[Any, str]:
+        """Return what to open in place of a file, and in which mode."""
+        if isinstance(file, int):
+            return file, mode
+        if "x" in mode:
+            if self._is_deleted(file):
+                mode = mode.replace("x", "w")
+            elif _exists(os.path.realpath(file)):
+                return file, mode
+        is_read = "r" in mode
+        if is_read:
+            file = self.reading(file)
+        if not is_read or "+" in mode:
+            file = self.writing(file, keeps_content="w" not in mode)
+        return file, mode
 
     def os_open(
         self, path: Named, flags: int, mode: int = 0o777, *, dir_fd: int | None = None

@@ -11,6 +11,7 @@ import io
 import multiprocessing.spawn
 import os
 import shutil
+from abc import ABCMeta
 from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
@@ -26,6 +27,7 @@ _CHANGES = ("truncate", "utime", "chmod", "chown", "lchown", "setxattr", "remove
 _OPEN_ALIASES = (("tarfile", "bltn_open"), ("bz2", "_builtin_open"), ("lzma", "_builtin_open"))
 _SUPPORTS = (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks)
 _SAFETENSORS = ("safetensors", "safetensors.torch", "safetensors.numpy")
+_IMAGES = ("torchvision.io.image", "torchvision.io")
 
 
 class _NativeFunction(NamedTuple):
@@ -45,7 +47,15 @@ _NATIVE_FUNCTIONS = (
     _NativeFunction(("torch._C",), "PyTorchFileReader", 0, "name", "read"),
     _NativeFunction(("torch.jit._script",), "RecursiveScriptModule.save", 1, "f", "write"),
     _NativeFunction(("torch.jit._script",), "ScriptModule.save", 1, "f", "write"),
+    _NativeFunction(("torch._C",), "ScriptFunction.save", 1, "filename", "write"),
     _NativeFunction(("torch.jit._serialization", "torch.jit"), "load", 0, "f", "read"),
+    _NativeFunction(
+        ("torch.autograd.profiler",), "profile.export_chrome_trace", 1, "path", "write"
+    ),
+    _NativeFunction(_IMAGES, "write_file", 0, "filename", "write"),
+    _NativeFunction(_IMAGES, "write_jpeg", 1, "filename", "write"),
+    _NativeFunction(_IMAGES, "write_png", 1, "filename", "write"),
+    _NativeFunction(_IMAGES, "read_file", 0, "path", "read"),  # used by the other functions
     _NativeFunction(_SAFETENSORS, "serialize_file", 1, "filename", "write"),
     _NativeFunction(_SAFETENSORS, "safe_open", 0, "filename", "read"),
     _NativeFunction(("cv2",), "imwrite", 0, "filename", "write"),
@@ -90,12 +100,14 @@ class _Guarding:
             )
         self._put_builtins(builtins, open=guard.open)
         self.patches.put(io, "open", builtins.open)
+        self.patches.put(io, "FileIO", _guarded_file_io(guard))
         for module, name in _OPEN_ALIASES:
             self._when_imported(module, functools.partial(self._put_open, name=name))
         self.patches.put(shutil, "rmtree", guard.rmtree)
         for native in _NATIVE_FUNCTIONS:
             for module in native.modules:
                 self._when_imported(module, functools.partial(self._put_native, native))
+        self._when_imported("torch", self._put_from_file)
         self._when_imported("numpy", self._put_memmap)
         self._when_imported("numpy.lib._datasource", self._put_openers)
         self._guard_spawned()
@@ -138,7 +150,7 @@ class _Guarding:
                 args = (*args[:index], self._path(args[index], use), *args[index + 1 :])
             return original(*args, **settings)
 
-        if inspect.isfunction(original):
+        if inspect.isfunction(original) or "." in native.name:  # it may have to become a method
             return functools.wraps(original)(call)
         return _Builtin(original, call, module)
 
@@ -162,6 +174,24 @@ class _Guarding:
             return original(path, *args, **settings)
 
         return change
+
+    def _put_from_file(self, torch: ModuleType) -> None:
+        """Change tensors of a user's file in memory only, as with memmap."""
+
+        def guarded(original: Call) -> Call:
+            def from_file(filename: Any, shared: bool = False, *args: Any, **settings: Any) -> Any:
+                filename = self.guard.reading(filename)
+                if shared and self.guard.protects(filename):
+                    shared = False
+                elif shared:
+                    filename = self.guard.writing(filename, keeps_content=True)
+                return original(filename, shared, *args, **settings)
+
+            return _Builtin(original, from_file, "torch")
+
+        self.patches.put(torch, "from_file", guarded(torch.from_file))
+        storage = torch.UntypedStorage
+        self.patches.put(storage, "from_file", guarded(storage.from_file))
 
     def _put_memmap(self, numpy: ModuleType) -> None:
         """Change arrays of a user's file in memory only: a copy of the file might be very large."""
@@ -196,6 +226,25 @@ class _Guarding:
             return original(name) | {"onsight_guard": _GuardOnUnpickling(self.guard)}
 
         self.patches.put(multiprocessing.spawn, "get_preparation_data", get_preparation_data)
+
+
+def _guarded_file_io(guard: FileGuard) -> type[io.FileIO]:
+    """Return a class like io.FileIO, of which all instances of io.FileIO are instances."""
+    original = io.FileIO
+
+    class FileIO(io.FileIO, metaclass=ABCMeta):
+        def __init__(
+            self, file: Any, mode: str = "r", closefd: bool = True, opener: Any = None
+        ) -> None:
+            if opener is None:
+                file, mode = guard.opening(file, mode)
+            super().__init__(file, mode, closefd, opener)
+
+        @classmethod
+        def __subclasshook__(cls, subclass: type) -> bool:
+            return issubclass(subclass, original) if cls is FileIO else NotImplemented
+
+    return FileIO
 
 
 class _Builtin:

@@ -86,9 +86,9 @@ def write_timeline(path: Path, name: str, timeline: Timeline) -> str:
     if timeline.is_cut:
         contents = f"the last {count:,} slices; the beginning of the window is omitted"
     document = {
+        "otherData": {"generator": "onsight explain", "of": name, "holds": contents},
         "traceEvents": events,
         "displayTimeUnit": "ms",
-        "otherData": {"of": name, "holds": contents},
     }
     write_atomically(path, json.dumps(document, separators=(",", ":")).encode())
     return f"{path}: {contents}; open it at ui.perfetto.dev or in chrome://tracing"

@@ -13,7 +13,6 @@ from onsight_lint.syntax import (
     LOOPS,
     Position,
     call_owner,
-    expressions_in,
     key_of,
     keys_in,
     last_name,
@@ -30,7 +29,6 @@ _KEEPS_GRAPH = word_set("mean sum cpu cuda to clone squeeze double half")
 def _check(context: Context) -> Iterator[Mistake]:
     """`total_loss += loss` where no gradient of the total is ever computed."""
     seen: set[ast.AST] = set()
-    passed_to_torch = _passed_to_torch(context)
     for loop in context.batch_loops:
         if not isinstance(loop.node, LOOPS):
             continue
@@ -49,15 +47,15 @@ def _check(context: Context) -> Iterator[Mistake]:
                 continue
             if _has_graph(context, loop, node, loss, backpropagated):
                 seen.add(node)
-                yield _mistake(context, node, target, loss, passed_to_torch)
+                yield _mistake(context, loop, node, target, loss)
 
 
 RULE = Rule(
     id="graph-kept",
     title="A running sum of losses keeps their graphs",
     why=(
-        "Each accumulated loss keeps its autograd graph, so memory grows with every batch. Only "
-        "the number is needed: read it with .item()."
+        "Each accumulated loss keeps its autograd graph, so memory grows with every batch. "
+        ".detach() keeps only the value, and unlike .item() does not wait for the GPU."
     ),
     check=_check,
     pattern=TRAINING_CODE,
@@ -65,26 +63,30 @@ RULE = Rule(
 
 
 def _mistake(
-    context: Context, node: ast.AST, target: ast.expr, loss: ast.expr, passed_to_torch: set[str]
+    context: Context, loop: BatchLoop, node: ast.AST, target: ast.expr, loss: ast.expr
 ) -> Mistake:
     name = context.script.code(loss)
-    changes = [replace_node(context.script, loss, f"{name}.item()")]
+    # Not .item(): the sum or list may be used elsewhere in ways that only tensors allow.
+    changes = [replace_node(context.script, loss, f"{name}.detach()")]
     problem = f"{context.script.code(target)} keeps the graph of every {name}"
     fixed = show_changed(context.script, node, changes)
-    is_only_appended_to = not context.kinds.uses(target) - {"append"}
-    is_certain = is_only_appended_to and key_of(target) not in passed_to_torch
-    return Mistake(node, problem, fixed, changes=changes if is_certain else [])
+    return Mistake(node, problem, fixed, changes=changes if _is_freed(context, loop, loss) else [])
 
 
-def _passed_to_torch(context: Context) -> set[str]:
-    """The keys of sums and lists that may have to hold tensors."""
-    return {
-        key_of(part)
-        for call in context.script.nodes(ast.Call)
-        if context.script.path_of(call.func).startswith("torch")
-        for value in call.args
-        for part in expressions_in(value)
-    }
+def _is_freed(context: Context, loop: BatchLoop, loss: ast.expr) -> bool:
+    """Return whether a backward call in a loop frees the graph of a loss, so nothing can need it.
+
+    A call with keywords, such as retain_graph, may not free it.
+    """
+    loss = _without_methods(context, loss)
+    return isinstance(loss, ast.Name) and any(
+        isinstance(part, ast.Name) and part.id == loss.id and _is_same(context, part, loss)
+        for call in backward_calls(loop.node)
+        if "backward" in last_name(call.func) and not call.keywords
+        for value in (call_owner(call), *call.args)
+        if value is not None and not _detaches(value)
+        for part in ast.walk(value)
+    )
 
 
 def _accumulation(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:
@@ -166,12 +168,16 @@ def _has_graph(
         return False
     bindings = context.script.scope(loss).reaching(loss)
     values = [binding.value for binding in bindings if binding.value is not None]
-    is_backpropagated = any(  # the gradients of the same loss were computed before
-        start_position(name) < start_position(loss)
-        and context.script.scope(name).reaching(name) == bindings
+    is_backpropagated = any(  # its gradients were computed before
+        start_position(name) < start_position(loss) and _is_same(context, name, loss)
         for name in backpropagated.get(loss.id, [])
     )
     return is_backpropagated and not any(map(_detaches, values))
+
+
+def _is_same(context: Context, one: ast.Name, other: ast.Name) -> bool:
+    """Return whether two uses of a name have the same value."""
+    return context.script.scope(one).reaching(one) == context.script.scope(other).reaching(other)
 
 
 def _creates_loss(context: Context, value: ast.expr, depth: int = 6) -> bool:
