@@ -153,7 +153,7 @@ def test_parts_of_the_images_to_evaluate_on_are_counted_where_they_are_few(tmp_p
 
 def test_data_that_is_all_held_out_has_its_own_remedy(tmp_path):
     data = manifest(tmp_path / "data", "split", lambda number: "test")
-    with pytest.raises(DataError, match="only 0 classes to train on; add images, or take some out"):
+    with pytest.raises(DataError, match="are test images; add training images, or take some out"):
         dataset_of(data)
 
 
