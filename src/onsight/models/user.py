@@ -71,7 +71,7 @@ def _import(spec: str, module_name: str) -> ModuleType:
                     "nor among the installed packages"
                 ) from error
             raise _error_during(f"importing '{module_name}'", error) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _error_during(f"importing '{module_name}'", error) from error
 
 
@@ -108,7 +108,7 @@ def _call(spec: str, target: Any, shape: tuple[int, int, int], classes: int) -> 
     arguments = _arguments(spec, target, shape, classes)
     try:
         return target(**arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         passed = ", ".join(f"{name}={value}" for name, value in arguments.items())
         raise _error_during(f"calling '{spec}' with ({passed})", error) from error
 
@@ -159,5 +159,5 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and parameter.kind not in many
 
 
-def _error_during(action: str, error: Exception) -> ModelError:
+def _error_during(action: str, error: BaseException) -> ModelError:
     return ModelError(f"{action} raised {type(error).__name__}: {error}")

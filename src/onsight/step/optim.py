@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.errors import ConfigError, did_you_mean
+from onsight.models.unsuitable import unsuitable_error
 
 SGD_NAMES = ("sgd", "nesterov")
 FUSED_NAMES = (*SGD_NAMES, "adam", "adamw")  # torch's own, which update all tensors at once
@@ -37,7 +38,10 @@ def make_optimizer(
 
     Raises:
         ConfigError: If there is no such optimizer, or it needs something that is missing.
+        ModelError: If there is nothing to train.
     """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise unsuitable_error(model, "training", "it has no trainable parameters")
     if name not in FUSED_NAMES:
         return _timm_optimizer(model, name, learning_rate, weight_decay, momentum, layer_decay)
     if layer_decay < 1:
