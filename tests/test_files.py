@@ -49,6 +49,14 @@ def test_tensors_come_in_the_order_of_their_names(tmp_path):
     assert list(read_tensors(tmp_path / "x")[0]) == names
 
 
+def test_equal_tensors_and_facts_make_equal_files(tmp_path):
+    contents = set()
+    for _ in range(20):  # safetensors puts the metadata into one of two orders, at random
+        write_small(tmp_path / "x")
+        contents.add((tmp_path / "x").read_bytes())
+    assert len(contents) == 1
+
+
 def test_every_kind_of_damage_is_refused(tmp_path):
     path = tmp_path / "x.safetensors"
     write_small(path)
