@@ -19,6 +19,7 @@ from onsight.files import (
     keep_previous,
     new_folder,
     read_cell,
+    refuse_no_folder,
     remove_unfinished,
     safe_cell,
     write_atomically,
@@ -190,6 +191,17 @@ def test_checking_a_path_leaves_nothing_behind(tmp_path):
     for place in (path / "below", Path("/proc/file")):
         with pytest.raises(DiskError, match=f"cannot write {place}"):
             check_output("--out", place)
+
+
+def test_an_output_folder_must_be_one(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "lost").symlink_to("nowhere")
+    (tmp_path / "link").symlink_to(".")
+    for name, kind in (("file", "a file"), ("lost", "a broken link")):
+        with pytest.raises(OutputError, match=f"{name} is {kind}; --out needs a folder"):
+            refuse_no_folder(tmp_path / name)
+    refuse_no_folder(tmp_path / "link")
+    refuse_no_folder(tmp_path / "new")
 
 
 def test_disk_full_leaves_the_former_file_and_no_partial_one(tmp_path, monkeypatch):
