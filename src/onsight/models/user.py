@@ -33,8 +33,7 @@ def make_user_model(spec: str, shape: tuple[int, int, int], classes: int) -> nn.
     Raises:
         ModelError: If the network cannot be imported, made or used.
     """
-    module_name, name = _split_spec(spec)
-    target = _get_attribute(spec, _import(spec, module_name), name)
+    target = import_target(spec)
     # A copy, because a network at module level would stay trained for the next run.
     net = (
         copy.deepcopy(target)
@@ -45,6 +44,12 @@ def make_user_model(spec: str, shape: tuple[int, int, int], classes: int) -> nn.
         raise ModelError(f"'{spec}' returns a {type(net).__name__}, not a torch.nn.Module")
     check_output(net, shape, classes, spec)
     return net
+
+
+def import_target(spec: str) -> Any:
+    """Import what package.module:callable names. Raises ModelError."""
+    module_name, name = _split_spec(spec)
+    return _get_attribute(spec, _import(spec, module_name), name)
 
 
 def _split_spec(spec: str) -> tuple[str, str]:

@@ -61,6 +61,21 @@ def make_optimizer(
     return kind(groups, lr=learning_rate, fused=True)
 
 
+def check_optimizer(name: str) -> None:
+    """Raise ConfigError if there is no optimizer of this name."""
+    if name in FUSED_NAMES:
+        return
+    from timm.optim import list_optimizers  # slow: imports torchvision
+
+    names = [str(known) for known in list_optimizers()]
+    if name not in names:
+        raise ConfigError(
+            f"no optimizer '{name}'.{did_you_mean(name, [*SGD_NAMES, *names])} "
+            f"There are sgd, nesterov, adam, adamw and {len(names)} from timm, such as lamb, lion "
+            "and muon"
+        )
+
+
 def choose_learning_rate(config: Config) -> Choice[float]:
     """Choose the peak learning rate that usually works for the optimizer and model."""
     if config.learning_rate:
@@ -133,15 +148,9 @@ def _timm_optimizer(
     momentum: float,
     layer_decay: float,
 ) -> Optimizer:
-    from timm.optim import create_optimizer_v2, list_optimizers  # slow: imports torchvision
+    from timm.optim import create_optimizer_v2  # slow: imports torchvision
 
-    names = [str(known) for known in list_optimizers()]
-    if name not in names:
-        raise ConfigError(
-            f"no optimizer '{name}'.{did_you_mean(name, [*SGD_NAMES, *names])} "
-            f"There are sgd, nesterov, adam, adamw and {len(names)} from timm, such as lamb, lion "
-            "and muon"
-        )
+    check_optimizer(name)
     try:
         made: Optimizer = create_optimizer_v2(
             model,
