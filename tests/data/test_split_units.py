@@ -231,6 +231,12 @@ def test_near_duplicates_stay_together_if_asked_or_if_they_are_known(tmp_path):
     assert "40 pairs of near-duplicates" in known.units.basis.reason
 
 
+def test_only_what_keeps_images_together_is_named(tmp_path):
+    data = images(tmp_path / "data")
+    units = dataset_of(data, split_near_duplicates="together").units
+    assert units.basis.reason == "identical images stay together"
+
+
 def test_a_near_duplicate_of_a_given_test_image_is_left_out_of_training(tmp_path):
     folder = tmp_path / "data"
     for number in range(40):
