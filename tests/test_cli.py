@@ -415,6 +415,11 @@ def test_a_removed_option_names_what_to_do_instead(capsys, words, expected):
     assert expected in refused(capsys, *words)
 
 
+def test_resuming_needs_data_too(capsys, tmp_path):
+    message = refused(capsys, "train", "--resume", "--out", tmp_path)
+    assert f"repeat the command with --out {tmp_path} --resume, and with its DATA" in message
+
+
 @pytest.mark.parametrize("command", [["train", "demo", "--resume", "--out"], ["explain"]])
 def test_no_code_runs_because_a_strangers_run_names_it(capsys, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)

@@ -36,3 +36,10 @@ def test_fields_with_a_pattern_are_found():
 
 def test_the_settings_without_effect_on_a_fitted_head_are_fields():
     assert Config.model_fields.keys() >= _UNUSED_BY_FITTED_HEAD
+
+
+@pytest.mark.parametrize("name", ["batch_size", "epochs", "learning_rate", "folds"])
+def test_true_is_no_number(name):
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} True: .* true or false"):
+        make_config({name: True})
+    assert make_config({"pretrained": True}).pretrained

@@ -19,6 +19,7 @@ from onsight.files import (
     keep_previous,
     new_folder,
     read_cell,
+    refuse_no_folder,
     remove_unfinished,
     safe_cell,
     write_atomically,
@@ -47,6 +48,14 @@ def test_tensors_come_in_the_order_of_their_names(tmp_path):
     names = [f"{number:02d}" for number in range(20)]
     write_tensors(tmp_path / "x", {name: torch.zeros(1) for name in names[::-1]}, {})
     assert list(read_tensors(tmp_path / "x")[0]) == names
+
+
+def test_equal_tensors_and_facts_make_equal_files(tmp_path):
+    contents = set()
+    for _ in range(20):  # safetensors puts the metadata into one of two orders, at random
+        write_small(tmp_path / "x")
+        contents.add((tmp_path / "x").read_bytes())
+    assert len(contents) == 1
 
 
 def test_every_kind_of_damage_is_refused(tmp_path):
@@ -182,6 +191,17 @@ def test_checking_a_path_leaves_nothing_behind(tmp_path):
     for place in (path / "below", Path("/proc/file")):
         with pytest.raises(DiskError, match=f"cannot write {place}"):
             check_output("--out", place)
+
+
+def test_an_output_folder_must_be_one(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "lost").symlink_to("nowhere")
+    (tmp_path / "link").symlink_to(".")
+    for name, kind in (("file", "a file"), ("lost", "a broken link")):
+        with pytest.raises(OutputError, match=f"{name} is {kind}; --out needs a folder"):
+            refuse_no_folder(tmp_path / name)
+    refuse_no_folder(tmp_path / "link")
+    refuse_no_folder(tmp_path / "new")
 
 
 def test_disk_full_leaves_the_former_file_and_no_partial_one(tmp_path, monkeypatch):

@@ -7,7 +7,16 @@ below. `config_files` reads and saves settings.
 from typing import Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Group, Parameter
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from onsight.errors import ConfigError, did_you_mean
 
@@ -487,6 +496,15 @@ class Config(BaseModel):
         le=1024,
         description="Threads per rank for compute and decoding. 0: all available cores.",
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_bool(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse true for a number, which pydantic would take for 1."""
+        field = cls.model_fields[info.field_name or ""]
+        if isinstance(value, bool) and field.annotation is not bool:
+            raise PydanticCustomError("bool", "input should not be true or false")
+        return value
 
     @property
     def size(self) -> tuple[int, int] | None:

@@ -132,6 +132,13 @@ def refuse_inside_data(path: Path, data: str, example: str, flag: str = "--out")
         )
 
 
+def refuse_no_folder(path: Path) -> None:
+    """Raise OutputError if an output folder's path is taken by something else."""
+    if os.path.lexists(path) and not path.is_dir():
+        kind = "a file" if path.exists() else "a broken link"
+        raise OutputError(f"{path} is {kind}; --out needs a folder")
+
+
 def refuse_links(run: Path) -> None:
     """Raise OutputError for a link in a run folder, which may be somebody else's."""
     for folder, names, files in os.walk(run):

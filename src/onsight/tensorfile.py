@@ -32,7 +32,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any])
     copies = {
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
     }
-    data = bytearray(save(copies, metadata=metadata))
+    data = _with_metadata(save(copies, metadata=metadata), metadata)
     position = _digest_position(data, BLANK_DIGEST)
     data[position : position + len(BLANK_DIGEST)] = digest_around(data, position).encode()
     write_atomically(path, data)
@@ -80,6 +80,15 @@ def _read_verified(path: Path) -> tuple[bytes, dict[str, Any]]:
     if digest_around(data, _digest_position(data, digest)) != digest:
         raise ValueError("its checksum does not match")
     return data, parse_json(metadata["facts"], "surrogateescape")
+
+
+def _with_metadata(data: bytes, metadata: dict[str, str]) -> bytearray:
+    """Return a safetensors file with its metadata in the given order, which `save` shuffles."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start]) | {"__metadata__": metadata}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # as safetensors aligns the tensors
+    return bytearray().join([len(text).to_bytes(8, "little"), text, memoryview(data)[start:]])
 
 
 def _digest_position(data: bytes | bytearray, digest: str) -> int:

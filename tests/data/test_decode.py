@@ -301,6 +301,16 @@ def test_unusable_bytes_give_a_reason(data, reason):
         decode(data)
 
 
+@pytest.mark.parametrize("error", [AssertionError(), KeyError("x")])
+def test_damage_that_pillow_does_not_explain_is_described(monkeypatch, error):
+    def fail(*given, **named):
+        raise error
+
+    monkeypatch.setattr(Image, "open", fail)
+    with pytest.raises(ImageError, match="^broken: its content cannot be decoded$"):
+        decode(encoded(Image.fromarray(smooth()), "PNG"))
+
+
 def test_random_damage_never_escapes_as_another_error():
     goods = [
         encoded(Image.fromarray(smooth()), form)

@@ -238,6 +238,25 @@ def test_a_link_in_place_of_a_lock_is_not_followed(tmp_path):
     assert mine.read_text() == "keep"
 
 
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_what_is_in_a_read_only_cache_is_read(tmp_path, monkeypatch, number):
+    source = make_source(grey(5))
+    built = open_job(source, AUTO, tmp_path)
+    real = os.open
+
+    def refuse(path, flags, *mode):
+        if flags & os.O_CREAT and Path(path).parent.name == "locks":
+            raise OSError(number, os.strerror(number))
+        return real(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    pack = open_job(source, AUTO, tmp_path)
+    assert pack.was_cached
+    assert np.array_equal(pack.digests, built.digests)
+    with pytest.raises(DiskError, match="cannot write .*; set --cache-folder to another folder"):
+        open_job(make_source(grey(5), fingerprint="two"), AUTO, tmp_path)
+
+
 def test_disk_full_while_packing_leaves_nothing_half_made(tmp_path, monkeypatch):
     real = os.fsync
 

@@ -153,7 +153,7 @@ def test_parts_of_the_images_to_evaluate_on_are_counted_where_they_are_few(tmp_p
 
 def test_data_that_is_all_held_out_has_its_own_remedy(tmp_path):
     data = manifest(tmp_path / "data", "split", lambda number: "test")
-    with pytest.raises(DataError, match="only 0 classes to train on; add images, or take some out"):
+    with pytest.raises(DataError, match="are test images; add training images, or take some out"):
         dataset_of(data)
 
 
@@ -229,6 +229,12 @@ def test_near_duplicates_stay_together_if_asked_or_if_they_are_known(tmp_path):
     known = dataset_of(data, cache, test_fraction=0.3, folds="1")
     assert divided(known) == 0
     assert "40 pairs of near-duplicates" in known.units.basis.reason
+
+
+def test_only_what_keeps_images_together_is_named(tmp_path):
+    data = images(tmp_path / "data")
+    units = dataset_of(data, split_near_duplicates="together").units
+    assert units.basis.reason == "identical images stay together"
 
 
 def test_a_near_duplicate_of_a_given_test_image_is_left_out_of_training(tmp_path):

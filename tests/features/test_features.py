@@ -1,6 +1,7 @@
 """Features are what the head is given: the head of features is the network's own output."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -107,6 +108,17 @@ def test_features_are_kept_and_incomplete_ones_are_not(tmp_path):
     assert torch.equal(store.get("a", never, 3), features)
     next(tmp_path.glob("features/*")).write_bytes(b"damaged")
     assert store.find("a") is None
+
+
+def test_features_in_a_read_only_folder_are_found(tmp_path, monkeypatch):
+    store, features = FeatureStore(tmp_path), torch.rand(3, 2)
+    store.get("a", lambda: features, 3)
+
+    def refuse(path):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    assert torch.equal(store.get("a", never, 3), features)
 
 
 def test_those_not_used_for_longest_make_room(tmp_path, monkeypatch):

@@ -54,6 +54,22 @@ def fails(): raise RuntimeError("no weights on the shelf")
 class Pair(nn.Module):
     def forward(self, x): return x, x
 
+class Scores(nn.Linear):
+    def __init__(self): super().__init__(120, 4)
+    def forward(self, x): return super().forward(x.flatten(1))
+
+class Integers(Scores):
+    def forward(self, x): return super().forward(x).long()
+
+class Stateless(Scores):
+    def state_dict(self, *given, **named): return {}
+
+class Exits(Scores):
+    def forward(self, x): raise SystemExit(0)
+
+def unfilled(): return Scores().to("meta")
+def exits(): raise SystemExit(0)
+
 class WrongChannels(nn.Module):
     def __init__(self):
         super().__init__()
@@ -67,6 +83,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mynets.py").write_text(NETS)
     (tmp_path / "broken.py").write_text("import torch\n1 / 0\n")
+    (tmp_path / "script.py").write_text("raise SystemExit(0)\n")
     (tmp_path / "lacking.py").write_text("import a_library_that_is_not_there\n")
     before = set(sys.modules)
     yield tmp_path
@@ -148,6 +165,12 @@ def test_a_folder_that_is_importable_anyway_stays_where_it_is(folder, monkeypatc
         ("mynets:maps", r"shape \(2, 4, 10, 8\); it must be \(2, 4\)"),
         ("mynets:Pair", "returns a tuple"),
         ("mynets:WrongChannels", "cannot process images of 12x10 with 1 channel"),
+        ("mynets:Integers", r"returns torch.int64; it must return floating-point numbers"),
+        ("mynets:unfilled", "is on the device meta"),
+        ("mynets:Stateless", r"its state_dict\(\) has no tensor 'weight'"),
+        ("mynets:Exits", "cannot process images .*: SystemExit: 0"),
+        ("mynets:exits", "calling 'mynets:exits' .*raised SystemExit: 0"),
+        ("script:Net", "importing 'script' raised SystemExit: 0"),
     ],
 )
 def test_what_is_wrong_is_explained(folder, spec, message):

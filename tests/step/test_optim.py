@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from onsight.config import make_config
-from onsight.errors import ConfigError
+from onsight.errors import ConfigError, ModelError
 from onsight.step.optim import (
     choose_learning_rate,
     learning_rate_factor,
@@ -52,6 +52,12 @@ def test_frozen_parameters_are_left_out():
     model[0].requires_grad_(False)
     optimizer = make_optimizer(model, "adamw", 0.1, 0.05, 0.9)
     assert sum(len(group["params"]) for group in optimizer.param_groups) == 4
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "lamb"])
+def test_a_network_without_trainable_parameters_is_refused(name):
+    with pytest.raises(ModelError, match="it has no trainable parameters"):
+        make_optimizer(make_model().requires_grad_(False), name, 0.1, 0.1, 0.9)
 
 
 def factors(schedule, steps=1000, warmup=0):

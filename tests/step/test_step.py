@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from onsight.errors import ModelError
 from onsight.randomness import seed_generators
 from onsight.step.deferred_losses import NonFiniteStepError
 from onsight.step.losses import make_loss
@@ -98,6 +99,15 @@ def test_a_non_finite_loss_changes_nothing(bad, accumulate):
     with pytest.raises(NonFiniteStepError, match="the loss is"):
         step(inputs, labels)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_an_output_without_gradient_is_refused():
+    class Detached(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs.flatten(1)).detach()
+
+    with pytest.raises(ModelError, match="Detached .*training: no trainable parameter"):
+        make_step(Detached(12, 3))(*make_batches(1)[0])
 
 
 def test_memory_that_does_not_hold_one_image_is_an_error():

@@ -26,6 +26,7 @@ from onsight.errors import (
     ModelError,
     NonFiniteLoss,
     OutputError,
+    UserError,
 )
 from onsight.ranks import world
 from onsight.report.console import Bar, Reporter, SilentReporter
@@ -378,6 +379,20 @@ def test_a_net_with_the_wrong_number_of_outputs_is_refused(bars, tmp_path):
     net = nn.Sequential(nn.Flatten(), nn.Linear(144, 7))
     with pytest.raises(ModelError, match="7 numbers per image, but the data has 2 classes"):
         onsight.train(bars, out=tmp_path / "run", model=net, **FAST)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": "no_such_module:Net"}, "there is no module 'no_such_module'"),
+        ({"model": "json:Net"}, "has no 'Net'"),
+        ({"model": "linear", "optimizer": "lbfgs"}, "no optimizer 'lbfgs'"),
+    ],
+)
+def test_names_are_checked_before_images_are_read(tmp_path, settings, message):
+    with pytest.raises(UserError, match=message):
+        onsight.train(tmp_path / "no data", out=tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", [pytest.param("lamb", marks=pytest.mark.soak), "adafactorbv"])

@@ -10,7 +10,7 @@ from onsight.audit.dataset import CheckedDataset
 from onsight.audit.finding import GROUPS, KINDS, AuditFinding, AuditItem
 from onsight.data.pixels import to_pillow
 from onsight.errors import OutputError
-from onsight.files import has_mark, user_path, write_csv
+from onsight.files import has_mark, refuse_no_folder, user_path, write_csv
 from onsight.report.html_page import (
     InlineImage,
     inline_thumbnail,
@@ -127,8 +127,7 @@ class Audit:
 def check_not_foreign(folder: Path) -> None:
     """Raise OutputError if check.html or check.csv in a folder was not written by a check."""
     page, table = folder / PAGE, folder / TABLE
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder} is a file; --out names a folder")
+    refuse_no_folder(folder)
     if (page.exists() or table.exists()) and not has_mark(page, _MARK):
         raise OutputError(
             f"{folder} has a {PAGE if page.exists() else TABLE} that was not written by a check, "

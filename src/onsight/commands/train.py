@@ -23,6 +23,7 @@ from onsight.commands.options import (
 from onsight.config import MACHINE, Config
 from onsight.config_files import read_about
 from onsight.errors import ConfigError, MissingDataset
+from onsight.text import resume_hint
 
 _DATA_OR_RECIPE = f"{DATA} Optional with --recipe, which supplies a dataset."
 
@@ -49,6 +50,8 @@ def train(
     settings: Settings = None,
 ) -> None:
     """Train an image classifier and report its accuracy for every class."""
+    if resume and data is None and recipe is None:
+        raise ConfigError(f"no DATA: {resume_hint(out or 'FOLDER')}, and with its DATA")
     chosen = _choose_data(data, recipe)  # before torch, which takes a second to load
     from onsight_explain.python_process import seconds_since_start
     from onsight_explain.threads import choose_spinning

@@ -264,6 +264,12 @@ def open_dataset(
             config.strict.
         ConfigError: If the requested folds cannot be made.
     """
+    if is_held_out(source).all():
+        names = [SPLIT_NAMES[split] for split in sorted(set(source.index.splits.tolist()))]
+        raise DataError(
+            f"all images in {source.root} are {joined(names)} images; add training images, "
+            "or take some out of the data's own splits"
+        )
     faults = [problem for problem in source.problems if problem.stage != DRAW_STAGE]
     if config.strict and faults:
         raise DataError(f"{faults[0].path}: {faults[0].reason}")

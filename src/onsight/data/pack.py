@@ -7,6 +7,7 @@ content. It is built under a temporary name and renamed. A pack with another key
 n images, H height, W width, C channels.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -34,7 +35,7 @@ from onsight.data.index import Index, Problem, TextColumn
 from onsight.data.packing import NO_TIME, PackJob, decode_all
 from onsight.data.pixels import Pixels
 from onsight.data.sources.source import Source
-from onsight.errors import DataError
+from onsight.errors import DataError, DiskError
 from onsight.files import disk_errors, sync_folder, write_json
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
 from onsight.untrusted import read_json
@@ -94,16 +95,16 @@ def open_pack(job: PackJob, cache_folder: Path | None) -> Pack:
         return _build_unnamed(job)
     key = pack_key(job.source, job.target)
     folder = _pack_folder(job, cache_folder)
-    with _locked(folder):  # other runs wait and reopen the pack
-        pack = _read(folder, key, job)
-        if pack is None:
-            with disk_errors(folder, _min_bytes(job)):
-                partial = _build_in_place(folder, key, job)
-            built = partial or _read(folder, key, job)
-            if built is None:
-                raise DataError(f"{folder} was changed while it was being written; run again")
-            return replace(built, was_cached=False)
-    if job.strict and pack.problems:
+    try:
+        pack = _read_or_build(folder, key, job)
+    except DiskError as error:
+        if not _is_read_only(error):
+            raise
+        cached = _read(folder, key, job)
+        if cached is None:
+            raise DiskError(f"{error}; set --cache-folder to another folder, or none") from error
+        pack = cached
+    if job.strict and pack.was_cached and pack.problems:
         raise DataError(f"{pack.problems[0].path}: {pack.problems[0].reason}")
     return pack
 
@@ -163,6 +164,26 @@ def _pack_folder(job: PackJob, cache_folder: Path) -> Path:
 def _locked(folder: Path, wait: bool = True) -> AbstractContextManager[bool]:
     """Hold the lock of a pack's folder. Yields False if another process holds it."""
     return locked(folder.parents[1] / "locks" / folder.name, wait)
+
+
+def _is_read_only(error: DiskError) -> bool:
+    """Return whether a folder is on a disk mounted read-only, or somebody else's."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+def _read_or_build(folder: Path, key: str, job: PackJob) -> Pack:
+    """Return the pack in a folder, built if there is none."""
+    with _locked(folder):  # other runs wait and reopen the pack
+        pack = _read(folder, key, job)
+        if pack:
+            return pack
+        with disk_errors(folder, _min_bytes(job)):
+            partial = _build_in_place(folder, key, job)
+        built = partial or _read(folder, key, job)
+        if built is None:
+            raise DataError(f"{folder} was changed while it was being written; run again")
+        return replace(built, was_cached=False)
 
 
 def _min_bytes(job: PackJob) -> int:

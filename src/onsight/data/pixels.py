@@ -218,7 +218,7 @@ def _as_image_error(pixel_limit: int) -> Iterator[None]:
     except MemoryError as error:
         raise ImageError("not enough memory to decode it") from error
     except Exception as error:  # Pillow's plugins raise many kinds on damaged files
-        raise ImageError(f"broken: {_first_line(error)}") from error
+        raise ImageError(_describe_damage(error)) from error
 
 
 def _to_pixels(image: Image.Image, background: Colour, pixel_limit: int) -> Pixels:
@@ -293,9 +293,12 @@ def _flatten(image: Image.Image, background: Colour, grey: bool) -> Pixels:
     return np.ascontiguousarray(pixels)
 
 
-def _first_line(error: Exception) -> str:
+def _describe_damage(error: Exception) -> str:
     text = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__
+    # The message of a LookupError is only the key that a plugin looked up.
+    if not text or isinstance(error, LookupError):
+        return "broken: its content cannot be decoded"
+    return f"broken: {text[0]}"
 
 
 def _bytes_per_pixel(image: Image.Image) -> int:

@@ -82,6 +82,7 @@ def find_split_units(
     pairs = _find_near_duplicates(source, pack, config, cache_folder)
     if pairs is not None:
         copies = pack.digests[connected_groups(len(pack), pairs)]
+    if pairs:
         kinds.append(f"{plural(len(pairs), 'pair')} of near-duplicates")
     digests, groups = copies, _find_groups(source, pack, config)
     if groups is not None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from onsight.config import PLACES
 from onsight.data.fit import Fit
 from onsight.errors import OutputError
-from onsight.files import check_output, has_mark, write_json
+from onsight.files import check_output, has_mark, refuse_no_folder, write_json
 from onsight.inference.predictor import list_model_files
 from onsight.models.build import build_model
 from onsight.models.catalog import builtin_names, is_user_spec
@@ -68,8 +68,7 @@ def write_hub_folder(model: Path, folder: Path, license_name: str | None = None)
 
 
 def _check_empty(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder} is a file; --out needs a folder")
+    refuse_no_folder(folder)
     is_ours = has_mark(folder / _CARD, CARD_MARK.encode())
     if folder.is_dir() and any(folder.iterdir()) and not is_ours:
         raise OutputError(f"{folder} holds other files; choose an empty or new folder with --out")

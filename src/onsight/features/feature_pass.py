@@ -175,9 +175,10 @@ class FeatureStore:
             # A copy is aligned like tensors that torch computes; otherwise the last bits of sums
             # may differ.
             features = tensors["features"].clone()
-            path.touch()  # the oldest files are removed first
-        except (DamagedFile, KeyError, OSError):
+        except (DamagedFile, KeyError):
             return None
+        with suppress(OSError):  # the folder may be read-only
+            path.touch()  # the oldest files are removed first
         return features
 
     def _store(self, key: str, features: Tensor) -> None:

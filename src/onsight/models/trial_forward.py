@@ -29,7 +29,7 @@ def check_output(net: nn.Module, shape: tuple[int, int, int], classes: int, name
     device = next(net.parameters(), torch.empty(0)).device
     try:
         output = trial_forward(net, torch.zeros(2, *shape, device=device))
-    except Exception as error:  # a network can raise anything
+    except (Exception, SystemExit) as error:  # a network can raise anything
         raise ModelError(
             f"'{name}' cannot process images of {height}x{width} with "
             f"{plural(channels, 'channel')}: {type(error).__name__}: {error}"
@@ -48,6 +48,14 @@ def check_output(net: nn.Module, shape: tuple[int, int, int], classes: int, name
             f"'{name}' returns {output.shape[1]} numbers per image, "
             f"but the data has {classes} classes"
         )
+    if not output.is_floating_point():
+        raise ModelError(f"'{name}' returns {output.dtype}; it must return floating-point numbers")
+    if output.is_meta:
+        raise ModelError(f"'{name}' is on the device meta, where it has no weights")
+    state = net.state_dict()
+    for key in [*dict(net.named_parameters()), *state]:
+        if not isinstance(state.get(key), Tensor):
+            raise ModelError(f"'{name}' cannot be saved: its state_dict() has no tensor '{key}'")
 
 
 def set_memory_format(

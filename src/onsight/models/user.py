@@ -33,8 +33,7 @@ def make_user_model(spec: str, shape: tuple[int, int, int], classes: int) -> nn.
     Raises:
         ModelError: If the network cannot be imported, made or used.
     """
-    module_name, name = _split_spec(spec)
-    target = _get_attribute(spec, _import(spec, module_name), name)
+    target = import_target(spec)
     # A copy, because a network at module level would stay trained for the next run.
     net = (
         copy.deepcopy(target)
@@ -45,6 +44,12 @@ def make_user_model(spec: str, shape: tuple[int, int, int], classes: int) -> nn.
         raise ModelError(f"'{spec}' returns a {type(net).__name__}, not a torch.nn.Module")
     check_output(net, shape, classes, spec)
     return net
+
+
+def import_target(spec: str) -> Any:
+    """Import what package.module:callable names. Raises ModelError."""
+    module_name, name = _split_spec(spec)
+    return _get_attribute(spec, _import(spec, module_name), name)
 
 
 def _split_spec(spec: str) -> tuple[str, str]:
@@ -71,7 +76,7 @@ def _import(spec: str, module_name: str) -> ModuleType:
                     "nor among the installed packages"
                 ) from error
             raise _error_during(f"importing '{module_name}'", error) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _error_during(f"importing '{module_name}'", error) from error
 
 
@@ -108,7 +113,7 @@ def _call(spec: str, target: Any, shape: tuple[int, int, int], classes: int) -> 
     arguments = _arguments(spec, target, shape, classes)
     try:
         return target(**arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         passed = ", ".join(f"{name}={value}" for name, value in arguments.items())
         raise _error_during(f"calling '{spec}' with ({passed})", error) from error
 
@@ -159,5 +164,5 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and parameter.kind not in many
 
 
-def _error_during(action: str, error: Exception) -> ModelError:
+def _error_during(action: str, error: BaseException) -> ModelError:
     return ModelError(f"{action} raised {type(error).__name__}: {error}")

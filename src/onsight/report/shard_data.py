@@ -9,7 +9,7 @@ from onsight.data.shards.write import Target, WrittenShards, write_shards
 from onsight.data.sources.find import ReadOptions, find_source
 from onsight.data.sources.source import Source
 from onsight.errors import ConfigError, DataError, OutputError
-from onsight.files import check_output, refuse_inside_data, refuse_replacing
+from onsight.files import check_output, refuse_inside_data, refuse_no_folder, refuse_replacing
 from onsight.report.console import Reporter
 from onsight.report.run_files import write_problems
 from onsight.text import data_size, plural
@@ -33,6 +33,7 @@ def shard_data(
         )
     target = Target.open(out)
     if target.remote is None:
+        refuse_no_folder(target.folder)
         refuse_inside_data(target.folder, data, "../shards")
     if problems_file:
         if target.remote is None and problems_file.resolve().parent == target.folder.resolve():

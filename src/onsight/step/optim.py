@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.errors import ConfigError, did_you_mean
+from onsight.models.unsuitable import unsuitable_error
 
 SGD_NAMES = ("sgd", "nesterov")
 FUSED_NAMES = (*SGD_NAMES, "adam", "adamw")  # torch's own, which update all tensors at once
@@ -37,7 +38,10 @@ def make_optimizer(
 
     Raises:
         ConfigError: If there is no such optimizer, or it needs something that is missing.
+        ModelError: If there is nothing to train.
     """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise unsuitable_error(model, "training", "it has no trainable parameters")
     if name not in FUSED_NAMES:
         return _timm_optimizer(model, name, learning_rate, weight_decay, momentum, layer_decay)
     if layer_decay < 1:
@@ -55,6 +59,21 @@ def make_optimizer(
         )
     kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
     return kind(groups, lr=learning_rate, fused=True)
+
+
+def check_optimizer(name: str) -> None:
+    """Raise ConfigError if there is no optimizer of this name."""
+    if name in FUSED_NAMES:
+        return
+    from timm.optim import list_optimizers  # slow: imports torchvision
+
+    names = [str(known) for known in list_optimizers()]
+    if name not in names:
+        raise ConfigError(
+            f"no optimizer '{name}'.{did_you_mean(name, [*SGD_NAMES, *names])} "
+            f"There are sgd, nesterov, adam, adamw and {len(names)} from timm, such as lamb, lion "
+            "and muon"
+        )
 
 
 def choose_learning_rate(config: Config) -> Choice[float]:
@@ -129,15 +148,9 @@ def _timm_optimizer(
     momentum: float,
     layer_decay: float,
 ) -> Optimizer:
-    from timm.optim import create_optimizer_v2, list_optimizers  # slow: imports torchvision
+    from timm.optim import create_optimizer_v2  # slow: imports torchvision
 
-    names = [str(known) for known in list_optimizers()]
-    if name not in names:
-        raise ConfigError(
-            f"no optimizer '{name}'.{did_you_mean(name, [*SGD_NAMES, *names])} "
-            f"There are sgd, nesterov, adam, adamw and {len(names)} from timm, such as lamb, lion "
-            "and muon"
-        )
+    check_optimizer(name)
     try:
         made: Optimizer = create_optimizer_v2(
             model,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from onsight.models.classifier import autocast
+from onsight.models.unsuitable import unsuitable_error
 from onsight.randomness import seed_generators
 from onsight.ranks.ddp import Replica
 from onsight.ranks.world import World
@@ -120,6 +121,7 @@ class Step:
             global_labels: Of the whole batch, if several ranks share it.
 
         Raises:
+            ModelError: If the loss has no gradient.
             NonFiniteStepError: If a loss or, on a CPU, a gradient is not finite.
         """
         self._make_gradients(inputs, targets, global_labels)
@@ -216,6 +218,9 @@ class Step:
         return self.replica.run(forward, inputs) if self.replica else forward(inputs)
 
     def _backward(self, loss: Tensor, share: Tensor | float) -> None:
+        if not loss.requires_grad:
+            reason = "no trainable parameter has a gradient, as if its output were detached"
+            raise unsuitable_error(self.model, "training", reason)
         # torch averages gradients over the ranks; multiplied by their number they are summed.
         self.scaler.scale(_multiply(loss, share * self.world.size)).backward()
 

@@ -24,9 +24,13 @@ from onsight.data.sources.memory import InMemory
 from onsight.errors import ConfigError, OutputError
 from onsight.files import user_path
 from onsight.hardware.devices import choose_devices, choose_rank_device
+from onsight.models.catalog import is_user_spec
+from onsight.models.user import import_target
+from onsight.randomness import key
 from onsight.ranks.meeting import RankInfo, broadcast, meet, rank_from_env
 from onsight.report.console import Reporter
 from onsight.report.run_files import read_decisions
+from onsight.step.optim import check_optimizer
 from onsight.training.decisions import is_complete
 from onsight.training.loggers.loggers import check_installed
 from onsight.training.run_folder import CONFIG, find_run_of_job, has_config
@@ -96,6 +100,7 @@ def read_request(
     if config.checkpoints and not resume and (rank_info is None or rank_info.rank == 0):
         check_unused(config.checkpoints)
     check_installed(config.loggers)
+    _check_names(config, module)
     devices = _choose_devices(rank_info, config)
     _refuse_impossible(config, devices.value, rank_info.size if rank_info else len(devices.value))
     repeated_run, not_repeated = None, ""
@@ -122,6 +127,14 @@ def read_request(
         },
         reporter=reporter or Reporter(verbose=verbose),
     )
+
+
+def _check_names(config: Config, module: nn.Module | None) -> None:
+    """Raise ConfigError or ModelError for names that would only be looked up after decoding."""
+    check_optimizer(config.optimizer)
+    if module is None and is_user_spec(config.model):
+        torch.manual_seed(key(config.seed) >> 1)  # for a network made by the import itself
+        import_target(config.model)
 
 
 def _choose_devices(rank_info: RankInfo | None, config: Config) -> Choice[list[torch.device]]:

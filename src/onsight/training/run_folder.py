@@ -12,6 +12,7 @@ from onsight.files import (
     disk_errors,
     is_unfinished,
     refuse_links,
+    refuse_no_folder,
     remove_unfinished,
     write_atomically,
 )
@@ -144,8 +145,7 @@ def claim_folder(path: Path, resume: bool) -> RunFolder:
             contains a link, or another run is writing to it.
     """
     with disk_errors(path):  # such as a name that is too long or a missing permission
-        if path.exists() and not path.is_dir():
-            raise OutputError(f"{path} is a file; --out needs a folder")
+        refuse_no_folder(path)
         if resume and not path.is_dir():
             raise OutputError(f"nothing to resume: {path} does not exist")
         if not resume and path.is_dir() and _holds_files(path):

@@ -134,6 +134,7 @@ def test_labels_come_back_as_they_were(classes, tmp_path):
     [
         (["--out", ""], "--out is empty"),
         (["--out", "s3://"], "--out s3:// names no place; write it as s3://bucket/folder"),
+        (["--out", "pets/test/dog/18.png"], "18.png is a file; --out needs a folder"),
         (["--out", "x", "--shard-megabytes", "nan"], "must be from 0.1 to 2,000"),
         (["--out", "x", "--shard-megabytes", "inf"], "must be from 0.1 to 2,000"),
         (["--out", "x", "--problems", "x/index.json"], "in the folder of the shards"),

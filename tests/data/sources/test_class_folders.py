@@ -26,25 +26,42 @@ def test_split_words_in_any_spelling_and_case():
     assert [(row.label, row.split) for row in rows] == [("cat", split) for split in words.values()]
 
 
-@pytest.mark.parametrize("other", ["extra", "raw"])
-def test_without_train_or_with_other_folders_they_are_classes(other):
-    rows, _, _ = arrange(["test/cat/1.jpg", "val/cat/1.jpg"], "here")
-    assert {row.label for row in rows} == {"test", "val"}
-    rows, _, _ = arrange(["train/cat/1.jpg", f"{other}/cat/1.jpg", "birds/owl/2.jpg"], "here")
-    assert {row.label for row in rows} == {"train", other, "birds"}
-    assert {row.split for row in rows} == {UNSPLIT}
+def test_splits_without_train():
+    rows, _, _ = arrange(["test/cat/1.jpg", "val/dog/1.jpg"], "here")
+    assert [(row.label, row.split) for row in rows] == [("cat", TEST), ("dog", VALIDATION)]
 
 
 @pytest.mark.parametrize("wrapper", ["", "kg/"])
-def test_other_folders_beside_splits_are_refused(wrapper):
-    paths = [f"{wrapper}{path}" for path in ("Train/cat/1.jpg", "test/cat/2.jpg", "extra/3.jpg")]
-    with pytest.raises(DataError, match="here has extra beside the splits Train and test; move"):
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        (["Train/cat/1.jpg", "test/cat/2.jpg", "extra/3.jpg"], "Train, test and extra"),
+        (["train/cat/1.jpg", "eval/cat/2.jpg"], "train and eval"),
+        (["train/list.txt", "train/cat/1.jpg", "train/dog/2.jpg", "raw/3.jpg"], "train and raw"),
+        (["train/cat/1.jpg", "eval/cat/2.jpg", "raw/3.jpg"], "train, eval and raw"),
+        (["test_set/cat/1.jpg", "training_set/cat/2.jpg"], "test_set and training_set"),
+    ],
+)
+def test_folders_that_seem_to_be_splits_are_refused(wrapper, paths, message):
+    paths = [f"{wrapper}{path}" for path in paths]
+    with pytest.raises(DataError, match=f"here has the folders {message}. If they are splits"):
         arrange([*paths, "LICENSE"], "here", strip_top=True)
 
 
-def test_classes_may_be_named_like_splits():
-    rows, _, _ = arrange(["train/1.jpg", "test/2.jpg", "bus/front/3.jpg"], "here")
-    assert {row.label for row in rows} == {"train", "test", "bus"}
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ["train/1.jpg", "test/2.jpg", "bus/front/3.jpg"],
+        ["train/1.jpg", "train/old/2.jpg", "bus/old/3.jpg"],
+        ["train/video1/1.jpg", "bus/video2/2.jpg", "ship/video3/3.jpg"],
+        ["test/1.jpg", "control/2.jpg"],
+        ["crash test/1.jpg", "road test/2.jpg"],
+    ],
+)
+def test_classes_may_be_named_like_splits(paths):
+    rows, _, _ = arrange(paths, "here")
+    assert [row.label for row in rows] == [path.split("/")[0] for path in paths]
+    assert {row.split for row in rows} == {UNSPLIT}
 
 
 def test_test_folder_alone_is_a_class():

@@ -20,6 +20,8 @@ def refuse(*classes):
         ("Strasse", "straße"),
         ("café", unicodedata.normalize("NFD", "Café")),
         ("cat", "ｃａｔ"),
+        ("cat", "cat\u200b"),
+        (" ", "  "),
     ],
 )
 def test_names_that_look_the_same_are_refused(name, other):
@@ -31,4 +33,4 @@ def test_names_that_look_the_same_are_refused(name, other):
 
 
 def test_other_names_and_letters_are_not():
-    refuse("cat", "cats", "c", "C", "c++", "dog-1", "dog1")
+    refuse("cat", "cats", "c", "C", "c++", "dog-1", "dog1", " ", "_")

@@ -25,7 +25,7 @@ from onsight.limits import ARCHIVE_MEMBERS, COMPRESSION_RATIO, TAR_ATTRIBUTE_BYT
 
 _SEPARATORS = re.compile(r"[/\\]")
 _ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
-_UTF8 = 0x800  # bit in a zip member's general purpose flags, APPNOTE.TXT 4.4.4
+_ENCRYPTED, _UTF8 = 0x1, 0x800  # bits in a zip member's flags, APPNOTE.TXT 4.4.4
 _UNIX = 3  # create_system of zips with file modes in the upper half of external_attr
 _RATIO_FREE_BYTES = 10_000_000  # member size up to which any ratio is allowed
 _PAX_TYPES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
@@ -126,6 +126,8 @@ class ZipReader:
         """Return the bytes of a member. Raises ImageError."""
         info = self.infos[member]
         _refuse_bomb(info)
+        if info.flag_bits & _ENCRYPTED:
+            raise ImageError("encrypted; unpack the archive and give the folder instead")
         try:
             return _read_zip_member(self.archive, info)
         except Exception as error:  # decompressors raise many kinds of errors on damaged members

@@ -1,6 +1,7 @@
 """Recognise the format of DATA and open it; formats are tried in a fixed order."""
 
 import os
+import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 DEMO = "demo"
 _WITH_LABEL_COLUMN = ("manifest", "huggingface", "labelstudio")  # formats that --label applies to
 _REMOTE_FORMATS = {".tar": "webdataset", ".parquet": "huggingface"}  # format by the shards' ending
+_INVISIBLE = re.compile(r"[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")  # soft hyphen, zero width
 _MAX_NEIGHBOURS = 10_000  # existing names compared with a missing name
 
 
@@ -191,12 +193,12 @@ def refuse_remote(data: str, data_format: str) -> None:
 def refuse_similar_classes(classes: Sequence[str], labels: NDArray[np.int32]) -> None:
     """Raise DataError for two classes that differ only by case, spaces or Unicode form.
 
-    Single-character names are exempt: in a dataset of letters, case matters. labels:
+    Single visible characters are exempt: in a dataset of letters, case matters. labels:
     int32 (n,), to count the images of both classes.
     """
     first: dict[str, int] = {}
     for number, name in enumerate(classes):
-        if len(name) == 1:
+        if len(name) == 1 and not name.isspace():
             continue
         other = first.setdefault(_simplify_class(name), number)
         if other != number:
@@ -331,5 +333,5 @@ def _missing(data: str, path: Path) -> DataError:
 
 
 def _simplify_class(name: str) -> str:
-    folded = unicodedata.normalize("NFKC", name).casefold()
+    folded = _INVISIBLE.sub("", unicodedata.normalize("NFKC", name).casefold())
     return "".join(folded.replace("_", " ").split())

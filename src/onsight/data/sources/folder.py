@@ -16,7 +16,13 @@ from onsight.data.cache import file_state_bytes
 from onsight.data.index import SPLIT_WORDS, TRAIN, UNSPLIT, Index, Problem, Row
 from onsight.data.path_pattern import search_paths
 from onsight.data.sources.read_file import read_regular_file
-from onsight.data.sources.source import Source, compute_fingerprint, describe, note_hidden
+from onsight.data.sources.source import (
+    Source,
+    compute_fingerprint,
+    describe,
+    find_split_word,
+    note_hidden,
+)
 from onsight.errors import DataError
 from onsight.text import joined, plural
 
@@ -293,24 +299,48 @@ def _list_folders(paths: Sequence[str], level: int) -> set[str]:
 
 
 def _have_splits(paths: Sequence[str], level: int, where: str) -> bool:
-    """Return whether the folders at a level are splits. Raises DataError if only some are."""
+    """Return whether the folders at a level are splits. Raises DataError if only some may be."""
     folders = _list_folders(paths, level)
+    if _are_splits(folders):
+        return True
     splits = sorted(name for name in folders if name.lower() in SPLIT_WORDS)
-    others = sorted(folders.difference(splits))
-    if others and len(splits) > 1:
-        inner = (path.split("/") for path in paths if path.count("/") > level + 1)
-        if any(parts[level] in splits for parts in inner):  # a class often has none inside
-            raise DataError(
-                f"{where} has {joined(others, limit=3)} beside the splits {joined(splits)}; move "
-                f"away what is no split, or rename {joined(splits)} if they are classes"
-            )
-    return _are_splits(folders)
+    if not splits and all(find_split_word(name) for name in folders):
+        splits = sorted(folders)  # such as training_set and test_set
+    if len(folders) > 1 and splits and _hold_classes(splits, paths, level):
+        others = sorted(folders.difference(splits))
+        raise DataError(
+            f"{where} has the folders {joined([*splits, *others], limit=4)}. If they are splits, "
+            f"keep only train, val and test there; if they are classes, rename {joined(splits)}"
+        )
+    return False
 
 
 def _are_splits(folders: set[str]) -> bool:
-    """Return whether folders are train and possibly val and test, and nothing else."""
+    """Return whether folders are splits and nothing else: train, or at least two of them."""
     splits = {SPLIT_WORDS.get(name.lower()) for name in folders}
-    return TRAIN in splits and None not in splits
+    return None not in splits and (TRAIN in splits or len(folders) > 1)
+
+
+def _hold_classes(splits: Sequence[str], paths: Sequence[str], level: int) -> bool:
+    """Return whether folders named like splits seem to hold class folders.
+
+    Classes may have such names too, and folders inside, such as one for each video. So a single
+    one must have most of its files in folders, and stand beside a single other folder or one that
+    has a folder of the same name.
+    """
+    inside: dict[str, list[str]] = {}  # paths inside a folder, such as cat/1.jpg
+    for path in paths:
+        parts = path.split("/", level + 1)
+        if len(parts) == level + 2:
+            inside.setdefault(parts[level], []).append(parts[-1])
+    inner = {name: _list_folders(inside[name], 0) for name in inside}
+    if len(splits) > 1:
+        return any(inner[name] for name in splits)
+    split = splits[0]
+    if 2 * sum("/" in path for path in inside[split]) <= len(inside[split]):
+        return False
+    others = [inner[name] for name in inner if name != split]
+    return len(others) == 1 or any(names & inner[split] for names in others)
 
 
 def _has_wrapper(paths: Sequence[str]) -> bool:
