@@ -90,6 +90,9 @@ def test_the_model_file_predicts_what_the_run_said_and_kept_features_give_the_sa
     second = onsight.train(bars, out=tmp_path / "second", freeze=True, **QUICK)
     for name, tensor in weights_of(first).items():
         assert torch.equal(tensor, weights_of(second)[name])
+    assert first.results["images_per_second"] > 0
+    assert second.results["images_per_second"] is None
+    assert rows_of(second)[0]["images_per_second"] is None
 
 
 def rows_left(run):
@@ -336,6 +339,7 @@ def test_each_image_passes_through_a_frozen_network_once_however_many_folds(
     monkeypatch.setattr(out_of_distribution, "_MIN_IMAGES", 5)
     run = onsight.train(bars, out=tmp_path / "run", **fields)
     assert sum(counts) == run.results["images"] == 120
+    assert run.results["images_per_second"]  # although the final head finds all features computed
     assert reserved == [4, 3, 2, 1]  # heads that are still to be fitted
     monkeypatch.setattr(folding, "evaluate_head", lambda *_: None)  # a forward pass of each fold
     again = onsight.train(bars, out=tmp_path / "again", **fields)

@@ -193,7 +193,8 @@ class Results(EvaluationMetrics, TtaResult, ValidationResult, total=False):
     best_epoch: int
     best_blend: float  # weight of that epoch's model in the blend with the start of fine-tuning
     epochs: int
-    images_per_second: float
+    # Of training; of a head, at which features were computed, None if all were cached.
+    images_per_second: float | None
     data_wait_share: float
     peak_device_memory_bytes: int
     phases: dict[str, float]  # seconds by name
@@ -219,7 +220,7 @@ class EpochRow(TypedDict):
     train_loss: float
     learning_rate: float
     seconds: float
-    images_per_second: float
+    images_per_second: float | None  # None for a head on cached features
     data_wait_share: float
     lines: list[LossLine]
     validation_loss: float | None

@@ -205,6 +205,8 @@ def _add_run_facts(
 ) -> None:
     classifier, progress = final.classifier, final.main.trained.progress
     training_seconds = max(progress.training_seconds, 1e-9)
+    # Unknown for a head on cached features.
+    speed = progress.images / training_seconds if progress.images else None
     results |= {
         "model": final.name,
         "parameters": final.parameters,
@@ -215,7 +217,7 @@ def _add_run_facts(
         "best_epoch": progress.best_epoch,
         "best_blend": progress.best_blend,
         "epochs": progress.epoch,
-        "images_per_second": progress.images / training_seconds,
+        "images_per_second": speed,
         "data_wait_share": progress.wait_seconds / training_seconds,
         "peak_device_memory_bytes": peak_device_memory_bytes(classifier.device),
     }
