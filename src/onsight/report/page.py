@@ -28,6 +28,7 @@ from onsight.report.run_files import (
     LenientDict,
     Row,
     drop_damaged,
+    is_damaged,
     read_csv,
     read_decisions,
     read_epochs,
@@ -102,6 +103,7 @@ def _page_variables(run: Path, contents: Mapping[str, Any]) -> dict[str, object]
     return {
         "name": run.resolve().name,
         "finished": saved is not None,
+        "is_damaged": is_damaged(run / "results.json"),
         "results": results,
         "explanation": accuracy_sentences(results, classes),
         "classes": measured.class_table(results, classes),
