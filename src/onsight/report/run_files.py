@@ -156,7 +156,7 @@ def refuse_other_results(run: Path, of_model: Mapping[str, Any]) -> None:
     ]
     if differing:
         raise OutputError(
-            f"{path} is not that of the model beside it, whose file has another "
+            f"{path} is not that of the model beside it: the results in the model file differ in "
             f"{joined(differing, 3)}. Restore the file that was replaced, or train again"
         )
 

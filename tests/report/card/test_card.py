@@ -175,9 +175,7 @@ def test_results_of_another_model_are_refused(run, altered, named, capsys):
     path.write_text(json.dumps(json.loads(path.read_text()) | altered))
     for name in ("card", "report"):
         assert command(name, run) == 2
-        assert f"is not that of the model beside it, whose file has another {named}" in (
-            capsys.readouterr().err
-        )
+        assert f"the results in the model file differ in {named}" in (capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("text", ["[1]", '{"split": 3}', "[" * 100_000, '"x"'])
