@@ -31,6 +31,7 @@ from onsight.models.members import (
 )
 from onsight.models.out_of_distribution import NEAREST, OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
+from onsight.models.unsuitable import exported_error
 from onsight.tensorfile import (
     DamagedFile,
     put_under,
@@ -217,6 +218,8 @@ def load_model_file(path: str | Path, member: str = "") -> ModelFile | BlendFile
             raise ModelError(
                 f"{path.parent} has no {FILE_NAME}: it is not the folder of a finished run"
             )
+    if path.suffix.lower() == ".onnx":
+        raise exported_error("reading its network or model file")
     try:
         tensors, facts = read_tensors(path)
     except DamagedFile as error:

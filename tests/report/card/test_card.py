@@ -72,6 +72,14 @@ def test_the_model_file_alone_is_enough(run):
     )
 
 
+def test_an_exported_model_is_not_called_damaged(tmp_path, capsys):
+    (tmp_path / "model.onnx").write_bytes(b"onnx")
+    (tmp_path / "new").mkdir()
+    for name, out in (("card", "card.md"), ("export", "new/model.onnx")):
+        assert command(name, tmp_path / "model.onnx", "--out", tmp_path / out) == 2
+        assert "an exported model cannot be used for" in capsys.readouterr().err
+
+
 def test_places_on_the_disk_are_not_told(run, shared_bars):
     text = card_text(read_card_subject(run))
     assert "bars" in text
