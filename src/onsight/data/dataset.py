@@ -5,7 +5,7 @@ n images, K classes, H height, W width, C channels.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -39,7 +39,7 @@ from onsight.data.split import (
 from onsight.data.split_units import SplitUnits, find_split_units
 from onsight.data.stream import StreamedImages
 from onsight.errors import ConfigError, DataError
-from onsight.text import data_size, joined, plural
+from onsight.text import data_size, joined, path_ending, plural
 
 USUAL_SIZE = (64, 64)  # (height, width) in pixels if images differ in size or are large
 SAME_SIZE = "all sampled images have this size"  # the reason for keeping it
@@ -312,12 +312,24 @@ def summarise_splits(dataset: Dataset) -> str:
         parts = [f"{dataset.folds.value}-fold cross-validation"]
     if not dataset.problems:
         return f"{', '.join(parts)}; all {dataset.used:,} used"
-    return f"{', '.join(parts)}; {dataset.used:,} used, {len(dataset.problems):,} not used"
+    return (
+        f"{', '.join(parts)}; {dataset.used:,} used, {len(dataset.problems):,} not used (listed in "
+        "the run's problems.csv)"
+    )
 
 
-def count_reasons(problems: list[Problem], limit: int = 5) -> list[tuple[str, int]]:
-    """Return the most common reasons of problems, with counts."""
-    return Counter(problem.reason for problem in problems).most_common(limit)
+def describe_problems(problems: list[Problem], limit: int = 5) -> Iterator[str]:
+    """Yield a line for each of the most common reasons, with a count or the only file's name."""
+    reasons = Counter(problem.reason for problem in problems).most_common()
+    shown = reasons if len(reasons) == limit + 1 else reasons[:limit]
+    for reason, count in shown:
+        if count == 1:
+            (path,) = (problem.path for problem in problems if problem.reason == reason)
+            yield f"not used: {path_ending(path)}: {reason}"
+        else:
+            yield f"{count:,} not used: {reason}"
+    if rest := sum(count for _, count in reasons[len(shown) :]):
+        yield f"{rest:,} more not used, for other reasons"
 
 
 def _assign_used_folds(
