@@ -50,12 +50,13 @@ def test_headline_is_compared_with_the_commonest_class() -> None:
 
 def test_trust_is_withheld_only_beyond_noise() -> None:
     results = {"accuracy_low": 0.88, "accuracy_high": 0.92}
-    assert (
-        confidence_sentence(0.91, 0.90, results)
-        == "Its confidence matches its accuracy within the margin of error."
-    )
-    assert confidence_sentence(0.95, 0.90, results) == "It is overconfident."
-    assert confidence_sentence(0.85, 0.90, results) == "It is underconfident."
+    start = "On average, its confidence is"
+    within = f"{start} 1.0 points above its accuracy: within the margin of error."
+    above = f"{start} 5.0 points above its accuracy: it is overconfident."
+    below = f"{start} 5.0 points below its accuracy: it is underconfident."
+    assert confidence_sentence(0.91, 0.90, results) == within
+    assert confidence_sentence(0.95, 0.90, results) == above
+    assert confidence_sentence(0.85, 0.90, results) == below
     assert confidence_sentence(0.85, 0.90, {"accuracy_low": None, "accuracy_high": None}) == ""
 
 

@@ -98,7 +98,8 @@ def member_curves(histories: Mapping[str, Rows]) -> str:
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
-        axes.set_xlabel("seconds of training")
+        axes.set_xlabel("seconds of training, without folds")
+        axes.set_ylabel("validation accuracy")
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         styles = cycle(zip((_FIRST, _SECOND, _INK), ("-", "--", ":"), strict=True))
         begun = 0.0

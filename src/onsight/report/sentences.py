@@ -99,9 +99,12 @@ def confidence_sentence(confidence: float, accuracy: float, results: Results) ->
     low, high = results["accuracy_low"], results["accuracy_high"]
     if low is None or high is None:
         return ""
+    difference = 100 * abs(confidence - accuracy)
+    side, verdict = ("above", "over") if confidence > accuracy else ("below", "under")
+    sentence = f"On average, its confidence is {difference:.1f} points {side} its accuracy: "
     if abs(confidence - accuracy) <= (high - low) / 2:
-        return "Its confidence matches its accuracy within the margin of error."
-    return "It is overconfident." if confidence > accuracy else "It is underconfident."
+        return f"{sentence}within the margin of error."
+    return f"{sentence}it is {verdict}confident."
 
 
 def calibration_sentence(results: Results) -> str:

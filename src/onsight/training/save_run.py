@@ -146,8 +146,11 @@ def _compute_results(final: FinalModel, evaluation: Evaluation, opened: OpenedDa
     trained = final.main.trained
     if trained.fitted:
         results["fitted"] = trained.fitted
-    if curve := fit_learning_curve(trained.fewer):
-        if len(final.kept) > 1:
+    of_blend = len(final.kept) > 1
+    rows = {row["name"]: row for row in results["members"]} if of_blend else {}
+    accuracy = rows[final.main.name]["accuracy"] if of_blend else results["accuracy"]
+    if curve := fit_learning_curve(trained.fewer, accuracy):
+        if of_blend:
             curve["network"] = final.main.name
         results["learning_curve"] = curve
     _add_counts(results, dataset)
