@@ -21,6 +21,7 @@ from torch import Tensor
 
 from onsight.data.fit import ImageFormat
 from onsight.errors import ModelError
+from onsight.files import similar_names
 from onsight.limits import HIDDEN_UNITS
 from onsight.models.class_names import read_class_names
 from onsight.models.members import (
@@ -39,7 +40,7 @@ from onsight.tensorfile import (
     take_under,
     write_tensors,
 )
-from onsight.text import joined
+from onsight.text import joined, resume_hint
 
 FILE_NAME = "model.safetensors"
 
@@ -215,9 +216,13 @@ def load_model_file(path: str | Path, member: str = "") -> ModelFile | BlendFile
     if path.is_dir():
         path = path / FILE_NAME
         if not path.exists():
+            is_stopped = (path.parent / "config.toml").exists()
+            hint = f"; {resume_hint(path.parent)}" if is_stopped else ""
             raise ModelError(
-                f"{path.parent} has no {FILE_NAME}: it is not the folder of a finished run"
+                f"{path.parent} has no {FILE_NAME}: it is not the folder of a finished run{hint}"
             )
+    elif not path.exists():
+        raise ModelError(f"{path} does not exist.{similar_names(path)}")
     if path.suffix.lower() == ".onnx":
         raise exported_error("reading its network or model file")
     try:

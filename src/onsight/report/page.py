@@ -16,6 +16,7 @@ import jinja2
 from onsight.data.sources.source import is_memory_name
 from onsight.errors import OnsightError, OutputError
 from onsight.evaluation.results import Results
+from onsight.files import similar_names
 from onsight.models.catalog import is_user_spec
 from onsight.models.file import FILE_NAME
 from onsight.report import measured
@@ -48,6 +49,8 @@ def write_report(run: Path) -> Path:
     The section of a missing or unreadable file is omitted, as is that of a value of a wrong type,
     which the page names. Raises OutputError for a folder without a run, DiskError.
     """
+    if not run.exists():
+        raise OutputError(f"{run} does not exist.{similar_names(run)}")
     if not any((run / name).is_file() for name in _RUN_FILES):
         raise OutputError(f"{run} is not a run folder: it has no results, metrics or config")
     page = _render(run, page_template("onsight.report", "report.html.jinja"))
