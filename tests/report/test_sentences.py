@@ -35,15 +35,23 @@ def test_worst_class_is_judged_against_noise() -> None:
     )
 
 
+def test_a_class_with_hardly_any_image_is_not_judged() -> None:
+    rows = [*recalls(4, a=1), *recalls(100, b=99, c=99)]
+    sentences = " ".join(class_difference_sentences(rows, 0.97, 204))
+    assert "The worst class is 'b'" in sentences
+    assert "No class is significantly below" in sentences
+
+
 def test_headline_is_compared_with_the_commonest_class() -> None:
     classes = [{"name": "a", "images": 90}, {"name": "b", "images": 10}]
-    results = {"images": 100, "split": "validation", **metric("accuracy", 91, 100)}
-    sentences = " ".join(accuracy_sentences(results, classes))
+    measured = {"images": 100, "classes": classes}
+    results = {"split": "validation", **measured, **metric("accuracy", 91, 100)}
+    sentences = " ".join(accuracy_sentences(results))
     assert "It classified 91 of 100 validation images correctly; it was not trained" in sentences
     assert "not significantly better than always predicting 'a'" in sentences
     assert "used to choose which epoch to keep" in sentences
     results |= {"split": "test", **metric("accuracy", 99, 100)}
-    sentences = " ".join(accuracy_sentences(results, classes))
+    sentences = " ".join(accuracy_sentences(results))
     assert "would be correct for 90.0% of these 100" in sentences
     assert "optimistic" not in sentences
 

@@ -317,7 +317,7 @@ def test_images_left_out_for_lack_of_time_are_stated(bars, tmp_path, monkeypatch
     assert any(stated in note for note in run.results["notes"])
     if folds > 1:
         assert any(note.startswith("3 of 3 cross-validated") for note in run.results["notes"])
-        sentences = accuracy_sentences(run.results, run.results["classes"])
+        sentences = accuracy_sentences(run.results)
         assert "trained on only some of these 120 images" in " ".join(sentences)
 
 

@@ -39,6 +39,7 @@ from onsight.data.split import (
 from onsight.data.split_units import SplitUnits, find_split_units
 from onsight.data.stream import StreamedImages
 from onsight.errors import ConfigError, DataError
+from onsight.limits import MIN_EVALUATED
 from onsight.text import data_size, joined, path_ending, plural
 
 USUAL_SIZE = (64, 64)  # (height, width) in pixels if images differ in size or are large
@@ -48,7 +49,6 @@ MIN_PER_CLASS = 4  # training images; with fewer, an error is more useful than a
 _SMALL = 64  # pixels a side; images up to this size keep their size
 _THUMBNAIL = 64  # pixels of the longer side of packed images if images are streamed
 _CROP_MARGIN = 8 / 7  # ratio of the packed size to the input size, such as 256 for 224
-_MIN_EVALUATED = 5  # images per class; with fewer, the evaluation of a class is reported as weak
 _MIN_DIFFERENT = 0.8  # fraction of the images; with fewer, intervals are too narrow by over a tenth
 _ANY_FOLDS = Choice(USUAL_FOLDS, "the usual number")
 
@@ -399,7 +399,7 @@ def _make_notes(dataset: Dataset, source: Source, test_fraction: float) -> list[
     few = [
         f"{name} ({tested} of {count})"
         for name, count, tested in zip(dataset.classes, total, evaluated, strict=True)
-        if tested < _MIN_EVALUATED
+        if tested < MIN_EVALUATED
     ]
     if test_fraction and not test.any():
         parts = plural(len(np.unique(dataset.units.digests, axis=0)), "part")
@@ -411,7 +411,7 @@ def _make_notes(dataset: Dataset, source: Source, test_fraction: float) -> list[
     if few and evaluated.any():
         kind = "" if in_folds else "test "
         notes.append(
-            f"classes with fewer than {_MIN_EVALUATED} {kind}images, too few to evaluate: "
+            f"classes with fewer than {MIN_EVALUATED} {kind}images, too few to evaluate: "
             f"{joined(few)}"
         )
     images = len(dataset.evaluated)

@@ -38,7 +38,7 @@ from onsight.inference.row_formats import (
 )
 from onsight.inference.sinks import ParquetFile, Sink, Stdout, require_pyarrow
 from onsight.report.console import Reporter
-from onsight.text import duration, plural
+from onsight.text import duration, none_usable, plural
 
 if TYPE_CHECKING:
     from torch import nn
@@ -183,8 +183,7 @@ def predict_files(
         _save_grid(options.grid, first_rows, predictor, output.counts, reporter)
     if not output.counts.used:
         raise DataError(
-            f"none of the {plural(output.counts.images, 'input')} can be used: "
-            f"{output.counts.first_problem}"
+            f"{none_usable(output.counts.images, 'input')}: {output.counts.first_problem}"
         )
 
 

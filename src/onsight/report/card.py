@@ -70,7 +70,7 @@ def card_text(
         data=_data_sentence(subject),
         test_column="cross-validated" if results["split"] == "folds" else "held out",
         table=class_table(results, classes),
-        explanation=accuracy_sentences(results, classes),
+        explanation=accuracy_sentences(results),
         images=results["images"],
         figures=[*_figures(results)],
         confusions=frequent_confusions(subject.path, results["confusion"], classes)

@@ -108,7 +108,7 @@ def _page_variables(run: Path, contents: Mapping[str, Any]) -> dict[str, object]
         "finished": saved is not None,
         "is_damaged": is_damaged(run / "results.json"),
         "results": results,
-        "explanation": accuracy_sentences(results, classes),
+        "explanation": accuracy_sentences(results),
         "classes": measured.class_table(results, classes),
         "confused": [pair_sentence(pair) for pair in results["confused_pairs"] or []],
         "imbalanced": results["balanced_accuracy"] is not None and is_imbalanced(classes),

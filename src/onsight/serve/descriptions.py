@@ -12,7 +12,7 @@ from onsight.report.run_files import LenientDict
 from onsight.report.sentences import accuracy_sentences
 from onsight.serve.access import Limits
 from onsight.serve.registry import ServedModel, model_file
-from onsight.text import percent
+from onsight.text import percent, plural
 
 Schema = dict[str, Any]
 
@@ -41,7 +41,7 @@ def model_card(model: ServedModel, capabilities: Mapping[str, bool]) -> dict[str
         "images": results.get("images"),
         "split": results.get("split"),
         "folds": results.get("folds"),
-        "explanation": accuracy_sentences(cast(Results, LenientDict(results)), ()),
+        "explanation": accuracy_sentences(cast(Results, LenientDict(results))),
         "per_class": rows,
         "data": Path(data).name if isinstance(data, str) else None,  # clients need no local path
         "date": _file_date(model.path),
@@ -135,7 +135,8 @@ def _limitations(
         )
     few = sum((row["n"] or 0) < FEW_IMAGES for row in rows)
     if few:
-        yield f"{few:,} of its classes were evaluated on fewer than {FEW_IMAGES} images each."
+        measured_on_few = f"{plural(few, 'class', 'classes')} {'was' if few == 1 else 'were'}"
+        yield f"{measured_on_few} evaluated on fewer than {FEW_IMAGES} images each."
 
 
 # -------------------------------------------------------------------------------- OpenAPI
