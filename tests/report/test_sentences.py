@@ -10,6 +10,7 @@ from onsight.report.sentences import (
     confidence_sentence,
     is_imbalanced,
     learning_curve_sentence,
+    loss_note,
     out_of_distribution_sentence,
     pair_sentence,
 )
@@ -33,6 +34,13 @@ def test_worst_class_is_judged_against_noise() -> None:
     assert (
         "not significantly below the overall accuracy of 80.0% (n = 20). No class is" in sentences
     )
+
+
+def test_a_loss_that_one_image_makes_up_is_called_so() -> None:
+    results = {"loss": 2.299, "largest_loss": 316.0, "images": 139}
+    assert loss_note(results) == "mean, n = 139; a single image makes up 98.9% of it"
+    assert loss_note(results | {"largest_loss": 2.0}) == "mean, n = 139"
+    assert loss_note({"loss": 2.299, "images": 139}) == "mean, n = 139"
 
 
 def test_a_class_with_hardly_any_image_is_not_judged() -> None:

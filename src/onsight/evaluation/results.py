@@ -76,6 +76,7 @@ class EvaluationMetrics(Accuracy):
     balanced_accuracy_low: float | None
     balanced_accuracy_high: float | None
     loss: float | None
+    largest_loss: NotRequired[float | None]  # of a single image
     top5: float | None  # None for five classes or fewer
     top5_low: NotRequired[float | None]
     top5_high: NotRequired[float | None]

@@ -158,7 +158,7 @@ def calibration_diagram(bins: Rows, before: Rows = ()) -> str:
             elinewidth=1.4, label="this model (95% CI)",
         )  # fmt: skip
         share.set(ylim=(0, 1.02), xlim=(0, 1.01), ylabel="accuracy")
-        share.legend(loc="upper left")
+        share.legend(loc="best")
         _count_bars(count, filled)
         for axis in (share.yaxis, count.xaxis):
             axis.set_major_formatter(PercentFormatter(1))

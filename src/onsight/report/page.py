@@ -36,7 +36,7 @@ from onsight.report.run_files import (
     read_json,
     read_toml_text,
 )
-from onsight.report.sentences import accuracy_sentences, is_imbalanced, pair_sentence
+from onsight.report.sentences import accuracy_sentences, is_imbalanced, loss_note, pair_sentence
 from onsight.text import plain_value
 
 _PROBLEM_ROWS = 200
@@ -109,6 +109,7 @@ def _page_variables(run: Path, contents: Mapping[str, Any]) -> dict[str, object]
         "is_damaged": is_damaged(run / "results.json"),
         "results": results,
         "explanation": accuracy_sentences(results),
+        "loss_note": loss_note(results) if results["loss"] is not None else "",
         "classes": measured.class_table(results, classes),
         "confused": [pair_sentence(pair) for pair in results["confused_pairs"] or []],
         "imbalanced": results["balanced_accuracy"] is not None and is_imbalanced(classes),

@@ -152,6 +152,15 @@ def calibration_sentence(results: Results) -> str:
     return f"Expected calibration error {error}{note}."
 
 
+def loss_note(results: Results) -> str:
+    """Return the n of the mean loss, and the share of one image if that is more than half of it."""
+    loss, largest, n = results["loss"], results.get("largest_loss"), results["images"]
+    note = f"mean, n = {n:,}"
+    if not loss or not largest or n < 3 or largest < loss * n / 2:
+        return note
+    return f"{note}; a single image makes up {percent(largest / (loss * n))} of it"
+
+
 def pair_sentence(pair: ConfusedPair) -> str:
     """State the rate at which two classes are confused, with n, interval and the chance level."""
     first, second = pair["classes"]
