@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from onsight.errors import ConfigError, OutputError
+from onsight.errors import ConfigError, DataError, OutputError
 from onsight.export import to_web
 from onsight.export.to_web import export_web, find_runtime, write_web_folder
 from onsight.inference.onnx_runner import load_onnx
@@ -83,6 +83,18 @@ def test_a_folder_that_exists_is_left_alone(runtime, tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     with pytest.raises(OutputError, match="exists already"):
         export_web(tmp_path / "run", tmp_path / "mine")
+
+
+def test_an_export_that_fails_leaves_no_folder_that_is_in_the_way(runtime, tmp_path, monkeypatch):
+    def refuse(model, **options):
+        raise DataError("there are no images to prove the export on")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(to_web, "export", refuse)
+    for _ in range(2):
+        with pytest.raises(DataError, match="to prove"):
+            export_web(tmp_path / "run", tmp_path / "web")
+    assert not (tmp_path / "web").exists()
 
 
 def test_a_failure_leaves_nothing(onnx_file, runtime, tmp_path, monkeypatch):

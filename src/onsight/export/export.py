@@ -41,6 +41,7 @@ from onsight.models.file import BlendFile, ModelFile, load_model_file
 from onsight.report.console import Reporter, SilentReporter
 from onsight.report.run_files import read_json
 from onsight.text import data_size, joined
+from onsight_explain.paired_timing import warn_if_busy
 from onsight_explain.threads import usable_cores
 
 _OMITTED_RESULTS = {"calibration", "calibration_before", "confusion", "notes"}  # long lists
@@ -257,6 +258,7 @@ def _prove(
     loader = Loader(images, ids, batch, cpu)
     with reporter.bar("prove", len(ids)) as bar:
         proof = compare_outputs(in_torch, exported, loader.in_order(), bar.advance)
+    warn_if_busy(reporter)
     timed = images.gather(ids[:batch]).images.numpy()
     speeds = (compare_speed(in_torch, exported, timed[:size]) for size in sorted({1, batch}))
     right = proof.right if len(held_out.ids) else None
