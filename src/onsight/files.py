@@ -73,6 +73,9 @@ def check_output(flag: str, path: Path, **inputs: Inputs) -> None:
     written to.
     """
     _refuse_folder(path)
+    for folder in path.parents:
+        if folder.is_file():
+            raise OutputError(f"{flag} {path}: {folder} is a file, not a folder; choose another")
     refuse_replacing(flag, path, **inputs)
     refuse_special(flag, path)
     with disk_errors(path):
