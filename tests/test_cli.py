@@ -524,7 +524,15 @@ def test_no_link_in_a_run_folder_is_followed(capsys, trained, tmp_path, link):
 
 
 def test_model_files_that_are_none(capsys, bars, tmp_path):
-    assert "cannot read" in refused(capsys, "predict", tmp_path / "no", tmp_path / "no.jpg")
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "config.toml").write_text("")
+    hint = "does not exist. Did you mean first?"
+    for command in ("predict", "serve", "card", "report"):
+        assert hint in refused(capsys, command, tmp_path / "frist")
+    assert "Did you mean first?" in refused(capsys, "compare", tmp_path / "frist", bars)
+    assert "does not exist" in refused(capsys, "predict", tmp_path / "frist.onnx")
+    stopped = refused(capsys, "predict", tmp_path / "first", bars)
+    assert "not the folder of a finished run; to continue, repeat the command with" in stopped
     (tmp_path / "x.safetensors").write_bytes(b"nothing")
     assert "damaged" in refused(capsys, "predict", tmp_path / "x.safetensors", bars)
     assert "not the folder of a finished run" in refused(capsys, "eval", bars, bars)
@@ -533,6 +541,7 @@ def test_model_files_that_are_none(capsys, bars, tmp_path):
 def test_predict_on_nothing(capsys, trained, bars, tmp_path):
     run = trained.path
     assert "does not exist" in refused(capsys, "predict", run, tmp_path / "nowhere.jpg")
+    assert "an input is empty" in refused(capsys, "predict", run, "")
     (tmp_path / "empty").mkdir()
     assert "no input images found" in refused(capsys, "predict", run, tmp_path / "empty")
     (tmp_path / "n.sh").touch()

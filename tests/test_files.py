@@ -188,9 +188,10 @@ def test_checking_a_path_leaves_nothing_behind(tmp_path):
     for folder in (tmp_path, Path("")):
         with pytest.raises(OutputError, match="is a folder"):
             check_output("--out", folder)
-    for place in (path / "below", Path("/proc/file")):
-        with pytest.raises(DiskError, match=f"cannot write {place}"):
-            check_output("--out", place)
+    with pytest.raises(OutputError, match=f"{path} is a file, not a folder"):
+        check_output("--out", path / "below" / "x.csv")
+    with pytest.raises(DiskError, match="cannot write /proc/file"):
+        check_output("--out", Path("/proc/file"))
 
 
 def test_an_output_folder_must_be_one(tmp_path):

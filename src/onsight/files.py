@@ -17,11 +17,11 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
-from onsight.errors import DiskError, OutputError
+from onsight.errors import DiskError, OutputError, did_you_mean
 from onsight.text import data_size
 from onsight.untrusted import open_regular
 
@@ -30,6 +30,7 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 # Text that a spreadsheet takes for a formula, but no single character and no number; apostrophes
 # before it are counted too, so that the one that is added can be told from those that were there.
 _FORMULA = re.compile(r"(?!'*[-+]?[\d.,]+(e[-+]?\d+)?\Z)'*[=+\-@\t\r].", re.DOTALL | re.IGNORECASE)
+_COMPARED_NAMES = 10_000  # candidates for "did you mean"
 _MARK_WITHIN = 8_000  # bytes from the start of a file
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _PRIVATE_NAME = re.compile(r"\.onsight-[0-9a-f]{16}\.tmp")
@@ -48,6 +49,19 @@ def user_path(text: str | Path) -> Path:
         raise OutputError(f"{text}: {error}; name the folder without ~") from error
 
 
+def similar_names(path: str | Path, others: Iterable[str] = ()) -> str:
+    """Return " Did you mean a, b?" with names like that of a missing path, or an empty string.
+
+    They are names in its folder, or others.
+    """
+    try:
+        with os.scandir(Path(path).parent) as scan:
+            names = [entry.name for entry in islice(scan, _COMPARED_NAMES)]
+    except OSError:
+        names = []
+    return did_you_mean(Path(path).name, sorted([*names, *others]))
+
+
 # --- Checks before any work ---
 
 
@@ -59,6 +73,9 @@ def check_output(flag: str, path: Path, **inputs: Inputs) -> None:
     written to.
     """
     _refuse_folder(path)
+    for folder in path.parents:
+        if folder.is_file():
+            raise OutputError(f"{flag} {path}: {folder} is a file, not a folder; choose another")
     refuse_replacing(flag, path, **inputs)
     refuse_special(flag, path)
     with disk_errors(path):

@@ -43,4 +43,5 @@ INPUT_SIDE = 16_384  # pixels of a network's input, in a model file
 HIDDEN_UNITS = 65_536  # hidden units of a head
 
 # Statements about a model.
+MIN_EVALUATED = 5  # test images of a class: with fewer, nothing is said about its recall
 FEW_IMAGES = 30  # test images of a class: with fewer, its recall may be off by over 15 points

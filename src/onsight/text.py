@@ -17,6 +17,13 @@ def plural(count: int, singular: str, plural_form: str | None = None) -> str:
     return f"{count:,} {singular if count == 1 else plural_form or singular + 's'}"
 
 
+def none_usable(count: int, noun: str, where: str = "") -> str:
+    """Return `the input cannot be used`, or `none of the 5 inputs can be used`."""
+    if count == 1:
+        return f"the {noun}{where} cannot be used"
+    return f"none of the {count:,} {noun}s{where} can be used"
+
+
 def joined(names: Sequence[str], limit: int = 8) -> str:
     """Return `a, b and c`, or for more names than the limit `a, b and 5 more`."""
     if len(names) > limit + 1:  # one more name takes no more room than "1 more"
@@ -110,6 +117,8 @@ def plain_value(value: Any) -> str:
         return NO_VALUE
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if value == "":
+        return "none"
     if isinstance(value, float):
         return f"{value:,.6g}"
     if isinstance(value, Mapping):

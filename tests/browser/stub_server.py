@@ -58,6 +58,12 @@ def card(stub: Stub, name: str) -> dict[str, Any]:
         "accuracy_low": 0.776,
         "accuracy_high": 0.826,
         "images": 1000,
+        "split": "test",
+        "folds": None,
+        "explanation": [
+            "It classified 802 of 1,000 test images correctly; it was not trained on them.",
+            "On new images of the same kind, expect 77.6% to 82.6% (95% CI).",
+        ],
         "per_class": [row | {"n": 100} for row in recalls],
         "data": "demo: 7,000 images of garments",
         "date": "2026-01-31",

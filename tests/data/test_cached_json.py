@@ -2,8 +2,13 @@
 
 import pytest
 
-from onsight.data.cache import cached_json_path, read_cached_json, write_cached_json
-from onsight.errors import DiskError
+from onsight.data.cache import (
+    cached_json_path,
+    find_cache_folder,
+    read_cached_json,
+    write_cached_json,
+)
+from onsight.errors import ConfigError, DiskError
 
 
 def test_a_value_is_found_by_its_key_and_version(tmp_path):
@@ -38,3 +43,9 @@ def test_an_error_of_the_disk_is_returned(tmp_path, monkeypatch):
 
     monkeypatch.setattr("onsight.data.cache.write_json", refuse)
     assert str(write_cached_json(tmp_path / "a.json", 1)) == "no space left"
+
+
+def test_a_file_is_no_cache_folder(tmp_path):
+    (tmp_path / "gen.py").write_text("")
+    with pytest.raises(ConfigError, match="is a file; choose another with --cache-folder"):
+        find_cache_folder(str(tmp_path / "gen.py"))

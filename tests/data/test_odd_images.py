@@ -5,8 +5,9 @@ import pytest
 from odd_images import odd_images
 
 from onsight.config import make_config
-from onsight.data.dataset import make_format, open_dataset
+from onsight.data.dataset import describe_problems, make_format, open_dataset
 from onsight.data.decode import decode
+from onsight.data.index import Problem
 from onsight.data.pack import open_pack
 from onsight.data.packing import PackJob
 from onsight.data.sources.find import find_source
@@ -71,3 +72,15 @@ def test_training_evaluation_and_prediction_see_the_same_pixels(files, channels)
             assert np.array_equal(trained[row], packed[row])
         for given in (path, str(path), path.read_bytes()):
             assert np.array_equal(read_image(given, size), packed[row])
+
+
+def test_problems_are_counted_by_reason_and_none_is_forgotten():
+    many = [Problem(f"fox/{number}.png", "scan", "unknown class") for number in range(2_000)]
+    single = [Problem(f"{letter}.heic", "decode", f"reason {letter}") for letter in "abcdefgh"]
+    lines = [*describe_problems([*many, *single])]
+    assert lines[0] == "2,000 not used: unknown class"
+    assert lines[1] == "not used: a.heic: reason a"
+    assert lines[5:] == ["4 more not used, for other reasons"]
+    assert (
+        len([*describe_problems(single[:6])]) == 6
+    )  # one more line takes no more room than "1 more"

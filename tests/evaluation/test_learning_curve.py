@@ -92,6 +92,14 @@ def test_twice_the_images_at_most_halve_the_error():
     assert curve["gain_high"] <= 50 * 800**-1.3
 
 
+def test_the_gain_cannot_exceed_the_errors_that_are_left():
+    points = exact(lambda n: 2 * n**-0.35)
+    assert fit_learning_curve(points, 1.0) is None
+    assert fit_learning_curve(points, None) == fit_learning_curve(points)
+    curve = fit_learning_curve(points, 0.99)
+    assert curve["gain_low"] <= curve["gain"] <= curve["gain_high"] <= 0.01 + 1e-9
+
+
 def test_no_mistakes_do_not_mean_an_error_of_zero():
     points = [point(n, a * 200, 200) for n, a in zip(SIZES, (0.9, 0.95, 0.99, 1.0), strict=True)]
     curve = fit_learning_curve(points)

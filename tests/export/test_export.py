@@ -69,12 +69,14 @@ def test_the_command_proves_the_file_on_the_runs_own_test_images(copied, trained
 @pytest.mark.parametrize("to", ["torch-export"])
 def test_other_formats_say_the_same(trained, bars, tmp_path, to, capsys, monkeypatch):
     suffix = formats.find_format(to).suffix
+    monkeypatch.setattr("onsight_explain.paired_timing.is_busy", lambda: True)
     with pytest.raises(SystemExit) as stop:
         main(["export", str(trained.path), "--to", to, "--out", str(tmp_path / f"m{suffix}")])
     assert stop.value.code == 0
-    said = capsys.readouterr().out
+    said, notes = capsys.readouterr()
+    assert "this machine is busy with other work" in notes
     n = trained.results["images"]
-    assert f"{n} of {n} held-out images have the same label as in torch (100%)" in said
+    assert f"{n} of {n} held-out images have the same label as in torch in fp32 (100%)" in said
     probabilities = run_readme(tmp_path / "README.md", next(bars.rglob("*.png")), monkeypatch)
     expected = onsight.load(trained.path).predict_proba(next(bars.rglob("*.png")))
     assert np.abs(probabilities - expected).max() <= 1e-4
@@ -192,7 +194,7 @@ def test_a_cross_validated_run_is_proved_on_its_training_images(
         main(["export", str(copied), "--to", "torch-export"])
     assert stop.value.code == 0
     said = capsys.readouterr().out
-    assert "labels: 120 of 120 training images have the same label as in torch (100%)" in said
+    assert "120 of 120 training images have the same label as in torch in fp32 (100%)" in said
     assert "accuracy: not compared, as the model was trained on all of these images" in said
     facts = json.loads((copied / "export" / "model.pt2.proof.json").read_text())
     assert facts["images"] == facts["agree"] == 120
@@ -275,3 +277,7 @@ def test_a_model_in_less_precision_is_exported_in_fp32(trained, shared_bars, tmp
     found = in_torch(model, on=str(shared_bars))
     assert found.facts["image"]["precision"] == "fp32"
     assert found.proof.largest_difference <= 1e-5
+    own = found.facts["own_precision"]
+    assert own["precision"] == "bf16"
+    assert 1e-5 < own["largest_difference"] < 0.1
+    assert any("`onsight predict` on the model computes in bf16" in line for line in found.lines())

@@ -90,7 +90,7 @@ def test_a_changed_byte_is_damage(onnx_file, tmp_path, place):
 
 def test_other_files_are_refused_with_one_sentence(onnx_file, tmp_path):
     path = tmp_path / "m.onnx"
-    with pytest.raises(ModelError, match=r"cannot read .*m\.onnx: No such file"):
+    with pytest.raises(ModelError, match=r"m\.onnx does not exist"):
         onsight.load(path)
     for content in (b"", b"no model", onnx_file.read_bytes()[:-1000]):
         path.write_bytes(content)

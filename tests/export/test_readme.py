@@ -55,6 +55,19 @@ def test_the_program_computes_what_onsight_does(odd_images, channels, tmp_path, 
         assert np.ptp(expected, axis=0).min() > 0.001  # so that wrong pixels would show
 
 
+def test_probabilities_are_not_called_calibrated_unless_they_were(tmp_path):
+    measured = {"expected_calibration_error": 0.08, "temperature": 1.0, "split": "test"}
+    reason = {"temperature_reason": "38 validation images, and fitting a temperature takes 50"}
+    facts = {**FACTS, "image": PREPARED.facts(), "results": measured | reason}
+    write_readme(tmp_path / "README.md", "m.onnx", "onnx", facts)
+    text = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "calibrated" not in text
+    assert (
+        "Expected calibration error 8.0% (no temperature scaling: 38 validation images, and "
+        "fitting a temperature takes 50)." in text
+    )
+
+
 def test_the_preprocessing_is_stated(tmp_path):
     colour = {
         "channels": 3,

@@ -3,10 +3,12 @@
 import base64
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
 
-from onsight.errors import ConfigError, OutputError
+from onsight.errors import ConfigError, DataError, OutputError
 from onsight.export import to_web
 from onsight.export.to_web import export_web, find_runtime, write_web_folder
 from onsight.inference.onnx_runner import load_onnx
@@ -37,6 +39,35 @@ def test_the_page_finds_everything_beside_it(onnx_file, runtime, tmp_path):
     assert base64.b64decode(files["wasm"]).decode() == f"// {to_web._WASM}"
 
 
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.parametrize(("score", "is_unlike"), [(0.2, False), (0.4, True), (None, False)])
+def test_the_page_warns_of_images_unlike_those_of_training(score, is_unlike):
+    image = {"height": 1, "width": 1, "channels": 1}
+    facts = {"image": image, "classes": ["a", "b"]}
+    outputs = {"probabilities": {"data": [0.25, 0.75]}}
+    if score is not None:
+        facts["out_of_distribution"] = {"threshold": 0.3}
+        outputs["scores"] = {"data": [score]}
+    model = json.dumps({"facts": facts, "network": ""})
+    script = f"""
+        const onnxruntimeFiles = {{ wasm: "", loader: "" }};
+        globalThis.window = {{ onsightModel: {model}, onnxruntimeFiles }};
+        const stub = {{ run: async () => ({json.dumps(outputs)}) }};
+        globalThis.ort = {{
+            env: {{ wasm: {{}} }},
+            Tensor: class {{}},
+            InferenceSession: {{ create: async () => stub }},
+        }};
+        globalThis.pixels = {{ decode: async () => 0, fit: () => ({{ bytes: 0 }}) }};
+        {to_web._PAGE.joinpath("classifier.js").read_text()}
+        classifier.classify(null).then((found) => console.log(JSON.stringify(found)));
+    """
+    ran = subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True)
+    found = json.loads(ran.stdout)
+    assert found["isUnlike"] is is_unlike
+    assert found["ranked"][0] == {"name": "b", "probability": 0.75}
+
+
 def test_the_runtime_is_found_upwards_or_asked_for(runtime, tmp_path, monkeypatch):
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
@@ -52,6 +83,18 @@ def test_a_folder_that_exists_is_left_alone(runtime, tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     with pytest.raises(OutputError, match="exists already"):
         export_web(tmp_path / "run", tmp_path / "mine")
+
+
+def test_an_export_that_fails_leaves_no_folder_that_is_in_the_way(runtime, tmp_path, monkeypatch):
+    def refuse(model, **options):
+        raise DataError("there are no images to prove the export on")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(to_web, "export", refuse)
+    for _ in range(2):
+        with pytest.raises(DataError, match="to prove"):
+            export_web(tmp_path / "run", tmp_path / "web")
+    assert not (tmp_path / "web").exists()
 
 
 def test_a_failure_leaves_nothing(onnx_file, runtime, tmp_path, monkeypatch):

@@ -177,6 +177,20 @@ def test_a_name_stays_on_its_line_and_cannot_steer_the_terminal(model, tmp_path,
     assert line.endswith("a\\x1b[2J\\n.png")
 
 
+def test_tables_cannot_steer_the_terminal_but_keep_names_in_a_pipe(
+    model, tmp_path, capsysbinary, monkeypatch
+):
+    path = tmp_path / "a\x1b[2J.png"
+    Image.fromarray(np.zeros((4, 4), np.uint8)).save(path)
+    predict_files(model, [str(path)], OutputOptions(csv="-"))
+    assert b"\x1b[2J" in capsysbinary.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    predict_files(model, [str(path)], OutputOptions(csv="-"))
+    out = capsysbinary.readouterr().out
+    assert b"\\x1b[2J.png" in out
+    assert b"\x1b" not in out
+
+
 def test_nothing_usable_ends_with_the_first_reason(model, tmp_path, capsys):
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(b"broken")

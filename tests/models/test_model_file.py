@@ -132,7 +132,7 @@ def test_what_is_not_a_model_file_is_refused(tmp_path):
     path = tmp_path / "model.safetensors"
     with pytest.raises(ModelError, match=r"has no model.safetensors"):
         load_model_file(tmp_path)
-    with pytest.raises(ModelError, match="No such file"):
+    with pytest.raises(ModelError, match="does not exist"):
         load_model_file(path)
     path.write_bytes(b"PK\x03\x04 a zip of pickles")
     with pytest.raises(ModelError, match="damaged or not an Onsight file"):

@@ -54,6 +54,22 @@ def test_unbalanced_classes_get_their_balanced_accuracy_and_only_some_pairs_are_
     assert "more such pairs; the report has all" in text
 
 
+def test_a_class_with_hardly_any_image_is_not_called_the_weakest(trained):
+    results = json.loads((trained.path / "results.json").read_text())
+    results["classes"][0] |= {"name": "rare", "images": 3, "recall": 0.0}
+    assert "rare" not in printed(results, is_brief=True)
+
+
+def test_an_accuracy_that_guessing_would_reach_is_called_so(trained):
+    results = json.loads((trained.path / "results.json").read_text())
+    assert "not significantly better" not in printed(results, is_brief=True)
+    results |= {"accuracy": 0.375, "accuracy_low": 0.137, "images": 8}
+    for row, images in zip(results["classes"], (5, 3), strict=True):
+        row["images"] = images
+    expected = "It is not significantly better than always predicting 'across'"
+    assert expected in printed(results, is_brief=True)
+
+
 def test_a_brief_result_names_the_weakest_classes_only(trained):
     results = json.loads((trained.path / "results.json").read_text())
     results["learning_curve"] = {"gain": 0.02, "gain_low": 0.01, "gain_high": 0.03, "points": [1]}

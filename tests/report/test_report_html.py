@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from onsight.commands.report import report as report_command
 from onsight.errors import OutputError
 from onsight.report.page import PlanRow, plan_rows, use_examples, write_report
 from onsight.report.run_files import drop_damaged, read_decisions
@@ -534,6 +535,18 @@ def test_run_without_results_is_called_unfinished(tmp_path: Path) -> None:
     page, parsed = read(run)
     assert "it has not finished" in said(parsed)
     assert 'aria-label="Training and validation loss by epoch"' in page
+
+
+def test_damaged_results_are_called_damaged_not_unfinished(tmp_path: Path, capsys) -> None:
+    run = make_run(tmp_path)
+    text = (run / "results.json").read_text()
+    (run / "results.json").write_text(text[:100])
+    report_command(run)
+    assert "results.json is damaged" in capsys.readouterr().err
+    page = said(read(run)[1])
+    assert "results.json is damaged, so its accuracy is unknown" in page
+    assert "has not finished" not in page
+    assert "no held-out images" not in page
 
 
 def test_folder_without_a_run_is_refused(tmp_path: Path) -> None:

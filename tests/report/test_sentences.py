@@ -10,6 +10,7 @@ from onsight.report.sentences import (
     confidence_sentence,
     is_imbalanced,
     learning_curve_sentence,
+    loss_note,
     out_of_distribution_sentence,
     pair_sentence,
 )
@@ -35,27 +36,43 @@ def test_worst_class_is_judged_against_noise() -> None:
     )
 
 
+def test_a_loss_that_one_image_makes_up_is_called_so() -> None:
+    results = {"loss": 2.299, "largest_loss": 316.0, "images": 139}
+    assert loss_note(results) == "mean, n = 139; a single image makes up 98.9% of it"
+    assert loss_note(results | {"largest_loss": 2.0}) == "mean, n = 139"
+    assert loss_note({"loss": 2.299, "images": 139}) == "mean, n = 139"
+
+
+def test_a_class_with_hardly_any_image_is_not_judged() -> None:
+    rows = [*recalls(4, a=1), *recalls(100, b=99, c=99)]
+    sentences = " ".join(class_difference_sentences(rows, 0.97, 204))
+    assert "The worst class is 'b'" in sentences
+    assert "No class is significantly below" in sentences
+
+
 def test_headline_is_compared_with_the_commonest_class() -> None:
     classes = [{"name": "a", "images": 90}, {"name": "b", "images": 10}]
-    results = {"images": 100, "split": "validation", **metric("accuracy", 91, 100)}
-    sentences = " ".join(accuracy_sentences(results, classes))
+    measured = {"images": 100, "classes": classes}
+    results = {"split": "validation", **measured, **metric("accuracy", 91, 100)}
+    sentences = " ".join(accuracy_sentences(results))
     assert "It classified 91 of 100 validation images correctly; it was not trained" in sentences
     assert "not significantly better than always predicting 'a'" in sentences
     assert "used to choose which epoch to keep" in sentences
     results |= {"split": "test", **metric("accuracy", 99, 100)}
-    sentences = " ".join(accuracy_sentences(results, classes))
+    sentences = " ".join(accuracy_sentences(results))
     assert "would be correct for 90.0% of these 100" in sentences
     assert "optimistic" not in sentences
 
 
 def test_trust_is_withheld_only_beyond_noise() -> None:
     results = {"accuracy_low": 0.88, "accuracy_high": 0.92}
-    assert (
-        confidence_sentence(0.91, 0.90, results)
-        == "Its confidence matches its accuracy within the margin of error."
-    )
-    assert confidence_sentence(0.95, 0.90, results) == "It is overconfident."
-    assert confidence_sentence(0.85, 0.90, results) == "It is underconfident."
+    start = "On average, its confidence is"
+    within = f"{start} 1.0 points above its accuracy: within the margin of error."
+    above = f"{start} 5.0 points above its accuracy: it is overconfident."
+    below = f"{start} 5.0 points below its accuracy: it is underconfident."
+    assert confidence_sentence(0.91, 0.90, results) == within
+    assert confidence_sentence(0.95, 0.90, results) == above
+    assert confidence_sentence(0.85, 0.90, results) == below
     assert confidence_sentence(0.85, 0.90, {"accuracy_low": None, "accuracy_high": None}) == ""
 
 

@@ -21,13 +21,16 @@ def class_row(images):
     }
 
 
-def served_limitations(rows):
-    results = {"accuracy": 0.9, "images": 100, "classes": rows}
+def served_card(results):
     size = ImageFormat(8, 8, 3)
     runner = SimpleNamespace(metadata={"results": results})
     predictor = SimpleNamespace(runner=runner, format=size)
     model = SimpleNamespace(name="m", classes=("a", "b"), path=Path("nowhere"), predictor=predictor)
-    return model_card(model, {"explain": False, "similar": False})["limitations"]
+    return model_card(model, {"explain": False, "similar": False})
+
+
+def served_limitations(rows):
+    return served_card({"accuracy": 0.9, "images": 100, "classes": rows})["limitations"]
 
 
 def written_limitations(rows):
@@ -43,6 +46,17 @@ def test_few_images_of_a_class_are_as_many_in_both_cards(images, is_few):
     written = " ".join(written_limitations(rows))
     assert (f"evaluated on fewer than {FEW_IMAGES} images" in served) == is_few
     assert (f"Fewer than {FEW_IMAGES} test images" in written) == is_few
+
+
+def test_a_cross_validated_model_is_not_called_tested_on_unseen_images():
+    accuracy = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9, "images": 770}
+    card = served_card({**accuracy, "split": "folds", "folds": 5})
+    explanation = " ".join(card["explanation"])
+    assert (card["split"], card["folds"]) == ("folds", 5)
+    assert "In 5-fold cross-validation, 616 of 770 images were classified" in explanation
+    assert "The final model was trained on all 770 images" in explanation
+    tested = " ".join(served_card({**accuracy, "split": "test"})["explanation"])
+    assert "616 of 770 test images correctly; it was not trained on them" in tested
 
 
 def test_without_held_out_images_the_accuracy_is_unknown():

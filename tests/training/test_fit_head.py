@@ -91,6 +91,9 @@ def test_the_model_file_predicts_what_the_run_said_and_kept_features_give_the_sa
     second = onsight.train(bars, out=tmp_path / "second", freeze=True, **QUICK)
     for name, tensor in weights_of(first).items():
         assert torch.equal(tensor, weights_of(second)[name])
+    assert first.results["images_per_second"] > 0
+    assert second.results["images_per_second"] is None
+    assert rows_of(second)[0]["images_per_second"] is None
 
 
 def rows_left(run):
@@ -315,7 +318,7 @@ def test_images_left_out_for_lack_of_time_are_stated(bars, tmp_path, monkeypatch
     assert any(stated in note for note in run.results["notes"])
     if folds > 1:
         assert any(note.startswith("3 of 3 cross-validated") for note in run.results["notes"])
-        sentences = accuracy_sentences(run.results, run.results["classes"])
+        sentences = accuracy_sentences(run.results)
         assert "trained on only some of these 120 images" in " ".join(sentences)
 
 
@@ -337,6 +340,7 @@ def test_each_image_passes_through_a_frozen_network_once_however_many_folds(
     monkeypatch.setattr(out_of_distribution, "_MIN_IMAGES", 5)
     run = onsight.train(bars, out=tmp_path / "run", **fields)
     assert sum(counts) == run.results["images"] == 120
+    assert run.results["images_per_second"]  # although the final head finds all features computed
     assert reserved == [4, 3, 2, 1]  # heads that are still to be fitted
     monkeypatch.setattr(folding, "evaluate_head", lambda *_: None)  # a forward pass of each fold
     again = onsight.train(bars, out=tmp_path / "again", **fields)

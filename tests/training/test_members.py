@@ -167,7 +167,7 @@ def test_the_results_of_a_blend_are_not_those_of_its_members(whole):
 def test_a_learning_curve_names_the_network_of_the_blend(
     bars, tmp_path, monkeypatch, blend, equal_weights
 ):
-    monkeypatch.setattr(save_run, "fit_learning_curve", lambda fewer: {"gain": 0.04})
+    monkeypatch.setattr(save_run, "fit_learning_curve", lambda fewer, accuracy: {"gain": 0.04})
     run = train(bars, tmp_path / "run", epochs=1, blend=blend)
     expected = {"network": "small"} if blend == "auto" else {}
     assert run.results["learning_curve"] == {"gain": 0.04, **expected}

@@ -47,6 +47,7 @@ def evaluate(
     from onsight_explain.threads import choose_spinning
 
     choose_spinning()  # before torch loads
+    from onsight.data.dataset import describe_problems
     from onsight.inference.evaluate import evaluate as evaluate_model
     from onsight.report.console import Reporter
     from onsight.text import plural
@@ -61,8 +62,8 @@ def evaluate(
         **vars(options),
         **vars(reading),
     )
-    for problem in results.pop("problem_rows"):
-        reporter.warn(f"not used: {problem.path}: {problem.reason}")
+    for line in describe_problems(results["problem_rows"]):
+        reporter.warn(line)
     if results["seen"]:
         images = plural(results["seen"], "image")
         reporter.say(f"{images} excluded: the model was trained or selected with them")

@@ -45,8 +45,8 @@ class _PredictOutput:
         Parameter(
             group=_CONTENT,
             help="Report `unsure` instead of a class below this probability, from 0 to 1. "
-            "Probabilities are calibrated: about 90% of predictions at 90% are correct, as long as "
-            "the images are like those that the model was evaluated on.",
+            "The report of the run states how far a model's probabilities are from its accuracy, "
+            "on images like those that it was evaluated on.",
         ),
     ] = None
     csv: Annotated[

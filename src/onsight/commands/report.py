@@ -20,9 +20,15 @@ def report(run: Path, /) -> None:
         A run folder.
     """
     from onsight.files import refuse_links
+    from onsight.models.file import find_model_file
     from onsight.report.page import write_report
+    from onsight.report.run_files import is_damaged, refuse_other_results
 
     refuse_links(run)
+    if file := find_model_file(run):
+        refuse_other_results(run, file.results)
+    if is_damaged(run / "results.json"):
+        print("note: results.json is damaged, so the report has no results", file=sys.stderr)
     print(write_report(run))
 
 

@@ -20,16 +20,22 @@ T = TypeVar("T")
 def find_cache_folder(requested: str = "") -> Path | None:
     """Return the requested folder, else $ONSIGHT_CACHE, else the user's own; None for "none".
 
-    Raises ConfigError if the user has no home folder.
+    Raises ConfigError for a file, or if the user has no home folder.
     """
     if requested == NO_CACHE:
         return None
     chosen = requested or os.environ.get("ONSIGHT_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
-        return user_path(chosen) if chosen else user_path(base) / "onsight"
+        folder = user_path(chosen) if chosen else user_path(base) / "onsight"
     except OutputError as error:
         raise ConfigError(f"{error}; set --cache-folder, or ONSIGHT_CACHE") from error
+    if folder.is_file():
+        raise ConfigError(
+            f"the cache folder {folder} is a file; choose another with --cache-folder, or "
+            "ONSIGHT_CACHE"
+        )
+    return folder
 
 
 def cached_json_path(cache_folder: Path, kind: str, version: int, key: Any) -> Path:

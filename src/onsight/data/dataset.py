@@ -5,7 +5,7 @@ n images, K classes, H height, W width, C channels.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -39,7 +39,8 @@ from onsight.data.split import (
 from onsight.data.split_units import SplitUnits, find_split_units
 from onsight.data.stream import StreamedImages
 from onsight.errors import ConfigError, DataError
-from onsight.text import data_size, joined, plural
+from onsight.limits import MIN_EVALUATED
+from onsight.text import data_size, joined, path_ending, plural
 
 USUAL_SIZE = (64, 64)  # (height, width) in pixels if images differ in size or are large
 SAME_SIZE = "all sampled images have this size"  # the reason for keeping it
@@ -48,7 +49,6 @@ MIN_PER_CLASS = 4  # training images; with fewer, an error is more useful than a
 _SMALL = 64  # pixels a side; images up to this size keep their size
 _THUMBNAIL = 64  # pixels of the longer side of packed images if images are streamed
 _CROP_MARGIN = 8 / 7  # ratio of the packed size to the input size, such as 256 for 224
-_MIN_EVALUATED = 5  # images per class; with fewer, the evaluation of a class is reported as weak
 _MIN_DIFFERENT = 0.8  # fraction of the images; with fewer, intervals are too narrow by over a tenth
 _ANY_FOLDS = Choice(USUAL_FOLDS, "the usual number")
 
@@ -318,12 +318,24 @@ def summarise_splits(dataset: Dataset) -> str:
         parts = [f"{dataset.folds.value}-fold cross-validation"]
     if not dataset.problems:
         return f"{', '.join(parts)}; all {dataset.used:,} used"
-    return f"{', '.join(parts)}; {dataset.used:,} used, {len(dataset.problems):,} not used"
+    return (
+        f"{', '.join(parts)}; {dataset.used:,} used, {len(dataset.problems):,} not used (listed in "
+        "the run's problems.csv)"
+    )
 
 
-def count_reasons(problems: list[Problem], limit: int = 5) -> list[tuple[str, int]]:
-    """Return the most common reasons of problems, with counts."""
-    return Counter(problem.reason for problem in problems).most_common(limit)
+def describe_problems(problems: list[Problem], limit: int = 5) -> Iterator[str]:
+    """Yield a line for each of the most common reasons, with a count or the only file's name."""
+    reasons = Counter(problem.reason for problem in problems).most_common()
+    shown = reasons if len(reasons) == limit + 1 else reasons[:limit]
+    for reason, count in shown:
+        if count == 1:
+            (path,) = (problem.path for problem in problems if problem.reason == reason)
+            yield f"not used: {path_ending(path)}: {reason}"
+        else:
+            yield f"{count:,} not used: {reason}"
+    if rest := sum(count for _, count in reasons[len(shown) :]):
+        yield f"{rest:,} more not used, for other reasons"
 
 
 def _assign_used_folds(
@@ -393,7 +405,7 @@ def _make_notes(dataset: Dataset, source: Source, test_fraction: float) -> list[
     few = [
         f"{name} ({tested} of {count})"
         for name, count, tested in zip(dataset.classes, total, evaluated, strict=True)
-        if tested < _MIN_EVALUATED
+        if tested < MIN_EVALUATED
     ]
     if test_fraction and not test.any():
         parts = plural(len(np.unique(dataset.units.digests, axis=0)), "part")
@@ -405,7 +417,7 @@ def _make_notes(dataset: Dataset, source: Source, test_fraction: float) -> list[
     if few and evaluated.any():
         kind = "" if in_folds else "test "
         notes.append(
-            f"classes with fewer than {_MIN_EVALUATED} {kind}images, too few to evaluate: "
+            f"classes with fewer than {MIN_EVALUATED} {kind}images, too few to evaluate: "
             f"{joined(few)}"
         )
     images = len(dataset.evaluated)

@@ -38,6 +38,7 @@ from onsight.data.sources.source import Source
 from onsight.errors import DataError, DiskError
 from onsight.files import disk_errors, sync_folder, write_json
 from onsight.tensorfile import DamagedFile, read_tensors, write_tensors
+from onsight.text import none_usable
 from onsight.untrusted import read_json
 
 VERSION = 3
@@ -333,4 +334,4 @@ def _remove_abandoned(folder: Path) -> None:
 def _describe_problems(source: Source, problems: list[Problem]) -> str:
     reasons = Counter(problem.reason for problem in problems).most_common(3)
     counted = "; ".join(f"{count:,} x {reason}" for reason, count in reasons)
-    return f"none of the {len(source.index):,} images in {source.root} can be used: {counted}"
+    return f"{none_usable(len(source.index), 'image', f' in {source.root}')}: {counted}"

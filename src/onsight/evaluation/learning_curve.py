@@ -20,18 +20,29 @@ _FLOORS = 50  # irreducible errors to try
 _CHI_SQUARED_95 = 3.84  # 95% quantile for one degree of freedom
 
 
-def fit_learning_curve(runs: Sequence[LearningCurvePoint]) -> LearningCurve | None:
+def fit_learning_curve(
+    runs: Sequence[LearningCurvePoint], accuracy: float | None = None
+) -> LearningCurve | None:
     """Estimate the accuracy with twice the images.
 
     error = factor * n ** -exponent is fitted to the logarithms by least squares, weighted by their
     binomial variance. The lower bound also allows for errors that level off.
 
+    Args:
+        runs: Trainings on some of the images.
+        accuracy: Of the training on all images, where it is known: the gain cannot exceed the
+            errors that are left.
+
     Returns:
-        The curve, or None if there are fewer than 3 sizes, if they differ by less than a factor of
-        3, if the errors do not follow a power law, or if they do not clearly decrease.
+        The curve, or None if no errors are left, if there are fewer than 3 sizes, if they differ by
+        less than a factor of 3, if the errors do not follow a power law, or if they do not clearly
+        decrease.
     """
     points = sorted(point for point in runs if point.images > 0 and point.evaluated > 0)
     sizes = [point.images for point in points]
+    left = 1.0 if accuracy is None else 1.0 - accuracy
+    if left <= 0:
+        return None
     if len(set(sizes)) < _MIN_POINTS or sizes[-1] < _MIN_RANGE * sizes[0]:
         return None
     # Half a mistake is added, so that the logarithm is finite even without mistakes.
@@ -47,9 +58,9 @@ def fit_learning_curve(runs: Sequence[LearningCurvePoint]) -> LearningCurve | No
         points=[_make_row(point) for point in points],
         exponent=law.exponent,
         factor=law.error * sizes[-1] ** law.exponent,
-        gain=law.gain,
-        gain_low=max(0.0, min(law.gain * (1 - spread), with_floor)),
-        gain_high=min(law.gain * math.exp(spread), law.error),
+        gain=min(law.gain, left),
+        gain_low=max(0.0, min(law.gain * (1 - spread), with_floor, left)),
+        gain_high=min(law.gain * math.exp(spread), law.error, left),
     )
 
 

@@ -42,6 +42,7 @@ def compute_metrics(table: PredictionTable, classes: Sequence[str], z: float = Z
     results |= accuracy_with_interval(table, z=z)
     results |= _balanced_accuracy(table, len(classes), z)
     results["loss"] = float(table.losses.sum(dtype=np.float64)) / images if images else None
+    results["largest_loss"] = float(table.losses.max()) if images else None
     if len(classes) > 5:
         results |= proportion_with_interval("top5", int(table.in_top5.sum()), images, z)
     else:

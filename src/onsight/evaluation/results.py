@@ -76,6 +76,7 @@ class EvaluationMetrics(Accuracy):
     balanced_accuracy_low: float | None
     balanced_accuracy_high: float | None
     loss: float | None
+    largest_loss: NotRequired[float | None]  # of a single image
     top5: float | None  # None for five classes or fewer
     top5_low: NotRequired[float | None]
     top5_high: NotRequired[float | None]
@@ -193,7 +194,8 @@ class Results(EvaluationMetrics, TtaResult, ValidationResult, total=False):
     best_epoch: int
     best_blend: float  # weight of that epoch's model in the blend with the start of fine-tuning
     epochs: int
-    images_per_second: float
+    # Of training; of a head, at which features were computed, None if all were cached.
+    images_per_second: float | None
     data_wait_share: float
     peak_device_memory_bytes: int
     phases: dict[str, float]  # seconds by name
@@ -219,7 +221,7 @@ class EpochRow(TypedDict):
     train_loss: float
     learning_rate: float
     seconds: float
-    images_per_second: float
+    images_per_second: float | None  # None for a head on cached features
     data_wait_share: float
     lines: list[LossLine]
     validation_loss: float | None

@@ -10,16 +10,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from onsight.data.cache import find_cache_folder
 from onsight.data.loader import Images, Loader
-from onsight.data.pixels import Pixels
 from onsight.errors import ConfigError, DataError, OutputError
 from onsight.export.format import Classify, find_format
 from onsight.export.proof import (
     ExportProof,
+    OwnPrecision,
     check_difference,
     check_loss,
     compare_outputs,
@@ -34,15 +34,18 @@ from onsight.hardware.devices import package_versions
 from onsight.inference.held_out import HeldOutImages
 from onsight.inference.onnx_runner import FORMAT, VERSION
 from onsight.inference.predictor import Predictor, list_model_files
+from onsight.inference.runner import Runner
 from onsight.inference.torch_runner import TorchRunner
 from onsight.models.build import build_classifier
 from onsight.models.file import BlendFile, ModelFile, load_model_file
 from onsight.report.console import Reporter, SilentReporter
 from onsight.report.run_files import read_json
 from onsight.text import data_size, joined
+from onsight_explain.paired_timing import warn_if_busy
 from onsight_explain.threads import usable_cores
 
 _OMITTED_RESULTS = {"calibration", "calibration_before", "confusion", "notes"}  # long lists
+_OWN_IMAGES = 128  # to compare precisions on, which takes long where bf16 is slow
 _PROVENANCE = ("data", "found", "data_key", "versions")
 
 
@@ -97,7 +100,8 @@ def export(
         raise ConfigError(f"a file in the format {to} must end in {form.suffix}: {target}")
     _check_targets(target, Path(model), on)
     cpu = torch.device("cpu")
-    file = _in_fp32(load_model_file(model, member), reporter)
+    own_file = load_model_file(model, member)
+    file = own_file.in_fp32()
     predictor = Predictor(TorchRunner(file, cpu, module))
     cache = find_cache_folder(cache_folder)
     held_out = open_proof_images(predictor, Path(model), on, data_format, cache, reporter)
@@ -123,6 +127,8 @@ def export(
             reporter.say(f"int8: scales measured on {len(calibration):,} training images")
             write_int8(path, calibration, path)
         proof = _prove(predictor, form.run(path), held_out, reporter)
+        own = _compare_in_own_precision(own_file, module, form.run(path), held_out)
+        proof = replace(proof, own=own)
         if int8:
             check_loss(proof, max_loss)
         else:
@@ -220,31 +226,53 @@ def _network_facts(file: ModelFile | BlendFile) -> dict[str, Any]:
     return facts
 
 
-def _in_fp32(file: ModelFile | BlendFile, reporter: Reporter) -> ModelFile | BlendFile:
+def _other_precision(file: ModelFile | BlendFile) -> str:
+    """Return what a model computes in besides fp32, the precision of exported files."""
     others = {member.preprocessing.precision for member in file.members.values()} - {"fp32"}
-    if not others:
-        return file
-    precision = joined(sorted(others))
-    reporter.warn(f"the model computes in {precision}; the export and its proof are in fp32")
-    return file.in_fp32()
+    return joined(sorted(others))
+
+
+def _compare_in_own_precision(
+    file: ModelFile | BlendFile,
+    module: str | None,
+    exported: Classify,
+    held_out: HeldOutImages,
+) -> OwnPrecision | None:
+    """Compare with what the model itself predicts; None if that is in fp32 too."""
+    precision = _other_precision(file)
+    if not precision:
+        return None
+    cpu = torch.device("cpu")
+    runner = TorchRunner(file, cpu, module)
+    ids = _proof_ids(held_out)[:_OWN_IMAGES]
+    loader = Loader(Images.of(held_out.pack), ids, min(runner.batch_size, len(ids)), cpu)
+    proof = compare_outputs(_classify(runner), exported, loader.in_order())
+    return OwnPrecision(precision, proof.images, proof.agree, proof.largest_difference)
 
 
 def _prove(
     predictor: Predictor, exported: Classify, held_out: HeldOutImages, reporter: Reporter
 ) -> ExportProof:
-    def in_torch(images: Pixels) -> np.ndarray[Any, np.dtype[np.float32]]:
-        return predictor.runner.run(images).probabilities
-
+    in_torch = _classify(predictor.runner)
     images, cpu = Images.of(held_out.pack), torch.device("cpu")
-    ids = held_out.ids if len(held_out.ids) else held_out.seen
+    ids = _proof_ids(held_out)
     batch = min(predictor.runner.batch_size, len(ids))
     loader = Loader(images, ids, batch, cpu)
     with reporter.bar("prove", len(ids)) as bar:
         proof = compare_outputs(in_torch, exported, loader.in_order(), bar.advance)
+    warn_if_busy(reporter)
     timed = images.gather(ids[:batch]).images.numpy()
     speeds = (compare_speed(in_torch, exported, timed[:size]) for size in sorted({1, batch}))
     right = proof.right if len(held_out.ids) else None
     return replace(proof, right=right, speeds=tuple(speeds))
+
+
+def _classify(runner: Runner) -> Classify:
+    return lambda images: runner.run(images).probabilities
+
+
+def _proof_ids(held_out: HeldOutImages) -> Tensor:
+    return held_out.ids if len(held_out.ids) else held_out.seen
 
 
 @contextmanager

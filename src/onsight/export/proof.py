@@ -49,6 +49,15 @@ class Speed(NamedTuple):
     high: float  # upper quartile of the ratios
 
 
+class OwnPrecision(NamedTuple):
+    """The exported file compared with the model in the precision that it predicts in."""
+
+    precision: str
+    images: int  # the first of the proof's
+    agree: int  # images with the same label
+    largest_difference: float  # the largest difference of any probability
+
+
 @dataclass(frozen=True)
 class ExportProof:
     """The model in torch, in fp32, compared with the exported file."""
@@ -59,6 +68,7 @@ class ExportProof:
     # Images that both, only torch, only the file, and neither got right; None if not held out.
     right: PairedCounts | None
     speeds: tuple[Speed, ...] = ()
+    own: OwnPrecision | None = None  # if the model does not predict in fp32
 
     def facts(self) -> dict[str, Any]:
         """Return plain values for the proof file; None for accuracies that are unknown."""
@@ -75,6 +85,7 @@ class ExportProof:
             "accuracy_lost_high": high,
             "right": counts and counts._asdict(),
             "speeds": [speed._asdict() for speed in self.speeds],
+            "own_precision": self.own and self.own._asdict(),
         }
 
     def lines(self, threads: int) -> Iterator[str]:
@@ -82,9 +93,16 @@ class ExportProof:
         n, counts, facts = self.images, self.right, self.facts()
         yield (
             f"labels: {self.agree:,} of {n:,} {'held-out' if counts else 'training'} images have "
-            f"the same label as in torch ({percent(self.agree / n)}); probabilities differ by "
-            f"{self.largest_difference:.1e} at most"
+            f"the same label as in torch in fp32 ({percent(self.agree / n)}); probabilities "
+            f"differ by {self.largest_difference:.1e} at most"
         )
+        if self.own:
+            yield (
+                f"precision: `onsight predict` on the model computes in {self.own.precision}: of "
+                f"{self.own.images:,} of these images, {self.own.agree:,} have the same label as "
+                "there, and probabilities differ by up to "
+                f"{100 * self.own.largest_difference:.2g} points"
+            )
         if counts:
             loss, low, high = (100 * value for value in _loss(counts))
             yield (
@@ -100,7 +118,7 @@ class ExportProof:
             yield (
                 f"speed, {batch} at once: {speed.second_per_second:,.0f} images/s, in torch "
                 f"{speed.first_per_second:,.0f}: {speed.times:.2f} times as fast "
-                f"({speed.low:.2f} to {speed.high:.2f}), {threads} threads"
+                f"(median round; quartiles {speed.low:.2f} to {speed.high:.2f}), {threads} threads"
             )
 
 
@@ -163,7 +181,7 @@ def compare_outputs(
     in_torch: Classify,
     exported: Classify,
     batches: Iterable[Batch],
-    on_batch: Callable[[int], None],
+    on_batch: Callable[[int], None] = lambda count: None,
 ) -> ExportProof:
     """Classify every image with both classifiers and compare; there must be at least one image."""
     labels_in_torch, labels_exported, differences, rights = [], [], [0.0], []

@@ -11,6 +11,7 @@ from onsight.installation import onsight_version
 from onsight.models.preprocessing import Preprocessing
 from onsight.report.console import headline
 from onsight.report.html_page import page_template, write_page
+from onsight.report.sentences import calibration_sentence
 
 _NAME = "README.md"
 _RESIZE: dict[Fit, str] = {  # in Pillow
@@ -55,6 +56,9 @@ def write_readme(path: Path, name: str, to: str, facts: Mapping[str, Any]) -> No
         members=facts.get("members", {}),
         classes=facts["classes"],
         headline=headline(results) if "images" in results else "",
+        calibration=calibration_sentence(results)
+        if results.get("expected_calibration_error") is not None
+        else "",
         image=image,
         resize=_RESIZE[image.fit].format(size=sides, colour=colour),
         out_of_distribution=facts.get("out_of_distribution"),

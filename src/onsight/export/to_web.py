@@ -47,7 +47,7 @@ def _check_folder(folder: Path) -> None:
     find_runtime(Path.cwd())
     if folder.exists():
         raise OutputError(f"{folder} exists already; choose another folder with --out")
-    check_output("--out", folder / "index.html")
+    check_output("--out", folder)
 
 
 def write_web_folder(network: Path, folder: Path, start: Path | None = None) -> None:

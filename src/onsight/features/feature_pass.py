@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -202,6 +202,19 @@ class FeatureStore:
         return self.folder / f"{key}.safetensors"
 
 
+@dataclass
+class FeatureWork:
+    """How many images' features a run has computed, counting each view, and how long it took."""
+
+    images: int = 0
+    seconds: float = 0.0
+
+    @property
+    def images_per_second(self) -> float | None:
+        """The speed, or None if all features were cached."""
+        return self.images / self.seconds if self.images else None
+
+
 class SharedFeatures:
     """Features in memory by image number, shared by the trainings of a run, such as its folds.
 
@@ -209,11 +222,13 @@ class SharedFeatures:
         are_all_needed: Whether those of every image are needed anyway, so that leaving some out of
             a training saves no time.
         rows: Features (N, D) of each kind by image number; NaN for images that are missing.
+        work: What it took to compute them, by network.
     """
 
     def __init__(self) -> None:
         self.are_all_needed = False
         self.rows: dict[Hashable, Tensor] = {}
+        self.work: dict[Hashable, FeatureWork] = {}
 
     def get(self, kind: Hashable, ids: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
         """Return features of images, computing those that are missing.

@@ -21,7 +21,7 @@ from onsight.inference.predictor import Batches, Prediction, Predictor, list_mod
 from onsight.inference.row_formats import RowCounts
 from onsight.inference.sinks import ParquetFile, Sink, refuse_foreign_parquet, require_pyarrow
 from onsight.report.console import Reporter
-from onsight.text import plural
+from onsight.text import none_usable
 
 _MAX_WARNINGS = 3  # inputs that cannot be used
 _COLUMNS = ("path", "features", "predicted", "probability", "problem")
@@ -67,8 +67,8 @@ def embed_files(
                 )
                 bar.advance(len(rows))
         if not counts.used:
-            total = plural(counts.images, "input")
-            raise DataError(f"none of the {total} can be used: {counts.first_problem}")
+            reason = none_usable(counts.images, "input")
+            raise DataError(f"{reason}: {counts.first_problem}")
         sink.finish(counts)
     finally:
         sink.close()

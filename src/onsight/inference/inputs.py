@@ -15,12 +15,12 @@ from typing import BinaryIO
 from onsight.data.cache import find_cache_folder
 from onsight.data.sources.archive import detect_archive, open_archive
 from onsight.data.sources.manifest import is_manifest, read_paths
-from onsight.errors import DataError, ImageError, did_you_mean
+from onsight.errors import DataError, ImageError
+from onsight.files import similar_names
 from onsight.inference.images import Input, file_input, no_inputs, walk
 
 STDIN = "-"
 
-_COMPARED_NAMES = 10_000  # candidates for "did you mean"
 _ANY_DEPTH = "**"
 _HEAD_BYTES = 2**13  # longer than any path, so the first NUL of a NUL-separated list is in it
 _BLOCK_BYTES = 2**16
@@ -166,18 +166,13 @@ def _expand(path: str) -> Iterator[str]:
 
 def _missing(path: str) -> DataError:
     """Return the error for a path that does not exist, with a similar name if there is one."""
+    if not path:
+        return DataError("an input is empty: is a variable in the command not set?")
     if path.startswith("--"):  # paths may begin so
         return DataError(
             f"{path} is no option here, and there is no file of that name; see the command's --help"
         )
-    parent, name = os.path.split(path)
-    try:
-        with os.scandir(parent or ".") as scan:
-            entries = zip(scan, range(_COMPARED_NAMES), strict=False)
-            names = sorted(entry.name for entry, _ in entries)
-    except OSError:
-        names = []
-    hint = did_you_mean(name, names)
+    hint = similar_names(path)
     return DataError(f"{path} does not exist, or is neither a file nor a folder.{hint}")
 
 

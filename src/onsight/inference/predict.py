@@ -45,7 +45,7 @@ from onsight.inference.sinks import (
     require_pyarrow,
 )
 from onsight.report.console import Reporter
-from onsight.text import duration, plural
+from onsight.text import duration, none_usable, plural
 
 if TYPE_CHECKING:
     from torch import nn
@@ -191,8 +191,7 @@ def predict_files(
         _save_grid(options.grid, first_rows, predictor, output.counts, reporter)
     if not output.counts.used:
         raise DataError(
-            f"none of the {plural(output.counts.images, 'input')} can be used: "
-            f"{output.counts.first_problem}"
+            f"{none_usable(output.counts.images, 'input')}: {output.counts.first_problem}"
         )
 
 

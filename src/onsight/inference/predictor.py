@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onsight.data.pixels import Pixels
-from onsight.errors import ConfigError, ImageError
+from onsight.errors import ConfigError, ImageError, ModelError
 from onsight.evaluation.results import Results, check_types
+from onsight.files import similar_names
 from onsight.inference.images import (
     ImageLike,
     Input,
@@ -313,6 +314,8 @@ def load(
         OutputError: The results in the file are damaged.
         DeviceError: The device does not exist.
     """
+    if not Path(model).exists():
+        raise ModelError(f"{model} does not exist.{similar_names(model)}")
     if Path(model).suffix.lower() == ".onnx":
         from onsight.inference.onnx_runner import load_onnx
 

@@ -39,7 +39,7 @@ from onsight.inference.sinks import write_to_stdout
 from onsight.models.file import image_keys
 from onsight.models.head import require_head
 from onsight.report.console import Reporter
-from onsight.text import one_line, plural
+from onsight.text import none_usable, one_line, plural
 
 _MAX_WARNINGS = 3  # images that cannot be searched
 
@@ -245,10 +245,7 @@ def _find_path(source: Source, locator: str) -> str:
 def _check_usable(queries: Sequence[Prediction]) -> None:
     if all(query.problem is not None for query in queries):
         first = queries[0]
-        raise DataError(
-            f"none of the {plural(len(queries), 'input')} can be used: "
-            f"{first.path}: {first.problem}"
-        )
+        raise DataError(f"{none_usable(len(queries), 'input')}: {first.path}: {first.problem}")
 
 
 def _answer(queries: Sequence[Prediction], search_set: SearchSet, top: int) -> list[Answer]:

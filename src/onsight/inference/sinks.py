@@ -11,6 +11,7 @@ from onsight.files import NewFile, disk_errors, refuse_foreign
 from onsight.inference.predictor import Prediction
 from onsight.inference.row_formats import RowCounts, RowFormat
 from onsight.installation import require
+from onsight.text import printable
 
 _GROUP_ROWS = 2**14  # rows in memory before a row group is written
 
@@ -119,7 +120,13 @@ def refuse_foreign_parquet(path: Path, columns: Sequence[str], kind: str, flag: 
 
 
 def write_to_stdout(text: bytes) -> None:
-    """Write bytes to stdout at once, after what was printed before."""
+    """Write bytes to stdout at once, after what was printed before.
+
+    A pipe gets names exactly as they are; on a terminal, their control characters are escaped.
+    """
+    if sys.stdout.isatty():
+        shown = printable(text.decode("utf-8", "surrogateescape"))
+        text = shown.encode("utf-8", "surrogateescape")
     sys.stdout.flush()
     sys.stdout.buffer.write(text)
     sys.stdout.buffer.flush()

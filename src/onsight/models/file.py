@@ -21,6 +21,7 @@ from torch import Tensor
 
 from onsight.data.fit import ImageFormat
 from onsight.errors import ModelError
+from onsight.files import similar_names
 from onsight.limits import HIDDEN_UNITS
 from onsight.models.class_names import read_class_names
 from onsight.models.members import (
@@ -31,6 +32,7 @@ from onsight.models.members import (
 )
 from onsight.models.out_of_distribution import NEAREST, OutOfDistributionDetector
 from onsight.models.preprocessing import Preprocessing
+from onsight.models.unsuitable import exported_error
 from onsight.tensorfile import (
     DamagedFile,
     put_under,
@@ -38,7 +40,7 @@ from onsight.tensorfile import (
     take_under,
     write_tensors,
 )
-from onsight.text import joined
+from onsight.text import joined, resume_hint
 
 FILE_NAME = "model.safetensors"
 
@@ -214,9 +216,15 @@ def load_model_file(path: str | Path, member: str = "") -> ModelFile | BlendFile
     if path.is_dir():
         path = path / FILE_NAME
         if not path.exists():
+            is_stopped = (path.parent / "config.toml").exists()
+            hint = f"; {resume_hint(path.parent)}" if is_stopped else ""
             raise ModelError(
-                f"{path.parent} has no {FILE_NAME}: it is not the folder of a finished run"
+                f"{path.parent} has no {FILE_NAME}: it is not the folder of a finished run{hint}"
             )
+    elif not path.exists():
+        raise ModelError(f"{path} does not exist.{similar_names(path)}")
+    if path.suffix.lower() == ".onnx":
+        raise exported_error("reading its network or model file")
     try:
         tensors, facts = read_tensors(path)
     except DamagedFile as error:

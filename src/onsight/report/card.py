@@ -19,7 +19,7 @@ from onsight.report.sentences import (
     confidence_sentence,
     learning_curve_sentence,
 )
-from onsight.text import joined, percent, plural
+from onsight.text import joined, percent, plural, printable
 
 CARD_MARK = "# Written by onsight card, which replaces this file while this line is here."
 _CLASSES_SHOWN = 12
@@ -70,7 +70,7 @@ def card_text(
         data=_data_sentence(subject),
         test_column="cross-validated" if results["split"] == "folds" else "held out",
         table=class_table(results, classes),
-        explanation=accuracy_sentences(results, classes),
+        explanation=accuracy_sentences(results),
         images=results["images"],
         figures=[*_figures(results)],
         confusions=frequent_confusions(subject.path, results["confusion"], classes)
@@ -168,5 +168,5 @@ def _calibration_text(results: Results) -> str:
 
 
 def _escape_markdown(text: str) -> str:
-    """Escape text so that neither Markdown nor HTML changes it."""
-    return re.sub(r"([\\*_`<>#\[\]|])", r"\\\1", " ".join(text.split()))
+    """Escape text so that neither Markdown nor HTML changes it, nor it a terminal."""
+    return re.sub(r"([\\*_`<>#\[\]|])", r"\\\1", printable(" ".join(text.split())))

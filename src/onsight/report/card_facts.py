@@ -11,7 +11,12 @@ from onsight.files import refuse_links
 from onsight.limits import FEW_IMAGES
 from onsight.models.catalog import builtin_names, is_user_spec
 from onsight.models.file import FILE_NAME, BlendFile, ModelFile, load_model_file
-from onsight.report.run_files import LenientDict, read_json, read_results
+from onsight.report.run_files import (
+    LenientDict,
+    read_json,
+    read_results,
+    refuse_other_results,
+)
 from onsight.report.sentences import is_imbalanced, pair_sentence
 from onsight.text import duration, gib, joined, percent, plural
 
@@ -51,7 +56,9 @@ def read_card_subject(model: Path) -> CardSubject:
     check_types(model, results, Results)
     plan = environment = None
     if model.is_dir():
-        results |= read_results(model)
+        saved = read_results(model)
+        refuse_other_results(model, results)
+        results |= saved
         plan, environment = read_json(model / "plan.json"), read_json(model / "environment.json")
     return CardSubject(
         name=model.resolve().name if model.is_dir() else _name_of_file(model),

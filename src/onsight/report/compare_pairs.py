@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onsight.config import drop_retired
 from onsight.data.fit import ImageFormat
 from onsight.errors import OutputError
-from onsight.files import refuse_links
+from onsight.files import refuse_links, similar_names
 from onsight.models.file import FILE_NAME, load_model_file
 from onsight.report.run_files import Row, read_csv, read_results
 
@@ -119,7 +119,9 @@ def pair_images(runs: Sequence[HeldOutPredictions]) -> Pairing:
 def _check_finished(path: Path) -> None:
     """Raise OutputError, with what to do, unless the folder contains a finished run."""
     if not path.exists():
-        raise OutputError(f"{path} does not exist; give the folders of finished runs")
+        raise OutputError(
+            f"{path} does not exist; give the folders of finished runs.{similar_names(path)}"
+        )
     if not path.is_dir():
         raise OutputError(f"{path} is a file; give the run's folder, such as {path.parent}")
     if all((path / name).is_file() for name in (FILE_NAME, "predictions.csv")):

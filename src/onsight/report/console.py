@@ -23,10 +23,13 @@ from rich.text import Text
 
 from onsight.choice import Choice
 from onsight.evaluation.results import Results, sort_by_recall
+from onsight.limits import MIN_EVALUATED
 from onsight.report.sentences import (
     calibration_sentence,
+    is_better_than_most_frequent,
     is_imbalanced,
     learning_curve_sentence,
+    most_frequent_sentence,
     out_of_distribution_sentence,
     pair_sentence,
 )
@@ -305,10 +308,12 @@ def print_recipe(name: str, about: Mapping[str, str], console: Console) -> None:
 
 
 def _qualifications(results: Results) -> Iterator[str]:
-    """Yield lines that qualify the accuracy: averaged views, and imbalance."""
+    """Yield lines that qualify the accuracy: averaged views, a trivial rival, and imbalance."""
     if results.get("tta_accuracy") is not None:
         accuracy = _accuracy_text(results, "tta_accuracy", f"n = {results['tta_images']:,}")
         yield f"averaged over several views of each image ({results['tta']}): {accuracy}"
+    if not is_better_than_most_frequent(results):
+        yield most_frequent_sentence(results)
     if is_imbalanced(results["classes"]):
         classes = sum(row["images"] > 0 for row in results["classes"])
         n = f"mean over {plural(classes, 'class', 'classes')}, n = {results['images']:,}"
@@ -317,7 +322,7 @@ def _qualifications(results: Results) -> Iterator[str]:
 
 def _weakest_classes(results: Results) -> Iterator[str]:
     """Yield a line with the classes of the lowest recall, unless no class has mistakes."""
-    rows = [row for row in sort_by_recall(results["classes"]) if row["recall"] is not None]
+    rows = [row for row in sort_by_recall(results["classes"]) if row["images"] >= MIN_EVALUATED]
     weakest = [row for row in rows[: min(_WEAKEST, len(rows) - 1)] if row["recall"] != 1]
     if weakest:
         parts = [

@@ -98,7 +98,8 @@ def member_curves(histories: Mapping[str, Rows]) -> str:
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
-        axes.set_xlabel("seconds of training")
+        axes.set_xlabel("seconds of training, without folds")
+        axes.set_ylabel("validation accuracy")
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         styles = cycle(zip((_FIRST, _SECOND, _INK), ("-", "--", ":"), strict=True))
         begun = 0.0
@@ -157,7 +158,7 @@ def calibration_diagram(bins: Rows, before: Rows = ()) -> str:
             elinewidth=1.4, label="this model (95% CI)",
         )  # fmt: skip
         share.set(ylim=(0, 1.02), xlim=(0, 1.01), ylabel="accuracy")
-        share.legend(loc="upper left")
+        share.legend(loc="best")
         _count_bars(count, filled)
         for axis in (share.yaxis, count.xaxis):
             axis.set_major_formatter(PercentFormatter(1))

@@ -16,6 +16,7 @@ import jinja2
 from onsight.data.sources.source import is_memory_name
 from onsight.errors import OnsightError, OutputError
 from onsight.evaluation.results import Results
+from onsight.files import similar_names
 from onsight.models.catalog import is_user_spec
 from onsight.models.file import FILE_NAME
 from onsight.report import measured
@@ -28,13 +29,14 @@ from onsight.report.run_files import (
     LenientDict,
     Row,
     drop_damaged,
+    is_damaged,
     read_csv,
     read_decisions,
     read_epochs,
     read_json,
     read_toml_text,
 )
-from onsight.report.sentences import accuracy_sentences, is_imbalanced, pair_sentence
+from onsight.report.sentences import accuracy_sentences, is_imbalanced, loss_note, pair_sentence
 from onsight.text import plain_value
 
 _PROBLEM_ROWS = 200
@@ -47,6 +49,8 @@ def write_report(run: Path) -> Path:
     The section of a missing or unreadable file is omitted, as is that of a value of a wrong type,
     which the page names. Raises OutputError for a folder without a run, DiskError.
     """
+    if not run.exists():
+        raise OutputError(f"{run} does not exist.{similar_names(run)}")
     if not any((run / name).is_file() for name in _RUN_FILES):
         raise OutputError(f"{run} is not a run folder: it has no results, metrics or config")
     page = _render(run, page_template("onsight.report", "report.html.jinja"))
@@ -102,8 +106,10 @@ def _page_variables(run: Path, contents: Mapping[str, Any]) -> dict[str, object]
     return {
         "name": run.resolve().name,
         "finished": saved is not None,
+        "is_damaged": is_damaged(run / "results.json"),
         "results": results,
-        "explanation": accuracy_sentences(results, classes),
+        "explanation": accuracy_sentences(results),
+        "loss_note": loss_note(results) if results["loss"] is not None else "",
         "classes": measured.class_table(results, classes),
         "confused": [pair_sentence(pair) for pair in results["confused_pairs"] or []],
         "imbalanced": results["balanced_accuracy"] is not None and is_imbalanced(classes),

@@ -1,5 +1,6 @@
 """The tables of a run folder, and lenient reading of its files: None for missing or broken ones."""
 
+import json
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 from onsight import untrusted
 from onsight.data.index import Problem
 from onsight.data.pack import Pack
-from onsight.errors import DataError
+from onsight.errors import DataError, OutputError
 from onsight.evaluation.predictions import PredictionTable
 from onsight.evaluation.results import EpochRow, Results, check_types
 from onsight.files import read_cell, write_csv
+from onsight.text import joined
 
 DECISIONS = "decisions.jsonl"
 
@@ -84,6 +86,11 @@ def read_json(path: Path) -> Any:
     return _read(path, _parse_json)
 
 
+def is_damaged(path: Path) -> bool:
+    """Return whether there is a file that is not JSON."""
+    return path.exists() and read_json(path) is None
+
+
 def read_epochs(path: Path) -> list[EpochRow] | None:
     """Read the rows of metrics.jsonl, ignoring blank lines."""
     return _read(
@@ -130,6 +137,28 @@ def read_results(run: Path) -> LenientDict:
         return LenientDict()
     check_types(path, results, Results)
     return LenientDict(results)
+
+
+def refuse_other_results(run: Path, of_model: Mapping[str, Any]) -> None:
+    """Raise OutputError if results.json contradicts the results that the model file contains.
+
+    Those in the model file are under a checksum; results.json may be changed, or another run's.
+    """
+    path = run / "results.json"
+    saved = read_json(path)
+    if not isinstance(saved, dict):
+        return
+    # Compared as text, in which NaN equals NaN.
+    differing = [
+        name
+        for name, value in of_model.items()
+        if name in saved and json.dumps(saved[name]) != json.dumps(value)
+    ]
+    if differing:
+        raise OutputError(
+            f"{path} is not that of the model beside it: the results in the model file differ in "
+            f"{joined(differing, 3)}. Restore the file that was replaced, or train again"
+        )
 
 
 def drop_damaged(contents: Mapping[str, Any], render: Render) -> tuple[dict[str, Any], list[str]]:

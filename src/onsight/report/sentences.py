@@ -5,13 +5,14 @@ from typing import Literal
 
 from onsight.evaluation.results import ClassResult, ConfusedPair, LearningCurve, Results
 from onsight.evaluation.statistics import fold_interval_ratio
+from onsight.limits import MIN_EVALUATED
 from onsight.text import percent, plural
 
 _ERROR_BEFORE: Literal["expected_calibration_error_before"] = "expected_calibration_error_before"
 _IMBALANCED = 2.0  # ratio of held-out images, largest class to smallest
 
 
-def accuracy_sentences(results: Results, classes: Sequence[ClassResult]) -> list[str]:
+def accuracy_sentences(results: Results) -> list[str]:
     """Explain the headline accuracy: how it was measured, and what to expect on new images."""
     accuracy, low, n = results["accuracy"], results["accuracy_low"], results["images"]
     if accuracy is None or low is None or not n:
@@ -44,8 +45,8 @@ def accuracy_sentences(results: Results, classes: Sequence[ClassResult]) -> list
             "Because the cross-validated models share most of their training images, the interval "
             f"is {fold_interval_ratio(folds):.2g} times as wide as for a single model.",
         ]
-    if classes:
-        sentences.append(_compare_with_most_frequent(low, n, classes))
+    if results["classes"]:
+        sentences.append(most_frequent_sentence(results))
     if results["split"] == "validation":
         sentences.append(
             "These images were also used to choose which epoch to keep, so the accuracy is "
@@ -54,11 +55,36 @@ def accuracy_sentences(results: Results, classes: Sequence[ClassResult]) -> list
     return sentences
 
 
+def most_frequent_sentence(results: Results) -> str:
+    """Compare a classifier with one that always predicts the most frequent class."""
+    commonest = _most_frequent(results)
+    n = results["images"]
+    share = percent(commonest["images"] / n)
+    baseline = f"always predicting '{commonest['name']}', the most frequent class"
+    if is_better_than_most_frequent(results):
+        return f"For comparison, {baseline}, would be correct for {share} of these {n:,}."
+    return (
+        f"It is not significantly better than {baseline}, which would be correct for {share} of "
+        f"these {n:,}."
+    )
+
+
+def is_better_than_most_frequent(results: Results) -> bool:
+    """Return whether the accuracy is significantly above the share of the most frequent class.
+
+    Nothing speaks against it if there are no images.
+    """
+    low, n = results["accuracy_low"], results["images"]
+    if not n or low is None or not results["classes"]:
+        return True
+    return low > _most_frequent(results)["images"] / n
+
+
 def class_difference_sentences(
     worst_first: Sequence[ClassResult], accuracy: float | None, n: int
 ) -> list[str]:
     """State whether the classes differ by more than chance explains."""
-    tested = [row for row in worst_first if row["recall"] is not None]
+    tested = [row for row in worst_first if row["images"] and row["images"] >= MIN_EVALUATED]
     if accuracy is None or len(tested) < 2:
         return []
     worst, below = tested[0], [row for row in tested if is_below_average(row, accuracy)]
@@ -84,8 +110,10 @@ def class_difference_sentences(
 
 def is_below_average(row: ClassResult, accuracy: float | None) -> bool:
     """Return whether the whole interval of a class's recall is below the overall accuracy."""
-    high = row["recall_high"]
-    return accuracy is not None and high is not None and high < accuracy
+    high, images = row["recall_high"], row["images"]
+    if accuracy is None or high is None:
+        return False
+    return images >= MIN_EVALUATED and high < accuracy
 
 
 def is_imbalanced(classes: Sequence[ClassResult]) -> bool:
@@ -99,9 +127,12 @@ def confidence_sentence(confidence: float, accuracy: float, results: Results) ->
     low, high = results["accuracy_low"], results["accuracy_high"]
     if low is None or high is None:
         return ""
+    difference = 100 * abs(confidence - accuracy)
+    side, verdict = ("above", "over") if confidence > accuracy else ("below", "under")
+    sentence = f"On average, its confidence is {difference:.1f} points {side} its accuracy: "
     if abs(confidence - accuracy) <= (high - low) / 2:
-        return "Its confidence matches its accuracy within the margin of error."
-    return "It is overconfident." if confidence > accuracy else "It is underconfident."
+        return f"{sentence}within the margin of error."
+    return f"{sentence}it is {verdict}confident."
 
 
 def calibration_sentence(results: Results) -> str:
@@ -119,6 +150,15 @@ def calibration_sentence(results: Results) -> str:
     else:
         note = f" (no temperature scaling: {reason})" if reason else ""
     return f"Expected calibration error {error}{note}."
+
+
+def loss_note(results: Results) -> str:
+    """Return the n of the mean loss, and the share of one image if that is more than half of it."""
+    loss, largest, n = results["loss"], results.get("largest_loss"), results["images"]
+    note = f"mean, n = {n:,}"
+    if not loss or not largest or n < 3 or largest < loss * n / 2:
+        return note
+    return f"{note}; a single image makes up {percent(largest / (loss * n))} of it"
 
 
 def pair_sentence(pair: ConfusedPair) -> str:
@@ -168,16 +208,8 @@ def out_of_distribution_sentence(results: Results) -> str:
     )
 
 
-def _compare_with_most_frequent(accuracy_low: float, n: int, classes: Sequence[ClassResult]) -> str:
-    commonest = max(classes, key=lambda row: row["images"] or 0)
-    share = (commonest["images"] or 0) / n
-    baseline = f"always predicting '{commonest['name']}', the most frequent class"
-    if accuracy_low > share:
-        return f"For comparison, {baseline}, would be correct for {percent(share)} of these {n:,}."
-    return (
-        f"It is not significantly better than {baseline}, which would be correct for "
-        f"{percent(share)} of these {n:,}."
-    )
+def _most_frequent(results: Results) -> ClassResult:
+    return max(results["classes"], key=lambda row: row["images"] or 0)
 
 
 def _points(share: float) -> str:

@@ -3,13 +3,16 @@
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from onsight.evaluation.results import Results
 from onsight.installation import onsight_version
 from onsight.limits import FEW_IMAGES
+from onsight.report.run_files import LenientDict
+from onsight.report.sentences import accuracy_sentences
 from onsight.serve.access import Limits
 from onsight.serve.registry import ServedModel, model_file
-from onsight.text import percent
+from onsight.text import percent, plural
 
 Schema = dict[str, Any]
 
@@ -36,6 +39,9 @@ def model_card(model: ServedModel, capabilities: Mapping[str, bool]) -> dict[str
         "accuracy_low": results.get("accuracy_low"),
         "accuracy_high": results.get("accuracy_high"),
         "images": results.get("images"),
+        "split": results.get("split"),
+        "folds": results.get("folds"),
+        "explanation": accuracy_sentences(cast(Results, LenientDict(results))),
         "per_class": rows,
         "data": Path(data).name if isinstance(data, str) else None,  # clients need no local path
         "date": _file_date(model.path),
@@ -129,7 +135,8 @@ def _limitations(
         )
     few = sum((row["n"] or 0) < FEW_IMAGES for row in rows)
     if few:
-        yield f"{few:,} of its classes were evaluated on fewer than {FEW_IMAGES} images each."
+        measured_on_few = f"{plural(few, 'class', 'classes')} {'was' if few == 1 else 'were'}"
+        yield f"{measured_on_few} evaluated on fewer than {FEW_IMAGES} images each."
 
 
 # -------------------------------------------------------------------------------- OpenAPI
@@ -195,6 +202,9 @@ _CARD: Schema = {
     "accuracy_low": _FRACTION,
     "accuracy_high": _FRACTION,
     "images": _COUNT,
+    "split": _OPTIONAL_STRING,
+    "folds": _COUNT,
+    "explanation": _list(_STRING),
     "per_class": _list(_CLASS),
     "data": _OPTIONAL_STRING,
     "date": _OPTIONAL_STRING,

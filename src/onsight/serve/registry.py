@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from onsight.data.decoding_memory import MEMORY, MemoryBusy
 from onsight.data.pixels import Pixels
 from onsight.errors import ImageError, ModelError
+from onsight.files import similar_names
 from onsight.inference.images import read_image
 from onsight.inference.predictor import Predictor
 from onsight.inference.runner import NOT_FINITE
@@ -291,7 +292,7 @@ def model_file(path: Path) -> Path:
 
 def _models_in(path: Path) -> list[Path]:
     if not path.exists():
-        raise ModelError(f"{path} does not exist")
+        raise ModelError(f"{path} does not exist.{similar_names(path)}")
     if _is_model(path) or not path.is_dir():
         return [path]
     models = sorted(entry for entry in path.iterdir() if _is_model(entry))

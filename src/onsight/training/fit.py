@@ -331,7 +331,7 @@ def _without_training(
     """A frozen backbone with its fitted head is already the trained network."""
     data = planned.data
     classifier = Classifier(net, data.normalization, planned.config.precision, data.device)
-    progress = Progress(images=head.images, training_seconds=head.seconds)
+    progress = Progress(images=head.work.images, training_seconds=head.work.seconds)
     if job.world.is_main:
         progress.add_row(head.row)
         write_metrics(job.folder.path, progress.rows)

@@ -23,7 +23,7 @@ from onsight.features.choose_head import (
     measure_learning_curve,
     split_rounds,
 )
-from onsight.features.feature_pass import MIRRORED, PLAIN, SharedFeatures
+from onsight.features.feature_pass import MIRRORED, PLAIN, FeatureWork, SharedFeatures
 from onsight.features.heads import (
     LabelledFeatures,
     LinearHead,
@@ -60,7 +60,7 @@ class FittedHead:
     """A head fitted on features."""
 
     row: EpochRow  # head as epoch 0 of the history
-    images: int  # images whose features were computed, counting each view
+    work: FeatureWork  # what it took to compute features, in all trainings of the run
     seconds: float  # time for features and fitting
     validation_logits: Tensor  # head's logits of the validation images, (n, K)
     validation_labels: Tensor
@@ -124,7 +124,7 @@ def fit_head(
     logits = compute_logits(head, validation.views[0])
     seconds = time.perf_counter() - started
     train_loss = _mean_loss(compute_logits(head, train.views[0]), train.labels)
-    row = _make_row(train_loss, logits, validation.labels, loader.images, seconds)
+    row = _make_row(train_loss, logits, validation.labels, loader.work, seconds)
     summary = _summarise(chosen, train, loader, seconds)
     fit_seconds = seconds_before - loader.left_seconds()  # nan without a deadline
     refit_data = loader.load_for_refit(train, views, fit_seconds) if config.freeze else None
@@ -142,7 +142,7 @@ def fit_head(
         learning_curve = measure_learning_curve(rounds, chosen.settings, classes, class_weights)
     return FittedHead(
         row=row,
-        images=loader.images,
+        work=loader.work,
         seconds=time.perf_counter() - started,
         validation_logits=logits,
         validation_labels=validation.labels,
@@ -230,7 +230,7 @@ def _mean_loss(logits: Tensor, labels: Tensor) -> float | None:
 
 
 def _make_row(
-    train_loss: float | None, logits: Tensor, labels: Tensor, images: int, seconds: float
+    train_loss: float | None, logits: Tensor, labels: Tensor, work: FeatureWork, seconds: float
 ) -> EpochRow:
     """Return the row for epoch 0 of the history, from the logits of the validation images."""
     correct = int((logits.argmax(dim=1) == labels).sum())
@@ -240,7 +240,7 @@ def _make_row(
         "train_loss": train_loss or 0.0,
         "learning_rate": 0.0,
         "seconds": seconds,
-        "images_per_second": images / seconds,
+        "images_per_second": work.images_per_second,
         "data_wait_share": 0.0,
         "lines": [],
         "validation_loss": _mean_loss(logits, labels),
@@ -257,10 +257,8 @@ def _summarise(
     count = len(chosen.labels)
     accuracy = proportion_with_interval("accuracy", chosen.correct, count)
     low, high = accuracy["accuracy_low"] or 0.0, accuracy["accuracy_high"] or 0.0
-    if loader.images:
-        rate = f"computed at {loader.images / loader.seconds:,.0f} images/s"
-    else:
-        rate = "reopened from the cache"
+    speed = loader.work.images_per_second
+    rate = f"computed at {speed:,.0f} images/s" if speed else "reopened from the cache"
     mirrored = " and their mirror images" if len(train.views) > 1 else ""
     return (
         f"head: {chosen.settings} on the features of {plural(len(train), 'image')}{mirrored} "

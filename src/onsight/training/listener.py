@@ -106,8 +106,13 @@ class Listener(StepListener):
             "waiting for data": now.epoch_wait_seconds / max(1e-9, now.epoch_seconds),
         }
         if now.best_accuracy >= 0:
-            facts["best accuracy"] = now.best_accuracy
+            facts[self._best_fact()] = now.best_accuracy
         return facts
+
+    def _best_fact(self) -> str:
+        """Name the best epoch's accuracy so that nobody takes it for the result."""
+        images = self.progress.rows[-1]["validation_images"] if self.progress.rows else 0
+        return f"best epoch on {images:,} validation images" if images else "best epoch"
 
 
 def name_accumulate_decision(epoch: int, step: int) -> str:

@@ -13,6 +13,7 @@ from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.loader import Loader
 from onsight.features.feature_pass import (
     FeatureStore,
+    FeatureWork,
     SharedFeatures,
     compute_features,
     feature_loader,
@@ -33,8 +34,7 @@ class FeatureLoader:
     """Loads features of a run's images from the cache, or computes them as far as time allows.
 
     Attributes:
-        images: Images whose features were computed, counting each view.
-        seconds: Time spent computing them.
+        work: What it took to compute the network's features, in all trainings of the run.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class FeatureLoader:
         self.classifier = Classifier(net, data.normalization, config.precision, data.device)
         self.time_share = 1.0 if config.freeze else HEAD_SHARE  # of what is left
         self.store = FeatureStore(find_cache_folder(config.cache_folder))
-        self.images = 0
-        self.seconds = 0.0
+        net_kind = config.model, type(net), data.dataset.format
+        self.work = shared.work.setdefault(net_kind, FeatureWork())
 
     def left_seconds(self) -> float:
         """Return the time left for what can be left out; infinity without a deadline."""
@@ -142,6 +142,6 @@ class FeatureLoader:
             features = compute_features(
                 self.classifier, loader.in_order(), view, bar.advance, deadline, for_head=True
             )
-        self.seconds += time.perf_counter() - started
-        self.images += len(features)
+        self.work.seconds += time.perf_counter() - started
+        self.work.images += len(features)
         return features

@@ -13,7 +13,7 @@ from torch import nn
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.cache import find_cache_folder
-from onsight.data.dataset import Dataset, count_reasons, open_dataset, summarise_splits
+from onsight.data.dataset import Dataset, describe_problems, open_dataset, summarise_splits
 from onsight.data.duplicates.near import connected_groups, sample_near_duplicates
 from onsight.data.index import TEST, TRAIN, VALIDATION
 from onsight.data.pack import open_pack
@@ -217,9 +217,10 @@ def _report_images(dataset: Dataset, reporter: Reporter) -> None:
     reporter.detail(f"images are {source}: {shape}")
     if image_format.input_size:
         reporter.choice("packed_size", dataset.packed_size)
-    for reason, count in count_reasons(dataset.problems):
-        if reason != NO_TIME:  # which has a line of its own
-            reporter.warn(f"{count:,} not used: {reason}")
+    # Those there was no time for have a line of their own.
+    unusable = [problem for problem in dataset.problems if problem.reason != NO_TIME]
+    for line in describe_problems(unusable):
+        reporter.warn(line)
     for note in dataset.notes:
         reporter.warn(note)
 

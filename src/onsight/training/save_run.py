@@ -147,8 +147,11 @@ def _compute_results(final: FinalModel, evaluation: Evaluation, opened: OpenedDa
     trained = final.main.trained
     if trained.fitted:
         results["fitted"] = trained.fitted
-    if curve := fit_learning_curve(trained.fewer):
-        if len(final.kept) > 1:
+    of_blend = len(final.kept) > 1
+    rows = {row["name"]: row for row in results["members"]} if of_blend else {}
+    accuracy = rows[final.main.name]["accuracy"] if of_blend else results["accuracy"]
+    if curve := fit_learning_curve(trained.fewer, accuracy):
+        if of_blend:
             curve["network"] = final.main.name
         results["learning_curve"] = curve
     _add_counts(results, dataset)
@@ -208,6 +211,8 @@ def _add_run_facts(
 ) -> None:
     classifier, progress = final.classifier, final.main.trained.progress
     training_seconds = max(progress.training_seconds, 1e-9)
+    # Unknown for a head on cached features.
+    speed = progress.images / training_seconds if progress.images else None
     results |= {
         "model": final.name,
         "parameters": final.parameters,
@@ -218,7 +223,7 @@ def _add_run_facts(
         "best_epoch": progress.best_epoch,
         "best_blend": progress.best_blend,
         "epochs": progress.epoch,
-        "images_per_second": progress.images / training_seconds,
+        "images_per_second": speed,
         "data_wait_share": progress.wait_seconds / training_seconds,
         "peak_device_memory_bytes": peak_device_memory_bytes(classifier.device),
     }

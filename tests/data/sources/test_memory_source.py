@@ -189,7 +189,7 @@ def test_broken_images_are_listed_and_the_rest_is_used(tmp_path):
         (7, "a int is not DATA"),
         (DataLoader(Items([(GREY[0], 0)])), "loader.dataset"),
         (Flow(), "Flow is not DATA"),
-        (Items([]), "hold no usable images"),
+        (Items([]), "no usable images in the .* in memory"),
         (Items([ValueError("no such file")]), "item 0: ValueError: no such file"),
         (Items([{"image": GREY[0], "label": 0}]), r"item 0 of the Items is not a pair"),
         (Items([(GREY[0], None)]), "the label of item 0"),

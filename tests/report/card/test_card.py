@@ -72,6 +72,14 @@ def test_the_model_file_alone_is_enough(run):
     )
 
 
+def test_an_exported_model_is_not_called_damaged(tmp_path, capsys):
+    (tmp_path / "model.onnx").write_bytes(b"onnx")
+    (tmp_path / "new").mkdir()
+    for name, out in (("card", "card.md"), ("export", "new/model.onnx")):
+        assert command(name, tmp_path / "model.onnx", "--out", tmp_path / out) == 2
+        assert "an exported model cannot be used for" in capsys.readouterr().err
+
+
 def test_places_on_the_disk_are_not_told(run, shared_bars):
     text = card_text(read_card_subject(run))
     assert "bars" in text
@@ -109,11 +117,12 @@ def test_limits_follow_from_the_results(run):
 def test_names_cannot_break_the_card(run):
     file = load_model_file(run)
     for row in file.results["classes"]:
-        row["name"] = f"<b>a|b</b> `{row['name']}`\n# no heading"
+        row["name"] = f"<b>a|b</b> `{row['name']}`\n# no heading\x1b[31m"
     save_model(run / "odd.safetensors", file)
     text = card_text(read_card_subject(run / "odd.safetensors"))
     assert "\n# no heading" not in text
     assert "<b>" not in text
+    assert "\x1b" not in text
     rows = [line for line in text.splitlines() if "across" in line and line.startswith("|")]
     assert rows
     assert all(line.replace(r"\|", "").count("|") in (4, 5) for line in rows)
@@ -159,6 +168,22 @@ def test_an_altered_result_is_named(run, altered, message):
     path.write_text(json.dumps(results | altered if isinstance(altered, dict) else altered))
     with pytest.raises(OutputError, match=f"results.json is damaged: {message}"):
         read_card_subject(run)
+
+
+@pytest.mark.parametrize(
+    ("altered", "named"),
+    [
+        ({"accuracy": 0.123, "images": 4}, "images and accuracy"),
+        ({"accuracy": float("nan")}, "accuracy"),
+        ({"classes": []}, "classes"),
+    ],
+)
+def test_results_of_another_model_are_refused(run, altered, named, capsys):
+    path = run / "results.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | altered))
+    for name in ("card", "report"):
+        assert command(name, run) == 2
+        assert f"the results in the model file differ in {named}" in (capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("text", ["[1]", '{"split": 3}', "[" * 100_000, '"x"'])

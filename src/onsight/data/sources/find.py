@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib import resources
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,8 +39,8 @@ from onsight.data.sources.named import NAMES, match_name, needs_download, read_n
 from onsight.data.sources.source import CopySpace, Source
 from onsight.data.sources.tables import READERS
 from onsight.data.sources.web_dataset import contains_shards, open_web_dataset, read_shards
-from onsight.errors import ConfigError, DataError, did_you_mean
-from onsight.files import refuse_inside_data, user_path
+from onsight.errors import ConfigError, DataError
+from onsight.files import refuse_inside_data, similar_names, user_path
 from onsight.text import plural
 from onsight.untrusted import check_value
 
@@ -52,7 +51,6 @@ DEMO = "demo"
 _WITH_LABEL_COLUMN = ("manifest", "huggingface", "labelstudio")  # formats that --label applies to
 _REMOTE_FORMATS = {".tar": "webdataset", ".parquet": "huggingface"}  # format by the shards' ending
 _INVISIBLE = re.compile(r"[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")  # soft hyphen, zero width
-_MAX_NEIGHBOURS = 10_000  # existing names compared with a missing name
 
 
 @dataclass(frozen=True)
@@ -322,14 +320,8 @@ def _find_shard_ending(url: str, files: list[RemoteFile], data_format: str) -> s
 
 def _missing(data: str, path: Path) -> DataError:
     """Return the error for a path that does not exist, with similar names."""
-    try:
-        with os.scandir(path.parent) as scan:
-            names = [entry.name for entry in islice(scan, _MAX_NEIGHBOURS)]
-    except OSError:
-        names = []
-    if os.sep not in data:
-        names += [*NAMES, DEMO]
-    return DataError(f"{data} does not exist.{did_you_mean(path.name, sorted(names))}")
+    names = () if os.sep in data else (*NAMES, DEMO)
+    return DataError(f"{data} does not exist.{similar_names(path, names)}")
 
 
 def _simplify_class(name: str) -> str:

@@ -168,7 +168,9 @@ class _Collector:
         """Return the source. kind: the type of DATA. Raises DataError if nothing is usable."""
         if not self._rows:
             examples = (f", such as {path}: {reason}" for path, _, reason in self.problems)
-            raise DataError(f"the {kind} in memory hold no usable images{next(examples, '')}")
+            raise DataError(
+                f"there are no usable images in the {kind} in memory{next(examples, '')}"
+            )
         index = Index.of(self._rows, int if self._label_type is int else None)
         count = len(index) + len(self.problems)
         classes = plural(len(index.classes), "class", "classes")

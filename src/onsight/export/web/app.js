@@ -14,7 +14,7 @@ function node(name, text = "", attributes = {}) {
 }
 
 function percent(share) {
-  return `${(100 * share).toFixed(1)}%`;
+  return `${(100 * share).toFixed(share > 0.9995 && share < 1 ? 2 : 1)}%`;
 }
 
 function row({ name, probability }) {
@@ -41,8 +41,12 @@ async function show(file) {
   const text = card(file);
   const title = text.querySelector("h2");
   try {
-    const ranked = await classifier.classify(file);
+    const { ranked, isUnlike } = await classifier.classify(file);
     title.textContent = ranked[0].name;
+    if (isUnlike) {
+      const warning = "Unlike anything seen in training: the prediction may be meaningless.";
+      text.append(node("p", warning, { class: "warning" }));
+    }
     const list = node("ol");
     list.append(...ranked.slice(0, CLASSES_SHOWN).map(row));
     text.append(list);

@@ -22,16 +22,21 @@ const classifier = (() => {
 
   const session = start();
 
-  /** [{name, probability}] of every class for an encoded image, the most likely first. */
+  /**
+   * `ranked`, [{name, probability}] of every class for an encoded image, the most likely first, and
+   * `isUnlike`, whether the image is unlike anything seen in training.
+   */
   async function classify(blob) {
     const target = facts.image;
     const image = pixels.fit(await pixels.decode(blob, target), target);
     const shape = [1, target.height, target.width, target.channels];
     const inputs = { images: new ort.Tensor("uint8", image.bytes, shape) };
-    const probabilities = (await (await session).run(inputs)).probabilities.data;
-    return facts.classes
-      .map((name, index) => ({ name, probability: probabilities[index] }))
+    const { probabilities, scores } = await (await session).run(inputs);
+    const ranked = facts.classes
+      .map((name, index) => ({ name, probability: probabilities.data[index] }))
       .sort((a, b) => b.probability - a.probability);
+    const detector = facts.out_of_distribution;
+    return { ranked, isUnlike: Boolean(detector && scores.data[0] > detector.threshold) };
   }
 
   return { facts, ready: session, classify };

@@ -41,16 +41,10 @@ function classRow(row) {
   return make("tr", head, ...cells);
 }
 
-function headline({ accuracy, accuracy_low: low, accuracy_high: high, images }) {
-  if (!isKnown(accuracy)) {
-    return ["–", "No images were held out, so its accuracy is unknown."];
-  }
-  const right = count(Math.round(accuracy * images));
-  return [
-    percent(accuracy),
-    `Of ${count(images)} images that it was not trained on, it classified ${right} correctly. ` +
-      `On new images of the same kind, expect ${percent(low)} to ${percent(high)} (95% CI).`,
-  ];
+function headline({ accuracy, explanation }) {
+  return isKnown(accuracy)
+    ? [percent(accuracy), explanation.join(" ")]
+    : ["–", "No images were held out, so its accuracy is unknown."];
 }
 
 const FITS = { stretch: "stretched to fit", crop: "cropped to the centre", pad: "padded to fit" };
