@@ -4,13 +4,19 @@ import pytest
 import torch
 
 from onsight_explain.delivery.fixed_script import fix_script
-from onsight_explain.fixes.datasets import cache_and_augment_batches, cache_batches
+from onsight_explain.fixes.calls import remove_workers
+from onsight_explain.fixes.datasets import (
+    CacheFixedTransforms,
+    cache_and_augment_batches,
+    cache_batches,
+    cache_items,
+)
 from onsight_explain.process.items import examine_items
 from onsight_explain.script.trace import LoaderFacts, Trace
 from onsight_explain.tracing.sites import Site
 
 SCRIPT = """import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision import transforms
 from torchvision.transforms.functional import to_pil_image
 
@@ -37,9 +43,10 @@ LINE = 1 + SCRIPT[: SCRIPT.index("loader = ")].count("\n")
 def ran(tmp_path):
     """A function that runs a script with these transforms, and the same script fixed."""
 
-    def run(steps, mends, **loader):
+    def run(steps, mends, dataset="data", **loader):
         path = tmp_path / "train.py"
-        path.write_text(SCRIPT.replace("STEPS", steps), encoding="utf-8")
+        source = SCRIPT.replace("STEPS", steps).replace("DataLoader(data", f"DataLoader({dataset}")
+        path.write_text(source, encoding="utf-8")
         plain: dict = {}
         exec(path.read_text(encoding="utf-8"), plain)
         facts = LoaderFacts(
@@ -95,3 +102,25 @@ def test_transforms_that_leave_no_choice_give_the_same_batches(ran, steps):
     batches = [torch.cat([images for images, _ in run["epochs"][0]]) for run in (plain, after)]
     assert torch.equal(batches[0][ordered[0]], batches[1][ordered[1]])
     assert after["data"].made == 6
+
+
+def augment(trace):
+    return cache_and_augment_batches(trace, "cpu")
+
+
+def cache_fixed(trace):
+    return [CacheFixedTransforms(trace.loader.site, trace), remove_workers(trace)]
+
+
+FLIPPED = "transforms.Resize(4), transforms.RandomHorizontalFlip(1.0), transforms.ToTensor()"
+FIXED = "transforms.Resize(4), transforms.CenterCrop(2), transforms.ToTensor()"
+
+
+@pytest.mark.parametrize(
+    ("mends", "steps"), [(augment, FLIPPED), (cache_fixed, FLIPPED), (cache_items, FIXED)]
+)
+def test_items_of_a_subset_are_made_once_by_the_transforms_of_its_data_set(ran, mends, steps):
+    plain, after = ran(steps, mends, "Subset(Subset(data, range(5)), range(4))")
+    assert same(plain, after)
+    assert after["data"].made == 4
+    assert len(after["data"].transform.transforms) == 3

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset
 from torch.utils.data._utils import collate
 from torchvision.transforms import ColorJitter, Compose, Normalize, RandomHorizontalFlip, ToTensor
 from torchvision.transforms.functional import to_pil_image
@@ -168,6 +168,31 @@ def test_fixed_transforms_run_once_and_random_ones_draw_the_same_numbers(apply):
     apply(cache="fixed")
     assert torch.equal(epochs(), expected)
     assert len(made) == 6
+
+
+@pytest.mark.parametrize("change", [{"cache": "fixed"}, {"augment_batches": "cpu"}])
+def test_subsets_that_share_a_data_set_both_keep_its_transforms(apply, change):
+    def make_loaders():
+        dataset = Images(RandomHorizontalFlip(1.0), ToTensor())
+        return [DataLoader(Subset(dataset, part), 2, shuffle=part[0] == 0) for part in HALVES]
+
+    def batches():
+        torch.manual_seed(4)
+        return [batch for loader in make_loaders() for batch in loader]
+
+    expected = batches()
+    apply(**change)
+    for found, before in zip(batches(), expected, strict=True):
+        assert torch.equal(found[0], before[0])
+        assert torch.equal(found[1], before[1])
+
+
+HALVES = ([0, 1], [2, 3])
+
+
+def test_a_data_set_that_is_only_evaluated_needs_no_list_of_transforms(apply, numbers):
+    apply(cache="fixed")
+    assert len(list(DataLoader(numbers(), 4))) == 16
 
 
 def test_a_data_set_without_transforms_is_refused(apply, numbers):

@@ -39,6 +39,9 @@ class CachedItems:
     def __getitem__(self, index):
         return self.items[index]
 
+    def __getitems__(self, indices):  # not that of a subset
+        return [self[index] for index in indices]
+
     def __getattr__(self, name):
         return getattr(self.dataset, name)
 '''
@@ -48,11 +51,14 @@ class CachedTransforms:
     """The items of a dataset; all transforms before the first random one are done only once."""
 
     def __init__(self, dataset, fixed):
-        self.dataset, transform = dataset, dataset.transform
+        self.dataset = owner = dataset
+        while getattr(owner, "transform", None) is None:
+            owner = owner.dataset  # of a subset
+        transform = owner.transform
         self.random = transform.transforms[fixed:]
-        dataset.transform = type(transform)(transform.transforms[:fixed])
+        owner.transform = type(transform)(transform.transforms[:fixed])
         self.items = [dataset[index] for index in range(len(dataset))]
-        dataset.transform = transform
+        owner.transform = transform
 
     def __len__(self):
         return len(self.items)
@@ -62,6 +68,9 @@ class CachedTransforms:
         for transform in self.random:
             image = transform(image)
         return image, *others
+
+    def __getitems__(self, indices):  # not that of a subset
+        return [self[index] for index in indices]
 
     def __getattr__(self, name):
         return getattr(self.dataset, name)
@@ -96,11 +105,14 @@ class AugmentedBatches:
     """Items cached without their random transforms, which are applied to whole batches instead."""
 
     def __init__(self, dataset):
-        self.dataset, transform = dataset, dataset.transform
+        self.dataset = owner = dataset
+        while getattr(owner, "transform", None) is None:
+            owner = owner.dataset  # of a subset
+        transform = owner.transform
         self.steps = transform.transforms
-        dataset.transform = torchvision.transforms.Compose([{kept}])
+        owner.transform = torchvision.transforms.Compose([{kept}])
         items = [dataset[index] for index in range(len(dataset))]
-        dataset.transform = transform
+        owner.transform = transform
         self.parts = [part{to} for part in torch.utils.data.default_collate(items)]
 
     def __len__(self):

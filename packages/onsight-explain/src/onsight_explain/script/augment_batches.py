@@ -47,24 +47,24 @@ class BatchTransform:
         return self.change(batch)
 
 
-def move_to_batches(dataset: Any) -> BatchTransform | None:
-    """Leave only the fixed transforms in a dataset's items; return what to do to a batch.
+def move_to_batches(dataset: Any) -> tuple[Chain, BatchTransform] | None:
+    """Split a dataset's transform: what stays in the items, and what to do to a batch.
 
-    Returns None and changes nothing if the dataset has no torchvision Compose with random
-    transforms and a conversion to tensors.
+    Returns None if the dataset has no torchvision Compose with random transforms and a conversion
+    to tensors.
     """
     steps = transforms_of(dataset)
     if not can_move([type(step).__name__ for step in steps]):
         return None
     first, conversions, later = _split(steps)
-    dataset.transform = Chain([*steps[:first], *conversions])
     pairs = [(step, batch_version(step)) for step in later]
     shared = [type(step).__name__ for step, batch in pairs if batch is None and _draws(step)]
-    return BatchTransform(Chain([batch or step for step, batch in pairs]), shared)
+    change = Chain([batch or step for step, batch in pairs])
+    return Chain([*steps[:first], *conversions]), BatchTransform(change, shared)
 
 
 def moved_steps(dataset: Any) -> MovedSteps | None:
-    """Describe as code what `move_to_batches` would do, without changing the dataset.
+    """Describe as code what `move_to_batches` returns.
 
     In the code, `self.steps` are the transforms of the Compose.
     """
@@ -84,17 +84,15 @@ def can_move(names: list[str]) -> bool:
     return any(map(is_random, names)) and not _CONVERSIONS.isdisjoint(names)
 
 
-def leave_fixed(dataset: Any) -> Chain | None:
-    """Leave only the transforms before the first random one in the items; return the others.
+def split_at_random(dataset: Any) -> tuple[Chain, Chain | None] | None:
+    """Split a dataset's transform before its first random step; None if it has no Compose.
 
-    Returns None and changes nothing if the dataset has no Compose.
+    The second part is None if no step is random.
     """
     steps = transforms_of(dataset)
-    if not steps:
-        return None
     first = _first(steps, _draws)
-    dataset.transform = Chain(steps[:first])
-    return Chain(steps[first:])
+    later = Chain(steps[first:]) if steps[first:] else None
+    return (Chain(steps[:first]), later) if steps else None
 
 
 def transforms_of(dataset: Any) -> list[Any]:

@@ -1,6 +1,7 @@
 """What if results that are the same in every epoch were computed once and cached?"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -17,9 +18,10 @@ from onsight_explain.fixes.datasets import (
 from onsight_explain.fixes.fix import Advice, Fix
 from onsight_explain.script.augment_batches import (
     BatchTransform,
+    Chain,
     can_move,
-    leave_fixed,
     move_to_batches,
+    split_at_random,
 )
 from onsight_explain.script.hooks import Hooks, LoaderArguments, set_workers
 from onsight_explain.script.memory import (
@@ -84,8 +86,10 @@ class Cache(WhatIf):
                 files.fill(dataset)
             elif self.value == "items":
                 cache.use(arguments)
-            else:
-                cache.use(arguments, _split_off_random)
+            elif split := split_at_random(base_dataset(dataset)):
+                cache.use(arguments, *split)
+            elif hooks.is_for_training(arguments):
+                raise ValueError("the dataset has no list of transforms that can be split")
 
         hooks.on_loader(change)
 
@@ -160,23 +164,20 @@ class AugmentBatches(WhatIf):
 
     def install(self, hooks: Hooks) -> None:
         moved: dict[int, BatchTransform] = {}  # keyed by loader
-        by_dataset: dict[int, BatchTransform | None] = {}
         cache = _ItemCache(hooks, None if self.value == "cpu" else torch.device(self.value))
 
         def change(loader: DataLoader[Any], arguments: LoaderArguments) -> None:
-            base = base_dataset(arguments["dataset"])
-            if id(base) not in by_dataset:
-                by_dataset[id(base)] = move_to_batches(base)
-            augment = by_dataset[id(base)]
-            if augment is None:
+            split = move_to_batches(base_dataset(arguments["dataset"]))
+            if split is None:
                 if hooks.is_for_training(arguments):
                     raise ValueError("the dataset has no random transforms that can be moved")
                 return
+            kept, augment = split
             moved[id(loader)] = augment
             for name in augment.shared:
                 note = f"{name} uses the same random numbers for a whole batch"
                 hooks.notes += [] if note in hooks.notes else [note]
-            cache.use(arguments)
+            cache.use(arguments, kept)
 
         original = DataLoader.__iter__
 
@@ -204,10 +205,6 @@ class AugmentBatches(WhatIf):
         return loading_cause(trace)
 
 
-# Leaves a part of the work out of a dataset's items, and returns that part, if there is any.
-_Split = Callable[[Any], Callable[[Any], Any] | None]
-
-
 class _ItemCache:
     """Replaces the datasets of loaders with cached ones, stacked if possible."""
 
@@ -218,13 +215,20 @@ class _ItemCache:
         self._items: dict[int, CachedItems] = {}
         self._stacked: dict[int, GatheredItems | None] = {}
 
-    def use(self, arguments: LoaderArguments, split: _Split | None = None) -> bool:
-        """Change a loader's arguments; return whether its batches are gathered by index now."""
+    def use(
+        self, arguments: LoaderArguments, kept: Chain | None = None, finish: Chain | None = None
+    ) -> bool:
+        """Change a loader's arguments; return whether its batches are gathered by index now.
+
+        kept: the part of the dataset's transform to make the items with, if not all of it;
+        finish: the part to apply to an item at every access.
+        """
         dataset = arguments["dataset"]
         set_workers(arguments, 0)  # worker processes do not share what one of them caches
         key = id(dataset)
         if key not in self._items:
-            self._items[key] = CachedItems(dataset, split(dataset) if split else None)
+            with _transform_replaced(dataset, kept) if kept else nullcontext():
+                self._items[key] = CachedItems(dataset, finish)
         cached: CachedItems | GatheredItems = self._items[key]
         if _uses_default_collate(arguments):
             if key not in self._stacked:
@@ -257,9 +261,13 @@ def _return_batch(batch: Any) -> Any:
     return batch
 
 
-def _split_off_random(dataset: Any) -> Callable[[Any], Any] | None:
-    """Remove the first random transform, and all transforms after it, from the items."""
-    finish = leave_fixed(base_dataset(dataset))
-    if finish is None:
-        raise ValueError("the dataset has no list of transforms that can be split")
-    return finish if finish.transforms else None
+@contextmanager
+def _transform_replaced(dataset: Any, transform: Chain) -> Iterator[None]:
+    """Replace a dataset's transform in the `with` block: other subsets of the dataset share it."""
+    base = base_dataset(dataset)
+    original = base.transform
+    base.transform = transform
+    try:
+        yield
+    finally:
+        base.transform = original
