@@ -139,14 +139,15 @@ def test_a_single_round_shows_no_gain_and_is_named(explanation):
     assert "No gain shown: bf16 autocast (1.57x, 1 round)." in text
 
 
-def test_the_page_has_the_text_of_the_screen(explanation, tmp_path):
+def test_the_page_has_the_text_of_the_screen_and_all_added_lines(explanation, tmp_path):
     explanation = replace(explanation, script=Path("<b>train</b>.py"))
     Explained(explanation, facts, print_explanation).write_page(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "<b>train" not in page
     text = unescape(re.sub("<[^>]*>", "", page.partition("<pre>")[2].partition("</pre>")[0]))
-    words = shown(explanation).split()
-    assert text.split() == words
+    before, _, after = shown(explanation).partition("+ ... 57 more lines\n")
+    added = "".join(f"+line {number}\n" for number in range(3, 60))
+    assert text.split() == [*before.split(), *added.split(), *after.split()]
 
 
 def test_names_neither_steer_the_terminal_nor_become_pictures(explanation, capsys):

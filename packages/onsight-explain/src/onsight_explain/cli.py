@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
         return 0 if explained.result.is_sound else 1
     delivery = explained.result.delivery
     if options.write and not delivery and not options.json:
-        print(f"{options.write} was not written: no change made the script faster", flush=True)
+        print(f"{options.write} was not written: no change was shown to help", flush=True)
     return 0 if not delivery or delivery.is_sound else 1
 
 

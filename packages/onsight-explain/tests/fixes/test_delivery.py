@@ -1,14 +1,18 @@
 """A fixed script is run beside the original, and written only if it trains as that does."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from onsight_explain.delivery.delivery import check_target, deliver
+from onsight_explain.diagnosis import explain
 from onsight_explain.diagnosis.show import describe_delivery, print_delivery
 from onsight_explain.errors import ExplainError
-from onsight_explain.search import TrialFailed
+from onsight_explain.paired_timing import RatioInterval
+from onsight_explain.search import Search, SearchResult, TrialFailed, TrialResult
 from onsight_explain.what_ifs.what_if import make_what_ifs
 
 SCRIPT = "import torch\nloader = DataLoader(data, 4)\n"
@@ -91,6 +95,25 @@ def test_small_gains_and_those_within_noise_are_not_headlined(deliver_as, rate, 
     assert found.target.exists()
 
 
+def test_a_change_whose_gain_was_not_shown_is_not_written(
+    script, traced, tmp_path, monkeypatch, capsys
+):
+    written, target = script(SCRIPT), tmp_path / "mended.py"
+    changes, interval = tuple(make_what_ifs({"workers": 1})), RatioInterval(0.87, 1.44, 2.38, 3)
+    best = TrialResult(changes, 144.0, interval)
+    trace = replace(traced(loader=written.call("DataLoader")), images=40)
+    bench = SimpleNamespace(
+        watch=lambda *_: (trace, None), candidates=lambda _: changes, open=lambda _: None
+    )
+    processes = SimpleNamespace(unchanged_files=list)
+    monkeypatch.setattr(explain, "Processes", lambda *_: nullcontext(processes))
+    monkeypatch.setattr(explain, "ScriptBench", lambda _: bench)
+    monkeypatch.setattr(Search, "run", lambda *_: SearchResult([best], best, [100.0], []))
+    assert explain.explain_script(written.path, [], write=target).delivery is None
+    assert not target.exists()
+    assert "mended.py was not written: no change was shown to help" in capsys.readouterr().err
+
+
 def test_a_longer_set_up_is_named_with_the_training_that_makes_up_for_it(deliver_as):
     """Twice as fast saves half of the time: 20 s of set-up, of 1 s before, need 38 s."""
     slow = FakeTrial(200.0)
@@ -115,10 +138,15 @@ def test_larger_batches_come_with_what_else_to_change(deliver_as):
         (FakeTrial("NameError: name 'x' is not defined"), "the fixed script failed: NameError"),
         (FakeTrial(500.0, losses=(9.0, 9.0, 9.0)), "the losses of the first steps differ"),
         (FakeTrial(500.0, losses=(2.3, float("nan"), 2.1)), "first steps differ"),
+        (FakeTrial(60.0), "no gain was shown (0.60 to 0.60 times as fast"),
     ],
 )
-def test_a_wrong_one_is_not_kept(deliver_as, trial, words):
-    found, _ = deliver_as(trial)
+def test_a_wrong_or_slower_one_is_not_kept_but_shown_in_full(deliver_as, capsys, trial, words):
+    found, _ = deliver_as(trial, {"cache": "items"})
+    print_delivery(found, Console(width=200))
+    said = capsys.readouterr().out
+    assert "more line" not in said
+    assert "+class CachedItems:" in said or "+class CachedBatches:" in said
     assert not found.is_sound
     assert not found.target.exists()
     assert words in describe_delivery(found)

@@ -48,8 +48,8 @@ class FixProof:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the fixed script ran and its training matched the original's."""
-        return not self.problem and self.losses != "other"
+        """Whether the fixed script ran, not slower, and its training matched the original's."""
+        return not self.problem and self.losses != "other" and self.interval.high >= 1
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Explanation:
     cause: Cause
     findings: list[Finding]
     seconds: float
-    delivery: Delivery | None = None  # if it was requested and something made the script faster
+    delivery: Delivery | None = None  # if it was requested and some gain was shown
     unchanged: list[Path] = field(default_factory=list)  # files that the script tried to change
 
     @property
@@ -131,8 +131,9 @@ def explain_script(
             found = race.run(candidates)
             was_busy = was_busy or is_busy()  # all our processes are suspended
         best = found.best if found.best and found.best.ratio >= MIN_GAIN else None
+        is_shown = best is not None and best.is_clear_gain
         delivery = None
-        if best and write:
+        if best and is_shown and write:
             window_seconds = _window_seconds(trace)
             delivery = deliver(
                 script, trace, best.changes, write, bench, plain, window_seconds, found.min_gain
@@ -141,9 +142,7 @@ def explain_script(
             messages.warn(f"{write} was not written: no change was shown to help")
         unchanged = processes.unchanged_files()
     noise = describe_noise(found, was_busy)
-    fixed = None
-    if best and best.interval and best.interval.is_clear_gain:
-        fixed = fix_script(script, fixes_for(best.changes, trace))
+    fixed = fix_script(script, fixes_for(best.changes, trace)) if best and is_shown else None
     return Explanation(
         script=script,
         trace=trace,
@@ -152,7 +151,7 @@ def explain_script(
         search=found,
         best=best,
         fixed=fixed,
-        cautions=list_cautions(best.changes, trace) if best and (fixed or delivery) else [],
+        cautions=list_cautions(best.changes, trace) if best and fixed else [],
         cause=find_cause(
             trace, found.results, best, usable_cores(), noise, noise_ratio(found, was_busy)
         ),

@@ -34,7 +34,8 @@ _LOSSES = {
     "not comparable": "the losses of the first steps cannot be compared",
 }
 _LONG_SETUP_SECONDS = 1.0
-_SHOWN_ROWS, _SHOWN_FINDINGS = 3, 3  # of an addition; the rest is counted
+_SHOWN_ROWS = 3  # of an addition on a screen, if the rest of it is elsewhere
+_SHOWN_FINDINGS = 3  # the rest is counted
 _DIFF_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -122,7 +123,8 @@ def facts(explanation: Explanation) -> dict[str, Any]:
 def print_delivery(delivery: Delivery, console: Console) -> None:
     """Print the diff, the changes left to the user, and the result of running it."""
     console.print()
-    _print_fixed(delivery.fixed, delivery.target.name, console)
+    is_whole = not delivery.is_sound  # then there is no file to read it in
+    _print_fixed(delivery.fixed, delivery.target.name, console, is_whole)
     style = "bold" if delivery.is_sound else "bold red"
     console.print(describe_delivery(delivery), style=style)
 
@@ -143,13 +145,18 @@ def describe_delivery(delivery: Delivery) -> str:
     return f"{delivery.target} was written. {result}.{_setup_words(delivery.proof, script)}"
 
 
-def _print_fixed(fixed: FixedScript, name: str, console: Console) -> None:
-    """Print the changed lines, of long additions only the first, and what is left to the user."""
+def _print_fixed(fixed: FixedScript, name: str, console: Console, is_whole: bool = False) -> None:
+    """Print the changed lines, and what is left to the user.
+
+    is_whole: whether long additions are printed in full on a screen too, and not only on a page.
+    """
+    is_whole = is_whole or console.record
     for is_added, group in groupby(
         fixed.diff(name, context=0).splitlines(), lambda row: row.startswith("+")
     ):
         rows = list(group)
-        hidden = rows[_SHOWN_ROWS:] if is_added and len(rows) > _SHOWN_ROWS + 1 else []
+        is_long = is_added and len(rows) > _SHOWN_ROWS + 1
+        hidden = rows[_SHOWN_ROWS:] if is_long and not is_whole else []
         for row in rows[: len(rows) - len(hidden)]:
             console.print(Text(row, style=_DIFF_COLOURS.get(row[:1], "")), soft_wrap=True)
         if hidden:
