@@ -108,7 +108,8 @@ def _describe_search(found: SearchResult[C], results: list[TrialResult[C]]) -> s
     slower = [f"{result.name} ({_ratio_with_ends(result)})" for result in unshown if result.ratio]
     failed = [f"{result.name} ({result.problem})" for result in unshown if result.problem]
     untried = [change.label for change in skipped]
-    lists = (("No gain shown", slower), ("Failed", failed), ("No time for", untried))
+    no_time = "No time for, unless you raise --seconds"
+    lists = (("No gain shown", slower), ("Failed", failed), (no_time, untried))
     return ". ".join(
         [text, *(f"{title}: {listed(names)}" for title, names in lists if names), ""]
     ).strip()

@@ -101,15 +101,29 @@ def test_what_removes_a_fault_that_was_seen_comes_before_guesses(baseline, facts
     [
         ({"transform_share": 0.9}, 0.8, "items cached in memory"),
         ({"waiting_share": 0.9}, 0.8, "items cached in memory"),
-        ({"transform_share": 0.9, "is_random": True}, 0.8, "1 worker"),  # other items each epoch
-        ({"transform_share": 0.1}, 0.8, "1 worker"),
+        ({"transform_share": 0.9, "is_random": True}, 0.8, "4 workers"),  # other items each epoch
+        ({"transform_share": 0.1}, 0.8, "4 workers"),
         ({"transform_share": 0.9}, 0.4, "1 worker"),
     ],
 )
 def test_slow_work_that_gives_the_same_in_every_epoch_is_a_fault(baseline, item, waits, first):
     labels = [one.label for one in choose_what_ifs(baseline(item=item, waits=waits))]
-    loading = ("items cached", "fixed transforms", "decoded files", "1 worker")
+    loading = ("items cached", "fixed transforms", "decoded files", "1 worker", "4 workers")
     assert next(label for label in labels if label.startswith(loading)) == first
+
+
+def test_no_phase_waits_for_all_changes_of_a_longer_one(baseline):
+    phases = dict.fromkeys(PHASES, 0.0) | {"forward": 5.5, "data": 3.8, "evaluation": 0.7}
+    found = baseline(shape=[3, 32, 32], phases=phases, graphs_kept=1)
+    labels = [one.label for one in choose_what_ifs(found)]
+    named = ["channels last", "1 worker", "bf16 autocast", "2 workers", "evaluation under no_grad"]
+    assert [label for label in labels if label in named] == named
+
+
+def test_few_workers_cannot_make_up_for_a_long_wait(baseline):
+    labels = [one.label for one in choose_what_ifs(baseline(waits=0.9))]
+    assert labels.index("4 workers") < labels.index("2 workers") < labels.index("1 worker")
+    assert labels.index("items cached in memory") < labels.index("2 workers")
 
 
 def test_fewer_threads_come_late_where_steps_are_long(baseline):

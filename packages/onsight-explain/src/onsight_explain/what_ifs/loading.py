@@ -37,6 +37,14 @@ class Workers(WhatIf):
         limit = loader.most_workers or max(counts)
         return [cls(count) for count in sorted(counts) if count <= limit]
 
+    def max_saving(self, baseline: Baseline) -> float:
+        """Return what is saved if `value` times as many items are made beside the training."""
+        waiting = super().max_saving(baseline)
+        loader = baseline.trace.loader
+        if not self.value or not loader or loader.workers:
+            return waiting
+        return 1 - max(waiting / self.value, 1 - waiting)
+
     def removes_fault(self, baseline: Baseline) -> bool:
         return not self.value and has_too_many_workers(baseline.trace, baseline.cores)
 

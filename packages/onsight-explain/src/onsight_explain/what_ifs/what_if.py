@@ -6,6 +6,7 @@ The modules of this folder are plugins: every concrete subclass of WhatIf in the
 import ast
 import pkgutil
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +20,7 @@ from onsight_explain.script.hooks import Hooks
 from onsight_explain.script.trace import LoaderFacts, Plain, Trace
 
 _MIN_SAVING = 0.03  # fraction of the time; changes that can save less are not tried
+_MIN_FAULT = 0.1  # fraction of the time; the removal of smaller faults is not tried first
 
 
 @dataclass(frozen=True)
@@ -116,13 +118,24 @@ def all_kinds() -> tuple[type[WhatIf], ...]:
 
 
 def choose_what_ifs(baseline: Baseline) -> list[WhatIf]:
-    """Return the what-ifs to try: first those against faults, then by what they could save."""
+    """Return the what-ifs to try: first those against faults, then by what they could save.
+
+    Time may not allow all of them. A what-if counts for half, a third ... of what it could save if
+    one, two ... others of the same phases come before it, so that no phase is left out.
+    """
     candidates = [what_if for kind in all_kinds() for what_if in kind.candidates(baseline)]
-    able = [what_if for what_if in candidates if what_if.max_saving(baseline) >= _MIN_SAVING]
-    return sorted(
-        able,
-        key=lambda what_if: (not what_if.removes_fault(baseline), -what_if.max_saving(baseline)),
-    )
+    savings = {what_if: what_if.max_saving(baseline) for what_if in candidates}
+    able = [what_if for what_if in candidates if savings[what_if] >= _MIN_SAVING]
+    before = Counter[tuple[str, ...]]()
+    for what_if in sorted(able, key=lambda what_if: -savings[what_if]):
+        before[what_if.phases] += 1
+        savings[what_if] /= before[what_if.phases]
+    faults = {
+        what_if
+        for what_if in able
+        if what_if.removes_fault(baseline) and what_if.max_saving(baseline) >= _MIN_FAULT
+    }
+    return sorted(able, key=lambda what_if: (what_if not in faults, -savings[what_if]))
 
 
 def make_what_ifs(changes: dict[str, Plain]) -> list[WhatIf]:
