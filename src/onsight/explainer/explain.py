@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import TIMEOUT_MAX
 from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
 
 from onsight.config import PLACES, Config, make_config, refuse_code_from_files
 from onsight.config_files import config_layers
@@ -130,6 +134,8 @@ def explain(
         )
     else:
         explained = _explain_data(data, run_config, seconds, what_ifs, trace_file, reporter)
+    if _is_run(Path(name)) and not compares_devices:
+        explained = _with_times(explained, Path(name))
     if page_file:
         with _as_user_errors():
             explained.write_page(page_file)
@@ -186,6 +192,24 @@ def _compare_devices(
     if plot_file:
         draw_comparison(comparison, plot_file)
     return Explained(comparison, comparison_facts, print_comparison)
+
+
+def _with_times(explained: Explained[Any], run: Path) -> Explained[Any]:
+    """Add where the time of the whole run went, of which training steps may be a small part."""
+    from onsight.explainer.run_times import describe_times
+
+    times = describe_times(run)
+
+    def print_to(result: Any, console: Console) -> None:
+        if times:
+            console.print(Padding(times, (0, 0, 1, 0)), style="bold")
+        explained.print_to(result, console)
+
+    return replace(
+        explained,
+        to_facts=lambda result: explained.to_facts(result) | {"run_times": times},
+        print_to=print_to,
+    )
 
 
 def _read_subject(

@@ -114,12 +114,8 @@ def head_facts(head: HeadRun) -> dict[str, Any]:
 
 
 def print_head(head: HeadRun, console: Console) -> None:
-    """Print what the run did, where its time went, what it chose by timing, and what to run."""
+    """Print what the run did, what it chose by timing, and what to run."""
     console.print(Padding(head.verdict, (0, 0, 1, 0)), style="bold")
-    phases = sorted((head.results["phases"] or {}).items(), key=lambda phase: -phase[1])
-    if phases:
-        parts = [f"{name} {seconds:.1f} s" for name, seconds in phases if seconds >= 0.1]
-        console.print(f"time of the whole run: {', '.join(parts)}")
     for name in _MEASURED:
         choice = head.plan.get(name)
         if isinstance(choice, dict):
