@@ -40,7 +40,7 @@ from onsight_lint.rule import Finding
 
 _MAX_STEPS = 2_000  # enough for any window
 _WATCH_SHARE = 0.08  # fraction of the time for the unchanged script, to include an epoch
-_PROOF_SECONDS = 8.0  # reserved for the fixed script at least, besides the time of its start
+_PROOF_SECONDS = 8.0  # reserved for the fixed script at least; its start is not counted
 _CEILINGS_SECONDS = 7.0  # reserved for the device's ceilings, at the end
 _WINDOW_SECONDS, _WINDOW_STEPS = 0.4, 4  # minimum of a measurement
 _EVALUATION_SHARE = 0.05  # fraction of the time; above it, windows are whole epochs
@@ -168,9 +168,8 @@ def _window_seconds(trace: Trace) -> float:
 
 
 def _proof_seconds(trace: Trace) -> float:
-    """Return the time to start the fixed script and measure both in the fewest rounds."""
-    rounds = MIN_ROUNDS * 2 * _window_seconds(trace)
-    return trace.startup_seconds + max(_PROOF_SECONDS, rounds)
+    """Return the time to measure the script and its fixed version in the fewest rounds."""
+    return max(_PROOF_SECONDS, MIN_ROUNDS * 2 * _window_seconds(trace))
 
 
 def _epoch(trace: Trace, seconds: float) -> Epoch | None:
