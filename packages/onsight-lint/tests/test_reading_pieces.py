@@ -120,3 +120,38 @@ def test_entries_of_a_folder_are_sorted_by_name(tmp_path):
         """)
     (finding,) = read(tmp_path, text)
     assert "zip(sorted(entries, key=lambda entry: entry.name), np.load" in finding.fixed
+
+
+SHARED = """\
+flips = transforms.Compose([transforms.RandomHorizontalFlip(), transforms.ToTensor()])
+train_part = datasets.ImageFolder("a", flips)
+{split}
+def epoch():
+    for x, y in DataLoader(train_part, 8, shuffle=True):
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        for x, y in DataLoader(val_part, 8):
+            print(model(x).argmax(1) == y)
+for number in range(3):
+    epoch()
+"""
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        "train_part, val_part = torch.utils.data.random_split(train_part, [0.8, 0.2])",
+        'val_part = datasets.ImageFolder("b", transform=flips)',
+    ],
+)
+def test_a_script_with_all_corrections_that_are_shown_is_sound(tmp_path, split):
+    text = HEAD.format(settings="batch_size=32") + SHARED.format(split=split)
+    images, mode = read(tmp_path, text)
+    assert (images.rule, mode.rule) == ("random-test-images", "missing-eval")
+    assert mode.problem.endswith("model.eval() is missing, and model.train() before the training")
+    text = text.replace(split, f"{split}\n{images.fixed}")
+    text = text.replace("    with torch", "    model.eval()\n    with torch")
+    text = text.replace("def epoch():", "def epoch():\n    model.train()")
+    assert read(tmp_path, text) == []

@@ -27,7 +27,9 @@ def _check(context: Context) -> Iterator[Mistake]:
         if loop.evaluates and (network_call := _call_in_training_mode(context, loop)):
             network = network_code(context, network_call)
             problem = f"{network} is evaluated in training mode: {network}.eval() is missing"
-            is_certain = _is_set_back(context)  # else later training would be in evaluation mode
+            is_certain = _is_set_back(context)
+            if not is_certain:  # later training would be in evaluation mode
+                problem += f", and {network}.train() before the training"
             yield _mistake(context, loop, problem, f"{network}.eval()", is_certain)
             continue
         test = phase_test(loop) if loop.network_calls and not sets_mode else None

@@ -3,18 +3,28 @@
 import ast
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from onsight_lint.edits import indented
+from onsight_lint.edits import Change, apply_changes, indented, replace_node
 from onsight_lint.facts import DATASET_PARTS
 from onsight_lint.lightning import step_loaders
 from onsight_lint.loops import find_loaders_for_other_files
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.scopes import Member
-from onsight_lint.syntax import keyword_value, last_name, word_set
+from onsight_lint.syntax import key_of, keyword_value, last_name, word_set
 
+_NAME = "test_transform"
 _TRANSFORMS = ("transform", "transforms")  # names of parameters and attributes
 _OTHER_RANDOM = word_set("ColorJitter RandAugment AutoAugment TrivialAugmentWide AugMix")
 _ASKS_PHASE = re.compile(r"if .*self\.\w*(?:train|test|val|mode|phase|split|stage|aug)")
+
+
+class _Random(NamedTuple):
+    """A dataset with a random transform."""
+
+    created: ast.Call
+    transform: ast.expr  # what it was given
+    step: ast.Call  # the first random transform in it
 
 
 def _check(context: Context) -> Iterator[Mistake]:
@@ -38,10 +48,10 @@ def _check(context: Context) -> Iterator[Mistake]:
             continue
         is_part = loaders.has_sampler(call) and "train" not in loaders.name(call)
         if is_part or not _is_training_set(context, dataset):
-            step = _random_step(context, dataset)
-            if step is not None and step not in seen:
-                seen.add(step)
-                yield _mistake(context, name, step)
+            found = _find_random(context, dataset)
+            if found is not None and found.step not in seen:
+                seen.add(found.step)
+                yield _mistake(context, name, dataset, found)
 
 
 RULE = Rule(
@@ -71,20 +81,21 @@ def _is_training_set(context: Context, dataset: ast.expr) -> bool:
     return is_on or "train" in last_name(dataset)
 
 
-def _random_step(context: Context, dataset: ast.AST, depth: int = 4) -> ast.Call | None:
-    """The first random transform of a dataset, or of the dataset that it is a subset of."""
-    steps: list[ast.Call | None] = []
+def _find_random(context: Context, dataset: ast.AST, depth: int = 4) -> _Random | None:
+    """The dataset that has a random transform: this one, or that which it is a subset of."""
+    found: list[_Random | None] = []
     for origin in context.values.origins(dataset) if depth else []:
         created = origin.node
         if not isinstance(created, ast.Call):
             return None
         path = context.script.path_of(created.func)
         if path in DATASET_PARTS and created.args:
-            steps.append(_random_step(context, created.args[0], depth - 1))
+            found.append(_find_random(context, created.args[0], depth - 1))
         else:
             transform = None if origin.steps else _transform(context, created)
-            steps.append(_random_step_of_transform(context, transform) if transform else None)
-    return steps[0] if steps and None not in steps else None
+            step = _random_step(context, transform) if transform else None
+            found.append(_Random(created, transform, step) if transform and step else None)
+    return found[0] if found and None not in found else None
 
 
 def _transform(context: Context, created: ast.Call) -> ast.expr | None:
@@ -113,7 +124,7 @@ def _applied_transform(context: Context, created: ast.Call, owner: ast.ClassDef)
     return None
 
 
-def _random_step_of_transform(context: Context, transform: ast.expr) -> ast.Call | None:
+def _random_step(context: Context, transform: ast.expr) -> ast.Call | None:
     """The first random step of a transform, if it certainly has one."""
     origins = context.values.origins(transform)
     created = origins[0].node if len(origins) == 1 and not origins[0].steps else None
@@ -130,16 +141,30 @@ def _is_random(name: str) -> bool:
     return name.startswith("Random") or name in _OTHER_RANDOM
 
 
-def _mistake(context: Context, loader: str, step: ast.Call) -> Mistake:
-    script = context.script
+def _mistake(context: Context, loader: str, dataset: ast.expr, found: _Random) -> Mistake:
+    script, step = context.script, found.step
     compose = script.parent(script.parent(step))
     assert isinstance(compose, ast.Call)
     assert isinstance(compose.args[0], (ast.List, ast.Tuple))
     steps = [code for item in compose.args[0].elts if (code := _fixed_step(context, item))]
-    line = f"test_transform = {script.code(compose.func)}([{', '.join(steps)}])"
-    fixed = indented(script, step, line)
+    lines = [f"{_NAME} = {script.code(compose.func)}([{', '.join(steps)}])"]
+    if key_of(dataset) and found.transform in ast.walk(found.created):
+        lines.append(_test_dataset(context, dataset, found))
+    fixed = "\n".join(indented(script, step, line) for line in lines)
     problem = f"{loader} evaluates images that {last_name(step)} changes at random"
     return Mistake(step, problem, fixed)
+
+
+def _test_dataset(context: Context, dataset: ast.expr, found: _Random) -> str:
+    """The line that creates a test dataset again, without chance."""
+    script, (created, transform, _) = context.script, found
+    start = script.source(created).start(created)
+    change = replace_node(script, transform, _NAME)
+    moved = Change(change.start - start, change.end - start, change.text)
+    code, name = apply_changes(script.code(created), [moved]), script.code(dataset)
+    if not any(origin.node is created for origin in context.values.origins(dataset)):
+        code = f"torch.utils.data.Subset({code}, {name}.indices)"
+    return f"{name} = {code}"
 
 
 def _fixed_step(context: Context, step: ast.expr) -> str:
