@@ -153,6 +153,13 @@ def test_without_a_gain_there_is_no_best(run):
     assert [one.interval.rounds for one in found.results] == [1, 1]  # the hopeless end early
 
 
+def test_where_noise_may_hide_a_gain_changes_get_more_rounds(run):
+    """A second process of the same script is 1.4 times as fast as the first, or as slow."""
+    for second_start in (1.4, 1 / 1.4):
+        _, found = run({"a": 1.01, "b": 0.9, "c": 0.5}, second_start=second_start)
+        assert [one.interval.rounds for one in found.results] == [3, 3, 1]
+
+
 def test_what_there_is_no_time_for_is_named_and_the_winner_is_still_proven(run):
     factors = {str(number): 1.2 for number in range(20)}
     _, found = run(factors, seconds=20.0, groups=factors)

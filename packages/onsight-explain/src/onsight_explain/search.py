@@ -201,8 +201,7 @@ class Search(Generic[C]):
                 break  # other work makes everything slow
             self._measure_round(self.control)
         self.control.trial.close()
-        control = [] if self.control.problem else self.control.rounds.ratios
-        noise = SearchResult[C]([], None, self.baseline_rates, skipped, control)
+        noise = SearchResult[C]([], None, self.baseline_rates, skipped, self._control_ratios)
         results = [entry.result(noise.min_gain) for entry in self.singles]
         confirmed = self._confirm(best, results, noise.min_gain) if best else None
         return replace(noise, results=results, best=confirmed)
@@ -224,14 +223,23 @@ class Search(Generic[C]):
         return []
 
     def _repeat_leaders(self) -> None:
-        """Measure the fastest single changes and the control in more rounds."""
-        leaders = [entry for entry in self._ranked_singles() if entry.is_faster][:_LEADERS]
-        for number in range(MIN_ROUNDS):
+        """Measure the fastest single changes and the control in more rounds.
+
+        Changes that were no faster are among them if the control shows that noise may hide a gain.
+        """
+        self._measure_if_needed([self.control] if self._control_rounds_left else [], 0)
+        noise = max([1.0, *(max(ratio, 1 / ratio) for ratio in self._control_ratios)])
+        leaders = [entry for entry in self._ranked_singles() if entry.ratio * noise >= MIN_GAIN]
+        for number in range(1, MIN_ROUNDS):
             control = [self.control] if self._control_rounds_left else []
-            for entry in [*leaders, *control]:
-                needs_round = len(entry.rounds.baseline) == number and not entry.problem
-                if needs_round and self._has_time(_COMBINATIONS_UNTIL):
-                    self._measure_round(entry)
+            self._measure_if_needed([*leaders[:_LEADERS], *control], number)
+
+    def _measure_if_needed(self, entries: Sequence[_Entry[C]], rounds: int) -> None:
+        """Measure the entries with this many rounds in another one, while there is time."""
+        for entry in entries:
+            needs_round = len(entry.rounds.baseline) == rounds and not entry.problem
+            if needs_round and self._has_time(_COMBINATIONS_UNTIL):
+                self._measure_round(entry)
 
     def _combine(self) -> _Entry[C] | None:
         """Start from the fastest change and add each change that speeds it up further.
@@ -359,6 +367,10 @@ class Search(Generic[C]):
         is_long = MIN_ROUNDS * 2 * self.window_seconds > _CONTROL_SHARE * self.seconds
         rounds = 1 if is_epoch or is_long else MIN_ROUNDS
         return max(0, rounds - len(self.control.rounds.baseline))
+
+    @property
+    def _control_ratios(self) -> list[float]:
+        return [] if self.control.problem else self.control.rounds.ratios
 
     @property
     def _has_gain(self) -> bool:
