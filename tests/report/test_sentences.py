@@ -71,6 +71,10 @@ def test_trust_is_withheld_only_beyond_noise() -> None:
     above = f"{start} 5.0 points above its accuracy: it is overconfident."
     below = f"{start} 5.0 points below its accuracy: it is underconfident."
     assert confidence_sentence(0.91, 0.90, results) == within
+    assert (
+        confidence_sentence(0.9001, 0.90, results)
+        == "On average, its confidence equals its accuracy."
+    )
     assert confidence_sentence(0.95, 0.90, results) == above
     assert confidence_sentence(0.85, 0.90, results) == below
     assert confidence_sentence(0.85, 0.90, {"accuracy_low": None, "accuracy_high": None}) == ""

@@ -129,6 +129,8 @@ def confidence_sentence(confidence: float, accuracy: float, results: Results) ->
         return ""
     difference = 100 * abs(confidence - accuracy)
     side, verdict = ("above", "over") if confidence > accuracy else ("below", "under")
+    if difference < 0.05:
+        return "On average, its confidence equals its accuracy."
     sentence = f"On average, its confidence is {difference:.1f} points {side} its accuracy: "
     if abs(confidence - accuracy) <= (high - low) / 2:
         return f"{sentence}within the margin of error."
