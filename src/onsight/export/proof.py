@@ -98,8 +98,8 @@ class ExportProof:
         )
         if self.own:
             yield (
-                f"precision: `onsight predict` on the model computes in {self.own.precision}, where "
-                f"{self.own.agree:,} of {self.own.images:,} images have the same label, and "
+                f"precision: `onsight predict` on the model computes in {self.own.precision}, "
+                f"where {self.own.agree:,} of {self.own.images:,} images have the same label, and "
                 f"probabilities differ by up to {100 * self.own.largest_difference:.2g} points"
             )
         if counts:
