@@ -56,16 +56,15 @@ def test_the_program_computes_what_onsight_does(odd_images, channels, tmp_path, 
 
 
 def test_probabilities_are_not_called_calibrated_unless_they_were(tmp_path):
-    measured = {"expected_calibration_error": 0.08, "temperature": 1.0, "split": "test"}
-    reason = {"temperature_reason": "38 validation images, and fitting a temperature takes 50"}
-    facts = {**FACTS, "image": PREPARED.facts(), "results": measured | reason}
-    write_readme(tmp_path / "README.md", "m.onnx", "onnx", facts)
-    text = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert "calibrated" not in text
-    assert (
-        "Expected calibration error 8.0% (no temperature scaling: 38 validation images, and "
-        "fitting a temperature takes 50)." in text
-    )
+    readme, error = tmp_path / "README.md", "Expected calibration error: 8.0% (n = 400)."
+    measured = {"accuracy": 0.9, "accuracy_low": 0.8, "accuracy_high": 1.0, "images": 400}
+    measured |= {"expected_calibration_error": 0.08, "temperature_reason": "38 validation images"}
+    facts = {**FACTS, "image": PREPARED.facts(), "results": measured}
+    write_readme(readme, "m.onnx", "onnx", facts | {"temperature": 1.0})
+    assert f"They were not calibrated (38 validation images). {error}" in readme.read_text()
+    write_readme(readme, "m.onnx", "onnx", facts | {"temperature": 1.5})
+    stated = "They were calibrated with a temperature of 1.5 (38 validation images)."
+    assert f"{stated} {error}" in readme.read_text()
 
 
 def test_the_preprocessing_is_stated(tmp_path):

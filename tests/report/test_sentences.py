@@ -41,6 +41,7 @@ def test_a_loss_that_one_image_makes_up_is_called_so() -> None:
     assert loss_note(results) == "mean, n = 139; a single image makes up 98.9% of it"
     assert loss_note(results | {"largest_loss": 2.0}) == "mean, n = 139"
     assert loss_note({"loss": 2.299, "images": 139}) == "mean, n = 139"
+    assert loss_note({"loss": 1e-5, "largest_loss": 9e-4, "images": 139}) == "mean, n = 139"
 
 
 def test_a_class_with_hardly_any_image_is_not_judged() -> None:
@@ -71,6 +72,10 @@ def test_trust_is_withheld_only_beyond_noise() -> None:
     above = f"{start} 5.0 points above its accuracy: it is overconfident."
     below = f"{start} 5.0 points below its accuracy: it is underconfident."
     assert confidence_sentence(0.91, 0.90, results) == within
+    assert (
+        confidence_sentence(0.9001, 0.90, results)
+        == "On average, its confidence equals its accuracy."
+    )
     assert confidence_sentence(0.95, 0.90, results) == above
     assert confidence_sentence(0.85, 0.90, results) == below
     assert confidence_sentence(0.85, 0.90, {"accuracy_low": None, "accuracy_high": None}) == ""

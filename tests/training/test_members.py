@@ -171,6 +171,8 @@ def test_a_learning_curve_names_the_network_of_the_blend(
     run = train(bars, tmp_path / "run", epochs=1, blend=blend)
     expected = {"network": "small"} if blend == "auto" else {}
     assert run.results["learning_curve"] == {"gain": 0.04, **expected}
+    config = load_model_file(run.model).provenance["config"]
+    assert (config["model"] == "auto") == (blend == "auto")  # of one network, its own settings
 
 
 def test_weights_and_temperature_come_from_images_that_no_member_learned_from(bars, tmp_path):

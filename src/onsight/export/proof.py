@@ -98,10 +98,9 @@ class ExportProof:
         )
         if self.own:
             yield (
-                f"precision: `onsight predict` on the model computes in {self.own.precision}: of "
-                f"{self.own.images:,} of these images, {self.own.agree:,} have the same label as "
-                "there, and probabilities differ by up to "
-                f"{100 * self.own.largest_difference:.2g} points"
+                f"precision: `onsight predict` on the model computes in {self.own.precision}, "
+                f"where {self.own.agree:,} of {self.own.images:,} images have the same label, and "
+                f"probabilities differ by up to {100 * self.own.largest_difference:.2g} points"
             )
         if counts:
             loss, low, high = (100 * value for value in _loss(counts))

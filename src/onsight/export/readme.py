@@ -11,7 +11,7 @@ from onsight.installation import onsight_version
 from onsight.models.preprocessing import Preprocessing
 from onsight.report.console import headline
 from onsight.report.html_page import page_template, write_page
-from onsight.report.sentences import calibration_sentence
+from onsight.text import percent
 
 _NAME = "README.md"
 _RESIZE: dict[Fit, str] = {  # in Pillow
@@ -56,14 +56,26 @@ def write_readme(path: Path, name: str, to: str, facts: Mapping[str, Any]) -> No
         members=facts.get("members", {}),
         classes=facts["classes"],
         headline=headline(results) if "images" in results else "",
-        calibration=calibration_sentence(results)
-        if results.get("expected_calibration_error") is not None
-        else "",
+        calibration=_calibration(facts["temperature"], results),
         image=image,
         resize=_RESIZE[image.fit].format(size=sides, colour=colour),
         out_of_distribution=facts.get("out_of_distribution"),
     )
     write_page(path, text)
+
+
+def _calibration(temperature: float, results: Results) -> str:
+    """State whether the final model was calibrated, and how good its probabilities were."""
+    error, reason = results.get("expected_calibration_error"), results.get("temperature_reason")
+    how = (
+        "They were not calibrated"
+        if temperature == 1
+        else f"They were calibrated with a temperature of {temperature:g}"
+    )
+    sentence = f"{how} ({reason})." if reason else f"{how}."
+    if error is None:
+        return sentence
+    return f"{sentence} Expected calibration error: {percent(error)} (n = {results['images']:,})."
 
 
 def _mark(name: str) -> str:

@@ -221,7 +221,8 @@ def _head_facts(file: ModelFile) -> Iterator[str]:
 
 def _run_facts(subject: CardSubject) -> Iterator[str]:
     results, config = subject.results, subject.config
-    if results["epochs"] and config:
+    # A blend's settings are those from which each of its networks has got its own.
+    if results["epochs"] and config and isinstance(subject.file, ModelFile):
         yield (
             f"Training: {plural(results['epochs'], 'epoch')}, batch size {config['batch_size']}, "
             f"optimizer {config['optimizer']}, seed {config['seed']}; best epoch on the "

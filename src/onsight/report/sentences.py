@@ -9,6 +9,7 @@ from onsight.limits import MIN_EVALUATED
 from onsight.text import percent, plural
 
 _ERROR_BEFORE: Literal["expected_calibration_error_before"] = "expected_calibration_error_before"
+_NOTABLE_LOSS = 0.1  # below, hardly any image was given a wrong class with confidence
 _IMBALANCED = 2.0  # ratio of held-out images, largest class to smallest
 
 
@@ -129,6 +130,8 @@ def confidence_sentence(confidence: float, accuracy: float, results: Results) ->
         return ""
     difference = 100 * abs(confidence - accuracy)
     side, verdict = ("above", "over") if confidence > accuracy else ("below", "under")
+    if difference < 0.05:
+        return "On average, its confidence equals its accuracy."
     sentence = f"On average, its confidence is {difference:.1f} points {side} its accuracy: "
     if abs(confidence - accuracy) <= (high - low) / 2:
         return f"{sentence}within the margin of error."
@@ -156,7 +159,7 @@ def loss_note(results: Results) -> str:
     """Return the n of the mean loss, and the share of one image if that is more than half of it."""
     loss, largest, n = results["loss"], results.get("largest_loss"), results["images"]
     note = f"mean, n = {n:,}"
-    if not loss or not largest or n < 3 or largest < loss * n / 2:
+    if not loss or not largest or loss < _NOTABLE_LOSS or largest < loss * n / 2:
         return note
     return f"{note}; a single image makes up {percent(largest / (loss * n))} of it"
 

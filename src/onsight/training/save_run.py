@@ -95,7 +95,11 @@ def _make_file(
     of_member: Mapping[str, Any] = {} if is_blend else results  # a blend's hold for it alone
     files = {
         member.name: make_model_file(
-            member.config, member.dataset, member.classifier, of_member, provenance
+            member.config,
+            member.dataset,
+            member.classifier,
+            of_member,
+            {**provenance, "config": member.config.model_dump()},  # nothing is left open in it
         )
         for member in final.kept
     }
