@@ -1,5 +1,6 @@
 """Descriptions for clients: a card for each model, and the API as OpenAPI 3.1."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +9,6 @@ from typing import Any, cast
 from onsight.evaluation.results import Results
 from onsight.installation import onsight_version
 from onsight.limits import FEW_IMAGES
-from onsight.report.run_files import LenientDict
 from onsight.report.sentences import accuracy_sentences
 from onsight.serve.access import Limits
 from onsight.serve.registry import ServedModel, model_file
@@ -41,7 +41,7 @@ def model_card(model: ServedModel, capabilities: Mapping[str, bool]) -> dict[str
         "images": results.get("images"),
         "split": results.get("split"),
         "folds": results.get("folds"),
-        "explanation": accuracy_sentences(cast(Results, LenientDict(results))),
+        "explanation": accuracy_sentences(cast(Results, defaultdict(lambda: None, results))),
         "per_class": rows,
         "data": Path(data).name if isinstance(data, str) else None,  # clients need no local path
         "date": _file_date(model.path),
