@@ -8,7 +8,7 @@ import types
 import pytest
 import torch
 
-from onsight.doctor import disk, machine
+from onsight.doctor import disk, examine, machine
 from onsight_explain import threads as hardware_cores
 
 GIB = 1 << 30
@@ -252,7 +252,9 @@ def test_a_folder_that_is_not_writable(cache, monkeypatch, tmp_path):
 
 def test_a_file_where_the_cache_should_be(cache):
     (cache / "cache").write_text("mine")
-    assert disk.check_cache_disk(1 << 16, 0.01).status == "problem"
+    result = examine._run(disk.check_cache_disk)
+    assert result.status == "problem"
+    assert f"{cache / 'cache'} is a file; choose another" in result.message
 
 
 def test_the_caches_size(cache):

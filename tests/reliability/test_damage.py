@@ -111,6 +111,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
             assert "resumingfromthecheckpointbefore" in text
             assert compare_folders(undisturbed, out).differences == []
     tally.end()
+    out = shutil.copytree(killed, tmp_path / "neither")
     (out / "checkpoints" / "last.safetensors").write_bytes(b"")
     (out / "checkpoints" / "former.safetensors").write_bytes(b"")
     again = resume(shared_bars, out)

@@ -15,6 +15,7 @@ from onsight.doctor.machine import (
 )
 from onsight.doctor.report import CheckResult
 from onsight.doctor.software import check_pretrained, check_ranks, check_spawn, check_versions
+from onsight.errors import UserError
 
 Check = Callable[[], CheckResult | None]  # None if the check does not apply
 
@@ -52,6 +53,8 @@ def examine(on_check: Callable[[str], None] = lambda name: None) -> dict[str, Ch
 def _run(check: Check) -> CheckResult | None:
     try:
         return check()
+    except UserError as error:
+        return CheckResult("problem", f"{error}.")
     except Exception as error:  # one failure must not hide the results of other checks
         return CheckResult(
             "warning",
