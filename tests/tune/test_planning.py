@@ -168,8 +168,9 @@ def test_a_plan_measured_on_a_busy_machine_is_not_kept(bars, tmp_path, timed, mo
 
 def test_a_cache_that_cannot_be_written_does_not_stop_the_run(bars, tmp_path, timed, capsys):
     timed(lambda options: 0.01)
-    blocked = tmp_path / "file"
-    blocked.touch()
+    blocked = tmp_path / "cache"
+    blocked.mkdir()
+    (blocked / "plans").touch()
     config, data = make_prepared(bars, **FIELDS)
     settled = config.model_copy(update={"cache_folder": str(blocked)})
     choose_compute(settled, data, Reporter(), 100.0)
