@@ -117,9 +117,10 @@ class DeadlinePart(Deadline):
 
     def extend(self, seconds: float) -> bool:
         """Move the deadline, and that of the run, if that is possible; return whether it is."""
-        is_possible = self._whole.extend(seconds)
-        self.seconds += seconds * is_possible
-        return is_possible
+        if not self._whole.extend(seconds):
+            return False
+        self.seconds += seconds
+        return True
 
     def count_earlier(self, seconds: float) -> None:
         """Count the seconds that the interrupted run had used in all when it saved something."""

@@ -106,17 +106,22 @@ def test_a_late_first_step_is_not_made_and_there_is_still_a_model(
     assert (run.results["epochs"], run.results["images"]) == (0, 12)
 
 
+def slow_down_decoding(monkeypatch, clock, seconds):
+    """Let the clock move on by some seconds while images are decoded."""
+    real = open_data.open_dataset
+
+    def open_slowly(*arguments):
+        clock.now += seconds
+        return real(*arguments)
+
+    monkeypatch.setattr(open_data, "open_dataset", open_slowly)
+
+
 def test_a_budget_without_time_to_train_is_refused_and_twice_the_time_is_enough(
     bars, tmp_path, monkeypatch
 ):
     clock, net = make_slow(monkeypatch, 0.01, 0.01)
-    real = open_data.open_dataset
-
-    def slow_disk(*arguments):
-        clock.now += 12.0
-        return real(*arguments)
-
-    monkeypatch.setattr(open_data, "open_dataset", slow_disk)
+    slow_down_decoding(monkeypatch, clock, 12.0)
     with pytest.raises(BudgetTooSmall) as caught:
         run_slow(bars, tmp_path, clock, net, 9)
     assert str(caught.value) == (
@@ -133,13 +138,7 @@ def test_a_budget_without_time_to_train_is_refused_and_twice_the_time_is_enough(
 
 def test_a_run_that_was_extended_says_by_how_much(bars, tmp_path, monkeypatch, capsys):
     clock, net = make_slow(monkeypatch, 0.01, 0.01)
-    real = open_data.open_dataset
-
-    def slow_disk(*arguments):
-        clock.now += 8.0
-        return real(*arguments)
-
-    monkeypatch.setattr(open_data, "open_dataset", slow_disk)
+    slow_down_decoding(monkeypatch, clock, 8.0)
     run = run_slow(bars, tmp_path / "run", clock, net, 9, Reporter())
     said = capsys.readouterr().err
     assert "budget: 8.0 s are spent before training, so the run will take about 10.4 s" in said

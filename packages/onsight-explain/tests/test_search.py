@@ -61,7 +61,7 @@ class PlantedBench:
         self.trials = []
 
     def open(self, changes):
-        self.asked.append({one.label for one in changes})
+        self.asked.append({change.label for change in changes})
         self.trials.append(PlantedTrial(self, changes))
         return self.trials[-1]
 
@@ -69,14 +69,14 @@ class PlantedBench:
         return self.later
 
     def rate(self, trial, seconds):
-        if set(self.fails) & {one.label for one in trial.changes}:
+        if set(self.fails) & {change.label for change in trial.changes}:
             raise TrialFailed("planted")
         self.now[0] += seconds + (0.0 if trial.is_open else self.opening_seconds)
         trial.is_open = True
         rate = 100.0
-        for one in trial.changes:
-            rate *= self.factors[one.label]
-            if one.label == self.unsteady:
+        for change in trial.changes:
+            rate *= self.factors[change.label]
+            if change.label == self.unsteady:
                 rate *= 1 - self.swing if trial.windows % 2 else 1 + self.swing
         if not trial.changes and trial is not self.trials[0]:
             if self.second_start == "fails":
@@ -150,21 +150,23 @@ def test_a_failing_change_is_told_and_the_others_continue(run):
 def test_without_a_gain_there_is_no_best(run):
     _, found = run({"a": 1.01, "b": 0.5})
     assert found.best is None
-    assert [one.interval.rounds for one in found.results] == [1, 1]  # the hopeless end early
+    assert [result.interval.rounds for result in found.results] == [1, 1]  # the hopeless end early
 
 
 def test_where_noise_may_hide_a_gain_changes_get_more_rounds(run):
     """A second process of the same script is 1.4 times as fast as the first, or as slow."""
     for second_start in (1.4, 1 / 1.4):
         _, found = run({"a": 1.01, "b": 0.9, "c": 0.5}, second_start=second_start)
-        assert [one.interval.rounds for one in found.results] == [3, 3, 1]
+        assert [result.interval.rounds for result in found.results] == [3, 3, 1]
 
 
 def test_what_there_is_no_time_for_is_named_and_the_winner_is_still_proven(run):
     factors = {str(number): 1.2 for number in range(20)}
     _, found = run(factors, seconds=20.0, groups=factors)
     assert 3 < len(found.results) < 12
-    assert [one.label for one in found.skipped] == [str(n) for n in range(len(found.results), 20)]
+    assert [change.label for change in found.skipped] == [
+        str(n) for n in range(len(found.results), 20)
+    ]
     assert found.best.interval.rounds >= 3
 
 
@@ -216,7 +218,7 @@ def test_a_stalled_baseline_is_not_reused(run, stalled):
 
 def test_a_surer_single_change_that_gained_less_does_not_replace_the_winner(run):
     _, found = run({"a": 3.0, "b": 2.5}, groups="ab", unsteady="a")
-    assert found.best.low < next(one.low for one in found.results if one.name == "b")
+    assert found.best.low < next(result.low for result in found.results if result.name == "b")
     assert found.best.name == "a"
 
 

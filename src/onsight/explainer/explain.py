@@ -23,6 +23,7 @@ from onsight.explainer.head_run import (
 )
 from onsight.explainer.origins import OriginReporter
 from onsight.files import check_output
+from onsight.text import duration, percent
 from onsight_explain.errors import ExplainError
 from onsight_explain.explain import (
     LIMIT_SECONDS,
@@ -34,6 +35,8 @@ from onsight_explain.explain import (
 )
 from onsight_explain.explain import explain as explain_script
 
+_MIN_SECONDS = 0.1  # phases shorter than this are not named
+_FOLDS_ADVICE = "--folds 1 leaves them out, and on a frozen network (--freeze) they are short"
 _ONE_OF_SEVERAL = "a small network, in place of those that --model auto trains"
 
 
@@ -196,9 +199,7 @@ def _compare_devices(
 
 def _with_times(explained: Explained[Any], run: Path) -> Explained[Any]:
     """Add where the time of the whole run went, of which training steps may be a small part."""
-    from onsight.explainer.run_times import describe_times
-
-    times = describe_times(run)
+    times = _describe_times(run)
 
     def print_to(result: Any, console: Console) -> None:
         if times:
@@ -209,6 +210,24 @@ def _with_times(explained: Explained[Any], run: Path) -> Explained[Any]:
         explained,
         to_facts=lambda result: explained.to_facts(result) | {"run_times": times},
         print_to=print_to,
+    )
+
+
+def _describe_times(run: Path) -> str:
+    """Name a run's longest phase first; "" if the run did not record its times."""
+    from onsight.report.measured import phase_times
+    from onsight.report.run_files import read_results
+
+    results: Any = read_results(run)
+    phases = phase_times(results)
+    if not phases:
+        return ""
+    (name, seconds, share), *others = phases
+    advice = f" ({_FOLDS_ADVICE})" if name == "folds" else ""
+    rest = [f"{other} {duration(value)}" for other, value, _ in others if value >= _MIN_SECONDS]
+    return (
+        f"{percent(share)} of the run's {duration(seconds / share)} went into {name}{advice}"
+        f"{'; the rest: ' if rest else ''}{', '.join(rest)}."
     )
 
 

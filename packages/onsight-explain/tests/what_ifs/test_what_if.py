@@ -51,13 +51,13 @@ def test_names_and_values_survive_json():
 
 def test_what_ifs_are_made_in_the_order_of_application():
     made = make_what_ifs({"bf16": True, "cache": "fixed", "augment_batches": "cpu"})
-    assert [one.name for one in made] == ["augment_batches", "cache", "bf16"]
+    assert [what_if.name for what_if in made] == ["augment_batches", "cache", "bf16"]
     with pytest.raises(KeyError):
         make_what_ifs({"magic": True})
 
 
 def test_what_is_tried_for_a_plain_script(baseline):
-    labels = [one.label for one in choose_what_ifs(baseline(shape=[3, 32, 32]))]
+    labels = [what_if.label for what_if in choose_what_ifs(baseline(shape=[3, 32, 32]))]
     assert sorted(labels) == [
         "1 thread",
         "1 worker",
@@ -76,7 +76,7 @@ def test_what_could_save_most_is_tried_first(baseline):
     """A long evaluation: its graphs come before the loader, which is hardly waited for."""
     phases = dict.fromkeys(PHASES, 0.0) | {"evaluation": 7.0, "data": 2.0, "forward": 1.0}
     found = baseline(shape=[3, 32, 32], seconds=10.0, phases=phases, graphs_kept=1)
-    labels = [one.label for one in choose_what_ifs(found)]
+    labels = [what_if.label for what_if in choose_what_ifs(found)]
     assert labels.index("evaluation under no_grad") < labels.index("batch 64")
     assert labels.index("batch 64") < labels.index("1 worker")
 
@@ -91,7 +91,7 @@ def test_what_could_save_most_is_tried_first(baseline):
 )
 def test_what_removes_a_fault_that_was_seen_comes_before_guesses(baseline, facts, first):
     phases = dict.fromkeys(PHASES, 0.0) | {"evaluation": 2.0, "data": 2.0, "forward": 6.0}
-    labels = [one.label for one in choose_what_ifs(baseline(phases=phases, **facts))]
+    labels = [what_if.label for what_if in choose_what_ifs(baseline(phases=phases, **facts))]
     assert labels[0] == first
     assert {"1 thread", "bf16 autocast"} < set(labels)
 
@@ -107,7 +107,7 @@ def test_what_removes_a_fault_that_was_seen_comes_before_guesses(baseline, facts
     ],
 )
 def test_slow_work_that_gives_the_same_in_every_epoch_is_a_fault(baseline, item, waits, first):
-    labels = [one.label for one in choose_what_ifs(baseline(item=item, waits=waits))]
+    labels = [what_if.label for what_if in choose_what_ifs(baseline(item=item, waits=waits))]
     loading = ("items cached", "fixed transforms", "decoded files", "1 worker", "4 workers")
     assert next(label for label in labels if label.startswith(loading)) == first
 
@@ -115,13 +115,13 @@ def test_slow_work_that_gives_the_same_in_every_epoch_is_a_fault(baseline, item,
 def test_no_phase_waits_for_all_changes_of_a_longer_one(baseline):
     phases = dict.fromkeys(PHASES, 0.0) | {"forward": 5.5, "data": 3.8, "evaluation": 0.7}
     found = baseline(shape=[3, 32, 32], phases=phases, graphs_kept=1)
-    labels = [one.label for one in choose_what_ifs(found)]
+    labels = [what_if.label for what_if in choose_what_ifs(found)]
     named = ["channels last", "1 worker", "bf16 autocast", "2 workers", "evaluation under no_grad"]
     assert [label for label in labels if label in named] == named
 
 
 def test_few_workers_cannot_make_up_for_a_long_wait(baseline):
-    labels = [one.label for one in choose_what_ifs(baseline(waits=0.9))]
+    labels = [what_if.label for what_if in choose_what_ifs(baseline(waits=0.9))]
     assert labels.index("4 workers") < labels.index("2 workers") < labels.index("1 worker")
     assert labels.index("items cached in memory") < labels.index("2 workers")
 
@@ -129,12 +129,12 @@ def test_few_workers_cannot_make_up_for_a_long_wait(baseline):
 def test_fewer_threads_come_late_where_steps_are_long(baseline):
     phases = dict.fromkeys(PHASES, 0.0) | {"forward": 100.0}
     long = baseline(shape=[3, 32, 32], seconds=100.0, steps=100, phases=phases)
-    labels = [one.label for one in choose_what_ifs(long)]
+    labels = [what_if.label for what_if in choose_what_ifs(long)]
     assert labels.index("channels last") < labels.index("1 thread")
     assert labels.index("bf16 autocast") < labels.index("short spin-waits of threads")
     assert labels.index("bf16 autocast") < labels.index("batch 64")
     short = baseline(shape=[3, 32, 32], seconds=1.0, steps=100, phases=phases | {"forward": 1.0})
-    labels = [one.label for one in choose_what_ifs(short)]
+    labels = [what_if.label for what_if in choose_what_ifs(short)]
     assert labels.index("1 thread") < labels.index("bf16 autocast")
 
 

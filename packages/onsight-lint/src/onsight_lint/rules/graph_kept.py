@@ -175,9 +175,9 @@ def _has_graph(
     return is_backpropagated and not any(map(_detaches, values))
 
 
-def _is_same(context: Context, one: ast.Name, other: ast.Name) -> bool:
+def _is_same(context: Context, name: ast.Name, other: ast.Name) -> bool:
     """Return whether two uses of a name have the same value."""
-    return context.script.scope(one).reaching(one) == context.script.scope(other).reaching(other)
+    return context.script.scope(name).reaching(name) == context.script.scope(other).reaching(other)
 
 
 def _creates_loss(context: Context, value: ast.expr, depth: int = 6) -> bool:
