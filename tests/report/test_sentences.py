@@ -8,6 +8,7 @@ from onsight.report.sentences import (
     calibration_sentence,
     class_difference_sentences,
     confidence_sentence,
+    is_below_average,
     is_imbalanced,
     learning_curve_sentence,
     loss_note,
@@ -49,6 +50,8 @@ def test_a_class_with_hardly_any_image_is_not_judged() -> None:
     sentences = " ".join(class_difference_sentences(rows, 0.97, 204))
     assert "The worst class is 'b'" in sentences
     assert "No class is significantly below" in sentences
+    assert not is_below_average(rows[0], 0.97)  # not marked in the table either
+    assert is_below_average(recalls(5, a=1)[0], 0.97)
 
 
 def test_headline_is_compared_with_the_commonest_class() -> None:
