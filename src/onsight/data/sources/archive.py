@@ -35,7 +35,8 @@ _MAX_BATCH_FILES = 200  # archives with more members than this hold images, not 
 
 _COPY_CHUNK_BYTES = 2**20
 _RATIO_FREE_BYTES = 10**8  # decompressed size up to which any ratio is allowed
-_DECOMPRESSORS: dict[bytes, Callable[[Path], BufferedIOBase]] = {
+_Opener = Callable[[Path], BufferedIOBase]
+_DECOMPRESSORS: dict[bytes, _Opener] = {
     b"\x1f\x8b": gzip.GzipFile,
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\0": lzma.LZMAFile,
@@ -50,7 +51,7 @@ def detect_archive(path: Path) -> str:
         head = file.read(512)
     if head.startswith(_ZIP_MAGIC):
         return "zip"
-    if head[257:262] == b"ustar" or _is_compressed(head):
+    if head[257:262] == b"ustar" or head.startswith(tuple(_DECOMPRESSORS)):
         return "tar"
     name = path.name.lower()
     if name.endswith(_ZIP_ENDINGS):
@@ -65,21 +66,18 @@ def read_archive(path: Path, cache_folder: Path | None = None) -> Source:
     archive or one without class folders; DiskError.
     """
     path = Path(os.path.realpath(path))
-    with ExitStack() as cleanup:
-        kind, file, members, read_member = _open(path, cache_folder, cleanup)
-        _refuse_batches(path, members.paths)
-        rows, positions, unclassified = arrange(members.paths, str(path), strip_top=True)
-        reader = _RowReader(file, read_member, positions)
-        cleanup.pop_all()
+    members, read_member = open_archive(path, cache_folder)
+    _refuse_batches(path, members.paths)
+    rows, positions, unclassified = arrange(members.paths, str(path), strip_top=True)
     index = Index.of(rows)
     problems = members.problems + unclassified
     size = plural(len(rows) + len(problems), "file")
-    what = f"{kind} archive of class folders"
+    what = f"{detect_archive(path)} archive of class folders"
     return Source(
         kind="archive",
         root=path,
         index=index,
-        read=reader,
+        read=lambda row: read_member(positions[row]),
         fingerprint=compute_fingerprint(["archive", *file_state(path)]),
         description=describe(what, index, size, note_hidden(members.hidden)),
         problems=problems,
@@ -89,40 +87,22 @@ def read_archive(path: Path, cache_folder: Path | None = None) -> Source:
 def open_archive(path: Path, cache_folder: Path | None = None) -> tuple[Members, Reader]:
     """Return the members of a zip or tar, and a function that reads usable member i.
 
-    cache_folder: where the unlinked file of a decompressed tar goes. Raises DataError, DiskError.
+    The file is closed with the function. cache_folder: where the unlinked file of a decompressed
+    tar goes. Raises DataError, DiskError.
     """
-    with ExitStack() as cleanup:
-        _, file, members, read_member = _open(path, cache_folder, cleanup)
-        cleanup.pop_all()
-    return members, _RowReader(file, read_member, range(len(members.paths)))
-
-
-class _RowReader:
-    """Reads the content of row i; closes the archive when garbage-collected."""
-
-    def __init__(self, file: IO[bytes], read_member: Reader, positions: Sequence[int]) -> None:
-        self._read_member = read_member
-        self._positions = positions
-        weakref.finalize(self, file.close)
-
-    def __call__(self, row: int) -> bytes:
-        return self._read_member(self._positions[row])
-
-
-def _open(
-    path: Path, cache_folder: Path | None, cleanup: ExitStack
-) -> tuple[str, IO[bytes], Members, Reader]:
-    """Return the archive's kind, its open file, its members and their reader."""
     kind = detect_archive(path)
     if not kind:
         raise DataError(f"{path} is neither a zip nor a tar, judging by its content and name")
-    file = cleanup.enter_context(_open_seekable(path, cache_folder))
-    try:
-        return kind, file, *(open_zip if kind == "zip" else open_tar)(file)
-    except (zipfile.BadZipFile, BrokenTar, ValueError, NotImplementedError, OSError) as error:
-        raise DataError(
-            f"{path} is a broken {kind}: {error}. Download or create it again."
-        ) from error
+    with ExitStack() as cleanup:
+        file = cleanup.enter_context(_open_seekable(path, cache_folder))
+        try:
+            members, read_member = (open_zip if kind == "zip" else open_tar)(file)
+        except (zipfile.BadZipFile, BrokenTar, ValueError, NotImplementedError, OSError) as error:
+            raise DataError(
+                f"{path} is a broken {kind}: {error}. Download or create it again."
+            ) from error
+        weakref.finalize(read_member, cleanup.pop_all().close)
+    return members, read_member
 
 
 def _refuse_batches(path: Path, names: Sequence[str]) -> None:
@@ -142,15 +122,13 @@ def _open_seekable(path: Path, cache_folder: Path | None) -> IO[bytes]:
     """Open an archive, decompressed if it is a compressed tar."""
     with open(path, "rb") as file:
         head = file.read(8)
-    return _decompress(path, head, cache_folder) if _is_compressed(head) else open(path, "rb")
+    for magic, opener in _DECOMPRESSORS.items():
+        if head.startswith(magic):
+            return _decompress(path, opener, cache_folder)
+    return open(path, "rb")
 
 
-def _is_compressed(head: bytes) -> bool:
-    """Return whether a file starts with the signature of gzip, bzip2 or xz."""
-    return head.startswith(tuple(_DECOMPRESSORS))
-
-
-def _decompress(path: Path, head: bytes, folder: Path | None) -> IO[bytes]:
+def _decompress(path: Path, opener: _Opener, folder: Path | None) -> IO[bytes]:
     """Decompress a file into an unlinked file, which disappears with the process.
 
     folder: for the temporary file; None for the system's. Raises DiskError; DataError for a
@@ -161,31 +139,26 @@ def _decompress(path: Path, head: bytes, folder: Path | None) -> IO[bytes]:
         folder.mkdir(parents=True, exist_ok=True)
         target = tempfile.TemporaryFile(prefix="onsight-", dir=folder)  # noqa: SIM115  # returned
     try:
-        _copy_decompressed(path, head, target, folder)
+        _copy_decompressed(path, opener, target, folder)
     except BaseException:
         target.close()
         raise
     return target
 
 
-def _copy_decompressed(path: Path, head: bytes, target: IO[bytes], folder: Path) -> None:
+def _copy_decompressed(path: Path, opener: _Opener, target: IO[bytes], folder: Path) -> None:
     limit = COMPRESSION_RATIO * path.stat().st_size + _RATIO_FREE_BYTES
-    (opener,) = (opener for magic, opener in _DECOMPRESSORS.items() if head.startswith(magic))
-    with opener(path) as stream:
-        while chunk := _read_chunk(path, stream):
-            with disk_errors(folder, target.tell() + len(chunk)):
-                target.write(chunk)
-            if target.tell() > limit:
-                raise DataError(
-                    f"{path} is suspiciously compressed: stopped after {limit / 1e9:.1f} GB. "
-                    "If you trust it, unpack it and give the folder instead."
-                )
-    with disk_errors(folder, target.tell()):
-        target.flush()
-
-
-def _read_chunk(path: Path, stream: BufferedIOBase) -> bytes:
     try:
-        return stream.read(_COPY_CHUNK_BYTES)
+        with opener(path) as stream:
+            while chunk := stream.read(_COPY_CHUNK_BYTES):
+                with disk_errors(folder, target.tell() + len(chunk)):
+                    target.write(chunk)
+                if target.tell() > limit:
+                    raise DataError(
+                        f"{path} is suspiciously compressed: stopped after {limit / 1e9:.1f} GB. "
+                        "If you trust it, unpack it and give the folder instead."
+                    )
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise DataError(f"{path} is damaged or truncated: {error}. Download it again.") from error
+    with disk_errors(folder, target.tell()):
+        target.flush()
