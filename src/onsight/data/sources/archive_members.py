@@ -71,24 +71,19 @@ class Members:
         if not reason and any(is_hidden(part) for part in parts):
             self.hidden += 1
             return False
-        reason = reason or refusal or self._find_repetition(path)
+        repetition = "appears twice in the archive" if path in self._seen else ""
+        reason = reason or refusal or repetition
         if reason:
             self.problems.append(Problem(name.replace("\0", "\\0"), "scan", reason))
             return False
         self._seen.add(path)
         self.paths.append(path)
-        self._check_count()
-        return True
-
-    def _find_repetition(self, path: str) -> str:
-        return "appears twice in the archive" if path in self._seen else ""
-
-    def _check_count(self) -> None:
         if len(self.paths) > ARCHIVE_MEMBERS:
             raise DataError(
                 f"the archive has more than {ARCHIVE_MEMBERS:,} members; "
                 "unpack it and give the folder instead"
             )
+        return True
 
 
 @dataclass(frozen=True)
