@@ -21,12 +21,7 @@ from onsight.data.sources.archive import detect_archive, read_archive
 from onsight.data.sources.boxes import read_boxes
 from onsight.data.sources.cifar import contains_cifar, read_cifar
 from onsight.data.sources.folder import is_hidden, read_folder, read_labelled_names
-from onsight.data.sources.hugging_face import (
-    contains_hugging_face,
-    is_hugging_face,
-    open_parquet,
-    read_hugging_face,
-)
+from onsight.data.sources.hugging_face import is_hugging_face, open_parquet, read_hugging_face
 from onsight.data.sources.idx import contains_idx, read_idx
 from onsight.data.sources.label_exports import (
     contains_roboflow,
@@ -94,7 +89,7 @@ def _formats(label: str, cache_folder: Path | None) -> dict[str, _Format]:
         "cifar": _Format(True, contains_cifar, read_cifar),
         "huggingface": _Format(
             None,
-            _is_or_contains_hugging_face,
+            is_hugging_face,
             partial(read_hugging_face, label=label, cache_folder=cache_folder),
         ),
         "webdataset": _Format(
@@ -268,11 +263,6 @@ def _recognise(path: Path, formats: dict[str, _Format]) -> _Format:
         f"{path} is not a recognised dataset file (expected a zip or tar of class folders, "
         f"a manifest ({' '.join(READERS)}), or an export of Label Studio (.json) or CVAT (.xml))"
     )
-
-
-def _is_or_contains_hugging_face(path: Path) -> bool:
-    """Return whether a path is a Parquet file of images, or a folder of these."""
-    return contains_hugging_face(path) if path.is_dir() else is_hugging_face(path)
 
 
 def _read_remote(url: str, options: ReadOptions, cache_folder: Path | None) -> Source:

@@ -61,19 +61,15 @@ class _ShardColumns(NamedTuple):
     unused: Sequence[str]  # columns that a manifest would have used
 
 
-def contains_hugging_face(folder: Path) -> bool:
-    """Return whether a folder has Parquet files of images, itself or in its folder `data`."""
-    return any(is_hugging_face(path) for path in _list_files(folder)[:1])
-
-
 def is_hugging_face(path: Path) -> bool:
-    """Return whether a Parquet file has a column of images."""
-    if path.suffix.lower() != ".parquet":
+    """Return whether a path is a Parquet file with a column of images, or a folder of these."""
+    files = _list_files(path)
+    if not files or files[0].suffix.lower() != ".parquet":
         return False
     try:
         from pyarrow.parquet import read_schema
 
-        with open(open_regular(path), "rb") as file:
+        with open(open_regular(files[0]), "rb") as file:
             return _find_image_column(read_schema(file)) is not None
     except (ImportError, OSError, ValueError):  # pyarrow's errors are ValueErrors
         return False
@@ -86,8 +82,7 @@ def read_hugging_face(path: Path, label: str = "", cache_folder: Path | None = N
     Raises DataError for files that differ in their columns, or have no label.
     """
     root = Path(os.path.realpath(path))
-    files = _list_files(root) if root.is_dir() else [root]
-    return open_parquet(root, LocalShards(root, files), label, cache_folder)
+    return open_parquet(root, LocalShards(root, _list_files(root)), label, cache_folder)
 
 
 def open_parquet(
@@ -120,10 +115,12 @@ def open_parquet(
     )
 
 
-def _list_files(folder: Path) -> list[Path]:
-    """Return the Parquet files of a folder, or of its folder `data`, by name."""
-    files: list[Path] = sorted(folder.glob("*.parquet"))
-    return files or sorted(folder.glob("data/*.parquet"))
+def _list_files(path: Path) -> list[Path]:
+    """Return a file itself, or the Parquet files of a folder, or of its folder `data`, by name."""
+    if not path.is_dir():
+        return [path]
+    files: list[Path] = sorted(path.glob("*.parquet"))
+    return files or sorted(path.glob("data/*.parquet"))
 
 
 def _read_columns(store: ShardStore, index: int, label: str) -> _ShardColumns:
