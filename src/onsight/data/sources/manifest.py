@@ -61,9 +61,12 @@ def read_manifest(manifest: Path, label: str = "") -> Source:
     name. Raises DataError for a manifest that cannot be parsed or has no usable image.
     """
     manifest = manifest.absolute()
-    columns, entries = read_entries(manifest, label)
+    header, rows = read_table(manifest, label)
+    columns = _find_columns(header, manifest, label)
+    entries = _parse_rows(manifest, rows, columns, len(header))
     what = f"{manifest.suffix[1:].upper()} manifest"
-    return list_entries(manifest, entries, "manifest", what, [f"columns {columns}"])
+    read = joined([header[position] for position in columns if position is not None])
+    return list_entries(manifest, entries, "manifest", what, [f"columns {read}"])
 
 
 def list_entries(
@@ -88,28 +91,18 @@ def list_entries(
     if not listing.rows:
         raise DataError(f"{file} lists no usable image{listing.first_reason(unit)}")
     index = Index.of(listing.rows)
+    size = plural(len(listing.rows) + len(listing.problems), unit)
     return Source(
         kind=kind,
         root=file,
         index=index,
         read=FileReader(str(root), index.locators),
         fingerprint=listing.digest.hexdigest(),
-        description=describe(what, index, plural(listing.count, unit), notes),
+        description=describe(what, index, size, notes),
         problems=[problem for _, problem in sorted(listing.problems)],
         groups=listing.groups if any(listing.groups) else None,
         times=listing.times_of_rows(),
     )
-
-
-def read_entries(manifest: Path, label: str = "") -> tuple[str, Iterator[Entry]]:
-    """Return the names of the columns that are read, and an iterator over the lines.
-
-    label: the column of labels, if it has an unusual name. Raises DataError for missing columns
-    and, as the lines are read, for a malformed line or an unknown split or time.
-    """
-    header, rows = read_table(manifest, label)
-    columns = _find_columns(header, manifest, label)
-    return columns.describe(header), _parse_rows(manifest, rows, columns, len(header))
 
 
 def read_paths(manifest: Path) -> Iterator[str]:
@@ -139,11 +132,6 @@ class _Listing:
         self.times: list[float | None] = []
         self.problems: list[tuple[int, Problem]] = []  # (line, problem)
         self.digest = hashlib.sha256(file_state_bytes("\0".join(facts), file.stat()))
-
-    @property
-    def count(self) -> int:
-        """The number of entries added."""
-        return len(self.rows) + len(self.problems)
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Add all entries of one file: at most one becomes a row, the others problems."""
@@ -224,10 +212,6 @@ class _Columns(NamedTuple):
     split: int | None
     group: int | None
     time: int | None
-
-    def describe(self, header: Sequence[str]) -> str:
-        """Return the names of the columns that are read."""
-        return joined([header[position] for position in self if position is not None])
 
 
 def _find_columns(header: Sequence[str], manifest: Path, label: str) -> _Columns:
