@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,9 @@ from onsight.data.index import (
     Index,
     Problem,
 )
-from onsight.data.shards.table import VERSION
+from onsight.data.shards.table import VERSION, ShardTable
 from onsight.errors import DataError, ImageError
 from onsight.text import plural
-
-if TYPE_CHECKING:
-    from onsight.data.shards.table import ShardTable
 
 Pixels = NDArray[np.uint8]
 
@@ -113,7 +110,7 @@ def compute_fingerprint(parts: Iterable[object]) -> str:
     """Return a SHA-256 digest of JSON-like values that identify a source's content."""
     digest = hashlib.sha256()
     for part in parts:
-        digest.update(json.dumps(part, ensure_ascii=True, default=str).encode() + b"\n")
+        digest.update(json.dumps(part, default=str).encode() + b"\n")
     return digest.hexdigest()
 
 
@@ -149,7 +146,7 @@ def build_table_source(
     what: str,
     find_split: Callable[[str], int],
     root: Path,
-    table: "ShardTable",
+    table: ShardTable,
     read: Callable[[int], bytes],
     shards: ShardLayout,
 ) -> Source:
