@@ -40,9 +40,7 @@ def read_folder(root: Path) -> Source:
     """Return the images in the class folders below root. Raises DataError if there are none."""
     root = Path(os.path.realpath(root))
     walk = _Walk(str(root))
-    walk.run()
-    if not walk.files:
-        raise DataError(f"{root} holds no files{walk.first_reason()}.\n{EXPECTED}")
+    walk.run(advice=f".\n{EXPECTED}")
     rows, _, unclassified = arrange(walk.files, str(root))
     index = Index.of(rows)
     problems = walk.problems + unclassified
@@ -63,8 +61,6 @@ def read_unlabelled(root: Path) -> Source:
     root = Path(os.path.realpath(root))
     walk = _Walk(str(root))
     walk.run()
-    if not walk.files:
-        raise DataError(f"{root} holds no files{walk.first_reason()}")
     index = Index.of([Row(path, "") for path in walk.files])
     return Source(
         kind="unlabelled",
@@ -100,12 +96,11 @@ def read_labelled_names(folder: Path, pattern: str) -> Source:
         raise DataError(f"--label-from {pattern} finds no label in any path, such as {first}")
     index = Index.of(rows)
     size = plural(len(rows) + len(problems), "file")
-    root = Path(os.path.realpath(folder))
     return Source(
         kind="names",
-        root=root,
+        root=files.root,
         index=index,
-        read=FileReader(str(root), index.locators),
+        read=FileReader(str(files.root), index.locators),
         fingerprint=compute_fingerprint(["names", files.fingerprint, pattern]),
         description=describe("images with labels in their names", index, size),
         problems=problems,
@@ -189,11 +184,14 @@ class _Walk:
         self._visited: set[tuple[int, int]] = set()
         self._pending: list[str] = []
 
-    def run(self) -> None:
-        """Visit every folder. Raises DataError if the root itself cannot be read."""
+    def run(self, advice: str = "") -> None:
+        """Visit every folder. Raises DataError if the root cannot be read, or there is no file."""
         self._enter("", Path(self.root).stat())
         while self._pending:
             self._visit(self._pending.pop())
+        if not self.files:
+            reasons = (f" that can be used ({path}: {why})" for path, _, why in self.problems)
+            raise DataError(f"{self.root} holds no files{next(reasons, '')}{advice}")
 
     def notes(self) -> list[str]:
         """Return notes on skipped files and folders that are no problem."""
@@ -208,13 +206,6 @@ class _Walk:
             links = plural(self._linked_folders, "link")
             notes.append(f"{links} to folders of the same tree, not followed")
         return notes
-
-    def first_reason(self) -> str:
-        """Return the first problem as part of a message, or nothing."""
-        if not self.problems:
-            return ""
-        path, _, reason = self.problems[0]
-        return f" that can be used ({path}: {reason})"
 
     def _enter(self, path: str, facts: os.stat_result) -> bool:
         """Schedule a folder; return False if it was scheduled before."""
