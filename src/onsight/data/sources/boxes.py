@@ -7,7 +7,7 @@ https://docs.cvat.ai/docs/dataset_management/formats/format-cvat/
 
 import math
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -77,30 +77,23 @@ class Boxes(NamedTuple):
 def read_boxes(path: Path, background: tuple[int, int, int], pixel_limit: int) -> Source:
     """Return the boxes of a COCO or CVAT file, or of the annotation files below a folder.
 
-    background, pixel_limit: how to decode the images, which have no boxes in encoded form. Raises
-    DataError if there are no such annotations.
+    Boxes of one image form a group. background, pixel_limit: how to decode the images, which have
+    no boxes in encoded form. Raises DataError if there are no such annotations, or no usable box.
     """
     path = Path(os.path.realpath(path))
-    if path.is_dir():
-        return build_box_source(path, _read_folder(path), background, pixel_limit)
-    return build_box_source(path.parent, _read_file(path), background, pixel_limit)
-
-
-def build_box_source(
-    root: Path, boxes: Boxes, background: tuple[int, int, int], pixel_limit: int
-) -> Source:
-    """Return a source with a row for each box; boxes of one image form a group.
-
-    Raises DataError if no box is usable.
-    """
-    kind, files, usable, problems = _reject_unlabelled(boxes)
+    root, boxes = (path, _read_folder(path)) if path.is_dir() else (path.parent, _read_file(path))
+    kind = boxes.kind
+    usable = [box for box in boxes.boxes if box.label]
+    problems = boxes.problems + [
+        Problem(box.path, "scan", "a box without a label") for box in boxes.boxes if not box.label
+    ]
     if not usable:
         reasons = (f" ({path}: {reason})" for path, _, reason in problems)
         raise DataError(f"{root} has no box that can be used{next(reasons, '')}")
-    usable = sorted(usable, key=lambda box: box.path)  # to decode each image once
+    usable.sort(key=lambda box: box.path)  # to decode each image once
     paths = sorted({box.path for box in usable})
     index = Index.of(list(_list_rows(usable)))
-    facts = [file_state(path) for path in (*files, *(root / path for path in paths))]
+    facts = [file_state(path) for path in (*boxes.files, *(root / path for path in paths))]
     return Source(
         kind=kind,
         root=root,
@@ -332,21 +325,12 @@ def _parse_cvat_box(box: Element, image: Element, path: str) -> Box:
     return Box(path, label, left, top, right, bottom, read_cvat_split(image), size)
 
 
-def _reject_unlabelled(boxes: Boxes) -> Boxes:
-    """Turn boxes without a label into problems."""
-    unlabelled = [box.path for box in boxes.boxes if not box.label]
-    problems = [Problem(path, "scan", "a box without a label") for path in unlabelled]
-    usable = [box for box in boxes.boxes if box.label]
-    return boxes._replace(boxes=usable, problems=[*boxes.problems, *problems])
-
-
 def _list_rows(boxes: Iterable[Box]) -> Iterable[Row]:
     """Yield the rows of boxes, numbered within each image from 1."""
-    path, number = "", 0
+    numbers: Counter[str] = Counter()
     for box in boxes:
-        number = number + 1 if box.path == path else 1
-        path = box.path
-        yield Row(f"{path}#{number}", box.label, box.split)
+        numbers[box.path] += 1
+        yield Row(f"{box.path}#{numbers[box.path]}", box.label, box.split)
 
 
 class _CropReader:
