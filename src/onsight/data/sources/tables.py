@@ -70,21 +70,14 @@ def _read_json_lines(path: Path, wanted: Set[str]) -> Table:
     def rows() -> Iterator[tuple[int, list[object]]]:
         yield first_line, list(first.values())
         for line, item in objects:
-            _refuse_new_columns(f"{path}, line {line}", item, first, wanted)
+            new = [name for name in item.keys() - first.keys() if normalize_column(name) in wanted]
+            if new:
+                raise DataError(
+                    f"{path}, line {line}: has '{min(new)}', which the first line does not have"
+                )
             yield line, [item.get(name) for name in header]
 
     return header, rows()
-
-
-def _refuse_new_columns(
-    where: str, item: dict[str, object], first: dict[str, object], wanted: Set[str]
-) -> None:
-    """Raise DataError for a wanted column that is missing from the first line."""
-    if item.keys() <= first.keys():
-        return
-    new = [name for name in item.keys() - first.keys() if normalize_column(name) in wanted]
-    if new:
-        raise DataError(f"{where}: has '{min(new)}', which the first line does not have")
 
 
 def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
