@@ -178,12 +178,7 @@ class _Candidates(NamedTuple):
 
     @classmethod
     def join(cls, parts: Sequence["_Candidates"]) -> "_Candidates":
-        return cls(
-            np.concatenate([part.query for part in parts]),
-            np.concatenate([part.image for part in parts]),
-            np.concatenate([part.distance for part in parts]),
-            np.concatenate([part.view for part in parts]),
-        )
+        return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def take(self, rows: NDArray[np.int64]) -> "_Candidates":
         return _Candidates(self.query[rows], self.image[rows], self.distance[rows], self.view[rows])
