@@ -73,7 +73,7 @@ def write_cached_json(path: Path, value: Any) -> OSError | DiskError | None:
     return None
 
 
-def file_state(path: Path) -> tuple[object, ...]:
+def file_state(path: Path) -> tuple[str, int, int, int, int]:
     """Return a file's path, and facts that change when its content does."""
     return str(path), *_content_facts(path.stat())
 

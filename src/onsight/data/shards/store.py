@@ -108,10 +108,9 @@ class LocalShards:
 
 
 def _describe_file(root: Path, path: Path, index: Mapping[str, ListedShard]) -> Shard:
-    facts = file_state(path)
+    _, size, *facts = file_state(path)
     name = path.name if path == root else str(path.relative_to(root))
-    version = "-".join(str(fact) for fact in facts[2:])
-    return Shard(name, path.stat().st_size, version, index.get(name, ListedShard()))
+    return Shard(name, size, "-".join(map(str, facts)), index.get(name, ListedShard()))
 
 
 class ShardFile(io.RawIOBase):
@@ -134,10 +133,6 @@ class ShardFile(io.RawIOBase):
         """Move the position and return it."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         self._position = base + offset
-        return self._position
-
-    def tell(self) -> int:
-        """Return the position."""
         return self._position
 
     def read(self, size: int = -1) -> bytes:
