@@ -200,17 +200,14 @@ def crop_image(content: bytes | Pixels, window: CropWindow, target: ImageFormat)
     pixels = to_channels(content, target.channels)
     if target.fit == "pad":
         pixels = _pad(pixels, target)
-    part = _cut(pixels, window, _shown_area(pixels, target))
-    return resize(part, target.height, target.width)
-
-
-class _Area(NamedTuple):
-    """A part of an image in fractional pixels."""
-
-    top: float
-    left: float
-    height: float
-    width: float
+    height, width = pixels.shape[:2]
+    shown_height, shown_width = float(height), float(width)
+    if target.fit == "crop":  # the centre, in the target's aspect ratio
+        shown_height = min(height, width * target.height / target.width)
+        shown_width = shown_height * target.width / target.height
+    rows = _span(height, shown_height, window.centre_y, window.height)
+    columns = _span(width, shown_width, window.centre_x, window.width)
+    return resize(pixels[rows, columns], target.height, target.width)
 
 
 def _min_size(window: CropWindow, target: ImageFormat) -> tuple[int, int]:
@@ -237,24 +234,8 @@ def _pad(pixels: Pixels, target: ImageFormat) -> Pixels:
     return frame
 
 
-def _shown_area(pixels: Pixels, target: ImageFormat) -> _Area:
-    """Return the shown area of an image: all of it, or its centre in the target's aspect ratio."""
-    height, width = pixels.shape[:2]
-    if target.fit != "crop":
-        return _Area(0, 0, height, width)
-    shown_height = min(height, width * target.height / target.width)
-    shown_width = shown_height * target.width / target.height
-    return _Area((height - shown_height) / 2, (width - shown_width) / 2, shown_height, shown_width)
-
-
-def _cut(pixels: Pixels, window: CropWindow, area: _Area) -> Pixels:
-    rows = _span(area.top, area.height, window.centre_y, window.height, pixels.shape[0])
-    columns = _span(area.left, area.width, window.centre_x, window.width, pixels.shape[1])
-    return pixels[rows, columns]
-
-
-def _span(first: float, length: float, centre: float, share: float, limit: int) -> slice:
-    """Return the whole pixels, at least one, in a fraction of a length around a centre."""
-    start = first + length * ((centre + 1) - share) / 2
-    from_pixel = min(max(round(start), 0), limit - 1)
-    return slice(from_pixel, min(max(round(start + length * share), from_pixel + 1), limit))
+def _span(side: int, shown: float, centre: float, share: float) -> slice:
+    """Return the whole pixels, at least one, in a share of the shown middle of a side."""
+    start = (side - shown) / 2 + shown * ((centre + 1) - share) / 2
+    first = min(max(round(start), 0), side - 1)
+    return slice(first, min(max(round(start + shown * share), first + 1), side))
