@@ -247,16 +247,10 @@ def to_table(numbers: Any, predictions: Iterable[Prediction], with_probabilities
 
     rows = list(predictions)
     string, number, floats = pyarrow.string(), pyarrow.float64(), pyarrow.list_(pyarrow.float32())
-    types = {
-        "predicted": string,
-        "probability": number,
-        "problem": string,
-        "out_of_distribution": pyarrow.bool_(),
-        "score": number,
-    }
+    types = string, number, string, pyarrow.bool_(), number  # of _SCALARS
     columns = {
         name: pyarrow.array([getattr(row, name) for row in rows], kind)
-        for name, kind in types.items()
+        for name, kind in zip(_SCALARS, types, strict=True)
     }
     for name in _ARRAYS:
         is_included = with_probabilities or name != "probabilities"
@@ -267,20 +261,10 @@ def to_table(numbers: Any, predictions: Iterable[Prediction], with_probabilities
 
 def from_table(names: Sequence[str], table: Any) -> Iterator[Prediction]:
     """Yield the predictions in a table of rows, for inputs with these names."""
-    scalars = zip(*(table[name].to_pylist() for name in _SCALARS), strict=True)
+    scalars = table.select(_SCALARS).to_pylist()
     arrays = zip(*(_split_rows(table[name].combine_chunks()) for name in _ARRAYS), strict=True)
     for name, values, (probabilities, features) in zip(names, scalars, arrays, strict=True):
-        predicted, probability, problem, out_of_distribution, score = values
-        yield Prediction(
-            name,
-            predicted,
-            probability,
-            problem,
-            probabilities,
-            out_of_distribution,
-            score,
-            features,
-        )
+        yield Prediction(name, **values, probabilities=probabilities, features=features)
 
 
 def _split_rows(column: Any) -> Iterator[Any]:
