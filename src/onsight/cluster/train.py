@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -19,6 +19,7 @@ from onsight.config import make_config
 from onsight.config_files import config_layers
 from onsight.errors import OutputError
 from onsight.files import refuse_inside_data, user_path
+from onsight.ranks.signals import handle_stop_signals
 from onsight.report.console import Reporter
 from onsight.text import plural
 from onsight.training.run import Run, read_results
@@ -155,9 +156,8 @@ def _print_lines(
                 )
 
 
-@contextmanager
-def _forwarding_signals(state: Any) -> Iterator[None]:
-    """Request a stop on the first SIGINT or SIGTERM; a second SIGINT ends the ranks at once."""
+def _forwarding_signals(state: Any) -> AbstractContextManager[None]:
+    """Request a stop on the first signal to stop; a second one, SIGINT, ends the ranks at once."""
     requested = False
 
     def request_stop(number: int, frame: FrameType | None) -> None:
@@ -167,17 +167,7 @@ def _forwarding_signals(state: Any) -> Iterator[None]:
         requested = True
         state.request_stop.remote(number)
 
-    previous = {}
-    with suppress(ValueError):  # only the main thread may set handlers
-        previous = {
-            number: signal.signal(number, request_stop)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    return handle_stop_signals(request_stop)
 
 
 def _read_results(path: Path) -> Any:
