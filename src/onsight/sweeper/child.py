@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import traceback
-from pathlib import Path
 from typing import Any
 
 from onsight.errors import OnsightError
@@ -21,8 +20,9 @@ def main() -> None:
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     answer_file = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # send all other output to stderr, so that stdout has only the answer
+    answer: dict[str, Any] = {}
     try:
-        answer = _train(request)
+        _train(request)
     except OnsightError as error:
         answer = {"error": str(error), "exit_code": error.exit_code}
     except KeyboardInterrupt:
@@ -33,7 +33,7 @@ def main() -> None:
     print(json.dumps(answer), file=answer_file, flush=True)
 
 
-def _train(request: dict[str, Any]) -> dict[str, Any]:
+def _train(request: dict[str, Any]) -> None:
     from onsight_explain.python_process import seconds_since_start
     from onsight_explain.threads import choose_spinning
 
@@ -43,8 +43,7 @@ def _train(request: dict[str, Any]) -> dict[str, Any]:
 
     fields = request.pop("fields")
     reporter = Reporter(verbose=True) if request.pop("verbose") else BarReporter()
-    run = train(**request, **fields, reporter=reporter, spent=seconds_since_start)
-    return {"run": str(Path(run.path).absolute())}
+    train(**request, **fields, reporter=reporter, spent=seconds_since_start)
 
 
 def _stop_with_parent() -> None:

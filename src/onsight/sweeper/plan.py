@@ -116,7 +116,7 @@ def claim_sweep(folder: Path, plan: dict[str, Any], files: str, resume: bool) ->
     if resume:
         saved = _check_same_plan(folder, plan)
         begun_files = saved.get(_FILES, files)
-    elif folder.exists() and (not folder.is_dir() or {*_list_names(folder)} - {_LOCK}):
+    elif folder.exists() and not (folder.is_dir() and {*os.listdir(folder)} <= {_LOCK}):
         raise OutputError(
             f"{folder} is in use: it already holds files. "
             "Choose another --out, or continue that sweep with --resume"
@@ -183,10 +183,6 @@ def _check_same_plan(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
             f"(see {folder / _PLAN}); give the same settings, or start a new sweep"
         )
     return saved
-
-
-def _list_names(folder: Path) -> Iterator[str]:
-    return (item.name for item in folder.iterdir())
 
 
 def _make_slug(settings: Settings) -> str:
