@@ -7,7 +7,6 @@ would. Nothing here imports torch before the workers have chosen how its threads
 import io
 import os
 import socket
-import sys
 import threading
 import time
 import traceback
@@ -28,7 +27,8 @@ _DECLARED_LOST_SECONDS = 30.0  # maximum wait for Ray to consider a silent machi
 _NOTICED_SECONDS = 21.0  # wait for Ray Train, which polls every 20 s, to notice that
 _POLL_SECONDS = 1.0
 _CLAIM_SECONDS = 60.0  # maximum wait for a lost machine's claim on the run folder to end
-_LOOPBACK = "127.0.0.1"
+
+_stores: list[Any] = []  # of the ranks, kept alive until this process ends
 
 
 def run_ranks(job: TrainingJob, state: Any, allocation: Allocation) -> None:
@@ -122,9 +122,14 @@ def _prepare(job: TrainingJob, state: Any, size: int) -> dict[str, Any]:
     """Return the values shared by all ranks: the store's address, and whether to resume."""
     import ray
 
+    from onsight.ranks.meeting import host_store
+
     _wait_for_claim(job.out)
     ray.get(state.start.remote(size, job.checkpoint_version))
-    address = _host_store() if size > 1 else ""
+    address = ""
+    if size > 1:
+        store, address = host_store(ray.util.get_node_ip_address())
+        _stores.append(store)
     return {"address": address, "resume": job.resume or job.is_started}
 
 
@@ -142,41 +147,19 @@ def _wait_for_claim(out: str) -> None:
             time.sleep(_POLL_SECONDS)
 
 
-_stores: list[Any] = []  # kept alive until this process ends
-
-
-def _host_store() -> str:
-    """Host the ranks' store in this process, at this machine's address in the cluster."""
-    import ray
-    from torch.distributed import TCPStore
-
-    host = ray.util.get_node_ip_address()
-    listener = socket.create_server((host, 0))
-    port = listener.getsockname()[1]
-    descriptor = listener.detach()
-    _stores.append(
-        TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
-    )
-    return f"{host}:{port}"
-
-
 def _set_environment(context: Any, address: str) -> None:
     """Set the variables that torchrun would; nothing listens beyond loopback unless Ray does."""
-    from onsight.ranks.watchdog import STORE_ENV
+    from onsight.ranks.meeting import store_variables
 
-    host = address.rpartition(":")[0]
     os.environ |= {
         "RANK": str(context.get_world_rank()),
         "WORLD_SIZE": str(context.get_world_size()),
         "LOCAL_RANK": str(context.get_local_rank()),
         "LOCAL_WORLD_SIZE": str(context.get_local_world_size()),
         "GROUP_RANK": str(context.get_node_rank()),
-        "MASTER_ADDR": host,
-        STORE_ENV: address,
+        "MASTER_ADDR": address.rpartition(":")[0],
+        **store_variables(address),
     }
-    if host == _LOOPBACK:
-        name = "lo0" if sys.platform == "darwin" else "lo"
-        os.environ |= {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
 
 
 @contextmanager

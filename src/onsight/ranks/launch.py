@@ -7,8 +7,6 @@ import json
 import logging
 import os
 import signal
-import socket
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -16,19 +14,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import PrefixStore, TCPStore
+from torch.distributed import PrefixStore
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from onsight.errors import Interrupted, OnsightError, RankLost
-from onsight.ranks.watchdog import STORE_ENV, LauncherWatchdog
+from onsight.ranks.meeting import LOOPBACK, host_store, store_variables
+from onsight.ranks.watchdog import LauncherWatchdog
 from onsight.text import resume_hint
 from onsight_explain.python_process import child_command
 
-_LOOPBACK = "127.0.0.1"
-_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 _JOB_ENDED = "; the job was ended"
 _LAUNCHER_LOGGERS = "torch.distributed.elastic"
 
@@ -140,22 +137,12 @@ def _resume_hint(run: Path) -> str:
 @contextmanager
 def _host_store(ranks: int) -> Iterator[LauncherWatchdog]:
     """Host a store for the ranks on the loopback interface; yield a watchdog that uses it."""
-    server = socket.create_server((_LOOPBACK, 0))
-    port = server.getsockname()[1]
+    store, address = host_store(LOOPBACK)
     variables = {
-        STORE_ENV: f"{_LOOPBACK}:{port}",
-        "GLOO_SOCKET_IFNAME": _INTERFACE,
-        "NCCL_SOCKET_IFNAME": _INTERFACE,
+        **store_variables(address),
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # the launcher's own would listen everywhere
     }
     previous = {name: os.environ.get(name) for name in variables}
-    store = TCPStore(
-        _LOOPBACK,
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        master_listen_fd=server.detach(),
-    )
     watchdog = LauncherWatchdog(PrefixStore("watchdog", store), ranks)
     os.environ |= variables
     try:

@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import struct
+import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from onsight.errors import OnsightError
 from onsight.ranks.watchdog import STORE_ENV
 
+LOOPBACK = "127.0.0.1"
 _FIRST_PORT, _PORTS = 20_000, 20_000  # Slurm sets no port, so it is derived from the job's number
 
 
@@ -110,6 +112,25 @@ def meet(rank_info: RankInfo) -> dist.Store:
         raise OnsightError(f"the ranks cannot connect: {error}") from error
     met: dist.Store = store
     return met
+
+
+def host_store(host: str) -> tuple[dist.Store, str]:
+    """Host a store for the ranks at an address of this machine; return it and its host:port."""
+    listener = socket.create_server((host, 0))
+    port = listener.getsockname()[1]
+    store = dist.TCPStore(
+        host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+    return store, f"{host}:{port}"
+
+
+def store_variables(address: str) -> dict[str, str]:
+    """Return the environment of a store's ranks: its address, and loopback only if it is there."""
+    variables = {STORE_ENV: address}
+    if address.startswith(f"{LOOPBACK}:"):
+        interface = "lo0" if sys.platform == "darwin" else "lo"
+        variables |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+    return variables
 
 
 def broadcast(store: dist.Store, rank_info: RankInfo, key: str, make: Callable[[], str]) -> str:
