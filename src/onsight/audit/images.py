@@ -18,7 +18,7 @@ from onsight.data.duplicates.comparison import NearDuplicate
 from onsight.data.index import SPLIT_NAMES
 from onsight.data.split import group_identical
 
-_SPLIT_ORDER = ("", *SPLIT_NAMES[1:])  # training uses the copy in the later split
+SPLIT_ORDER = ("", *SPLIT_NAMES[1:])  # training uses the copy in the later split
 _MAX_DIFFERENCE = 40.0  # grey levels of difference between near-duplicates with a score of 0
 
 _BATCH = 1024
@@ -97,9 +97,7 @@ def measure_images(dataset: CheckedDataset) -> ImageMeasures:
 def _find_identical_images(dataset: CheckedDataset) -> Iterator[AuditFinding]:
     group, first = group_identical(dataset.pack.digests)
     order = np.lexsort((-dataset.pack.index.splits, group))  # test before validation before train
-    used = order[
-        np.searchsorted(group[order], np.arange(len(first)))
-    ]  # image to use from each group
+    used = order[np.searchsorted(group[order], np.arange(len(first)))]  # one image of each group
     for index in np.flatnonzero(used[group] != np.arange(len(group))).tolist():
         items = dataset.item(int(used[group[index]])), dataset.item(index)
         yield _make_copy_finding(items, "identical", "identical", 1.0)
@@ -112,7 +110,7 @@ def _make_copy_finding(
     first, second = items
     in_training = "both are used, on the same side of every split"
     if first.split != second.split:
-        excluded = min(items, key=lambda item: _SPLIT_ORDER.index(item.split))
+        excluded = min(items, key=lambda item: SPLIT_ORDER.index(item.split))
         kind, description = "leakage", f"{description}; {first.split} and {second.split}"
         in_training = f"the one in {excluded.split} is excluded"
     elif first.label != second.label:

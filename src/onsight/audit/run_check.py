@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.markup import escape
 
 from onsight.audit.audit import PAGE, TABLE, Audit, check_not_foreign
 from onsight.audit.check import check
 from onsight.audit.finding import GROUPS
-from onsight.data.index import SPLIT_NAMES, UNSPLIT
+from onsight.audit.images import SPLIT_ORDER
 from onsight.errors import ConfigError, OutputError, did_you_mean
 from onsight.files import (
     check_output,
@@ -82,7 +81,7 @@ def write_clean_manifest(audit: Audit, path: Path) -> str:
         OutputError: The images are not separate files, or the manifest exists.
         DiskError: The manifest cannot be written.
     """
-    source, index = audit.dataset.source, audit.dataset.pack.index
+    source = audit.dataset.source
     folder = source.root if source.root.is_dir() else source.root.parent
     if source.kind not in ("folders", "manifest", "names"):
         raise OutputError(
@@ -91,23 +90,15 @@ def write_clean_manifest(audit: Audit, path: Path) -> str:
         )
     _refuse_existing(path)
     dropped = _find_images_to_drop(audit)
-    is_dropped = np.zeros(len(index), bool)
-    for indices in dropped.values():
-        is_dropped[list(indices)] = True
-    rows = [
-        (
-            str(folder / index.locators[row]),
-            index.classes[index.labels[row]],
-            "" if index.splits[row] == UNSPLIT else SPLIT_NAMES[index.splits[row]],
-        )
-        for row in np.flatnonzero(~is_dropped).tolist()
-    ]
+    kept = sorted(set(range(audit.images)).difference(*dropped.values()))
+    items = map(audit.dataset.item, kept)
+    rows = [(str(folder / item.path), item.label, item.split) for item in items]
     # Exact labels, also those that a spreadsheet would take for a formula: programs read this.
     text = csv_text([("path", "label", "split"), *rows])
     write_atomically(path, text.encode("utf-8", "surrogateescape"))
     excluded = [f"{len(audit.of('unusable')):,} unusable"]
     excluded += [f"{len(indices):,} {reason}" for reason, indices in dropped.items()]
-    return f"{path}: {int((~is_dropped).sum()):,} images; excluded: {joined(excluded)}"
+    return f"{path}: {len(rows):,} images; excluded: {joined(excluded)}"
 
 
 def _refuse_existing(path: Path) -> None:
@@ -119,7 +110,6 @@ def _find_images_to_drop(audit: Audit) -> dict[str, set[int]]:
     """Return the indices of the images to exclude, by reason."""
     contradictory: set[int] = set()
     copies: set[int] = set()
-    rank = {name: position for position, name in enumerate(("", *SPLIT_NAMES[1:]))}
     for finding in audit.findings:
         indices = [item.index for item in finding.items if item.index is not None]
         if len(indices) < 2:
@@ -127,7 +117,9 @@ def _find_images_to_drop(audit: Audit) -> dict[str, set[int]]:
         if len({item.label for item in finding.items}) > 1:
             contradictory.update(indices)
             continue
-        kept = max(finding.items, key=lambda item: (rank[item.split], -(item.index or 0)))
+        kept = max(
+            finding.items, key=lambda item: (SPLIT_ORDER.index(item.split), -(item.index or 0))
+        )
         copies.update(index for index in indices if index != kept.index)
     return {"under two labels": contradictory, "copies": copies - contradictory}
 
