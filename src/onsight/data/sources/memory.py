@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image
@@ -200,7 +200,7 @@ class _Collector:
             return None
         if stays_in_memory and not isinstance(image, Image.Image):
             return _to_bytes(content), partial(read_memory, image)
-        return _to_bytes(content), partial(self._spool.read, self._spool.add(content))
+        return _to_bytes(content), self._spool.add(content)
 
     def _check_dtype(self, name: str, dtype: str) -> None:
         """Raise DataError for an array of another dtype than the arrays before it."""
@@ -245,14 +245,6 @@ def _describe(label: object) -> str:
     return f"{label!r}, a {type(label).__name__}"
 
 
-class _Slot(NamedTuple):
-    """Where an image is in a spool."""
-
-    offset: int
-    size: int  # length in bytes
-    shape: tuple[int, ...] | None  # (H, W, C) for pixels, None for encoded bytes
-
-
 class _Spool:
     """An unnamed temporary file of images whose origin can be read only once.
 
@@ -265,19 +257,17 @@ class _Spool:
         weakref.finalize(self, self._file.close)
         self._end = 0
 
-    def add(self, content: _Content) -> _Slot:
-        """Append an image. Raises DiskError."""
+    def add(self, content: _Content) -> _Reader:
+        """Append an image and return its reader. Raises DiskError."""
         data = content if isinstance(content, bytes) else content.tobytes()
+        shape = None if isinstance(content, bytes) else content.shape
         with disk_errors(self._folder, len(data)):
             self._file.write(data)
             self._file.flush()
-        slot = _Slot(self._end, len(data), None if isinstance(content, bytes) else content.shape)
-        self._end += len(data)
-        return slot
+        start, self._end = self._end, self._end + len(data)
+        return partial(self._read, start, len(data), shape)
 
-    def read(self, slot: _Slot) -> _Content:
-        """Return an image that was added."""
-        data = os.pread(self._file.fileno(), slot.size, slot.offset)
-        if slot.shape is None:
-            return data
-        return np.frombuffer(data, np.uint8).reshape(slot.shape)
+    def _read(self, start: int, size: int, shape: tuple[int, ...] | None) -> _Content:
+        """Return encoded bytes, or pixels of a shape (H, W, C)."""
+        data = os.pread(self._file.fileno(), size, start)
+        return data if shape is None else np.frombuffer(data, np.uint8).reshape(shape)
