@@ -6,7 +6,7 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 from onsight.errors import RemoteFailed
@@ -72,23 +72,17 @@ def is_transient(error: BaseException) -> bool:
 
     It may succeed after no or half a response, and after status 408, 429, and 500 and up.
     """
-    for cause in _causes(error):
+    cause: BaseException | None = error
+    while cause is not None:
         status = _http_status(cause)
         if status is not None:
             return status >= 500 or status in _TRANSIENT_STATUSES
+        cause = cause.__cause__
     if isinstance(error, _PERMANENT):  # so fsspec calls any failed request for a file's size
         return error.__cause__ is not None and is_transient(error.__cause__)
     if isinstance(error, OSError):  # TimeoutError and ConnectionError are among these
         return error.errno not in _PERMANENT_ERRNOS
     return isinstance(error, (http.client.HTTPException, *_loaded_transport_errors()))
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes."""
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__
 
 
 def _http_status(error: BaseException) -> int | None:
