@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -62,7 +61,6 @@ def train_on_cluster(
     config = make_config(*config_layers(recipe, config_file, fields))
     path = _make_absolute(out or choose_run_folder(data))
     arguments = _make_arguments_absolute(recipe, config_file, fields)
-    job = TrainingJob(*_locate(data), str(path), resume, 0.0, arguments, verbose)
     refuse_inside_data(path, data, "../runs/first")
     with ray_cluster(cluster, "ray.train") as ray:
         nodes = list_live_nodes(ray)
@@ -72,7 +70,8 @@ def train_on_cluster(
             f"cluster: {plural(allocation.processes, 'rank')} on a Ray cluster of "
             f"{plural(len(nodes), 'machine')} ({_describe(allocation)} each)"
         )
-        job = replace(job, spent_seconds=spent_seconds + time.monotonic() - started)
+        spent_seconds += time.monotonic() - started
+        job = TrainingJob(*_locate(data), str(path), resume, spent_seconds, arguments, verbose)
         with _make_run_folder(path, resume):
             _follow(ray, job, allocation, reporter)
     return Run(path, _read_results(path))
