@@ -244,9 +244,8 @@ class LauncherWatchdog:
         while not self.stopped.wait(BEAT_SECONDS):
             self.heartbeats.read(self.store, time.monotonic())
             earlier = time.monotonic() - 2 * BEAT_SECONDS  # so that the ranks can report it first
-            for rank in self.heartbeats.silent(earlier, LOST_SECONDS) + self.heartbeats.stuck(
-                earlier
-            ):
+            silent = self.heartbeats.silent(earlier, LOST_SECONDS)
+            for rank in silent + self.heartbeats.stuck(earlier):
                 kill(self.store, rank)
 
     def describe(self, rank: int) -> str:

@@ -141,9 +141,8 @@ class Ranks(World):
     ) -> None:
         super().__init__()
         self.any_stop = False
-        self.answer_to_send = self.answer = (
-            False  # of the first rank; `answer` is the last received
-        )
+        # The answers of the first rank: the next to send, and the last received.
+        self.answer_to_send = self.answer = False
         self.exchanges: Counter[str] = Counter()  # number of exchanges so far, by name
         self.rank, self.size = rank_info.rank, rank_info.size
         self.local_rank, self.node = rank_info.local_rank, rank_info.node
