@@ -124,7 +124,7 @@ class World:
 
 
 class Ranks(World):
-    """One of several processes.
+    """One of several processes; most of its methods are described in `World`.
 
     Args:
         rank_info: Which of the processes this is.
@@ -198,47 +198,36 @@ class Ranks(World):
         return wait
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """Sum a tensor over all ranks in place; it is on the CPU or on this rank's device."""
         self.count_sync()
         dist.all_reduce(tensor)
         return tensor
 
     def poll_first_rank(self, answer: bool) -> bool:
-        """Send the first rank's answer with the next `all_reduce_async`; return the last received.
-
-        All ranks return the same.
-        """
         self.answer_to_send = answer and self.is_main
         return self.answer
 
     def reset_poll(self) -> None:
-        """Forget the last answer; all pending sums must have been waited for."""
         self.answer_to_send = self.answer = False
 
     def agree(self, value: float) -> float:
-        """Return the first rank's value."""
         self.count_sync()
         shared = torch.tensor([value], dtype=torch.float64)
         dist.broadcast(shared, src=0)
         return float(shared)
 
     def count_sync(self) -> None:
-        """Count a point at which all ranks wait for each other."""
         self.watchdog.syncs += 1
 
     def report_activity(self, activity: str) -> None:
-        """Tell the other ranks what this process is doing, and that it is making progress."""
         self.watchdog.activity = activity
         self.watchdog.reports += 1
 
     def report_each(self, batches: Iterable[Item], activity: str) -> Iterator[Item]:
-        """Yield the batches, reporting the activity at each."""
         for number, batch in enumerate(batches, 1):
             self.report_activity(f"{activity}, batch {number}")
             yield batch
 
     def check_equal(self, name: str, value: str) -> None:
-        """Raise DataError unless every rank has the same value."""
         values = self.gather(name, value)
         different = [rank for rank, other in enumerate(values) if other != values[0]]
         if different:
@@ -253,7 +242,6 @@ class Ranks(World):
         return f"{name}/{self.exchanges[name]}"
 
     def broadcast(self, name: str, make: Callable[[], str]) -> str:
-        """Return what `make` returns on the first rank; the others wait for it."""
         key = f"first/{self._unique_key(name)}"
         if self.is_main:
             with self.watchdog_paused():
@@ -266,7 +254,6 @@ class Ranks(World):
         return str(value)
 
     def gather(self, name: str, line: str) -> list[str]:
-        """Return a line from every rank, in the order of the ranks."""
         key = self._unique_key(name)
         self.store.set(f"{key}/{self.rank}", line)
         keys = [f"{key}/{rank}" for rank in range(self.size)]
@@ -276,7 +263,6 @@ class Ranks(World):
 
     @contextmanager
     def local_first(self, name: str) -> Iterator[None]:
-        """Run the block on the first rank of each machine before the machine's other ranks."""
         key = f"{name}/machine-{self.node}"
         with self.watchdog_paused():
             if self.local_rank > 0:
@@ -287,7 +273,6 @@ class Ranks(World):
 
     @contextmanager
     def watchdog_paused(self) -> Iterator[None]:
-        """Let the block take any time, even if other ranks wait for this one."""
         before = self.watchdog.paused
         self.watchdog.paused = True
         yield
