@@ -72,12 +72,9 @@ def embed_images(
 def predict_out_of_fold(
     features: Tensor, labels: NDArray[np.int32], groups: NDArray[np.uint8]
 ) -> OutOfFoldPredictions:
-    """Cross-validate a linear classifier.
+    """Cross-validate a linear classifier on features (n, D).
 
-    Args:
-        features: The features (n, D).
-        labels: The labels (n,).
-        groups: Digests, uint8 (n, 16); images with equal digests are put into the same fold.
+    groups: digests, uint8 (n, 16); images with equal digests are put into the same fold.
     """
     classes = int(labels.max()) + 1
     data = LabelledFeatures(features[None], torch.from_numpy(labels).long())

@@ -214,12 +214,8 @@ class _StateLines(io.StringIO):
 def wait_until_noticed(ray: Any, lost: set[str], silent: set[str]) -> None:
     """Wait until Ray Train has detected which machines are gone, so that it places no ranks there.
 
-    Without this, Ray Train tries to use them for a minute before it starts fewer ranks.
-
-    Args:
-        ray: The module.
-        lost: Ids of the machines of ranks that ended.
-        silent: Ids of those that do not respond.
+    Without this, Ray Train tries to use them for a minute before it starts fewer ranks. lost: ids
+    of the machines of ranks that ended; silent: ids of those that do not respond.
     """
     deadline = time.monotonic() + _DECLARED_LOST_SECONDS
     while silent & _list_live_node_ids(ray) and time.monotonic() < deadline:

@@ -67,13 +67,7 @@ class Augmentation:
         return [*columns, *self.mix.columns]
 
     def draw_numbers(self, seed: int, epoch: int, ids: Tensor) -> Numbers:
-        """Draw the random numbers for images, by column.
-
-        Args:
-            seed: The seed of the run.
-            epoch: The epoch.
-            ids: Image numbers, int64 (B,).
-        """
+        """Draw the random numbers for images, by column. ids: image numbers, int64 (B,)."""
         columns = self.columns
         if not columns:
             return {}

@@ -147,13 +147,9 @@ class Jitter:
 def jitter_colour(
     images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor
 ) -> Tensor:
-    """Scale brightness, then contrast around the mean, then saturation.
+    """Scale brightness, then contrast around the mean, then saturation, by factors (B,).
 
-    Args:
-        images: float (B, H, W, C) from 0 to 255.
-        brightness: Factors (B,).
-        contrast: Factors (B,).
-        saturation: Factors (B,).
+    images: float (B, H, W, C) from 0 to 255.
     """
     images = images * brightness.view(-1, 1, 1, 1)
     grey = _luma(images)

@@ -155,10 +155,6 @@ def _resize_axis(pixels: Pixels, axis: int, size: int) -> Pixels:
 def _filter_taps(before: int, after: int) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
     """Compute the pixels that each resized pixel is a weighted sum of.
 
-    Args:
-        before: The size before resizing.
-        after: The size after resizing.
-
     Returns:
         Positions (after, T), their integer weights (after, T), and the fraction bits of weights.
     """

@@ -102,10 +102,6 @@ def measure_normalization(images: Images, ids: Tensor) -> Normalization:
     """Measure the mean and standard deviation of each channel over at most 10,000 images.
 
     Values are counted in a histogram, so the result does not depend on the order or the device.
-
-    Args:
-        images: All images.
-        ids: The numbers of the images to measure.
     """
     channels = images.shape[2]
     values = torch.arange(256, dtype=torch.float64)

@@ -66,16 +66,7 @@ def assign_splits_by_time(
     """Assign images to splits by time: the latest to test, and those before them to validation.
 
     Images with the same time are in the same split. If the data has test (or validation) images,
-    there are no others.
-
-    Args:
-        times: float64 (n,).
-        data_splits: The splits that came with the data, (n,).
-        validation_fraction: The fraction of validation images.
-        test_fraction: The fraction of test images.
-
-    Returns:
-        TRAIN, VALIDATION or TEST, int8 (n,).
+    there are no others. times: float64 (n,); the rest is as for `assign_splits`.
     """
     splits = np.where(data_splits == UNSPLIT, np.int8(TRAIN), data_splits)
     for split, fraction in ((TEST, test_fraction), (VALIDATION, validation_fraction)):

@@ -52,17 +52,7 @@ class SplitUnits:
         validation_fraction: float,
         test_fraction: float,
     ) -> NDArray[np.int8]:
-        """Assign images to splits.
-
-        Args:
-            labels: Class numbers, (n,).
-            data_splits: The splits that came with the data, (n,).
-            validation_fraction: The fraction of validation images.
-            test_fraction: The fraction of test images.
-
-        Returns:
-            TRAIN, VALIDATION or TEST, int8 (n,).
-        """
+        """Assign images to splits, as `assign_splits` or `assign_splits_by_time` does."""
         fractions = validation_fraction, test_fraction
         if self.times is not None:
             return assign_splits_by_time(self.times, data_splits, *fractions)

@@ -84,10 +84,7 @@ class PlannedRun:
 def plan_runs(folder: Path, settings: Sequence[Settings], fields: Settings) -> list[PlannedRun]:
     """Return a run for each combination of settings, with unique, numbered names.
 
-    Args:
-        folder: The folder of the sweep.
-        settings: The combinations.
-        fields: Config fields to pass to all runs.
+    fields: config fields to pass to all runs.
     """
     digits = len(str(len(settings)))
     return [

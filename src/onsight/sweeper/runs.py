@@ -60,14 +60,8 @@ def run_locally(runs: Sequence[PlannedRun], data: str, reporter: Reporter) -> Er
 def run_on_ray(runs: Sequence[PlannedRun], data: str, reporter: Reporter, cluster: str) -> Errors:
     """Train the unfinished runs on a Ray cluster, and return their errors.
 
-    Args:
-        runs: The runs; all machines of the cluster must share their folder.
-        data: The images to train on.
-        reporter: Shows progress.
-        cluster: The address of the cluster, as for ray_cluster.
-
-    Raises:
-        ConfigError: There is no such cluster.
+    All machines of the cluster must share the folder of the runs. cluster: its address, as for
+    ray_cluster. Raises ConfigError if there is no such cluster.
     """
     with (
         redirect_stdout(sys.stderr),  # stdout is for the result alone
