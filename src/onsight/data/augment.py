@@ -49,10 +49,15 @@ class Augmentation:
         """
         if unknown := settings.keys() - SETTINGS:
             raise TypeError(f"no augmentation setting is called {', '.join(sorted(unknown))}")
+
+        def make(kind: type[Any]) -> Any:
+            names = {field.name for field in fields(kind)}
+            return kind(**{name: value for name, value in settings.items() if name in names})
+
         return cls(
-            _make_enabled(_PIXEL_OPS, settings),
-            _make_enabled(_INPUT_OPS, settings),
-            _make(Mix, settings),
+            tuple(op for op in map(make, _PIXEL_OPS) if op.columns),
+            tuple(op for op in map(make, _INPUT_OPS) if op.columns),
+            make(Mix),
         )
 
     @property
@@ -96,15 +101,3 @@ class Augmentation:
         if not self.mixes:
             return inputs, labels
         return self.mix.apply(inputs, labels, numbers, classes)
-
-
-def _make(kind: type[Any], settings: dict[str, Any]) -> Any:
-    names = {field.name for field in fields(kind)}
-    return kind(**{name: value for name, value in settings.items() if name in names})
-
-
-def _make_enabled(
-    kinds: tuple[type[Any], ...], settings: dict[str, Any]
-) -> tuple[AugmentationOp, ...]:
-    ops: list[AugmentationOp] = [_make(kind, settings) for kind in kinds]
-    return tuple(op for op in ops if op.columns)
