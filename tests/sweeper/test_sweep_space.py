@@ -13,7 +13,7 @@ def test_every_combination_once_with_the_fields_own_types():
         "model": ["lenet", "compact"],
         "flip": [True, False],
     }
-    tried = list(make_combinations(space))
+    tried = make_combinations(space)
     assert len(tried) == len({tuple(combination.items()) for combination in tried}) == 8
     assert tried[1] == {"learning_rate": 0.001, "model": "lenet", "flip": False}
 

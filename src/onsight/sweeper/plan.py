@@ -49,10 +49,9 @@ def read_space(tries: Sequence[str]) -> Space:
     return space
 
 
-def make_combinations(space: Space) -> Iterator[Settings]:
-    """Yield every combination of the values; the values of the last field change fastest."""
-    for values in product(*space.values()):
-        yield dict(zip(space, values, strict=True))
+def make_combinations(space: Space) -> list[Settings]:
+    """Return every combination of the values; the values of the last field change fastest."""
+    return [dict(zip(space, values, strict=True)) for values in product(*space.values())]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """Train every combination of some settings, choose a winner, and compare it with the others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +69,10 @@ def sweep(
     folder = user_path(out) if out else choose_sweep_folder(str(data))
     refuse_inside_data(folder, str(data), "../sweeps/first")
     folder = folder.absolute()
-    runs = plan_runs(folder, list(make_combinations(space)), common)
-    runs = [replace(run, is_verbose=verbose) for run in runs]
+    planned = plan_runs(folder, make_combinations(space), common)
+    runs = [replace(run, is_verbose=verbose) for run in planned]
     for run in runs:
         make_config(run.fields)
-    train_runs: Callable[[Sequence[PlannedRun], str, Reporter], Errors] = run_locally
-    if cluster is not None:
-        train_runs = partial(run_on_ray, cluster=cluster)
     cache_folder = find_cache_folder(common.get("cache_folder", ""))
     files = find_source(location, ReadOptions.from_config(common), cache_folder).fingerprint
     plan = {"data": location, "space": space, "fields": common}
@@ -86,7 +82,10 @@ def sweep(
                 f"files in {data} have changed since this sweep began, and runs that had finished "
                 "have not seen them; to compare runs on the same images, start a new sweep"
             )
-        errors = train_runs(runs, location, reporter)
+        if cluster is None:
+            errors = run_locally(runs, location, reporter)
+        else:
+            errors = run_on_ray(runs, location, reporter, cluster)
         return _conclude(folder, space, runs, errors)
 
 
