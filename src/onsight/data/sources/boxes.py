@@ -268,7 +268,9 @@ def _read_coco_file(
         left, top, width, height = (parse_coordinate(edge) for edge in item["bbox"])
         label = str(categories[item["category_id"]]["name"]).strip()
         edges = left, top, parse_coordinate(left + width), parse_coordinate(top + height)
-        size = _parse_coco_size(images[item["image_id"]])
+        image = images[item["image_id"]]
+        has_size = "height" in image and "width" in image  # some tools omit it
+        size = (int(image["height"]), int(image["width"])) if has_size else None
         image_boxes.append(Box(name, label, *edges, split, size))
     _find_images(finder, [*annotated.values()], os.path.dirname(relative), boxes, problems)
 
@@ -280,13 +282,6 @@ def _by_id(content: Any, kind: str) -> dict[Any, Any]:
         if items.setdefault(item["id"], item) != item:
             raise ValueError(f"several {kind} have the id {item['id']}; give each its own")
     return items
-
-
-def _parse_coco_size(image: Any) -> tuple[int, int] | None:
-    """Return (height, width) of an annotated image; some tools omit it."""
-    if "height" not in image or "width" not in image:
-        return None
-    return int(image["height"]), int(image["width"])
 
 
 def _read_pascal_splits(root: Path) -> dict[str, int]:

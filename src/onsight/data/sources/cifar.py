@@ -76,7 +76,10 @@ def read_cifar(folder: Path) -> Source:
     folder, version = location
     names = [*version.train, version.test]
     splits = [TRAIN] * len(version.train) + [TEST]
-    files = [_check_exists(folder / name) for name in names]
+    files = [folder / name for name in names]
+    missing = next((file for file in files if not file.is_file()), None)
+    if missing:
+        raise DataError(f"{missing} is missing; download the dataset again, or put the file there")
     read = _read_records if version.label_bytes else _read_pickle
     parts = [read(file, split, version) for file, split in zip(files, splits, strict=True)]
     return build_array_source(
@@ -92,12 +95,6 @@ def _find(folder: Path) -> tuple[Path, _Version] | None:
             if has_batch and (candidate / version.marker).exists():
                 return candidate, version
     return None
-
-
-def _check_exists(file: Path) -> Path:
-    if not file.is_file():
-        raise DataError(f"{file} is missing; download the dataset again, or put the file there")
-    return file
 
 
 def _read_records(file: Path, split: int, version: _Version) -> LabelledImages:

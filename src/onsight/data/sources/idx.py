@@ -53,7 +53,12 @@ def read_idx(folder: Path) -> Source:
     pairs = sorted(_find_pairs(folder))
     if not pairs:
         raise DataError(f"{folder} has no file such as train-images-idx3-ubyte or ...-ubyte.gz")
-    _refuse_several(folder, pairs)
+    for first, second in pairwise(pairs):
+        if first.split == second.split:
+            raise DataError(
+                f"{folder} holds several datasets: {first.images.name} and {second.images.name} "
+                f"are both {SPLIT_NAMES[first.split]}. Put each one in a folder of its own."
+            )
     files = [file for pair in pairs for file in (pair.images, pair.labels)]
     return build_array_source(
         "idx", "IDX files", folder, files, [_read(pair) for pair in pairs], ()
@@ -66,7 +71,8 @@ def _find_pairs(folder: Path) -> Iterator[_FilePair]:
     for prefix in sorted({match[1] for name in names if (match := _IMAGES.fullmatch(name))}):
         images = _find_file(folder, names, f"{prefix}-images", "idx3-ubyte")
         labels = _find_file(folder, names, f"{prefix}-labels", "idx1-ubyte")
-        yield _FilePair(_find_split(prefix), images, labels)
+        split = next((n for word, n in _SPLITS.items() if word in prefix.lower()), UNSPLIT)
+        yield _FilePair(split, images, labels)
 
 
 def _find_file(folder: Path, names: Sequence[str], prefix: str, ending: str) -> Path:
@@ -75,19 +81,6 @@ def _find_file(folder: Path, names: Sequence[str], prefix: str, ending: str) -> 
         if pattern.fullmatch(name):
             return folder / name
     raise DataError(f"{folder / prefix}-{ending}[.gz] is missing; put it next to the others")
-
-
-def _find_split(prefix: str) -> int:
-    return next((split for word, split in _SPLITS.items() if word in prefix.lower()), UNSPLIT)
-
-
-def _refuse_several(folder: Path, pairs: list[_FilePair]) -> None:
-    for first, second in pairwise(pairs):
-        if first.split == second.split:
-            raise DataError(
-                f"{folder} holds several datasets: {first.images.name} and {second.images.name} "
-                f"are both {SPLIT_NAMES[first.split]}. Put each one in a folder of its own."
-            )
 
 
 def _read(pair: _FilePair) -> LabelledImages:
