@@ -147,8 +147,10 @@ class Ranks(World):
         self.rank, self.size = rank_info.rank, rank_info.size
         self.local_rank, self.node = rank_info.local_rank, rank_info.node
         self.store = store or meet(rank_info)
-        if self.size > rank_info.local_size:
-            _reach_other_machines()
+        if self.size > rank_info.local_size:  # gloo must listen where the others can reach it
+            interface = interface_towards(os.environ.get("MASTER_ADDR", ""))
+            if interface:
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         backend = "gloo"
         if device.type != "cpu":
             backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
@@ -156,22 +158,19 @@ class Ranks(World):
         store = dist.PrefixStore("watchdog", self.store)
         self.watchdog = Watchdog(store, self.rank, self.size, self.node)
         try:
-            self._form_group(device, backend)
+            self.store.set(f"here/{self.rank}", "1")
+            self._wait_for_all()
+            self._refuse_shared_device(device)
+            dist.init_process_group(
+                backend,
+                store=dist.PrefixStore("group", self.store),
+                rank=self.rank,
+                world_size=self.size,
+                timeout=_COLLECTIVE_TIMEOUT,
+            )
         except BaseException:
             self.watchdog.stop()  # without leaving in good order: the others find this rank lost
             raise
-
-    def _form_group(self, device: torch.device, backend: str) -> None:
-        self.store.set(f"here/{self.rank}", "1")
-        self._wait_for_all()
-        self._refuse_shared_device(device)
-        dist.init_process_group(
-            backend,
-            store=dist.PrefixStore("group", self.store),
-            rank=self.rank,
-            world_size=self.size,
-            timeout=_COLLECTIVE_TIMEOUT,
-        )
 
     @property
     def stopping(self) -> bool:
@@ -343,13 +342,6 @@ def join(
     if records:
         os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
     return World() if rank_info is None else Ranks(rank_info, device, store)
-
-
-def _reach_other_machines() -> None:
-    """Make gloo listen on an interface that the other machines can reach."""
-    interface = interface_towards(os.environ.get("MASTER_ADDR", ""))
-    if interface:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
 def _is_broken_connection(error: RuntimeError) -> bool:
