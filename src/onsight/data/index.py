@@ -120,21 +120,13 @@ class Index:
 
     @classmethod
     def of(cls, rows: Sequence[Row], order: Callable[[str], Any] | None = None) -> "Index":
-        """Build an index from rows.
-
-        Args:
-            rows: The images. Names of classes are NFC-normalised.
-            order: The sort key of class names, by default their code points.
-        """
-        names = [unicodedata.normalize("NFC", row.label) for row in rows]
-        classes = tuple(sorted(set(names), key=order))
-        codes = {name: code for code, name in enumerate(classes)}
-        count = len(rows)
-        return cls(
+        """Build an index from rows. order: as in `of_columns`."""
+        return cls.of_columns(
             TextColumn.of(row.locator for row in rows),
-            np.fromiter((codes[name] for name in names), np.int32, count),
-            np.fromiter((row.split for row in rows), np.int8, count),
-            classes,
+            np.arange(len(rows), dtype=np.int32),
+            [row.label for row in rows],
+            np.fromiter((row.split for row in rows), np.int8, len(rows)),
+            order,
         )
 
     @classmethod
@@ -144,18 +136,20 @@ class Index:
         labels: NDArray[np.int32],
         names: Sequence[str],
         splits: NDArray[np.int8],
+        order: Callable[[str], Any] | None = None,
     ) -> "Index":
         """Build an index from columns.
 
         Args:
             locators: Paths, or other unique names.
             labels: Indices into names, int32 (n,).
-            names: Names of classes, which may repeat or be unused.
+            names: Names of classes, which may repeat or be unused. They are NFC-normalised.
             splits: UNSPLIT, TRAIN, VALIDATION or TEST, (n,).
+            order: The sort key of class names, by default their code points.
         """
         normal = [unicodedata.normalize("NFC", name) for name in names]
         used = np.unique(labels).tolist()
-        classes = tuple(sorted({normal[label] for label in used}))
+        classes = tuple(sorted({normal[label] for label in used}, key=order))
         class_indices = {name: index for index, name in enumerate(classes)}
         codes = np.array([class_indices.get(name, 0) for name in normal], np.int32)
         return cls(locators, codes[labels], splits, classes)
