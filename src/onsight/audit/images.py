@@ -45,13 +45,6 @@ class ImageMeasures(NamedTuple):
     flat: NDArray[np.float32]  # fraction of pixels equal to their right-hand neighbour
 
 
-class _MedianImage(NamedTuple):
-    """Medians over the dataset, to compare each image with."""
-
-    detail: float  # median of ImageMeasures.detail
-    side: float  # median of the longer sides, in pixels
-
-
 def find_unusable_files(dataset: CheckedDataset) -> Iterator[AuditFinding]:
     """Yield a finding for each file that cannot be listed or decoded."""
     in_training = "skipped, and listed in problems.csv"
@@ -76,9 +69,10 @@ def find_poor_images(dataset: CheckedDataset) -> Iterator[AuditFinding]:
     measures = measure_images(dataset)
     sides = [max(header.height, header.width) for header in dataset.headers.values()]
     median_side = float(np.median(sides)) if sides else 0.0
-    median = _MedianImage(float(np.median(measures.detail)), median_side)
+    median_detail = float(np.median(measures.detail))
     for index in range(len(dataset.pack)):
-        for description, in_training, score in _assess(dataset, measures, median, index):
+        found = _assess(dataset, measures, index, median_detail, median_side)
+        for description, in_training, score in found:
             items = (dataset.item(index),)
             yield AuditFinding("quality", description, in_training, items, score)
     yield from _find_drawings(dataset, measures)
@@ -132,27 +126,27 @@ def _measure_batch(images: Tensor) -> tuple[Tensor, ...]:
 
 
 def _assess(
-    dataset: CheckedDataset, measures: ImageMeasures, median: _MedianImage, index: int
+    dataset: CheckedDataset,
+    measures: ImageMeasures,
+    index: int,
+    median_detail: float,
+    median_side: float,
 ) -> Iterator[tuple[str, str, float]]:
     """Yield what is wrong with an image: the description, what training does, and the score."""
     contrast, low, high = measures.contrast[index], measures.low[index], measures.high[index]
+    detail = float(measures.detail[index])
     if contrast < _BLANK:
         yield f"nearly blank (contrast {contrast:.1f} of 255)", _USED, 1 - float(contrast) / 255
     elif high < _DARK and contrast < _FAINT:
         yield f"very dark (95% below {high:.0f} of 255)", _USED, 0.7
     elif low > _BRIGHT and contrast < _FAINT:
         yield f"very bright (95% above {low:.0f} of 255)", _USED, 0.6
-    else:
-        yield from _assess_sharpness(float(measures.detail[index]), median.detail)
+    elif median_detail >= _SHARP and detail < _BLURRED * median_detail:
+        relative = detail / median_detail
+        yield f"blurred ({relative:.0%} of the usual detail)", _USED, 0.8 * (1 - relative)
     header = dataset.header(index)
     if header:
-        yield from _assess_shape(median.side, header.height, header.width)
-
-
-def _assess_sharpness(detail: float, median: float) -> Iterator[tuple[str, str, float]]:
-    if median >= _SHARP and detail < _BLURRED * median:
-        relative = detail / median
-        yield f"blurred ({relative:.0%} of the usual detail)", _USED, 0.8 * (1 - relative)
+        yield from _assess_shape(median_side, header.height, header.width)
 
 
 def _assess_shape(median_side: float, height: int, width: int) -> Iterator[tuple[str, str, float]]:
