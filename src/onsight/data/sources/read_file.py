@@ -15,7 +15,11 @@ def read_regular_file(path: str) -> bytes:
     try:
         descriptor = open_regular(path)
         try:
-            return _read(descriptor, check_size(os.fstat(descriptor).st_size))
+            size = check_size(os.fstat(descriptor).st_size)
+            content = os.read(descriptor, size)  # a file object would take twice as many calls
+            while len(content) < size and (more := os.read(descriptor, size - len(content))):
+                content += more
+            return content
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -29,11 +33,3 @@ def check_size(size: int) -> int:
     if size > IMAGE_FILE_BYTES:
         raise ImageError(f"{size / 2**20:,.0f} MB is over the limit of 512 MB for one image")
     return size
-
-
-def _read(descriptor: int, size: int) -> bytes:
-    """Read up to `size` bytes. A file object would double the number of system calls."""
-    content = os.read(descriptor, size)
-    while len(content) < size and (more := os.read(descriptor, size - len(content))):
-        content += more
-    return content
