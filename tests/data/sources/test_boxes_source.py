@@ -232,10 +232,10 @@ def test_pascal_boxes_belong_to_the_image_beside_them(tmp_path):
 
 
 def test_cvat_boxes(tmp_path):
-    write_image(tmp_path / "images" / "1.png", 4)
-    file = tmp_path / "annotations.xml"
+    write_image(tmp_path / "set" / "images" / "1.png", 4)
+    file = tmp_path / "set" / "annotations.xml"
     file.write_text(f"<annotations>{cvat('1.png', 'Train')}{cvat('gone.png')}</annotations>")
-    for path in (file, tmp_path):
+    for path in (file, file.parent, tmp_path):
         source = read_boxes(path)
         assert source.kind == "CVAT"
         assert source.index.splits.tolist() == [TRAIN] * 3

@@ -66,11 +66,12 @@ _Annotated = tuple[str, list[Box]]  # an image's name in the annotations, and it
 
 
 class Boxes(NamedTuple):
-    """The boxes of some annotation files, and their unusable entries."""
+    """The boxes of some annotation files, and their unusable entries; readers add to both."""
 
     kind: str
+    finder: ImageFinder  # of the images, whose paths are relative to its root
     files: Sequence[Path]
-    boxes: Sequence[Box]
+    boxes: list[Box]
     problems: list[Problem]
 
 
@@ -81,11 +82,11 @@ def read_boxes(path: Path, background: tuple[int, int, int], pixel_limit: int) -
     no boxes in encoded form. Raises DataError if there are no such annotations, or no usable box.
     """
     path = Path(os.path.realpath(path))
-    root, boxes = (path, _read_folder(path)) if path.is_dir() else (path.parent, _read_file(path))
-    kind = boxes.kind
-    usable = [box for box in boxes.boxes if box.label]
-    problems = boxes.problems + [
-        Problem(box.path, "scan", "a box without a label") for box in boxes.boxes if not box.label
+    found = _read_folder(path) if path.is_dir() else _read_file(path)
+    kind, root = found.kind, found.finder.root
+    usable = [box for box in found.boxes if box.label]
+    problems = found.problems + [
+        Problem(box.path, "scan", "a box without a label") for box in found.boxes if not box.label
     ]
     if not usable:
         reasons = (f" ({path}: {reason})" for path, _, reason in problems)
@@ -93,7 +94,7 @@ def read_boxes(path: Path, background: tuple[int, int, int], pixel_limit: int) -
     usable.sort(key=lambda box: box.path)  # to decode each image once
     paths = sorted({box.path for box in usable})
     index = Index.of(list(_list_rows(usable)))
-    facts = [file_state(path) for path in (*boxes.files, *(root / path for path in paths))]
+    facts = [file_state(path) for path in (*found.files, *(root / path for path in paths))]
     return Source(
         kind=kind,
         root=root,
@@ -134,15 +135,14 @@ def read_coco(root: Path, files: Mapping[Path, Any]) -> Boxes:
 
     The split is a word of a file's path. Raises DataError for a malformed file.
     """
-    finder, boxes, problems = ImageFinder(root), list[Box](), list[Problem]()
+    found = Boxes("COCO", ImageFinder(root), list(files), [], [])
     for file, content in files.items():
-        relative = os.path.relpath(file, root)
         try:
-            _read_coco_file(content, relative, finder, boxes, problems)
+            _read_coco_file(content, os.path.relpath(file, root), found)
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
             raise DataError(f"{file} is not a COCO file of boxes: {kind}{error}") from error
-    return Boxes("COCO", list(files), boxes, problems)
+    return found
 
 
 def read_pascal(root: Path, files: Sequence[Path]) -> Boxes:
@@ -151,7 +151,7 @@ def read_pascal(root: Path, files: Sequence[Path]) -> Boxes:
     The split comes from the lists in ImageSets/Main, or is a word of a file's path. Raises
     DataError for a malformed file.
     """
-    finder, boxes, problems = ImageFinder(root), list[Box](), list[Problem]()
+    found = Boxes("Pascal VOC", ImageFinder(root), files, [], [])
     splits = _read_pascal_splits(root)
     folders: dict[str, list[_Annotated]] = defaultdict(list)
     for file in files:
@@ -166,13 +166,13 @@ def read_pascal(root: Path, files: Sequence[Path]) -> Boxes:
             raise DataError(f"{file} is not a Pascal VOC annotation: {error}") from error
         folders[os.path.dirname(relative)].append((name, image_boxes))
     for folder, images in folders.items():
-        _find_images(finder, images, folder, boxes, problems)
-    return Boxes("Pascal VOC", files, boxes, problems)
+        _find_images(images, folder, found)
+    return found
 
 
 def read_cvat_boxes(file: Path) -> Boxes:
     """Return the boxes of CVAT's XML. Raises DataError if it is something else."""
-    finder, boxes, problems = ImageFinder(file.parent), list[Box](), list[Problem]()
+    found = Boxes("CVAT", ImageFinder(file.parent), [file], [], [])
     images: list[_Annotated] = []
     for image in read_cvat_images(file):
         name = image.get("name", "")
@@ -181,24 +181,18 @@ def read_cvat_boxes(file: Path) -> Boxes:
             images.append((name, [_parse_cvat_box(box, image, name) for box in elements]))
         except ValueError as error:
             raise DataError(f"{file}, image {name}: {error}") from error
-    _find_images(finder, images, "", boxes, problems)
-    return Boxes("CVAT", [file], boxes, problems)
+    _find_images(images, "", found)
+    return found
 
 
-def _find_images(
-    finder: ImageFinder,
-    images: Sequence[_Annotated],
-    near: str,
-    boxes: list[Box],
-    problems: list[Problem],
-) -> None:
+def _find_images(images: Sequence[_Annotated], near: str, found: Boxes) -> None:
     """Add the boxes of the images that are found, and problems for the others."""
-    files = finder.find([name for name, _ in images], near)
+    files = found.finder.find([name for name, _ in images], near)
     for (name, image_boxes), (path, fault) in zip(images, files, strict=True):
         if fault:
-            problems.append(Problem(name, "scan", fault))
+            found.problems.append(Problem(name, "scan", fault))
         else:
-            boxes += [box._replace(path=path) for box in image_boxes]
+            found.boxes.extend(box._replace(path=path) for box in image_boxes)
 
 
 def _read_file(path: Path) -> Boxes:
@@ -219,8 +213,9 @@ def _read_folder(folder: Path) -> Boxes:
 
     walk = os.walk(folder, onerror=list_unread)
     paths = (Path(parent, name) for parent, _, names in walk for name in names)
-    boxes = _read_annotations(folder, sorted(path for path in paths if path.is_file()))
-    return boxes._replace(problems=[*boxes.problems, *problems])
+    found = _read_annotations(folder, sorted(path for path in paths if path.is_file()))
+    found.problems.extend(problems)
+    return found
 
 
 def _read_annotations(folder: Path, files: Sequence[Path]) -> Boxes:
@@ -250,9 +245,7 @@ def _read_coco_contents(files: Sequence[Path]) -> dict[Path, Any]:
     return contents
 
 
-def _read_coco_file(
-    content: Any, relative: str, finder: ImageFinder, boxes: list[Box], problems: list[Problem]
-) -> None:
+def _read_coco_file(content: Any, relative: str, found: Boxes) -> None:
     """Add the boxes of a file, given by its path relative to the finder's root."""
     categories, images = _by_id(content, "categories"), _by_id(content, "images")
     annotated = {key: (str(image["file_name"]), list[Box]()) for key, image in images.items()}
@@ -263,7 +256,7 @@ def _read_coco_file(
                 raise ValueError(f"annotation {item.get('id')} has the unknown {key} {item[key]}")
         name, image_boxes = annotated[item["image_id"]]
         if item.get("iscrowd"):
-            problems.append(Problem(name, "scan", f"box {item['id']}: marks a crowd"))
+            found.problems.append(Problem(name, "scan", f"box {item['id']}: marks a crowd"))
             continue
         left, top, width, height = (parse_coordinate(edge) for edge in item["bbox"])
         label = str(categories[item["category_id"]]["name"]).strip()
@@ -272,7 +265,7 @@ def _read_coco_file(
         has_size = "height" in image and "width" in image  # some tools omit it
         size = (int(image["height"]), int(image["width"])) if has_size else None
         image_boxes.append(Box(name, label, *edges, split, size))
-    _find_images(finder, [*annotated.values()], os.path.dirname(relative), boxes, problems)
+    _find_images([*annotated.values()], os.path.dirname(relative), found)
 
 
 def _by_id(content: Any, kind: str) -> dict[Any, Any]:
