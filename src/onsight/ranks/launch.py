@@ -142,18 +142,16 @@ def _host_store(ranks: int) -> Iterator[LauncherWatchdog]:
         **store_variables(address),
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # the launcher's own would listen everywhere
     }
-    previous = {name: os.environ.get(name) for name in variables}
+    previous = {name: os.environ[name] for name in variables if name in os.environ}
     watchdog = LauncherWatchdog(PrefixStore("watchdog", store), ranks)
     os.environ |= variables
     try:
         yield watchdog
     finally:
         watchdog.stop()
-        for name, value in previous.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in variables:
+            os.environ.pop(name, None)
+        os.environ |= previous
 
 
 @contextmanager
