@@ -120,14 +120,15 @@ def describe(what: str, index: Index, size: str, notes: Iterable[str] = ()) -> s
     For example `class folders with train/test, 10 classes, 70,000 files`. size: the number of
     files or images, usable or not; notes: skipped files.
     """
+    present = sorted(set(index.splits.tolist()) - {UNSPLIT})
+    splits = f" with {'/'.join(SPLIT_NAMES[split] for split in present)}" if present else ""
     classes = plural(len(index.classes), "class", "classes")
-    parts = [f"{what}{_name_given_splits(index)}", classes, size, *notes]
-    return ", ".join(parts)
+    return ", ".join([f"{what}{splits}", classes, size, *notes])
 
 
-def find_split_word(name: str) -> int:
+def find_split_word(name: str, separators: re.Pattern[str] = _NON_LETTERS) -> int:
     """Return the split named by a word of `name` (train-00000-of-00002.parquet), else UNSPLIT."""
-    words = _NON_LETTERS.split(name.lower())
+    words = separators.split(name.lower())
     return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), UNSPLIT)
 
 
@@ -251,9 +252,3 @@ def _read_size(source: Source, row: int) -> tuple[int, int] | None:
         facts = probe(content)
         return facts[:2] if facts else None
     return content.shape[0], content.shape[1]
-
-
-def _name_given_splits(index: Index) -> str:
-    """Return e.g. ` with train/test`, for the splits that come with the data."""
-    present = sorted(set(index.splits.tolist()) - {UNSPLIT})
-    return f" with {'/'.join(SPLIT_NAMES[split] for split in present)}" if present else ""

@@ -6,15 +6,17 @@ first dot: 000.jpg, 000.cls).
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from onsight.data.index import SPLIT_WORDS, UNSPLIT, Problem
+from onsight.data.index import Problem
 from onsight.data.shards.shard_index import INDEX_NAME, read_index
 from onsight.data.shards.store import IMAGE_ENDINGS, LocalShards, Shard, ShardStore
 from onsight.data.shards.table import ShardRows, ShardTable, find_table_file, read_shard_table
@@ -26,6 +28,7 @@ from onsight.data.sources.source import (
     ShardLayout,
     Source,
     build_table_source,
+    find_split_word,
 )
 from onsight.data.sources.tables import parse_cell
 from onsight.errors import DataError, ImageError
@@ -33,6 +36,7 @@ from onsight.limits import SHARD_LABEL_BYTES
 from onsight.untrusted import open_regular
 
 LABEL_ENDINGS = ("cls", "txt", "json")
+_SEPARATORS = re.compile(r"[/_.-]")  # of words: the digits of train0001.tar are part of one
 _SAMPLED_MEMBERS = 1000  # members of the first shard, read to recognise the format
 
 
@@ -87,8 +91,9 @@ def open_web_dataset(
     files = np.arange(len(table.shards), dtype=np.int32)
     layout = ShardLayout(table.shard_of_row, files, store.prefetch, copies)
     reader = _MemberReader(store, table)
+    find_split = partial(find_split_word, separators=_SEPARATORS)
     what = "WebDataset shards"
-    return build_table_source("webdataset", what, _find_split, root, table, reader, layout)
+    return build_table_source("webdataset", what, find_split, root, table, reader, layout)
 
 
 def _list_tars(folder: Path) -> list[Path]:
@@ -204,15 +209,6 @@ def _read_label(reader: TarReader, member: int, path: str) -> str:
         return text
     except (ImageError, ValueError, TypeError, StopIteration, RecursionError):
         return ""
-
-
-def _find_split(shard: str) -> int:
-    """Return the split that a shard's path names, as in train-0001.tar or val/0001.tar.
-
-    Unlike for `find_split_word`, digits belong to a word: train0001.tar names no split.
-    """
-    words = shard.lower().replace("/", "-").replace("_", "-").replace(".", "-").split("-")
-    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), UNSPLIT)
 
 
 class _MemberReader:
