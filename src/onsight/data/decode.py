@@ -154,19 +154,14 @@ def _decode_plain_jpeg(
 
 def _orientation(data: bytes) -> int:
     """Return the orientation of a JPEG, from its EXIF or else its XMP data; 1 if it has none."""
-    if not _has_metadata(data):
+    starts = (start for marker, start in _segments(data) if marker == _APP1)
+    if not any(data.startswith(_METADATA, start) for start in starts):
         return 1
     try:
         with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
             return read_orientation(image)
     except Exception:  # simplejpeg or decode_with_pillow reports the damage
         return 1
-
-
-def _has_metadata(data: bytes) -> bool:
-    """Return whether a JPEG has an EXIF or XMP segment before its pixels."""
-    segments = _segments(data)
-    return any(marker == _APP1 and data.startswith(_METADATA, start) for marker, start in segments)
 
 
 def _keeps_coefficients(data: bytes) -> bool:
