@@ -3,9 +3,6 @@
 import time
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from onsight.audit.audit import Audit
 from onsight.audit.dataset import CheckedDataset, open_dataset
 from onsight.audit.finding import KINDS, AuditFinding
@@ -91,9 +88,10 @@ def check(
     predictions = None
     if not note:
         features = embed_images(dataset.pack, cache, choose_device(device).value, reporter)
-        groups = _group_copies(dataset, near_duplicates)
-        labels = dataset.pack.index.labels
-        predictions = predict_out_of_fold(features, labels, groups)
+        pairs = ((pair.first, pair.second) for pair in near_duplicates)
+        groups = connected_groups(len(dataset.pack), pairs)
+        digests = dataset.pack.digests[groups]  # equal for near-duplicates, too
+        predictions = predict_out_of_fold(features, dataset.pack.index.labels, digests)
         note = (
             f"labels were checked by {USUAL_FOLDS}-fold cross-validation on "
             f"features of {OFFLINE_MODEL}: {_describe_agreement(predictions)}"
@@ -140,15 +138,6 @@ def _collect(
     return sorted(
         findings, key=lambda finding: (order.index(finding.kind), -finding.score, finding.id)
     )
-
-
-def _group_copies(
-    dataset: CheckedDataset, near_duplicates: list[NearDuplicate]
-) -> NDArray[np.uint8]:
-    """Return digests (n, 16) of the images, made equal for near-duplicates too."""
-    digests = dataset.pack.digests
-    pairs = ((pair.first, pair.second) for pair in near_duplicates)
-    return digests[connected_groups(len(digests), pairs)]
 
 
 def _explain_skipped_labels(dataset: CheckedDataset) -> str:

@@ -50,7 +50,8 @@ def run_check(
         ConfigError, DataError, OutputError, DiskError: As `check` and `write_clean_manifest` do.
     """
     groups = _parse_groups(fail_on)
-    folder = out or Path("checks") / _make_folder_name(data)
+    # By default named after DATA, but not hidden; the suffix stays, as images.zip is not images/.
+    folder = out or Path("checks") / (user_path(data).absolute().name.lstrip(".") or "data")
     refuse_inside_data(folder, data, "../checks/first")
     check_not_foreign(folder)  # before any work
     for name in (PAGE, TABLE):
@@ -133,14 +134,6 @@ def _parse_groups(text: str) -> list[str]:
                 f"--fail-on {name}: choose from {joined(list(GROUPS))}.{did_you_mean(name, GROUPS)}"
             )
     return names
-
-
-def _make_folder_name(data: str) -> str:
-    """Return a name for the folder of results: that of DATA, but not hidden.
-
-    The suffix stays, so that images.zip does not overwrite the results of images/.
-    """
-    return user_path(data).absolute().name.lstrip(".") or "data"
 
 
 def _repeat_reading_options(options: Mapping[str, Any]) -> str:
