@@ -92,6 +92,7 @@ def _train(job: TrainingJob, state: Any, cpus: int) -> None:
     from ray.train.collective import broadcast_from_rank_zero
 
     choose_spinning()
+    from onsight.report.console import Reporter, TextConsole
     from onsight.training.run import train
 
     context = ray_train.get_context()
@@ -106,13 +107,14 @@ def _train(job: TrainingJob, state: Any, cpus: int) -> None:
         fields["ranks"] = 1
     else:
         _set_environment(context, shared["address"])
+    console = TextConsole(file=_StateLines(state), soft_wrap=True)
     started = time.monotonic()
     with _forwarding_stop(state):
         train(
             job.data,
             out=job.out,
             resume=shared["resume"],
-            reporter=_make_reporter(state, job.is_verbose),
+            reporter=Reporter(console, verbose=job.is_verbose),
             spent=lambda: job.spent_seconds + time.monotonic() - started,
             **fields,
         )
@@ -183,13 +185,6 @@ def _forwarding_stop(state: Any) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-
-
-def _make_reporter(state: Any, is_verbose: bool) -> Any:
-    from onsight.report.console import Reporter, TextConsole
-
-    console = TextConsole(file=_StateLines(state), soft_wrap=True)
-    return Reporter(console, verbose=is_verbose)
 
 
 class _StateLines(io.StringIO):
