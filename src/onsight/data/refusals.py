@@ -54,7 +54,9 @@ def refuse_bombs(data: bytes, pixel_limit: int) -> None:
     pixel_limit applies to WebP, whose decoder allocates memory before its size can be read.
     """
     if data[:2] == b"\xff\xd8":
-        _refuse_many_scans(data)
+        scans = data.count(_SCAN)
+        if scans > JPEG_SCANS:
+            raise ImageError(f"a JPEG of {scans:,} scans, over the limit of {JPEG_SCANS}")
         refuse_exif(2**16 * data.count(_EXIF))
     elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         refuse_pixels(*_webp_size(data), pixel_limit)
@@ -100,12 +102,6 @@ def recognise_foreign(data: bytes) -> str:
     if head.startswith(b"<"):
         return next((kind for tag, kind in _MARKUP.items() if tag in head), "")
     return ""
-
-
-def _refuse_many_scans(data: bytes) -> None:
-    scans = data.count(_SCAN)
-    if scans > JPEG_SCANS:
-        raise ImageError(f"a JPEG of {scans:,} scans, over the limit of {JPEG_SCANS}")
 
 
 def _refuse_many_values(data: bytes) -> None:

@@ -136,7 +136,10 @@ def find_source(
     if isinstance(data, Source):
         source = data
     elif options.crop_boxes:
-        source = read_boxes(_find_existing(data), options.background, options.pixel_limit)
+        path = user_path(data)
+        if not path.exists():
+            raise _missing(data, path)
+        source = read_boxes(path, options.background, options.pixel_limit)
     elif options.label_from:
         source = read_labelled_names(user_path(data), options.label_from)
     else:
@@ -223,14 +226,6 @@ def _open(data: str, options: ReadOptions, cache_folder: Path | None) -> Source:
     if data_format == "auto" and match_name(data):
         return read_named(data)
     raise _missing(data, path)
-
-
-def _find_existing(data: str) -> Path:
-    """Return the path of DATA. Raises DataError if nothing is there."""
-    path = user_path(data)
-    if not path.exists():
-        raise _missing(data, path)
-    return path
 
 
 def _read_demo(cache_folder: Path | None) -> Source:
