@@ -95,15 +95,15 @@ class StreamedImages:
         Raises:
             DataError: For an image that can no longer be decoded.
         """
-        started: deque[_StartedBatch] = deque()
+        started: deque[tuple[Batch, list[Future[None]]]] = deque()
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="stream")
         try:
             for ids in self._announce(batch_ids):
                 started.append(self._start(pool, ids, epoch_key, pinned))
                 if len(started) > _AHEAD:
-                    yield started.popleft().finish()
+                    yield _finish(*started.popleft())
             while started:
-                yield started.popleft().finish()
+                yield _finish(*started.popleft())
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -129,7 +129,8 @@ class StreamedImages:
         ids: Tensor,
         epoch_key: tuple[int, int] | None,
         pinned: bool,
-    ) -> "_StartedBatch":
+    ) -> tuple[Batch, list[Future[None]]]:
+        """Return a batch whose images are being decoded, and the tasks that decode them."""
         images = torch.empty((len(ids), *self.shape), dtype=torch.uint8, pin_memory=pinned)
         places, rows = images.numpy(), self.rows[ids.numpy()].tolist()
         windows = self._draw_windows(ids, epoch_key)
@@ -138,7 +139,7 @@ class StreamedImages:
             part = slice(start, start + _CHUNK)
             tasks.append(pool.submit(self._decode_into, places[part], rows[part], windows[part]))
         labels = self.labels_of(ids)
-        return _StartedBatch(Batch(images, labels, ids, labels), tasks)
+        return Batch(images, labels, ids, labels), tasks
 
     def _draw_windows(
         self, ids: Tensor, epoch_key: tuple[int, int] | None
@@ -172,16 +173,11 @@ class StreamedImages:
             ) from error
 
 
-class _StartedBatch(NamedTuple):
-    """A batch whose images are being decoded, and the tasks that decode them."""
-
-    batch: Batch
-    tasks: list[Future[None]]
-
-    def finish(self) -> Batch:
-        for task in self.tasks:
-            task.result()
-        return self.batch
+def _finish(batch: Batch, tasks: list[Future[None]]) -> Batch:
+    """Wait until the images of a batch are decoded. Raises DataError."""
+    for task in tasks:
+        task.result()
+    return batch
 
 
 @MEMORY.held()
