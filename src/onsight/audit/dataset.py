@@ -83,30 +83,23 @@ def open_dataset(
     size = choose_size(source, config.size, None).value
     if size == USUAL_SIZE and not config.size:
         size = _SIZE
-    reader = _HeaderReader(source.read)
-    recorded = replace(source, read=reader)
+    headers: dict[int, ImageHeader] = {}
+
+    def read(row: int) -> bytes | Pixels:
+        """Read an image and record its header. Raises ImageError."""
+        content = source.read(row)
+        header = _read_header(content)
+        if header:
+            headers[row] = header
+        return content
+
+    recorded = replace(source, read=read)
     job = PackJob(recorded, make_format(config, size, size), threads=usable_cores())
     with reporter.bar("decode", len(source.index)) as bar:
         pack = open_pack(replace(job, progress=bar.advance), cache)
         if pack.was_cached:
-            _read_headers(reader, pack, bar.advance)
-    return CheckedDataset(source, pack, reader.headers)
-
-
-class _HeaderReader:
-    """Reads the images of a source and records their headers."""
-
-    def __init__(self, read: Callable[[int], bytes | Pixels]) -> None:
-        self._read = read
-        self.headers: dict[int, ImageHeader] = {}
-
-    def __call__(self, row: int) -> bytes | Pixels:
-        """Read an image. Raises ImageError."""
-        content = self._read(row)
-        header = _read_header(content)
-        if header:
-            self.headers[row] = header
-        return content
+            _read_again(read, pack, bar.advance)
+    return CheckedDataset(source, pack, headers)
 
 
 def _read_header(content: bytes | Pixels) -> ImageHeader | None:
@@ -120,13 +113,13 @@ def _read_header(content: bytes | Pixels) -> ImageHeader | None:
         return None
 
 
-def _read_headers(reader: _HeaderReader, pack: Pack, progress: Progress) -> None:
+def _read_again(read: Callable[[int], object], pack: Pack, progress: Progress) -> None:
     """Read all files again, because a cached pack was opened without reading them."""
 
-    def read(row: int) -> None:
+    def try_to_read(row: int) -> None:
         with suppress(ImageError):
-            reader(row)
+            read(row)
 
     with ThreadPoolExecutor(usable_cores()) as pool:
-        for _ in pool.map(read, pack.sources.tolist()):
+        for _ in pool.map(try_to_read, pack.sources.tolist()):
             progress(1)
