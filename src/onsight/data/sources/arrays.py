@@ -38,11 +38,19 @@ def build_array_source(
     labels as class names. Raises DataError for a label without a name.
     """
     index = Index.of(_list_rows(parts, names, folder))
+    arrays = [part.pixels for part in parts]
+    starts = list(accumulate(map(len, arrays), initial=0))
+
+    def read(row: int) -> Pixels:
+        """Return contiguous pixels (H, W, C)."""
+        number = bisect_right(starts, row) - 1
+        return np.ascontiguousarray(arrays[number][row - starts[number]])
+
     return Source(
         kind=kind,
         root=folder,
         index=index,
-        read=_ArrayReader([part.pixels for part in parts]),
+        read=read,
         fingerprint=compute_fingerprint([kind, *(file_state(file) for file in files)]),
         description=describe(what, index, plural(len(index), "image")),
     )
@@ -69,15 +77,3 @@ def _name_label(label: int, names: Sequence[str], folder: Path) -> str:
     if not 0 <= label < len(names):
         raise DataError(f"{folder} has images of label {label}, but only {len(names)} names")
     return names[label]
-
-
-class _ArrayReader:
-    """Read row i as contiguous pixels (H, W, C)."""
-
-    def __init__(self, arrays: Sequence[Pixels]) -> None:
-        self._arrays = arrays
-        self._starts = list(accumulate((len(array) for array in arrays), initial=0))
-
-    def __call__(self, row: int) -> Pixels:
-        index = bisect_right(self._starts, row) - 1
-        return np.ascontiguousarray(self._arrays[index][row - self._starts[index]])

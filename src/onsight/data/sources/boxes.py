@@ -95,11 +95,18 @@ def read_boxes(path: Path, background: tuple[int, int, int], pixel_limit: int) -
     paths = sorted({box.path for box in usable})
     index = Index.of(list(_list_rows(usable)))
     facts = [file_state(path) for path in (*found.files, *(root / path for path in paths))]
+
+    @lru_cache(maxsize=_CACHED_IMAGES)
+    def decode_image(path: str) -> Pixels:
+        from onsight.data.decode import decode  # loads Pillow; finding a source does without
+
+        return decode(read_regular_file(os.path.join(root, path)), background, pixel_limit)
+
     return Source(
         kind=kind,
         root=root,
         index=index,
-        read=_CropReader(str(root), usable, background, pixel_limit),
+        read=lambda row: crop(decode_image(usable[row].path), usable[row]),
         fingerprint=compute_fingerprint(["boxes", kind, background, pixel_limit, *facts]),
         description=describe(
             f"boxes of {kind} annotations in {plural(len(paths), 'image')}",
@@ -319,24 +326,3 @@ def _list_rows(boxes: Iterable[Box]) -> Iterable[Row]:
     for box in boxes:
         numbers[box.path] += 1
         yield Row(f"{box.path}#{numbers[box.path]}", box.label, box.split)
-
-
-class _CropReader:
-    """Read box i out of its image; keeps the most recently decoded images in memory."""
-
-    def __init__(
-        self, folder: str, boxes: Sequence[Box], background: tuple[int, int, int], pixel_limit: int
-    ) -> None:
-        self._folder, self._boxes = folder, boxes
-        self._background, self._pixel_limit = background, pixel_limit
-        self._decode = lru_cache(maxsize=_CACHED_IMAGES)(self._decode_file)
-
-    def __call__(self, row: int) -> Pixels:
-        """Return the pixels uint8 (H, W, C) inside a box. Raises ImageError."""
-        return crop(self._decode(self._boxes[row].path), self._boxes[row])
-
-    def _decode_file(self, path: str) -> Pixels:
-        from onsight.data.decode import decode  # loads Pillow; finding a source does without
-
-        content = read_regular_file(os.path.join(self._folder, path))
-        return decode(content, self._background, self._pixel_limit)

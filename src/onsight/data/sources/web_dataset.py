@@ -19,7 +19,7 @@ import numpy as np
 from onsight.data.index import Problem
 from onsight.data.shards.shard_index import INDEX_NAME, read_index
 from onsight.data.shards.store import IMAGE_ENDINGS, LocalShards, Shard, ShardStore
-from onsight.data.shards.table import ShardRows, ShardTable, find_table_file, read_shard_table
+from onsight.data.shards.table import ShardRows, find_table_file, read_shard_table
 from onsight.data.sources.archive_members import BrokenTar, TarReader, open_tar, read_first_names
 from onsight.data.sources.read_file import check_size
 from onsight.data.sources.source import (
@@ -88,12 +88,25 @@ def open_web_dataset(
     """Return the samples of a store's shards. Raises as `read_shards` does."""
     file = find_table_file(cache_folder, "webdataset", str(root))
     table = read_shard_table(store, lambda index: _read_rows(store, index), file)
+    shard_of_row, positions = table.shard_of_row, table.positions
     files = np.arange(len(table.shards), dtype=np.int32)
-    layout = ShardLayout(table.shard_of_row, files, store.prefetch, copies)
-    reader = _MemberReader(store, table)
+    layout = ShardLayout(shard_of_row, files, store.prefetch, copies)
+
+    def read(row: int) -> bytes:
+        """Return the encoded bytes of an image. Raises ImageError."""
+        offset, size = positions[row].tolist()
+        check_size(size)
+        try:
+            data = store.read(int(shard_of_row[row]), offset, size)
+        except OSError as error:
+            raise ImageError(f"cannot be read: {error.strerror or error}") from error
+        if len(data) < size:
+            raise ImageError("the archive was truncated after it was opened")
+        return data
+
     find_split = partial(find_split_word, separators=_SEPARATORS)
     what = "WebDataset shards"
-    return build_table_source("webdataset", what, find_split, root, table, reader, layout)
+    return build_table_source("webdataset", what, find_split, root, table, read, layout)
 
 
 def _list_tars(folder: Path) -> list[Path]:
@@ -209,23 +222,3 @@ def _read_label(reader: TarReader, member: int, path: str) -> str:
         return text
     except (ImageError, ValueError, TypeError, StopIteration, RecursionError):
         return ""
-
-
-class _MemberReader:
-    """Read row i from its shard."""
-
-    def __init__(self, store: ShardStore, table: ShardTable) -> None:
-        self._store, self._shard_of_row = store, table.shard_of_row
-        self._positions = table.positions
-
-    def __call__(self, row: int) -> bytes:
-        """Return the encoded bytes of an image. Raises ImageError."""
-        offset, size = self._positions[row].tolist()
-        check_size(size)
-        try:
-            data = self._store.read(int(self._shard_of_row[row]), offset, size)
-        except OSError as error:
-            raise ImageError(f"cannot be read: {error.strerror or error}") from error
-        if len(data) < size:
-            raise ImageError("the archive was truncated after it was opened")
-        return data
