@@ -8,7 +8,7 @@ import pytest
 from pyarrow.parquet import read_table
 
 from onsight.cli import main
-from onsight.cluster.predict import ClusterPredictions, from_table, to_table
+from onsight.cluster.predict import ModelSettings, from_table, predict_batches, to_table
 from onsight.errors import OnsightError
 from onsight.inference.images import file_input
 from onsight.inference.predictor import Prediction, load
@@ -88,10 +88,10 @@ def test_rows_that_ray_loses_repeats_or_moves_are_an_error(
     fake_ray.data.from_arrow = faulty
     predictor = load(trained.path, device="cpu")
     predictor.runner.batch_size = 8
-    mapped = ClusterPredictions(fake_ray, trained.path, "cpu", None)
+    settings = ModelSettings(str(trained.path), "cpu", None, "")
     inputs = map(file_input, sorted(map(str, shared_bars.rglob("*.png"))))
     with pytest.raises(OnsightError, match=said):
-        list(mapped.batches(predictor, inputs, False))
+        list(predict_batches(fake_ray, settings, predictor, inputs, False))
 
 
 def test_an_image_that_only_the_command_sees_is_named(

@@ -7,6 +7,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -57,7 +58,7 @@ def predict_on_cluster(
         raise ConfigError("--resume works on one machine only: remove --resume or --cluster")
     options.check(model, paths)
     with ray_cluster(cluster, "ray.data") as ray:
-        predictions = ClusterPredictions(ray, model, device, module, member, bool(options.top))
+        settings = ModelSettings(os.path.abspath(model), device, module, member, bool(options.top))
         predict_files(
             model,
             paths,
@@ -65,7 +66,7 @@ def predict_on_cluster(
             device="cpu",
             module=module,
             member=member,
-            batches=predictions.batches,
+            batches=partial(predict_batches, ray, settings),
         )
 
 
@@ -84,7 +85,7 @@ def embed_on_cluster(
     from onsight.inference.embed import embed_files  # imports torch, which ImageModel does later
 
     with ray_cluster(cluster, "ray.data") as ray:
-        predictions = ClusterPredictions(ray, model, device, module, member)
+        settings = ModelSettings(os.path.abspath(model), device, module, member)
         embed_files(
             model,
             paths,
@@ -93,59 +94,54 @@ def embed_on_cluster(
             module=module,
             member=member,
             as_json=as_json,
-            batches=predictions.batches,
+            batches=partial(predict_batches, ray, settings),
         )
 
 
-class ClusterPredictions:
-    """Computes predictions on a cluster, in place of Predictor.batches."""
+class ModelSettings(NamedTuple):
+    """What an ImageModel loads and computes."""
 
-    def __init__(
-        self,
-        ray: Any,  # the module, as yielded by ray_cluster
-        model: Path,
-        device: str,
-        module: str | None,
-        member: str = "",
-        with_probabilities: bool = False,  # return the probabilities of all classes
-    ) -> None:
-        self._ray = ray
-        self._model = os.path.abspath(model)
-        self._device, self._module, self._member = device, module, member
-        self._with_probabilities = with_probabilities
+    model: str  # an absolute path
+    device: str
+    module: str | None
+    member: str
+    probabilities: bool = False  # of all classes
+    features: bool = False
+    cpus: int = 1
+    first_image: bytes = b""  # a path that the command can read, and every machine must
 
-    def batches(
-        self, predictor: Predictor, inputs: Iterable[Input], features: bool
-    ) -> Iterator[list[Prediction]]:
-        """Yield lists of predictions: one prediction per input, in the order of the inputs.
 
-        Raises UserError, and OnsightError if Ray fails.
-        """
-        names, paths = [], []
-        for image in inputs:
-            names.append(image.name)
-            paths.append(_make_absolute_path(image))
-        ray = self._ray
-        allocation = allocate(list_live_nodes(ray), 0, self._device)
-        settings = ModelSettings(
-            model=self._model,
-            device=self._device if allocation.gpus else "cpu",
-            module=self._module,
-            member=self._member,
-            cpus=allocation.cpus,
-            first_image=paths[0],
-            features=features,
-            probabilities=self._with_probabilities,
-        )
-        state = ray.remote(JobState).options(num_cpus=0, resources=HEAD).remote()
-        stream = ray.remote(RowStream).options(num_cpus=0, resources=HEAD).remote()
-        blocks = ray.put(_make_blocks(paths, _BLOCK_BATCHES * predictor.runner.batch_size))
-        try:
-            ray.get(stream.start.remote(blocks, ImageModel, (settings, state), allocation))
-            yield from _read_predictions(names, _read_tables(ray, stream))
-        except ray.exceptions.RayError as error:
-            raise_failure(ray.get(state.get_failure.remote()))
-            raise make_ray_error(error) from error
+def predict_batches(
+    ray: Any,
+    settings: ModelSettings,
+    predictor: Predictor,
+    inputs: Iterable[Input],
+    features: bool,
+) -> Iterator[list[Prediction]]:
+    """Yield lists of predictions, in place of Predictor.batches: one per input, in their order.
+
+    ray: the module, as yielded by ray_cluster. Raises UserError, and OnsightError if Ray fails.
+    """
+    names, paths = [], []
+    for image in inputs:
+        names.append(image.name)
+        paths.append(_make_absolute_path(image))
+    allocation = allocate(list_live_nodes(ray), 0, settings.device)
+    settings = settings._replace(
+        device=settings.device if allocation.gpus else "cpu",
+        features=features,
+        cpus=allocation.cpus,
+        first_image=paths[0],
+    )
+    state = ray.remote(JobState).options(num_cpus=0, resources=HEAD).remote()
+    stream = ray.remote(RowStream).options(num_cpus=0, resources=HEAD).remote()
+    blocks = ray.put(_make_blocks(paths, _BLOCK_BATCHES * predictor.runner.batch_size))
+    try:
+        ray.get(stream.start.remote(blocks, ImageModel, (settings, state), allocation))
+        yield from _read_predictions(names, _read_tables(ray, stream))
+    except ray.exceptions.RayError as error:
+        raise_failure(ray.get(state.get_failure.remote()))
+        raise make_ray_error(error) from error
 
 
 class RowStream:
@@ -178,19 +174,6 @@ class RowStream:
     def next(self) -> Any:
         """Return the next table of rows; None after the last."""
         return next(self._tables, None)
-
-
-class ModelSettings(NamedTuple):
-    """What an ImageModel loads and computes."""
-
-    model: str
-    device: str
-    module: str | None
-    member: str
-    cpus: int
-    first_image: bytes  # a path that the command can read, and every machine must
-    features: bool
-    probabilities: bool
 
 
 class ImageModel:
