@@ -10,7 +10,7 @@ import tarfile
 import zipfile
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice
@@ -106,29 +106,6 @@ class TarReader:
         return data
 
 
-@dataclass(frozen=True)
-class ZipReader:
-    """Read usable member i, from any number of threads at once.
-
-    The caller opened the file, so zipfile never closes it: its count of open members is not
-    thread-safe, but its reading is.
-    """
-
-    archive: zipfile.ZipFile
-    infos: list[zipfile.ZipInfo]
-
-    def __call__(self, member: int) -> bytes:
-        """Return the bytes of a member. Raises ImageError."""
-        info = self.infos[member]
-        _refuse_bomb(info)
-        if info.flag_bits & _ENCRYPTED:
-            raise ImageError("encrypted; unpack the archive and give the folder instead")
-        try:
-            return _read_zip_member(self.archive, info)
-        except Exception as error:  # decompressors raise many kinds of errors on damaged members
-            raise ImageError(f"cannot be read from the archive: {error}") from error
-
-
 def open_tar(file: IO[bytes]) -> tuple[Members, TarReader]:
     """Return the usable members of an uncompressed tar and their reader.
 
@@ -142,16 +119,30 @@ def open_tar(file: IO[bytes]) -> tuple[Members, TarReader]:
     return members, TarReader(file.fileno(), offsets, sizes)
 
 
-def open_zip(file: IO[bytes]) -> tuple[Members, ZipReader]:
-    """Return the usable members of a zip and their reader.
+def open_zip(file: IO[bytes]) -> tuple[Members, Callable[[int], bytes]]:
+    """Return the usable members of a zip, and a function that reads one of them in any thread.
 
     Raises zipfile's exceptions for a broken archive; DataError if there are too many members.
     """
+    # The caller opened the file, so zipfile never closes it: its count of open members is not
+    # thread-safe, but its reading is.
     archive = zipfile.ZipFile(file)
     members = Members()
     files = (info for info in archive.infolist() if not _is_zip_folder(info))
     infos = [info for info in files if members.admit(_decode_zip_name(info), _refuse_zip(info))]
-    return members, ZipReader(archive, infos)
+
+    def read(member: int) -> bytes:
+        """Return the bytes of a member. Raises ImageError."""
+        info = infos[member]
+        _refuse_bomb(info)
+        if info.flag_bits & _ENCRYPTED:
+            raise ImageError("encrypted; unpack the archive and give the folder instead")
+        try:
+            return _read_zip_member(archive, info)
+        except Exception as error:  # decompressors raise many kinds of errors on damaged members
+            raise ImageError(f"cannot be read from the archive: {error}") from error
+
+    return members, read
 
 
 def read_first_names(file: IO[bytes], count: int) -> list[str]:
