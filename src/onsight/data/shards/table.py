@@ -21,6 +21,8 @@ _PREFETCHED = 4  # number of shards copied while one is read
 _BLOCK_BYTES = 8 << 20  # bytes that are read at once for a checksum
 _SAVE_EVERY_SECONDS = 60.0  # interval; a killed first pass continues from the last save
 
+ShardImage = tuple[str, str, tuple[int, int]]  # its locator, label and position
+
 
 @dataclass(frozen=True)
 class ShardRows:
@@ -35,30 +37,23 @@ class ShardRows:
     digest: str = ""  # the shard's SHA-256, if it is known
 
     @classmethod
-    def of(
-        cls,
-        shard: Shard,
-        locators: Sequence[str],
-        labels: Sequence[str],
-        positions: Sequence[tuple[int, int]],
-        problems: list[Problem],
-    ) -> "ShardRows":
-        """Build from lists with an entry for each image."""
-        names = tuple(sorted(set(labels)))
+    def of(cls, shard: Shard, images: Sequence[ShardImage], problems: list[Problem]) -> "ShardRows":
+        """Build from the images of a shard."""
+        names = tuple(sorted({label for _, label, _ in images}))
         codes = {name: code for code, name in enumerate(names)}
         return cls(
             shard,
-            TextColumn.of(locators),
-            np.fromiter((codes[label] for label in labels), np.int32, len(labels)),
+            TextColumn.of(locator for locator, _, _ in images),
+            np.fromiter((codes[label] for _, label, _ in images), np.int32, len(images)),
             names,
-            np.array(positions, np.int64).reshape(-1, 2),
+            np.array([position for _, _, position in images], np.int64).reshape(-1, 2),
             problems,
         )
 
     @classmethod
     def broken(cls, shard: Shard, reason: object) -> "ShardRows":
         """Build for a shard that cannot be used, with only a problem."""
-        return cls.of(shard, [], [], [], [Problem(shard.name, "scan", f"a broken shard: {reason}")])
+        return cls.of(shard, [], [Problem(shard.name, "scan", f"a broken shard: {reason}")])
 
 
 @dataclass(frozen=True)

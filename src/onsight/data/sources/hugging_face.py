@@ -18,7 +18,13 @@ import numpy as np
 from onsight.data.decoding_memory import MEMORY
 from onsight.data.index import Problem
 from onsight.data.shards.store import LocalShards, ShardFile, ShardStore
-from onsight.data.shards.table import ShardRows, ShardTable, find_table_file, read_shard_table
+from onsight.data.shards.table import (
+    ShardImage,
+    ShardRows,
+    ShardTable,
+    find_table_file,
+    read_shard_table,
+)
 from onsight.data.sources.read_file import check_size
 from onsight.data.sources.source import (
     NO_COPIES,
@@ -181,9 +187,7 @@ def _read_rows(store: ShardStore, index: int, columns: _ShardColumns) -> ShardRo
     from pyarrow.parquet import ParquetFile
 
     shard = store.shards[index]
-    locators: list[str] = []
-    labels: list[str] = []
-    positions: list[tuple[int, int]] = []
+    images: list[ShardImage] = []
     problems: list[Problem] = []
     with (
         parquet_errors(shard.name),
@@ -198,12 +202,10 @@ def _read_rows(store: ShardStore, index: int, columns: _ShardColumns) -> ShardRo
                 locator = f"{shard.name}/{group}/{row}"
                 label = _name_label(cell, columns.classes, locator)
                 if label:
-                    locators.append(locator)
-                    labels.append(label)
-                    positions.append((group, row))
+                    images.append((locator, label, (group, row)))
                 else:
                     problems.append(Problem(locator, "scan", "has no label"))
-    return ShardRows.of(shard, locators, labels, positions, problems)
+    return ShardRows.of(shard, images, problems)
 
 
 def _check_group_size(file: str, facts: Any) -> None:

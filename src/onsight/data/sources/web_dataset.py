@@ -19,7 +19,7 @@ import numpy as np
 from onsight.data.index import Problem
 from onsight.data.shards.shard_index import INDEX_NAME, read_index
 from onsight.data.shards.store import IMAGE_ENDINGS, LocalShards, Shard, ShardStore
-from onsight.data.shards.table import ShardRows, find_table_file, read_shard_table
+from onsight.data.shards.table import ShardImage, ShardRows, find_table_file, read_shard_table
 from onsight.data.sources.archive_members import BrokenTar, TarReader, open_tar, read_first_names
 from onsight.data.sources.read_file import check_size
 from onsight.data.sources.source import (
@@ -156,21 +156,19 @@ def _match_labels(
             (images if name.ending in IMAGE_ENDINGS else others).append(member)
     pairs = _pair(names, images, label_members)
     pairs |= _pair(names, _without_image(names, others, pairs), label_members)
-    locators, labels, positions = [], [], []
+    found: list[ShardImage] = []
     for member, beside in sorted(pairs.items()):
         locator = f"{shard.name}/{paths[member]}"
         label = "" if beside is None else _read_label(reader, beside, paths[beside])
-        if not label:
+        if label:
+            found.append((locator, label, (reader.offsets[member], reader.sizes[member])))
+        else:
             reason = f"no label beside it ({', '.join(LABEL_ENDINGS)})"
             problems.append(Problem(locator, "scan", reason))
-            continue
-        locators.append(locator)
-        labels.append(label)
-        positions.append((reader.offsets[member], reader.sizes[member]))
     for member in _without_image(names, label_members.values(), pairs):
         reason = f"no image beside it ({', '.join(IMAGE_ENDINGS)})"
         problems.append(Problem(f"{shard.name}/{paths[member]}", "scan", reason))
-    return ShardRows.of(shard, locators, labels, positions, problems)
+    return ShardRows.of(shard, found, problems)
 
 
 def _pair(
