@@ -8,17 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from onsight.data.augmentation_ops import (
-    AugmentationOp,
-    Cutout,
-    Geometry,
-    Jitter,
-    Mix,
-    Numbers,
-)
+from onsight.data.augmentation_ops import Cutout, Geometry, Jitter, Mix, Numbers
 from onsight.data.normalization import Normalization
 from onsight.randomness import uniform
 
+_Op = Geometry | Jitter | Cutout
 # In the order of application.
 _PIXEL_OPS: tuple[type[Any], ...] = (Geometry, Jitter)  # on images (B, H, W, C)
 _INPUT_OPS: tuple[type[Any], ...] = (Cutout,)  # on normalized images (B, C, H, W)
@@ -36,8 +30,8 @@ class Augmentation:
         mix: Mixes images of a batch.
     """
 
-    pixel_ops: tuple[AugmentationOp, ...]
-    input_ops: tuple[AugmentationOp, ...]
+    pixel_ops: tuple[_Op, ...]
+    input_ops: tuple[_Op, ...]
     mix: Mix
 
     @classmethod

@@ -9,7 +9,6 @@ B batch, C channels, H height, W width, K classes.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -33,17 +32,6 @@ NEXT_FREE_COLUMN = 48  # of 64; raise it with each new use
 
 _LOG_RATIO = math.log(4 / 3)  # aspect ratios of random resized crops are from 3:4 to 4:3
 _LUMA = (0.299, 0.587, 0.114)
-
-
-class AugmentationOp(Protocol):
-    """A random change of images."""
-
-    @property
-    def columns(self) -> Sequence[int]:
-        """The columns of random numbers that it needs; none if it is off."""
-
-    def apply(self, images: Tensor, numbers: Numbers) -> Tensor:
-        """Return the changed images, which depend on the arguments alone."""
 
 
 @dataclass(frozen=True)
