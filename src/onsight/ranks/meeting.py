@@ -133,11 +133,17 @@ def store_variables(address: str) -> dict[str, str]:
     return variables
 
 
-def broadcast(store: dist.Store, rank_info: RankInfo, key: str, make: Callable[[], str]) -> str:
+def broadcast(
+    store: dist.Store,
+    rank_info: RankInfo,
+    key: str,
+    make: Callable[[], str],
+    timeout: timedelta = _BROADCAST_TIMEOUT,
+) -> str:
     """Return what `make` returns on the first rank; the others wait for it."""
     if rank_info.rank == 0:
         store.set(key, make())
-    store.wait([key], _BROADCAST_TIMEOUT)
+    store.wait([key], timeout)
     value: str = store.get(key).decode()
     return value
 

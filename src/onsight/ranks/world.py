@@ -14,7 +14,7 @@ from torch import Tensor
 
 from onsight.errors import DataError, DeviceError, RankLost
 from onsight.hardware.devices import physical_device
-from onsight.ranks.meeting import JOIN_TIMEOUT, RankInfo, interface_towards, meet
+from onsight.ranks.meeting import JOIN_TIMEOUT, RankInfo, broadcast, interface_towards, meet
 from onsight.ranks.signals import StopRequest
 from onsight.ranks.watchdog import Watchdog
 from onsight.text import joined
@@ -144,8 +144,7 @@ class Ranks(World):
         # The answers of the first rank: the next to send, and the last received.
         self.answer_to_send = self.answer = False
         self.exchanges: Counter[str] = Counter()  # number of exchanges so far, by name
-        self.rank, self.size = rank_info.rank, rank_info.size
-        self.local_rank, self.node = rank_info.local_rank, rank_info.node
+        self.rank_info, self.rank, self.size = rank_info, rank_info.rank, rank_info.size
         self.store = store or meet(rank_info)
         if self.size > rank_info.local_size:  # gloo must listen where the others can reach it
             interface = interface_towards(os.environ.get("MASTER_ADDR", ""))
@@ -156,7 +155,7 @@ class Ranks(World):
             backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
             torch.accelerator.set_device_index(device)
         store = dist.PrefixStore("watchdog", self.store)
-        self.watchdog = Watchdog(store, self.rank, self.size, self.node)
+        self.watchdog = Watchdog(store, self.rank, self.size, rank_info.node)
         try:
             self.store.set(f"here/{self.rank}", "1")
             self._wait_for_all()
@@ -242,15 +241,8 @@ class Ranks(World):
 
     def broadcast(self, name: str, make: Callable[[], str]) -> str:
         key = f"first/{self._unique_key(name)}"
-        if self.is_main:
-            with self.watchdog_paused():
-                value = make()
-            self.store.set(key, value)
-            return value
         with self.watchdog_paused():
-            self.store.wait([key], _STORE_TIMEOUT)
-        value = self.store.get(key).decode()
-        return str(value)
+            return broadcast(self.store, self.rank_info, key, make, _STORE_TIMEOUT)
 
     def gather(self, name: str, line: str) -> list[str]:
         key = self._unique_key(name)
@@ -262,12 +254,12 @@ class Ranks(World):
 
     @contextmanager
     def local_first(self, name: str) -> Iterator[None]:
-        key = f"{name}/machine-{self.node}"
+        key = f"{name}/machine-{self.rank_info.node}"
         with self.watchdog_paused():
-            if self.local_rank > 0:
+            if self.rank_info.local_rank > 0:
                 self.store.wait([key], _STORE_TIMEOUT)
             yield
-        if self.local_rank == 0:
+        if self.rank_info.local_rank == 0:
             self.store.set(key, "done")
 
     @contextmanager
