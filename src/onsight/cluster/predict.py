@@ -39,16 +39,9 @@ def predict_on_cluster(
     module: str | None,
     member: str,
 ) -> None:
-    """Write the same output as `predict_files`, computed by a cluster.
+    """Write the same output as `predict_files`, computed by a cluster; the arguments are the same.
 
-    Args:
-        cluster: The address of the cluster, as for ray_cluster.
-        model: The model file or run folder.
-        paths: The images.
-        options: The content and files of the output.
-        device: The kind of device to use on the cluster.
-        module: The package.module:callable of the user's own network, if any.
-        member: The name of the only member of a blend to use, if any.
+    cluster: its address, as for ray_cluster; device: the kind of device to use there.
 
     Raises:
         UserError: An argument is invalid.

@@ -42,16 +42,8 @@ def train_on_cluster(
 ) -> Run:
     """Train as `train` does, in processes of a Ray cluster; lost ones are restarted.
 
-    Args:
-        data: The images to train on.
-        cluster: The address of the cluster, as for ray_cluster.
-        out: The run folder; by default a new one in `runs`.
-        resume: Whether to continue the run in `out`.
-        recipe: The name of a recipe to train with.
-        config_file: A config file to train with.
-        verbose: Whether to print every choice and epoch.
-        spent_seconds: The part of the budget that is already used.
-        **fields: Config fields.
+    The arguments are those of `train`. cluster: its address, as for ray_cluster; spent_seconds: the
+    part of the budget that is already used.
 
     Raises:
         UserError: An argument is invalid.

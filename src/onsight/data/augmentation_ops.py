@@ -92,15 +92,10 @@ class Geometry:
 
 
 def crop_windows(min_area: float, numbers: Numbers) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the windows of random resized crops.
+    """Return the windows of random resized crops of at least a fraction of the image's area.
 
-    Args:
-        min_area: The minimum area, as a fraction of the image.
-        numbers: Random numbers (B,) by column.
-
-    Returns:
-        Heights and widths as fractions of the image's, then centres y and x from -1 to 1, each
-        (B,).
+    They are heights and widths as fractions of the image's, then centres y and x from -1 to 1, each
+    (B,).
     """
     area = min_area + (1 - min_area) * numbers[AREA]
     spread = _LOG_RATIO if min_area < 1 else 0.0
@@ -195,16 +190,10 @@ class Mix:
     def apply(
         self, inputs: Tensor, labels: Tensor, numbers: Numbers, classes: int
     ) -> tuple[Tensor, Tensor]:
-        """Mix images.
+        """Return mixed images (B - 1, C, H, W) and targets (B - 1, K).
 
-        Args:
-            inputs: Normalised images (B, C, H, W). The last one only serves as a partner.
-            labels: Their labels, int64 (B,).
-            numbers: Random numbers (B,) by column.
-            classes: The number of classes K.
-
-        Returns:
-            Mixed images (B - 1, C, H, W) and targets (B - 1, K).
+        inputs: normalised images (B, C, H, W), of which the last only serves as a partner; labels:
+        int64 (B,).
         """
         partners, partner_labels = inputs[1:], labels[1:]
         inputs, labels = inputs[:-1], labels[:-1]
@@ -229,14 +218,10 @@ class Mix:
 
 
 def beta(numbers: Tensor, alpha: float) -> Tensor:
-    """Return Beta(alpha, alpha) variates, by Jöhnk's rejection sampling (Metrika 8, 1964).
+    """Return Beta(alpha, alpha) variates (B,), by Jöhnk's rejection sampling (Metrika 8, 1964).
 
-    Args:
-        numbers: Uniform random numbers for n attempts, (B, 2 n). The first that is accepted counts.
-        alpha: At most 1.
-
-    Returns:
-        Variates (B,).
+    numbers: uniform random numbers for n attempts, (B, 2 n), of which the first that is accepted
+    counts; alpha: at most 1.
     """
     values = numbers if has_float64(numbers.device) else numbers.cpu()
     first, second = (values.double() + 1e-9).pow(1 / alpha).chunk(2, dim=1)

@@ -33,14 +33,7 @@ def assign_splits(
     """Assign images to splits by digest.
 
     If the data has no test (or validation) images, they are sampled from the training images.
-    Images with equal digests get the same split.
-
-    Args:
-        digests: uint8 (n, 16).
-        labels: Class numbers, (n,).
-        data_splits: The splits that came with the data, (n,).
-        validation_fraction: The fraction of validation images.
-        test_fraction: The fraction of test images.
+    Images with equal digests get the same split. data_splits: the splits that came with the data.
 
     Returns:
         TRAIN, VALIDATION or TEST, int8 (n,).
@@ -175,11 +168,6 @@ def assign_folds(
     The numbers of different images of a class differ by at most one between folds, and identical
     images are in the same fold. An image is in the fold that its digest determines, or in the next
     one that is not full, so that adding images moves few others.
-
-    Args:
-        digests: uint8 (n, 16).
-        labels: Class numbers, (n,).
-        folds: The number of folds.
 
     Returns:
         The fold of each image, from 1 on, int8 (n,).
