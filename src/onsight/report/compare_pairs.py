@@ -1,8 +1,9 @@
 """Read the held-out predictions of runs, and find the images that all of them held out."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -193,22 +194,16 @@ def _match_keys(
     other: Iterable[tuple[int, Hashable]],
 ) -> tuple[list[int], list[int]]:
     """Match equal keys one to one, in order, into rows; return the unmatched rows of both sides."""
-    waiting: dict[Hashable, list[int]] = defaultdict(list)
-    unmatched, other_unmatched = [], []
+    waiting: dict[Hashable, deque[int]] = defaultdict(deque)
     for row, key in other:
-        if key is None:
-            other_unmatched.append(row)
-        else:
-            waiting[key].append(row)
-    for candidates in waiting.values():
-        candidates.reverse()
+        waiting[key].append(row)
+    unmatched = []
     for row, key in first:
-        if key is not None and waiting.get(key):
-            rows[row] = waiting[key].pop()
+        if key is not None and waiting[key]:
+            rows[row] = waiting[key].popleft()
         else:
             unmatched.append(row)
-    other_unmatched += [row for candidates in waiting.values() for row in candidates]
-    return unmatched, sorted(other_unmatched)
+    return unmatched, sorted(chain.from_iterable(waiting.values()))
 
 
 def _was_seen(runs: Sequence[HeldOutPredictions], rows: Sequence[int]) -> bool:
