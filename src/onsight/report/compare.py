@@ -99,11 +99,9 @@ def _check_paths(paths: list[Path]) -> list[Path]:
         needed = f"another run folder to compare {paths[0]} with" if paths else "two run folders"
         raise OutputError(f"give {needed}, as in `onsight compare runs/pets runs/pets-2`")
     resolved = [path.resolve() for path in paths]
-    repeated = [
-        str(path) for index, path in enumerate(paths) if resolved[index] in resolved[:index]
-    ]
-    if repeated:
-        raise OutputError(f"{repeated[0]} is given twice; give different run folders")
+    for index, path in enumerate(paths):
+        if resolved[index] in resolved[:index]:
+            raise OutputError(f"{path} is given twice; give different run folders")
     return paths
 
 
