@@ -117,7 +117,19 @@ def flag_changes(config: Config, data: TrainingData, net: nn.Module) -> list[Fla
 # --- Trials ---
 
 
-class FlagTrial:
+class _RunTrial:
+    """A trial of whose losses nothing is said: a flag's effect on them is documented."""
+
+    def losses(self) -> Losses:
+        """Return "not comparable"."""
+        return "not comparable"
+
+    def notes(self) -> list[str]:
+        """Return no notes."""
+        return []
+
+
+class FlagTrial(_RunTrial):
     """The run's step with other flags, built when it is first measured."""
 
     def __init__(self, bench: "RunBench", flags: Changes) -> None:
@@ -140,20 +152,12 @@ class FlagTrial:
             why = "out of memory" if is_out_of_memory(error) else str(error).splitlines()[0]
             raise TrialFailed(why) from None
 
-    def losses(self) -> Losses:
-        """Return "not comparable": a flag's effect on the losses is documented."""
-        return "not comparable"
-
-    def notes(self) -> list[str]:
-        """Return no notes."""
-        return []
-
     def close(self) -> None:
         """Free the memory of the trial."""
         self._time_steps = None
 
 
-class FreshTrial:
+class FreshTrial(_RunTrial):
     """The run's step in a separate process, started without some environment variables."""
 
     def __init__(self, run: "FreshRun", changes: Changes) -> None:
@@ -163,14 +167,6 @@ class FreshTrial:
     def measure(self, seconds: float) -> float:
         """Return images per second, measured for about this long. Raises TrialFailed."""
         return self.run.measure(self.flags, seconds)
-
-    def losses(self) -> Losses:
-        """Return "not comparable", as for flags."""
-        return "not comparable"
-
-    def notes(self) -> list[str]:
-        """Return no notes."""
-        return []
 
     def close(self) -> None:
         """Do nothing: other trials use the process too."""
