@@ -20,6 +20,7 @@ from onsight.doctor.nvidia import (
     install_commands,
     is_unsupported,
     parse_mebibytes,
+    parse_version,
     query_smi,
 )
 from onsight.doctor.report import CheckResult, Status
@@ -84,7 +85,8 @@ def check_gpus() -> CheckResult:
         return _without_driver(visible)
     cuda = [name for name in visible if name.startswith("cuda")]
     figures = _figures(driver, visible)
-    survey = GpuSurvey(driver, cuda, _torch_cuda(), torch_warning, figures)
+    torch_cuda = parse_version(torch.version.cuda or "")
+    survey = GpuSurvey(driver, cuda, torch_cuda, torch_warning, figures)
     results = (diagnose(survey) for diagnose in _DIAGNOSES)
     return next(result for result in results if result)
 
@@ -297,14 +299,6 @@ def _capabilities(survey: GpuSurvey) -> dict[str, Version]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns about the problem that is diagnosed here
         return {name: torch.cuda.get_device_capability(name) for name in survey.visible}
-
-
-def _torch_cuda() -> Version | None:
-    built = torch.version.cuda
-    if not built:
-        return None
-    major, minor, *_ = built.split(".")
-    return int(major), int(minor)
 
 
 def _figures(driver: Driver, visible: list[str]) -> dict[str, Any]:
