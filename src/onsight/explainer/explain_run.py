@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -37,7 +37,6 @@ from onsight.training.open_data import open_data
 from onsight.training.place import PlannedRun, place, plan_run
 from onsight.tune.candidates import name_one_network
 from onsight.tune.plan import choose_threads
-from onsight.tune.training_data import TrainingData
 from onsight_explain.ceilings import Ceilings, measure_ceilings
 from onsight_explain.paired_timing import warn_if_busy
 from onsight_explain.search import MIN_GAIN, Search, SearchResult, TrialResult
@@ -68,15 +67,6 @@ class RunExplanation:
     def rate(self) -> float:
         """Images/s of the unchanged run: the median of its windows."""
         return statistics.median(self.search.baseline_rates or [self.before.images_per_second])
-
-
-@dataclass(frozen=True)
-class OpenRun:
-    """A prepared run. config is fully resolved (no "auto")."""
-
-    config: Config
-    data: TrainingData
-    device: torch.device
 
 
 def explain_data(
@@ -114,12 +104,12 @@ def explain_data(
         best = found.best if found.best and found.best.ratio >= MIN_GAIN else None
         applies_here = best and not find_unset(best.changes)  # not only in a child process
         after = bench.record(best.changes, record_seconds) if best and applies_here else None
-        ceilings = measure_ceilings(run.device, run.config.threads)
-    channels, height, width = run.data.dataset.input_shape
+        ceilings = measure_ceilings(run.data.device, run.config.threads)
+    channels, height, width = run.dataset.input_shape
     return RunExplanation(
         config=run.config,
         shape=(height, width, channels),
-        device=run.device,
+        device=run.data.device,
         before=before,
         ceilings=ceilings,
         search=found,
@@ -132,7 +122,7 @@ def explain_data(
 
 
 @contextmanager
-def open_run(data: str, config: Config, reporter: Reporter) -> Iterator[OpenRun]:
+def open_run(data: str, config: Config, reporter: Reporter) -> Iterator[PlannedRun]:
     """Prepare the run that `onsight train DATA` would start, without training it.
 
     Raises UserError for what the user can fix.
@@ -146,8 +136,7 @@ def open_run(data: str, config: Config, reporter: Reporter) -> Iterator[OpenRun]
         job = Job(reporter, device, threads)
         planned = plan_without_training(data, name_one_network(config), job)
         size = min(planned.config.batch_size, len(planned.dataset.ids(TRAIN)))
-        final = planned.config.model_copy(update={"batch_size": size})
-        yield OpenRun(final, planned.data, device.value)
+        yield replace(planned, config=planned.config.model_copy(update={"batch_size": size}))
 
 
 def plan_without_training(data: str, config: Config, job: Job) -> PlannedRun:
