@@ -94,12 +94,9 @@ class Candidate:
 def choose_candidates(
     source: Source, config: Config, device: torch.device, budget_seconds: float
 ) -> tuple[Candidate, ...]:
-    """Choose what `--model auto` trains, in the order of training.
+    """Choose what `--model auto` trains, in the order of training; what the user has set is kept.
 
     Args:
-        source: The images.
-        config: The settings; what the user has set is kept.
-        device: The device to train on, whose kind matters.
         budget_seconds: The whole budget; infinity for none.
     """
     work = describe_work(source, config, device, budget_seconds)
