@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from onsight.config import Config
@@ -15,6 +14,7 @@ from onsight.data.index import TRAIN
 from onsight.errors import ConfigError, NonFiniteLoss
 from onsight.explainer.step_record import StepRecord, record_step
 from onsight.files import write_json
+from onsight.hardware.reproducible import torch_threads
 from onsight.models.trial_forward import starts_slowly
 from onsight.text import joined
 from onsight.tune.training_data import TrainingData
@@ -214,12 +214,9 @@ class RunBench:
 
     def record(self, flags: Changes, seconds: float, has_timeline: bool = False) -> StepRecord:
         """Record where the time of a step goes with these flags."""
-        config, previous = self.config_with(flags), torch.get_num_threads()
-        torch.set_num_threads(config.threads)
-        try:
+        config = self.config_with(flags)
+        with torch_threads(config.threads):
             return record_step(Trial(config, self.data), config.batch_size, seconds, has_timeline)
-        finally:
-            torch.set_num_threads(previous)
 
 
 class FreshRun:
