@@ -72,9 +72,9 @@ class RunExplanation:
 def explain_data(
     data: str,
     config: Config,
-    seconds: float = 60.0,
-    try_changes: bool = True,
-    reporter: Reporter | None = None,
+    seconds: float,
+    try_changes: bool,
+    reporter: Reporter,
     trace_file: Path | None = None,
 ) -> RunExplanation:
     """Record the training step of `onsight train DATA` with this config, then try other flags.
@@ -82,7 +82,6 @@ def explain_data(
     seconds: maximum for everything but preparing the images; trace_file: where to write the
     timeline of the unchanged run. Raises UserError for what the user can fix.
     """
-    reporter = reporter or Reporter()
     is_busy = warn_if_busy(reporter)
     settings = thread_settings()
     fresh = FreshRun(data, config, settings) if settings else None
