@@ -136,11 +136,7 @@ def explain(
     if trace_file and compares_devices:
         raise ConfigError("--trace records one training run as it is: omit --compare")
     data, run_config, origins = _read_subject(name, fields, recipe, config)
-    for flag, path in (
-        ("--trace", trace_file),
-        ("--save-plot", plot_file),
-        ("--html", page_file),
-    ):
+    for flag, path in (("--trace", trace_file), ("--save-plot", plot_file), ("--html", page_file)):
         if path:
             run = [Path(name, file) for file in ("config.toml", "plan.json", "model.safetensors")]
             check_output(flag, path, config=config, run=run, data=_files_of(data, run_config))

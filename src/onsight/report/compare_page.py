@@ -15,12 +15,7 @@ from onsight.data.sources.source import Source
 from onsight.errors import ImageError, OnsightError
 from onsight.files import refuse_foreign
 from onsight.report.compare_pairs import HeldOutPredictions, Pairing
-from onsight.report.html_page import (
-    InlineImage,
-    inline_thumbnail,
-    page_template,
-    write_page,
-)
+from onsight.report.html_page import InlineImage, inline_thumbnail, page_template, write_page
 from onsight.report.run_files import digest_text
 
 DEFAULT_NAME = "compare.html"

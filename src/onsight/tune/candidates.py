@@ -19,12 +19,7 @@ from onsight.models.members import is_member_name
 from onsight.models.timm_nets import OFFLINE_MODEL, offline_models
 from onsight.text import joined
 from onsight.tune.epochs import choose_epochs
-from onsight.tune.input_size import (
-    Size,
-    choose_scratch_size,
-    find_fitting,
-    list_pretrained_sizes,
-)
+from onsight.tune.input_size import Size, choose_scratch_size, find_fitting, list_pretrained_sizes
 from onsight.tune.work import (
     FEW_IMAGES,
     HEAD_FIT_SECONDS,
