@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,29 +89,24 @@ def thread_settings() -> UnsetVariables | None:
     return UnsetVariables(tuple(variables), tuple(variables.values())) if variables else None
 
 
-def flag_changes(config: Config, data: TrainingData, net: nn.Module) -> list[FlagChange]:
-    """Return the flags to try. config: fully resolved; net: as this run builds it."""
-    changes: list[FlagChange] = []
-    images = len(data.dataset.ids(TRAIN))
+def flag_changes(config: Config, data: TrainingData, net: nn.Module) -> Iterator[FlagChange]:
+    """Yield the flags to try. config: fully resolved; net: as this run builds it."""
+    images, kind = len(data.dataset.ids(TRAIN)), data.device.type
     for size in _BATCH_SIZES:
         if size >= 2 * config.batch_size and images >= _MIN_BATCHES * size:
-            changes.append(FlagChange("batch_size", size))
-    kind = data.device.type
-    changes += [
-        FlagChange("precision", precision)
-        for precision in _PRECISIONS.get(kind, ())
-        if precision != config.precision
-    ]
+            yield FlagChange("batch_size", size)
+    for precision in _PRECISIONS.get(kind, ()):
+        if precision != config.precision:
+            yield FlagChange("precision", precision)
     if kind == "cpu":
-        counts = sorted({1, usable_cores()} - {config.threads})
-        changes += [FlagChange("threads", count) for count in counts]
+        for count in sorted({1, usable_cores()} - {config.threads}):
+            yield FlagChange("threads", count)
     if any(parameter.ndim == 4 for parameter in net.parameters()):
         is_slow = config.memory_format == "auto" and starts_slowly(net, data.device)
         is_plain = config.memory_format == "contiguous" or is_slow
-        changes.append(FlagChange("memory_format", "channels_last" if is_plain else "contiguous"))
+        yield FlagChange("memory_format", "channels_last" if is_plain else "contiguous")
     if config.accumulate > 1:
-        changes.append(FlagChange("accumulate", 1))
-    return changes
+        yield FlagChange("accumulate", 1)
 
 
 # --- Trials ---
