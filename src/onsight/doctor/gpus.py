@@ -71,11 +71,6 @@ class GpuMemory:
     total_bytes: int
     free_bytes: int
 
-    @property
-    def is_scarce(self) -> bool:
-        """Whether less than half of it is free."""
-        return self.free_bytes < _SCARCE_RATIO * self.total_bytes
-
 
 def check_gpus() -> CheckResult:
     """Check that torch can use every NVIDIA GPU of this machine, or another accelerator."""
@@ -104,7 +99,7 @@ def check_gpu_memory() -> CheckResult | None:
         for memory in gpus
     )
     figures = {"gpus": [asdict(memory) for memory in gpus]}
-    if not any(memory.is_scarce for memory in gpus):
+    if all(memory.free_bytes >= _SCARCE_RATIO * memory.total_bytes for memory in gpus):
         return CheckResult("ok", f"{message}.", "", figures)
     processes = _gpu_processes()
     return CheckResult(
