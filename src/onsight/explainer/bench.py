@@ -232,7 +232,8 @@ class FreshRun:
             channel.send({"flags": changed_fields(flags), "seconds": seconds})
             reply, _ = channel.receive(seconds + _REPLY_SECONDS)
         except (Closed, TimeoutError):
-            raise TrialFailed(self._last_output_line()) from None
+            lines = read_last_output(self._output).splitlines()
+            raise TrialFailed(lines[-1] if lines else "its process did not answer") from None
         if "problem" in reply:
             raise TrialFailed(reply["problem"])
         rate: float = reply["rate"]
@@ -262,7 +263,3 @@ class FreshRun:
         )
         self._channel.receive(_START_SECONDS)
         return self._channel
-
-    def _last_output_line(self) -> str:
-        lines = read_last_output(self._output).splitlines()
-        return lines[-1] if lines else "its process did not answer"
