@@ -160,10 +160,11 @@ def _digest_texts(keys: NDArray[np.int64]) -> list[str]:
 def _match(first: HeldOutPredictions, other: HeldOutPredictions) -> NDArray[np.int64]:
     """Return the row of each of the first run's images in the other run, or -1, as (n,)."""
     rows = np.full(len(first), _UNMATCHED)
-    digests = _digest_keys(first, range(len(first))), _digest_keys(other, range(len(other)))
+    digests = (_image_keys(run, range(len(run)), run.digests) for run in (first, other))
     unmatched, other_unmatched = _match_keys(rows, *digests)
     if _paths_identify(first, other):
-        _match_keys(rows, _path_keys(first, unmatched), _path_keys(other, other_unmatched))
+        paths = _image_keys(first, unmatched, first.image_paths)
+        _match_keys(rows, paths, _image_keys(other, other_unmatched, other.image_paths))
     return rows
 
 
@@ -177,15 +178,11 @@ def _paths_identify(first: HeldOutPredictions, other: HeldOutPredictions) -> boo
     return first.data == other.data and first.format != other.format
 
 
-def _digest_keys(run: HeldOutPredictions, rows: Iterable[int]) -> list[tuple[int, Hashable]]:
-    """Return rows with what identifies their image; None matches nothing."""
-    return [
-        (row, (run.digests[row], run.labels[row]) if run.digests[row] else None) for row in rows
-    ]
-
-
-def _path_keys(run: HeldOutPredictions, rows: Iterable[int]) -> list[tuple[int, Hashable]]:
-    return [(row, (run.image_paths[row], run.labels[row])) for row in rows]
+def _image_keys(
+    run: HeldOutPredictions, rows: Iterable[int], names: Sequence[str]
+) -> list[tuple[int, Hashable]]:
+    """Return rows with what identifies their image, by name and label; None matches nothing."""
+    return [(row, (names[row], run.labels[row]) if names[row] else None) for row in rows]
 
 
 def _match_keys(
