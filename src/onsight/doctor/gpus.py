@@ -79,7 +79,15 @@ def check_gpus() -> CheckResult:
     if driver is None:
         return _without_driver(visible)
     cuda = [name for name in visible if name.startswith("cuda")]
-    figures = _figures(driver, visible)
+    figures = {
+        "driver": driver.version,
+        "driver_cuda": _dotted(driver.cuda) if driver.cuda else None,
+        "torch_cuda": torch.version.cuda,
+        "cudnn": _cudnn_version(),
+        "gpus": driver.gpus,
+        "in_mig_mode": driver.mig_gpus,
+        "seen": visible,
+    }
     torch_cuda = parse_version(torch.version.cuda or "")
     survey = GpuSurvey(driver, cuda, torch_cuda, torch_warning, figures)
     results = (diagnose(survey) for diagnose in _DIAGNOSES)
@@ -194,7 +202,9 @@ def _driver_too_old(survey: GpuSurvey) -> CheckResult | None:
 
 def _kernels_missing(survey: GpuSurvey) -> CheckResult | None:
     built = torch.cuda.get_arch_list()
-    capabilities = _capabilities(survey)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns about the problem that is diagnosed here
+        capabilities = {name: torch.cuda.get_device_capability(name) for name in survey.visible}
     missing = [name for name, gpu in capabilities.items() if is_unsupported(built, gpu)]
     if not missing or not built:
         return None
@@ -288,24 +298,6 @@ def _visible_to_torch() -> tuple[list[str], str]:
         names = available_devices()[:-1]
     text = str(caught[0].message).strip().partition("\n")[0] if caught else ""
     return names, text[:_WARNING_LENGTH]
-
-
-def _capabilities(survey: GpuSurvey) -> dict[str, Version]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns about the problem that is diagnosed here
-        return {name: torch.cuda.get_device_capability(name) for name in survey.visible}
-
-
-def _figures(driver: Driver, visible: list[str]) -> dict[str, Any]:
-    return {
-        "driver": driver.version,
-        "driver_cuda": _dotted(driver.cuda) if driver.cuda else None,
-        "torch_cuda": torch.version.cuda,
-        "cudnn": _cudnn_version(),
-        "gpus": driver.gpus,
-        "in_mig_mode": driver.mig_gpus,
-        "seen": visible,
-    }
 
 
 def _cudnn_version() -> str | None:
