@@ -72,13 +72,13 @@ def compare(*runs: str | Path, against: str | Path | None = None) -> RunComparis
     settings = _differing_settings(held_out)
     classes, labels = held_out[0].classes, held_out[0].labels[pairing.rows[0]]
     by_class = {classes[label]: correct[:, labels == label] for label in np.unique(labels).tolist()}
-    class_gaps = _gaps(names, best, by_class, pairs)
+    gaps = _gaps(names, best, by_class, pairs)
     return RunComparison(
         images=correct.shape[1],
         runs=tuple(map(_run_result, held_out, pairing.left_out, correct)),
         best=names[best],
         gaps=tuple(gap for _, gap in _gaps(names, best, {"": correct}, pairs)),
-        class_gaps=tuple(pair for pair in class_gaps if pair[1].corrected_p < SIGNIFICANT),
+        class_gaps=tuple((name, gap) for name, gap in gaps if gap.corrected_p < SIGNIFICANT),
         settings=tuple(settings),
         notes=tuple(_notes(held_out, pairing, settings)),
         held_out=held_out,
