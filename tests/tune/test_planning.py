@@ -42,14 +42,11 @@ def timed(monkeypatch):
     counts = {}
 
     def plant(seconds):
-        def timer(self, options):
-            def measure():
-                counts[options] = counts.get(options, 0) + 1
-                return seconds(options)
+        def time_step(self, options):
+            counts[options] = counts.get(options, 0) + 1
+            return seconds(options)
 
-            return measure
-
-        monkeypatch.setattr(probe.Probe, "_timer", timer)
+        monkeypatch.setattr(probe.Probe, "_time_step", time_step)
         return counts
 
     return plant

@@ -4,7 +4,6 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from onsight.data.cache import find_cache_folder
@@ -120,21 +119,10 @@ def _measure_contents(folder: Path, seconds: float) -> tuple[int, int, bool]:
     """Return (files, bytes, is_complete); counting stops when the time is up."""
     files = size = 0
     deadline = time.monotonic() + seconds
-    for entry in _walk(str(folder)):
-        files += 1
-        size += entry.stat(follow_symlinks=False).st_size
-        if time.monotonic() > deadline:
-            return files, size, False
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            files += 1
+            size += os.lstat(os.path.join(parent, name)).st_size
+            if time.monotonic() > deadline:
+                return files, size, False
     return files, size, True
-
-
-def _walk(folder: str) -> Iterator[os.DirEntry[str]]:
-    try:
-        entries = list(os.scandir(folder))
-    except OSError:
-        return
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(entry.path)
-        elif entry.is_file(follow_symlinks=False):
-            yield entry

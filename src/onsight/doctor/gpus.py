@@ -20,6 +20,7 @@ from onsight.doctor.nvidia import (
     install_commands,
     is_unsupported,
     parse_mebibytes,
+    parse_version,
     query_smi,
 )
 from onsight.doctor.report import CheckResult, Status
@@ -70,11 +71,6 @@ class GpuMemory:
     total_bytes: int
     free_bytes: int
 
-    @property
-    def is_scarce(self) -> bool:
-        """Whether less than half of it is free."""
-        return self.free_bytes < _SCARCE_RATIO * self.total_bytes
-
 
 def check_gpus() -> CheckResult:
     """Check that torch can use every NVIDIA GPU of this machine, or another accelerator."""
@@ -83,8 +79,17 @@ def check_gpus() -> CheckResult:
     if driver is None:
         return _without_driver(visible)
     cuda = [name for name in visible if name.startswith("cuda")]
-    figures = _figures(driver, visible)
-    survey = GpuSurvey(driver, cuda, _torch_cuda(), torch_warning, figures)
+    figures = {
+        "driver": driver.version,
+        "driver_cuda": _dotted(driver.cuda) if driver.cuda else None,
+        "torch_cuda": torch.version.cuda,
+        "cudnn": _cudnn_version(),
+        "gpus": driver.gpus,
+        "in_mig_mode": driver.mig_gpus,
+        "seen": visible,
+    }
+    torch_cuda = parse_version(torch.version.cuda or "")
+    survey = GpuSurvey(driver, cuda, torch_cuda, torch_warning, figures)
     results = (diagnose(survey) for diagnose in _DIAGNOSES)
     return next(result for result in results if result)
 
@@ -102,7 +107,7 @@ def check_gpu_memory() -> CheckResult | None:
         for memory in gpus
     )
     figures = {"gpus": [asdict(memory) for memory in gpus]}
-    if not any(memory.is_scarce for memory in gpus):
+    if all(memory.free_bytes >= _SCARCE_RATIO * memory.total_bytes for memory in gpus):
         return CheckResult("ok", f"{message}.", "", figures)
     processes = _gpu_processes()
     return CheckResult(
@@ -197,7 +202,9 @@ def _driver_too_old(survey: GpuSurvey) -> CheckResult | None:
 
 def _kernels_missing(survey: GpuSurvey) -> CheckResult | None:
     built = torch.cuda.get_arch_list()
-    capabilities = _capabilities(survey)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns about the problem that is diagnosed here
+        capabilities = {name: torch.cuda.get_device_capability(name) for name in survey.visible}
     missing = [name for name, gpu in capabilities.items() if is_unsupported(built, gpu)]
     if not missing or not built:
         return None
@@ -291,32 +298,6 @@ def _visible_to_torch() -> tuple[list[str], str]:
         names = available_devices()[:-1]
     text = str(caught[0].message).strip().partition("\n")[0] if caught else ""
     return names, text[:_WARNING_LENGTH]
-
-
-def _capabilities(survey: GpuSurvey) -> dict[str, Version]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns about the problem that is diagnosed here
-        return {name: torch.cuda.get_device_capability(name) for name in survey.visible}
-
-
-def _torch_cuda() -> Version | None:
-    built = torch.version.cuda
-    if not built:
-        return None
-    major, minor, *_ = built.split(".")
-    return int(major), int(minor)
-
-
-def _figures(driver: Driver, visible: list[str]) -> dict[str, Any]:
-    return {
-        "driver": driver.version,
-        "driver_cuda": _dotted(driver.cuda) if driver.cuda else None,
-        "torch_cuda": torch.version.cuda,
-        "cudnn": _cudnn_version(),
-        "gpus": driver.gpus,
-        "in_mig_mode": driver.mig_gpus,
-        "seen": visible,
-    }
 
 
 def _cudnn_version() -> str | None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -252,13 +253,11 @@ def _cgroup_limit() -> int | None:
 def _swap_bytes() -> tuple[int, int]:
     """Return (total, used) bytes of swap."""
     kibibytes = {"SwapTotal": 0, "SwapFree": 0}
-    try:
+    with suppress(OSError):
         for line in (_PROC / "meminfo").read_text(encoding="utf-8").splitlines():
             name, _, rest = line.partition(":")
             if name in kibibytes:
                 kibibytes[name] = int(rest.split()[0])
-    except OSError:
-        pass
     return kibibytes["SwapTotal"] << 10, (kibibytes["SwapTotal"] - kibibytes["SwapFree"]) << 10
 
 

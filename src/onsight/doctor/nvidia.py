@@ -19,7 +19,7 @@ _NVIDIA_VENDOR, _DISPLAY_CLASS = "0x10de", "0x03"  # the class is a prefix
 _DEADLINE_SECONDS = 20.0  # without its persistence daemon, the driver loads for every call
 _MIG_MODE = "mig.mode.current"
 _UNKNOWN_FIELD = "not a valid field"
-_CUDA = re.compile(r"CUDA (?:UMD )?Version\s*:\s*(\d+)\.(\d+)")  # UMD since driver 610
+_CUDA = re.compile(r"CUDA (?:UMD )?Version\s*:\s*(\d+\.\d+)")  # UMD since driver 610
 # The CUDA that a driver of at least this version supports, where nvidia-smi does not print it
 # (https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html).
 _CUDA_OF_DRIVER = ((580, (13, 0)), (525, (12, 0)), (450, (11, 0)))
@@ -50,9 +50,8 @@ class Driver:
     version: str
     cuda: Version | None  # newest CUDA version that the driver supports
     gpus: list[str]
-    capabilities: list[Version] = field(
-        default_factory=list
-    )  # compute capabilities of the GPUs, where known
+    # Compute capabilities of the GPUs, where known.
+    capabilities: list[Version] = field(default_factory=list)
     mig_gpus: int = 0  # GPUs in MIG mode
     has_smi: bool = False  # nvidia-smi works
     smi_error: str = ""  # message of an nvidia-smi that failed
@@ -71,10 +70,10 @@ def find_driver() -> Driver | None:
         return None
     cuda = _CUDA.search(banner)
     version = rows[0]["driver_version"]
-    capabilities = [_parse_version(row.get("compute_cap", "")) for row in rows]
+    capabilities = [parse_version(row.get("compute_cap", "")) for row in rows]
     return Driver(
         version=version,
-        cuda=(int(cuda[1]), int(cuda[2])) if cuda else _cuda_of_driver(version),
+        cuda=parse_version(cuda[1]) if cuda else _cuda_of_driver(version),
         gpus=[row["name"] for row in rows],
         capabilities=[capability for capability in capabilities if capability],
         mig_gpus=sum(row.get(_MIG_MODE) == "Enabled" for row in rows),
@@ -106,6 +105,12 @@ def parse_mebibytes(text: str) -> int | None:
     return int(text) << 20 if text.isdecimal() else None
 
 
+def parse_version(text: str) -> Version | None:
+    """Return the first two numbers of a version; None if there is none, such as [N/A]."""
+    match = re.match(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
 def find_build(cuda: Version, capabilities: Iterable[Version]) -> str | None:
     """Return the build of torch, such as cu132, for a driver that supports CUDA up to `cuda`.
 
@@ -120,15 +125,16 @@ def find_build(cuda: Version, capabilities: Iterable[Version]) -> str | None:
         if version[0] <= cuda[0] and all(_runs_on(built, gpu) for gpu in required)
     ]
     supported = [version for version in candidates if version <= cuda]
-    if supported:
-        return _build_name(max(supported))
-    return _build_name(min(candidates)) if candidates else None
+    build = max(supported, default=min(candidates, default=None))
+    return f"cu{build[0]}{build[1]}" if build else None
 
 
 def is_unsupported(arch_list: Sequence[str], capability: Version) -> bool:
     """Return whether torch built for these architectures (sm_80, compute_120) cannot use a GPU."""
-    kernels = [_arch_number(name) for name in arch_list if name.startswith("sm_")]
-    portable = [_arch_number(name) for name in arch_list if name.startswith("compute_")]
+    kernels, portable = (
+        [int(re.sub(r"\D", "", name)) for name in arch_list if name.startswith(kind)]
+        for kind in ("sm_", "compute_")
+    )
     gpu = 10 * capability[0] + capability[1]
     return not (_runs_on(kernels, capability) or any(number <= gpu for number in portable))
 
@@ -202,11 +208,6 @@ def _cuda_of_driver(version: str) -> Version | None:
     return next((cuda for minimum, cuda in _CUDA_OF_DRIVER if int(major) >= minimum), None)
 
 
-def _parse_version(text: str) -> Version | None:
-    match = re.fullmatch(r"(\d+)\.(\d+)", text)
-    return (int(match[1]), int(match[2])) if match else None
-
-
 def _published_builds() -> dict[Version, set[int]]:
     """Return the CUDA versions of this torch release's builds, with their compute capabilities."""
     machine = "aarch64" if platform.machine().lower() in ("aarch64", "arm64") else "x86_64"
@@ -226,12 +227,3 @@ def _runs_on(built: Iterable[int], capability: Version) -> bool:
     """
     major, minor = capability
     return any(number // 10 == major and number % 10 <= minor for number in built)
-
-
-def _build_name(version: Version) -> str:
-    return f"cu{version[0]}{version[1]}"
-
-
-def _arch_number(name: str) -> int:
-    """Return 80 for sm_80, 90 for sm_90a."""
-    return int("".join(character for character in name.partition("_")[2] if character.isdecimal()))

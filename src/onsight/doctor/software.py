@@ -79,7 +79,8 @@ def check_spawn(deadline_seconds: float = _DEADLINE_SECONDS) -> CheckResult:
 
 def check_ranks() -> CheckResult:
     """Check what several ranks on this machine need: gloo, loopback, and NCCL if it has GPUs."""
-    has_gloo, has_nccl = _available_backends()
+    has_gloo = dist.is_available() and dist.is_gloo_available()
+    has_nccl = dist.is_available() and dist.is_nccl_available()
     gpus = torch.cuda.device_count()
     has_loopback = _can_connect_over_loopback()
     figures = {"gloo": has_gloo, "nccl": has_nccl, "gpus": gpus, "loopback": has_loopback}
@@ -172,10 +173,3 @@ def _can_connect_over_loopback() -> bool:
             return True
     except OSError:
         return False
-
-
-def _available_backends() -> tuple[bool, bool]:
-    """Return whether torch has (gloo, NCCL)."""
-    if not dist.is_available():
-        return False, False
-    return dist.is_gloo_available(), dist.is_nccl_available()

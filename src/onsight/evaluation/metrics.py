@@ -1,6 +1,6 @@
 """Computes metrics of a PredictionTable. Images are counted first and divided once at the end.
 
-K classes, n images.
+K classes, n images; z is the two-sided normal quantile of the intervals' level, 95% by default.
 """
 
 from collections.abc import Sequence
@@ -32,11 +32,7 @@ _MIN_RATIO = 3  # how many times its even share of all mistakes a confused pair 
 
 
 def compute_metrics(table: PredictionTable, classes: Sequence[str], z: float = Z_95) -> Results:
-    """Compute all metrics. Proportions of no images are None.
-
-    Args:
-        z: The two-sided normal quantile of the intervals' level, 95% by default.
-    """
+    """Compute all metrics. Proportions of no images are None."""
     images = len(table)
     results: dict[str, Any] = {"images": images}
     results |= accuracy_with_interval(table, z=z)
@@ -60,11 +56,7 @@ def compute_metrics(table: PredictionTable, classes: Sequence[str], z: float = Z
 
 
 def tta_results(table: PredictionTable, tta: str, z: float = Z_95) -> TtaResult:
-    """Return the accuracy with test-time augmentation.
-
-    Args:
-        z: The two-sided normal quantile of the interval's level, 95% by default.
-    """
+    """Return the accuracy with test-time augmentation."""
     accuracy = accuracy_with_interval(table, "tta_accuracy", z)
     return cast(TtaResult, {"tta": tta, "tta_images": len(table), **accuracy})
 
@@ -92,7 +84,6 @@ def proportion_with_interval(
 
     Args:
         count: The denominator. If it is 0, the values are None.
-        z: The two-sided normal quantile of the interval's level, 95% by default.
     """
     if count == 0:
         return {name: None, f"{name}_low": None, f"{name}_high": None}
@@ -147,7 +138,6 @@ def find_confused_pairs(
 
     Args:
         confusion: Counts (K, K), whose rows are labels.
-        z: The two-sided normal quantile of the level, 95% by default; the correction scales it.
     """
     classes, mistakes = len(names), int(confusion.sum() - confusion.trace())
     all_pairs = classes * (classes - 1) // 2
@@ -228,9 +218,8 @@ def _balanced_accuracy(table: PredictionTable, classes: int, z: float) -> dict[s
     correct = np.bincount(table.labels[is_correct], minlength=classes)
     recalls = [(int(hits), int(n)) for hits, n in zip(correct, images, strict=True) if n]
     values = mean_proportion(recalls, z) if recalls else (None, None, None)
-    suffixes = ("", "_low", "_high")
-    pairs = zip(suffixes, values, strict=True)
-    return {f"balanced_accuracy{suffix}": value for suffix, value in pairs}
+    names = ("balanced_accuracy", "balanced_accuracy_low", "balanced_accuracy_high")
+    return dict(zip(names, values, strict=True))
 
 
 def _calibration(

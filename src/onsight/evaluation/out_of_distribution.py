@@ -55,12 +55,10 @@ def choose_detector(train: Tensor, held_out: Tensor) -> Choice[OutOfDistribution
 def set_threshold(detector: OutOfDistributionDetector, scores: Tensor) -> OutOfDistributionDetector:
     """Return the detector with a threshold that at most 1% of similar images exceed.
 
-    The threshold is the score of rank 0.99 (m + 1), which the score of a new image exceeds with a
-    probability of at most 1% (Vovk et al., Algorithmic Learning in a Random World, 2005). With
-    fewer than 99 scores, it is the largest one, and the probability is at most 1 / (m + 1).
-
-    Args:
-        scores: Scores of held-out images, (m,).
+    The threshold is the score of rank 0.99 (m + 1) among those of held-out images, (m,), which the
+    score of a new image exceeds with a probability of at most 1% (Vovk et al., Algorithmic Learning
+    in a Random World, 2005). With fewer than 99 scores, it is the largest one, and the probability
+    is at most 1 / (m + 1).
     """
     count = len(scores)
     rate = max(FALSE_ALARMS, 1 / (count + 1))

@@ -1,4 +1,7 @@
-"""Confidence intervals of proportions, and comparison of two classifiers on the same images."""
+"""Confidence intervals of proportions, and comparison of two classifiers on the same images.
+
+z is the two-sided normal quantile of an interval's level, 95% by default.
+"""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +18,6 @@ def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
 
     Args:
         count: The denominator. If it is 0, the interval is (0, 1).
-        z: The two-sided normal quantile of the level, 95% by default.
     """
     if count == 0:
         return 0.0, 1.0
@@ -38,7 +40,6 @@ def mean_proportion(
 
     Args:
         counts: The successes and the positive count of each proportion.
-        z: The two-sided normal quantile of the level, 95% by default.
     """
     groups = len(counts)
     mean = sum(successes / count for successes, count in counts) / groups
@@ -105,20 +106,19 @@ def mcnemar(counts: PairedCounts) -> float:
     return min(1.0, 2 * tail)
 
 
-def difference_interval(counts: PairedCounts, z: float = Z_95) -> tuple[float, float]:
-    """Return the confidence interval of the difference of two accuracies on the same images.
+def difference_interval(counts: PairedCounts) -> tuple[float, float]:
+    """Return the 95% interval of the difference of two accuracies on the same images.
 
     Method 10 of Newcombe (Statistics in Medicine 17, 2635, 1998) combines Wilson's intervals of
     both accuracies according to their correlation.
 
     Args:
         counts: The counts of at least one image.
-        z: The two-sided normal quantile of the level, 95% by default.
     """
     first = counts.both_right + counts.only_first
     second = counts.both_right + counts.only_second
-    low_1, high_1 = wilson(first, counts.n, z)
-    low_2, high_2 = wilson(second, counts.n, z)
+    low_1, high_1 = wilson(first, counts.n)
+    low_2, high_2 = wilson(second, counts.n)
     down_1, up_1 = first / counts.n - low_1, high_1 - first / counts.n
     down_2, up_2 = second / counts.n - low_2, high_2 - second / counts.n
     phi = _correlation(counts)

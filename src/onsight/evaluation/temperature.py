@@ -39,13 +39,10 @@ def choose_temperature(logits: Tensor, labels: Tensor) -> Choice[float]:
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """Find the temperature from 0.1 to 10 with the lowest mean cross-entropy.
+    """Find the temperature from 0.1 to 10 with the lowest loss of logits (n, K) for labels (n,).
 
-    The loss is convex in the inverse temperature, so Newton's method within a bracket converges.
-
-    Args:
-        logits: (n, K).
-        labels: (n,).
+    The mean cross-entropy is convex in the inverse temperature, so Newton's method within a bracket
+    converges.
     """
     logits = logits.double()
     low, high, inverse = 1 / _HIGHEST, 1 / _LOWEST, 1.0

@@ -2,12 +2,11 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from onsight.config import Config
@@ -15,6 +14,7 @@ from onsight.data.index import TRAIN
 from onsight.errors import ConfigError, NonFiniteLoss
 from onsight.explainer.step_record import StepRecord, record_step
 from onsight.files import write_json
+from onsight.hardware.reproducible import torch_threads
 from onsight.models.trial_forward import starts_slowly
 from onsight.text import joined
 from onsight.tune.training_data import TrainingData
@@ -89,35 +89,42 @@ def thread_settings() -> UnsetVariables | None:
     return UnsetVariables(tuple(variables), tuple(variables.values())) if variables else None
 
 
-def flag_changes(config: Config, data: TrainingData, net: nn.Module) -> list[FlagChange]:
-    """Return the flags to try. config: fully resolved; net: as this run builds it."""
-    changes: list[FlagChange] = []
-    images = len(data.dataset.ids(TRAIN))
+def flag_changes(config: Config, data: TrainingData, net: nn.Module) -> Iterator[FlagChange]:
+    """Yield the flags to try. config: fully resolved; net: as this run builds it."""
+    images, kind = len(data.dataset.ids(TRAIN)), data.device.type
     for size in _BATCH_SIZES:
         if size >= 2 * config.batch_size and images >= _MIN_BATCHES * size:
-            changes.append(FlagChange("batch_size", size))
-    kind = data.device.type
-    changes += [
-        FlagChange("precision", precision)
-        for precision in _PRECISIONS.get(kind, ())
-        if precision != config.precision
-    ]
+            yield FlagChange("batch_size", size)
+    for precision in _PRECISIONS.get(kind, ()):
+        if precision != config.precision:
+            yield FlagChange("precision", precision)
     if kind == "cpu":
-        counts = sorted({1, usable_cores()} - {config.threads})
-        changes += [FlagChange("threads", count) for count in counts]
+        for count in sorted({1, usable_cores()} - {config.threads}):
+            yield FlagChange("threads", count)
     if any(parameter.ndim == 4 for parameter in net.parameters()):
         is_slow = config.memory_format == "auto" and starts_slowly(net, data.device)
         is_plain = config.memory_format == "contiguous" or is_slow
-        changes.append(FlagChange("memory_format", "channels_last" if is_plain else "contiguous"))
+        yield FlagChange("memory_format", "channels_last" if is_plain else "contiguous")
     if config.accumulate > 1:
-        changes.append(FlagChange("accumulate", 1))
-    return changes
+        yield FlagChange("accumulate", 1)
 
 
 # --- Trials ---
 
 
-class FlagTrial:
+class _RunTrial:
+    """A trial of whose losses nothing is said: a flag's effect on them is documented."""
+
+    def losses(self) -> Losses:
+        """Return "not comparable"."""
+        return "not comparable"
+
+    def notes(self) -> list[str]:
+        """Return no notes."""
+        return []
+
+
+class FlagTrial(_RunTrial):
     """The run's step with other flags, built when it is first measured."""
 
     def __init__(self, bench: "RunBench", flags: Changes) -> None:
@@ -140,20 +147,12 @@ class FlagTrial:
             why = "out of memory" if is_out_of_memory(error) else str(error).splitlines()[0]
             raise TrialFailed(why) from None
 
-    def losses(self) -> Losses:
-        """Return "not comparable": a flag's effect on the losses is documented."""
-        return "not comparable"
-
-    def notes(self) -> list[str]:
-        """Return no notes."""
-        return []
-
     def close(self) -> None:
         """Free the memory of the trial."""
         self._time_steps = None
 
 
-class FreshTrial:
+class FreshTrial(_RunTrial):
     """The run's step in a separate process, started without some environment variables."""
 
     def __init__(self, run: "FreshRun", changes: Changes) -> None:
@@ -163,14 +162,6 @@ class FreshTrial:
     def measure(self, seconds: float) -> float:
         """Return images per second, measured for about this long. Raises TrialFailed."""
         return self.run.measure(self.flags, seconds)
-
-    def losses(self) -> Losses:
-        """Return "not comparable", as for flags."""
-        return "not comparable"
-
-    def notes(self) -> list[str]:
-        """Return no notes."""
-        return []
 
     def close(self) -> None:
         """Do nothing: other trials use the process too."""
@@ -218,12 +209,9 @@ class RunBench:
 
     def record(self, flags: Changes, seconds: float, has_timeline: bool = False) -> StepRecord:
         """Record where the time of a step goes with these flags."""
-        config, previous = self.config_with(flags), torch.get_num_threads()
-        torch.set_num_threads(config.threads)
-        try:
+        config = self.config_with(flags)
+        with torch_threads(config.threads):
             return record_step(Trial(config, self.data), config.batch_size, seconds, has_timeline)
-        finally:
-            torch.set_num_threads(previous)
 
 
 class FreshRun:
@@ -244,7 +232,8 @@ class FreshRun:
             channel.send({"flags": changed_fields(flags), "seconds": seconds})
             reply, _ = channel.receive(seconds + _REPLY_SECONDS)
         except (Closed, TimeoutError):
-            raise TrialFailed(self._last_output_line()) from None
+            lines = read_last_output(self._output).splitlines()
+            raise TrialFailed(lines[-1] if lines else "its process did not answer") from None
         if "problem" in reply:
             raise TrialFailed(reply["problem"])
         rate: float = reply["rate"]
@@ -274,7 +263,3 @@ class FreshRun:
         )
         self._channel.receive(_START_SECONDS)
         return self._channel
-
-    def _last_output_line(self) -> str:
-        lines = read_last_output(self._output).splitlines()
-        return lines[-1] if lines else "its process did not answer"

@@ -75,16 +75,15 @@ class DeviceComparison:
 def compare_devices(
     data: str,
     config: Config,
-    devices: Sequence[str] = (),
-    batch_sizes: Sequence[int] = (),
-    reporter: Reporter | None = None,
+    devices: Sequence[str],
+    batch_sizes: Sequence[int],
+    reporter: Reporter,
 ) -> DeviceComparison:
     """Time the training step of a run with this config on each device at each batch size.
 
     Without devices: the CPU and every accelerator; with only a CPU, its thread counts and
     precisions. Raises UserError for what the user can fix.
     """
-    reporter = reporter or Reporter()
     candidates = choose_candidates(devices, config)
     config = name_one_network(config)
     for device in dict.fromkeys(candidate.device for candidate in candidates):

@@ -1,6 +1,6 @@
 """`onsight.explain`: explain a script, a run or DATA."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.padding import Padding
 
+from onsight.choice import Choice
 from onsight.config import PLACES, Config, make_config, refuse_code_from_files
 from onsight.config_files import config_layers
 from onsight.errors import ConfigError, UserError
@@ -21,8 +22,8 @@ from onsight.explainer.head_run import (
     read_head_run,
     unfinished,
 )
-from onsight.explainer.origins import OriginReporter
 from onsight.files import check_output
+from onsight.report.console import Reporter
 from onsight.text import duration, percent
 from onsight_explain.errors import ExplainError
 from onsight_explain.explain import (
@@ -38,6 +39,24 @@ from onsight_explain.explain import explain as explain_script
 _MIN_SECONDS = 0.1  # phases shorter than this are not named
 _FOLDS_ADVICE = "--folds 1 leaves them out, and on a frozen network (--freeze) they are short"
 _ONE_OF_SEVERAL = "a small network, in place of those that --model auto trains"
+_BY_USER = "set by you"
+
+
+class OriginReporter(Reporter):
+    """A reporter that knows where settings come from that the user has not set now.
+
+    Args:
+        origins: The reason to give instead of "set by you", by config field.
+    """
+
+    def __init__(self, origins: Mapping[str, str]) -> None:
+        super().__init__()
+        self.origins = origins
+
+    def choice(self, name: str, choice: Choice[Any], *, is_detail: bool = True) -> None:
+        """Print a choice with its reason."""
+        reason = choice.reason.replace(_BY_USER, self.origins.get(name, _BY_USER))
+        super().choice(name, replace(choice, reason=reason), is_detail=is_detail)
 
 
 def explain(
@@ -117,11 +136,7 @@ def explain(
     if trace_file and compares_devices:
         raise ConfigError("--trace records one training run as it is: omit --compare")
     data, run_config, origins = _read_subject(name, fields, recipe, config)
-    for flag, path in (
-        ("--trace", trace_file),
-        ("--save-plot", plot_file),
-        ("--html", page_file),
-    ):
+    for flag, path in (("--trace", trace_file), ("--save-plot", plot_file), ("--html", page_file)):
         if path:
             run = [Path(name, file) for file in ("config.toml", "plan.json", "model.safetensors")]
             check_output(flag, path, config=config, run=run, data=_files_of(data, run_config))

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -37,7 +37,6 @@ from onsight.training.open_data import open_data
 from onsight.training.place import PlannedRun, place, plan_run
 from onsight.tune.candidates import name_one_network
 from onsight.tune.plan import choose_threads
-from onsight.tune.training_data import TrainingData
 from onsight_explain.ceilings import Ceilings, measure_ceilings
 from onsight_explain.paired_timing import warn_if_busy
 from onsight_explain.search import MIN_GAIN, Search, SearchResult, TrialResult
@@ -70,21 +69,12 @@ class RunExplanation:
         return statistics.median(self.search.baseline_rates or [self.before.images_per_second])
 
 
-@dataclass(frozen=True)
-class OpenRun:
-    """A prepared run. config is fully resolved (no "auto")."""
-
-    config: Config
-    data: TrainingData
-    device: torch.device
-
-
 def explain_data(
     data: str,
     config: Config,
-    seconds: float = 60.0,
-    try_changes: bool = True,
-    reporter: Reporter | None = None,
+    seconds: float,
+    try_changes: bool,
+    reporter: Reporter,
     trace_file: Path | None = None,
 ) -> RunExplanation:
     """Record the training step of `onsight train DATA` with this config, then try other flags.
@@ -92,7 +82,6 @@ def explain_data(
     seconds: maximum for everything but preparing the images; trace_file: where to write the
     timeline of the unchanged run. Raises UserError for what the user can fix.
     """
-    reporter = reporter or Reporter()
     is_busy = warn_if_busy(reporter)
     settings = thread_settings()
     fresh = FreshRun(data, config, settings) if settings else None
@@ -114,12 +103,12 @@ def explain_data(
         best = found.best if found.best and found.best.ratio >= MIN_GAIN else None
         applies_here = best and not find_unset(best.changes)  # not only in a child process
         after = bench.record(best.changes, record_seconds) if best and applies_here else None
-        ceilings = measure_ceilings(run.device, run.config.threads)
-    channels, height, width = run.data.dataset.input_shape
+        ceilings = measure_ceilings(run.data.device, run.config.threads)
+    channels, height, width = run.dataset.input_shape
     return RunExplanation(
         config=run.config,
         shape=(height, width, channels),
-        device=run.device,
+        device=run.data.device,
         before=before,
         ceilings=ceilings,
         search=found,
@@ -132,7 +121,7 @@ def explain_data(
 
 
 @contextmanager
-def open_run(data: str, config: Config, reporter: Reporter) -> Iterator[OpenRun]:
+def open_run(data: str, config: Config, reporter: Reporter) -> Iterator[PlannedRun]:
     """Prepare the run that `onsight train DATA` would start, without training it.
 
     Raises UserError for what the user can fix.
@@ -146,8 +135,7 @@ def open_run(data: str, config: Config, reporter: Reporter) -> Iterator[OpenRun]
         job = Job(reporter, device, threads)
         planned = plan_without_training(data, name_one_network(config), job)
         size = min(planned.config.batch_size, len(planned.dataset.ids(TRAIN)))
-        final = planned.config.model_copy(update={"batch_size": size})
-        yield OpenRun(final, planned.data, device.value)
+        yield replace(planned, config=planned.config.model_copy(update={"batch_size": size}))
 
 
 def plan_without_training(data: str, config: Config, job: Job) -> PlannedRun:

@@ -104,7 +104,11 @@ def _find_cause(winner: StepCosts | None, rival: StepCosts | None, size: int) ->
 
 def _find_crossover(comparison: DeviceComparison, slower: str, faster: str) -> Crossover | None:
     slow_costs, fast_costs = comparison.costs[slower], comparison.costs[faster]
-    pairs = [_cell_pair(comparison, size, slower, faster) for size in comparison.batch_sizes]
+    slow_cells, fast_cells = (
+        [cell for cell in comparison.cells if cell.candidate.name == name]
+        for name in (slower, faster)
+    )
+    pairs = zip(slow_cells, fast_cells, strict=True)
     timed = [(slow, fast) for slow, fast in pairs if not slow.problem and not fast.problem]
     if slow_costs is None or fast_costs is None or not timed:
         return None
@@ -114,20 +118,12 @@ def _find_crossover(comparison: DeviceComparison, slower: str, faster: str) -> C
     size = find_crossover(slow_costs, fast_costs, smallest_slow.batch_size, largest_slow.batch_size)
     if size is None:
         return None
-    if not is_faster(smallest_slow, smallest_fast) or not is_faster(largest_fast, largest_slow):
-        return None
+    is_crossed = is_faster(smallest_slow, smallest_fast) and is_faster(largest_fast, largest_slow)
     contradictions = [
         is_faster(slow, fast) if slow.batch_size >= size else is_faster(fast, slow)
         for slow, fast in timed
     ]
-    return None if any(contradictions) else Crossover(size, slower, faster)
-
-
-def _cell_pair(
-    comparison: DeviceComparison, size: int, first: str, second: str
-) -> tuple[TimedCell, TimedCell]:
-    cells = {cell.candidate.name: cell for cell in comparison.row(size)}
-    return cells[first], cells[second]
+    return Crossover(size, slower, faster) if is_crossed and not any(contradictions) else None
 
 
 # --- Sentences ---

@@ -158,7 +158,7 @@ def _gain_sentence(explanation: RunExplanation) -> str:
             else "no flag was tried"
         )
     flags = _describe_changes(best)
-    if not _is_significant(best):
+    if not best.is_clear_gain:
         return f"no significant gain: with {flags}, the best, it is {best.interval}"
     note = ""
     if "batch_size" in best.groups:
@@ -177,11 +177,7 @@ def _describe_changes(best: TrialResult[RunChange]) -> str:
 
 
 def _is_shown(explanation: RunExplanation) -> bool:
-    return explanation.best is not None and _is_significant(explanation.best)
-
-
-def _is_significant(best: TrialResult[RunChange]) -> bool:
-    return bool(best.interval and best.interval.is_clear_gain)
+    return explanation.best is not None and explanation.best.is_clear_gain
 
 
 def _fixed_cost_share(explanation: RunExplanation) -> float | None:

@@ -1,8 +1,10 @@
 """Model the cost of a training step: a fixed part and a part per image."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,15 @@ def fit_costs(step_seconds: dict[int, float]) -> StepCosts | None:
     """
     if len(step_seconds) < 2:
         return None
-    ones = [1 / seconds for seconds in step_seconds.values()]
-    sizes = [size / seconds for size, seconds in step_seconds.items()]
-    fixed, image = min(
-        (costs for costs in _candidate_solutions(ones, sizes) if min(costs) >= 0),
-        key=lambda costs: sum(error**2 for error in _relative_errors(ones, sizes, *costs)),
+    sizes, seconds = np.array(list(step_seconds.items())).T
+    shares = np.stack([1 / seconds, sizes / seconds], axis=1)  # of a step, per unit of each cost
+    solutions = [_solve(shares, costs) for costs in ([0, 1], [0], [1])]
+    best = min(
+        (costs for costs in solutions if costs.min() >= 0),
+        key=lambda costs: ((shares @ costs - 1) ** 2).sum(),
     )
-    errors = _relative_errors(ones, sizes, fixed, image)
-    return StepCosts(fixed, image, max(abs(error) for error in errors))
+    fixed, image = best.tolist()
+    return StepCosts(fixed, image, float(np.abs(shares @ best - 1).max()))
 
 
 def find_crossover(first: StepCosts, second: StepCosts, smallest: int, largest: int) -> int | None:
@@ -44,26 +47,8 @@ def find_crossover(first: StepCosts, second: StepCosts, smallest: int, largest: 
     return size if size <= largest else None
 
 
-def _candidate_solutions(
-    ones: Sequence[float], sizes: Sequence[float]
-) -> list[tuple[float, float]]:
-    """Solve fixed * ones + image * sizes = 1: the free optimum, and with either cost 0."""
-    one_one, size_size, one_size = _dot(ones, ones), _dot(sizes, sizes), _dot(ones, sizes)
-    one_sum, size_sum = sum(ones), sum(sizes)
-    determinant = one_one * size_size - one_size**2
-    free = (
-        (one_sum * size_size - size_sum * one_size) / determinant,
-        (size_sum * one_one - one_sum * one_size) / determinant,
-    )
-    return [free, (one_sum / one_one, 0.0), (0.0, size_sum / size_size)]
-
-
-def _relative_errors(
-    ones: Sequence[float], sizes: Sequence[float], fixed: float, image: float
-) -> list[float]:
-    pairs = zip(ones, sizes, strict=True)
-    return [fixed * inverse + image * size - 1 for inverse, size in pairs]
-
-
-def _dot(first: Sequence[float], second: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(first, second, strict=True))
+def _solve(shares: NDArray[np.float64], costs: list[int]) -> NDArray[np.float64]:
+    """Return the best fixed and image seconds, (2,), if those that are not listed are 0."""
+    solution = np.zeros(2)
+    solution[costs] = np.linalg.lstsq(shares[:, costs], np.ones(len(shares)), rcond=None)[0]
+    return solution

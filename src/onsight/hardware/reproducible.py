@@ -15,9 +15,20 @@ _NONDETERMINISTIC = r"(\S+) does not have a deterministic implementation"
 
 
 @contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Set torch's number of threads within a block."""
+    previous = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(previous)
+
+
+@contextmanager
 def reproducible(threads: int) -> Iterator[None]:
     """Set the number of threads and use deterministic kernels within a block."""
-    with _threads(threads), deterministic():
+    with torch_threads(threads), deterministic():
         torch.use_deterministic_algorithms(True, warn_only=True)  # read by torch.compile too
         yield
 
@@ -26,7 +37,7 @@ def reproducible(threads: int) -> Iterator[None]:
 def autotuned(threads: int) -> Iterator[None]:
     """Set the number of threads, and let cuDNN time its kernels and use the fastest."""
     previous = torch.backends.cudnn.benchmark
-    with _threads(threads):
+    with torch_threads(threads):
         torch.backends.cudnn.benchmark = True
         try:
             yield
@@ -100,13 +111,3 @@ class _Kernels:
 
 
 _kernels = _Kernels()
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    previous = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(previous)

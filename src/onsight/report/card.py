@@ -91,7 +91,6 @@ def _front_matter(subject: CardSubject, license_name: str | None, library: str) 
     """
     from huggingface_hub import ModelCardData
 
-    license_field: dict[str, Any] = {"license": license_name} if license_name else {}
     data = ModelCardData(
         library_name=library,
         pipeline_tag=_TASK,
@@ -99,7 +98,7 @@ def _front_matter(subject: CardSubject, license_name: str | None, library: str) 
         metrics=["accuracy"],
         model_name=subject.name,
         eval_results=_eval_results(subject),
-        **license_field,
+        license=license_name or None,
     )
     return f"---\n{CARD_MARK}\n{data.to_yaml()}\n---\n"
 

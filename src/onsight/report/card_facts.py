@@ -11,12 +11,7 @@ from onsight.files import refuse_links
 from onsight.limits import FEW_IMAGES
 from onsight.models.catalog import builtin_names, is_user_spec
 from onsight.models.file import FILE_NAME, BlendFile, ModelFile, load_model_file
-from onsight.report.run_files import (
-    LenientDict,
-    read_json,
-    read_results,
-    refuse_other_results,
-)
+from onsight.report.run_files import LenientDict, read_json, read_results, refuse_other_results
 from onsight.report.sentences import is_imbalanced, pair_sentence
 from onsight.text import duration, gib, joined, percent, plural
 
@@ -54,19 +49,15 @@ def read_card_subject(model: Path) -> CardSubject:
     file = load_model_file(model)
     results: dict[str, Any] = dict(file.results)
     check_types(model, results, Results)
-    plan = environment = None
-    if model.is_dir():
-        saved = read_results(model)
-        refuse_other_results(model, results)
-        results |= saved
-        plan, environment = read_json(model / "plan.json"), read_json(model / "environment.json")
+    saved = read_results(model)  # empty, as what is read below, for a model file alone
+    refuse_other_results(model, results)
     return CardSubject(
         name=model.resolve().name if model.is_dir() else _name_of_file(model),
         path=model,
         file=file,
-        results=cast(Results, LenientDict(results)),
-        plan=_as_object(plan),
-        environment=_as_object(environment),
+        results=cast(Results, LenientDict(results | saved)),
+        plan=_as_object(read_json(model / "plan.json")),
+        environment=_as_object(read_json(model / "environment.json")),
     )
 
 

@@ -1,6 +1,6 @@
 """Compare runs on the images that all of them held out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -37,8 +37,6 @@ from onsight.text import joined, plural
 _UNRELATED_SETTINGS = {"cache_folder", "log"}
 _SPLIT_SETTINGS = ("validation_fraction", "test_fraction")
 
-RunPairs = list[tuple[int, int]]
-
 
 def compare(*runs: str | Path, against: str | Path | None = None) -> RunComparison:
     """Compare finished runs, image by image, on the images that all of them held out.
@@ -72,17 +70,15 @@ def compare(*runs: str | Path, against: str | Path | None = None) -> RunComparis
         pair for pair in combinations(range(len(names)), 2) if chosen is None or chosen in pair
     ]
     settings = _differing_settings(held_out)
-    results = [
-        _run_result(run, left_out, run_correct)
-        for run, left_out, run_correct in zip(held_out, pairing.left_out, correct, strict=True)
-    ]
-    labels = held_out[0].labels[pairing.rows[0]]
+    classes, labels = held_out[0].classes, held_out[0].labels[pairing.rows[0]]
+    by_class = {classes[label]: correct[:, labels == label] for label in np.unique(labels).tolist()}
+    gaps = _gaps(names, best, by_class, pairs)
     return RunComparison(
         images=correct.shape[1],
-        runs=tuple(results),
+        runs=tuple(map(_run_result, held_out, pairing.left_out, correct)),
         best=names[best],
-        gaps=_gaps(names, best, correct, pairs),
-        class_gaps=_class_gaps(names, best, correct, labels, held_out[0].classes, pairs),
+        gaps=tuple(gap for _, gap in _gaps(names, best, {"": correct}, pairs)),
+        class_gaps=tuple((name, gap) for name, gap in gaps if gap.corrected_p < SIGNIFICANT),
         settings=tuple(settings),
         notes=tuple(_notes(held_out, pairing, settings)),
         held_out=held_out,
@@ -103,11 +99,9 @@ def _check_paths(paths: list[Path]) -> list[Path]:
         needed = f"another run folder to compare {paths[0]} with" if paths else "two run folders"
         raise OutputError(f"give {needed}, as in `onsight compare runs/pets runs/pets-2`")
     resolved = [path.resolve() for path in paths]
-    repeated = [
-        str(path) for index, path in enumerate(paths) if resolved[index] in resolved[:index]
-    ]
-    if repeated:
-        raise OutputError(f"{repeated[0]} is given twice; give different run folders")
+    for index, path in enumerate(paths):
+        if resolved[index] in resolved[:index]:
+            raise OutputError(f"{path} is given twice; give different run folders")
     return paths
 
 
@@ -175,69 +169,36 @@ def _run_result(
 
 
 def _gaps(
-    names: Sequence[str], best: int, correct: NDArray[np.bool_], pairs: RunPairs
-) -> tuple[Gap, ...]:
-    """Compare the best run with each other; p-values are corrected for these pairs.
-
-    correct: (R, n).
-    """
-    p_values = [
-        mcnemar(PairedCounts.of(correct[first], correct[second])) for first, second in pairs
-    ]
-    corrected = dict(zip(pairs, holm(p_values), strict=True))
-    return tuple(
-        _gap(
-            (names[best], names[other]),
-            correct[best],
-            correct[other],
-            corrected[min(best, other), max(best, other)],
-        )
-        for other in range(len(names))
-        if other != best
-    )
-
-
-def _class_gaps(
     names: Sequence[str],
     best: int,
-    correct: NDArray[np.bool_],
-    labels: NDArray[np.int64],
-    classes: Sequence[str],
-    pairs: RunPairs,
-) -> tuple[tuple[str, Gap], ...]:
-    """Return classes with a significant difference, corrected for every class of these pairs.
+    parts: Mapping[str, NDArray[np.bool_]],
+    pairs: Sequence[tuple[int, int]],
+) -> list[tuple[str, Gap]]:
+    """Compare the best run with each other on named parts of the images.
 
-    correct: (R, n); labels: (n,).
+    p-values are corrected for all of these pairs and parts. parts: (R, n) each.
     """
-    tests = [
-        ((first, second), label, correct[:, labels == label])
-        for first, second in pairs
-        for label in np.unique(labels).tolist()
-    ]
+    tests = [(pair, name) for pair in pairs for name in parts]
     p_values = [
-        mcnemar(PairedCounts.of(part[first], part[second])) for (first, second), _, part in tests
+        mcnemar(PairedCounts.of(parts[name][first], parts[name][second]))
+        for (first, second), name in tests
     ]
-    return tuple(
-        (
-            classes[label],
-            _gap((names[first], names[second]), part[first], part[second], corrected),
-        )
-        for ((first, second), label, part), corrected in zip(tests, holm(p_values), strict=True)
-        if corrected < SIGNIFICANT and best in (first, second)
-    )
+    return [
+        (name, _gap(names, best, sum(pair) - best, parts[name], corrected))
+        for (pair, name), corrected in zip(tests, holm(p_values), strict=True)
+        if best in pair
+    ]
 
 
 def _gap(
-    names: tuple[str, str],
-    first: NDArray[np.bool_],
-    second: NDArray[np.bool_],
-    corrected_p: float,
+    names: Sequence[str], first: int, second: int, correct: NDArray[np.bool_], corrected_p: float
 ) -> Gap:
-    """Compare two runs and name the better one. first, second: (n,)."""
-    counts = PairedCounts.of(first, second)
+    """Compare two runs and name the better one. correct: (R, n)."""
+    counts = PairedCounts.of(correct[first], correct[second])
     if counts.difference < 0:
-        return _gap((names[1], names[0]), second, first, corrected_p)
-    return Gap(*names, counts, *difference_interval(counts), mcnemar(counts), corrected_p)
+        return _gap(names, second, first, correct, corrected_p)
+    interval = difference_interval(counts)
+    return Gap(names[first], names[second], counts, *interval, mcnemar(counts), corrected_p)
 
 
 # --- Settings and notes ---

@@ -15,12 +15,7 @@ from onsight.data.sources.source import Source
 from onsight.errors import ImageError, OnsightError
 from onsight.files import refuse_foreign
 from onsight.report.compare_pairs import HeldOutPredictions, Pairing
-from onsight.report.html_page import (
-    InlineImage,
-    inline_thumbnail,
-    page_template,
-    write_page,
-)
+from onsight.report.html_page import InlineImage, inline_thumbnail, page_template, write_page
 from onsight.report.run_files import digest_text
 
 DEFAULT_NAME = "compare.html"
@@ -84,20 +79,17 @@ def _describe_images(
             "label": first.classes[first.labels[image_rows[0]]],
             "path": first.image_paths[image_rows[0]],
             "predictions": [
-                _describe_prediction(run, row) for run, row in zip(runs, image_rows, strict=True)
+                {
+                    "run": run.name,
+                    "predicted": run.classes[run.predicted[row]],
+                    "probability": float(run.probability[row]),
+                    "correct": bool(run.correct[row]),
+                }
+                for run, row in zip(runs, image_rows, strict=True)
             ],
         }
         for thumbnail, image_rows in zip(_find_thumbnails(runs, rows), rows.T.tolist(), strict=True)
     ]
-
-
-def _describe_prediction(run: HeldOutPredictions, row: int) -> dict[str, Any]:
-    return {
-        "run": run.name,
-        "predicted": run.classes[run.predicted[row]],
-        "probability": float(run.probability[row]),
-        "correct": bool(run.correct[row]),
-    }
 
 
 def _find_thumbnails(
@@ -119,22 +111,15 @@ def _find_thumbnails(
 
 def _read_thumbnails(run: HeldOutPredictions, rows: Sequence[int]) -> list[InlineImage | None]:
     """Return the images in these rows of a run, or None for each that is gone or has changed."""
-    source = _open_data(run)
-    if source is None:
+    try:  # DATA may be gone, and another machine is not contacted
+        source = find_recorded_source(run.data, run.config, find_cache_folder(""))
+    except OnsightError:
         return [None] * len(rows)
     wanted = {run.image_paths[row] for row in rows}
     indices = {
         locator: index for index, locator in enumerate(source.index.locators) if locator in wanted
     }
     return [_read_thumbnail(run, row, source, indices) for row in rows]
-
-
-def _open_data(run: HeldOutPredictions) -> Source | None:
-    """Open the run's DATA, if it can be read here without contacting another machine."""
-    try:
-        return find_recorded_source(run.data, run.config, find_cache_folder(""))
-    except OnsightError:
-        return None
 
 
 def _read_thumbnail(
@@ -149,5 +134,4 @@ def _read_thumbnail(
         return None
     if run.digests[row] and run.digests[row] != digest_text(pixel_digest(pixels)):
         return None
-    image = to_pillow(pixels)
-    return inline_thumbnail(image, _THUMBNAIL_SIDE)
+    return inline_thumbnail(to_pillow(pixels), _THUMBNAIL_SIDE)

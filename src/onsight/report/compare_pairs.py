@@ -1,8 +1,9 @@
 """Read the held-out predictions of runs, and find the images that all of them held out."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -159,10 +160,11 @@ def _digest_texts(keys: NDArray[np.int64]) -> list[str]:
 def _match(first: HeldOutPredictions, other: HeldOutPredictions) -> NDArray[np.int64]:
     """Return the row of each of the first run's images in the other run, or -1, as (n,)."""
     rows = np.full(len(first), _UNMATCHED)
-    digests = _digest_keys(first, range(len(first))), _digest_keys(other, range(len(other)))
+    digests = (_image_keys(run, range(len(run)), run.digests) for run in (first, other))
     unmatched, other_unmatched = _match_keys(rows, *digests)
     if _paths_identify(first, other):
-        _match_keys(rows, _path_keys(first, unmatched), _path_keys(other, other_unmatched))
+        paths = _image_keys(first, unmatched, first.image_paths)
+        _match_keys(rows, paths, _image_keys(other, other_unmatched, other.image_paths))
     return rows
 
 
@@ -176,15 +178,11 @@ def _paths_identify(first: HeldOutPredictions, other: HeldOutPredictions) -> boo
     return first.data == other.data and first.format != other.format
 
 
-def _digest_keys(run: HeldOutPredictions, rows: Iterable[int]) -> list[tuple[int, Hashable]]:
-    """Return rows with what identifies their image; None matches nothing."""
-    return [
-        (row, (run.digests[row], run.labels[row]) if run.digests[row] else None) for row in rows
-    ]
-
-
-def _path_keys(run: HeldOutPredictions, rows: Iterable[int]) -> list[tuple[int, Hashable]]:
-    return [(row, (run.image_paths[row], run.labels[row])) for row in rows]
+def _image_keys(
+    run: HeldOutPredictions, rows: Iterable[int], names: Sequence[str]
+) -> list[tuple[int, Hashable]]:
+    """Return rows with what identifies their image, by name and label; None matches nothing."""
+    return [(row, (names[row], run.labels[row]) if names[row] else None) for row in rows]
 
 
 def _match_keys(
@@ -193,22 +191,16 @@ def _match_keys(
     other: Iterable[tuple[int, Hashable]],
 ) -> tuple[list[int], list[int]]:
     """Match equal keys one to one, in order, into rows; return the unmatched rows of both sides."""
-    waiting: dict[Hashable, list[int]] = defaultdict(list)
-    unmatched, other_unmatched = [], []
+    waiting: dict[Hashable, deque[int]] = defaultdict(deque)
     for row, key in other:
-        if key is None:
-            other_unmatched.append(row)
-        else:
-            waiting[key].append(row)
-    for candidates in waiting.values():
-        candidates.reverse()
+        waiting[key].append(row)
+    unmatched = []
     for row, key in first:
-        if key is not None and waiting.get(key):
-            rows[row] = waiting[key].pop()
+        if key is not None and waiting[key]:
+            rows[row] = waiting[key].popleft()
         else:
             unmatched.append(row)
-    other_unmatched += [row for candidates in waiting.values() for row in candidates]
-    return unmatched, sorted(other_unmatched)
+    return unmatched, sorted(chain.from_iterable(waiting.values()))
 
 
 def _was_seen(runs: Sequence[HeldOutPredictions], rows: Sequence[int]) -> bool:

@@ -9,14 +9,7 @@ from onsight.evaluation.statistics import PairedCounts
 from onsight.files import user_path
 from onsight.report.compare_page import write_comparison_page
 from onsight.report.compare_pairs import HeldOutPredictions, LeftOut, Pairing
-from onsight.text import (
-    duration,
-    fixed_percent,
-    joined,
-    notebook_table,
-    plain_value,
-    plural,
-)
+from onsight.text import duration, fixed_percent, joined, notebook_table, plain_value, plural
 
 SIGNIFICANT = 0.05  # p-values at or above this are not significant
 _FINE_IMAGES = 10_000  # with at least this many images, hundredths of a point are shown

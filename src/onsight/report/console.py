@@ -40,13 +40,6 @@ _LINE_SECONDS = 15.0
 _PAIRS_SHOWN = 5
 _WEAKEST, _NAME_LENGTH = 3, 40  # classes of a brief result; characters of their names
 _MAX_CLASS_ROWS, _WORST_ROWS = 40, 20  # with more classes, only the worst are shown
-_RECIPE_TITLES = {
-    "data": "data",
-    "reproduces": "reproduces",
-    "published": "published",
-    "measured": "measured",
-    "stand_in": "also on",
-}
 _RECIPE_INDENT = 14
 
 
@@ -301,8 +294,9 @@ def headline(results: Results) -> str:
 def print_recipe(name: str, about: Mapping[str, str], console: Console) -> None:
     """Print a recipe's name, its description and the command that runs it."""
     console.print(f"[bold]{escape(name)}[/]")
-    rows = {title: about[key] for key, title in _RECIPE_TITLES.items()}
-    for title, text in (rows | {"command": f"onsight train --recipe {name}"}).items():
+    rows = {key: about[key] for key in ("data", "reproduces", "published", "measured")}
+    rows |= {"also on": about["stand_in"], "command": f"onsight train --recipe {name}"}
+    for title, text in rows.items():
         console.print(escape(_recipe_row(title, text, console)))
     console.print()
 

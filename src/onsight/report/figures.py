@@ -151,11 +151,11 @@ def calibration_diagram(bins: Rows, before: Rows = ()) -> str:
         intervals = [
             wilson(round(row["accuracy"] * row["images"]), row["images"]) for row in filled
         ]
-        spread = [[p - low for p, (low, _) in zip(accuracy, intervals, strict=True)]]
-        spread += [[high - p for p, (_, high) in zip(accuracy, intervals, strict=True)]]
+        low, high = np.array(intervals).T
+        spread = np.maximum([accuracy - low, high - accuracy], 0)
         share.errorbar(
-            confidence, accuracy, np.maximum(spread, 0), fmt="o-", color=_FIRST, lw=1.2,
-            elinewidth=1.4, label="this model (95% CI)",
+            confidence, accuracy, spread, fmt="o-", color=_FIRST, lw=1.2, elinewidth=1.4,
+            label="this model (95% CI)",
         )  # fmt: skip
         share.set(ylim=(0, 1.02), xlim=(0, 1.01), ylabel="accuracy")
         share.legend(loc="best")
@@ -176,14 +176,8 @@ def learning_curve(curve: LearningCurve) -> str:
         x = np.geomspace(sizes[0], 2 * sizes[-1], 60)
         y = 1 - curve["factor"] * x ** -curve["exponent"]
         axes.plot(x, y, "--", color=_SECOND, lw=1.4, label="fitted power law")
-        axes.vlines(
-            sizes,
-            _column(points, "accuracy_low"),
-            _column(points, "accuracy_high"),
-            color=_FIRST,
-            lw=1.4,
-            label="95% CI",
-        )
+        low, high = _column(points, "accuracy_low"), _column(points, "accuracy_high")
+        axes.vlines(sizes, low, high, color=_FIRST, lw=1.4, label="95% CI")
         axes.plot(sizes, _column(points, "accuracy"), "o", color=_FIRST)
         axes.set_xscale("log", base=2)
         axes.set_xticks([*sizes, 2 * sizes[-1]])
@@ -238,15 +232,15 @@ def _line(axes: Axes, epochs: Rows, key: str, colour: str, label: str, style: st
         axes.plot(x, y, linestyle=style, marker=marker, color=colour, label=label)
 
 
-def _column(rows: Rows, key: str) -> list[float]:
-    return [float(row[key]) for row in rows]
+def _column(rows: Rows, key: str) -> NDArray[np.float64]:
+    return np.array([float(row[key]) for row in rows])
 
 
 def _count_bars(axes: Axes, bins: Rows) -> None:
     low, high = _column(bins, "low"), _column(bins, "high")
-    widths = [(right - left) * 0.9 for left, right in zip(low, high, strict=True)]
-    middles = [(right + left) / 2 for left, right in zip(low, high, strict=True)]
-    axes.bar(middles, _column(bins, "images"), widths, color=_FIRST, alpha=0.55)
+    axes.bar(
+        (low + high) / 2, _column(bins, "images"), 0.9 * (high - low), color=_FIRST, alpha=0.55
+    )
     # Nearly all images are in the last bin: a linear scale would hide the others.
     axes.set_yscale("log")
     axes.set_ylim(bottom=0.5)

@@ -101,8 +101,12 @@ def save_gallery(
         zip(wrong, lookalikes.images, lookalikes.similarities, strict=False)
     ):
         item["near"] = [
-            _near(int(image), float(similarity), pack)
-            for image, similarity in zip(images, similarities, strict=True)
+            {
+                "path": pack.index.locators[image],
+                "label": pack.index.classes[pack.index.labels[image]],
+                "similarity": similarity,
+            }
+            for image, similarity in zip(images.tolist(), similarities.tolist(), strict=True)
         ]
         item["near_file"] = f"near-{index:02d}.png"
         _write_png(folder / item["near_file"], _side_by_side(images.tolist(), pack))
@@ -162,14 +166,6 @@ def _save(path: Path, row: int, per_image: PredictionTable, pack: Pack) -> Galle
         "predicted": pack.index.classes[per_image.predicted[row]],
         "probability": float(per_image.confidence[row]),
         "loss": float(per_image.losses[row]),
-    }
-
-
-def _near(image: int, similarity: float, pack: Pack) -> NearItem:
-    return {
-        "path": pack.index.locators[image],
-        "label": pack.index.classes[pack.index.labels[image]],
-        "similarity": similarity,
     }
 
 

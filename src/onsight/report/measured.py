@@ -199,8 +199,7 @@ def trained_members(
 
 def _find_overfitting(epochs: list[EpochRow]) -> EpochRow | None:
     """Return the epoch with the lowest validation loss if the loss clearly rose after it."""
-    all_losses = [(row["validation_loss"], row) for row in epochs]
-    losses = [(loss, row) for loss, row in all_losses if loss is not None]
+    losses = [(loss, row) for row in epochs if (loss := row["validation_loss"]) is not None]
     if not losses:
         return None
     lowest, row = min(losses, key=lambda pair: pair[0])

@@ -1,6 +1,7 @@
 """The list of `onsight models`: where each model's weights are, and what it costs."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
@@ -52,13 +53,8 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(title, justify="right")
     for row in rows:
         size = "x".join(str(side) for side in row["size"] or (NO_VALUE,))
-        table.add_row(
-            row["name"],
-            row["weights"],
-            size,
-            _millions(row["parameters"]),
-            _millions(row["multiply_adds"]),
-        )
+        costs = (_millions(row[key]) for key in ("parameters", "multiply_adds"))
+        table.add_row(row["name"], row["weights"], size, *costs)
     return table
 
 
@@ -68,17 +64,15 @@ def _millions(count: int | None) -> str:
     return f"{count / 1e6:,.2f} M" if count < 1e7 else f"{count / 1e6:,.0f} M"
 
 
-def _hints(pattern: str, count: int, with_cost: bool) -> list[str]:
-    hints = []
+def _hints(pattern: str, count: int, with_cost: bool) -> Iterator[str]:
     if not pattern:
-        hints.append(
+        yield (
             "Without --model, onsight train trains up to three networks and blends them: a new "
             "last layer on a pretrained network, a small network from scratch, and the pretrained "
             "network fine-tuned"
         )
-        hints.append("All timm models: onsight models '*'; some: onsight models mobilenet")
+        yield "All timm models: onsight models '*'; some: onsight models mobilenet"
     if not with_cost:
-        narrower = f"the cost is shown for at most {_MAX_COUNTED} models"
-        hints.append(f"{plural(count, 'model')}; {narrower}")
-    hint = offline_hint()
-    return hints + ([hint] if hint else [])
+        yield f"{plural(count, 'model')}; the cost is shown for at most {_MAX_COUNTED} models"
+    if hint := offline_hint():
+        yield hint

@@ -292,14 +292,13 @@ def _data_of(run: Path) -> object:
     return results.get("data") if isinstance(results, dict) else None
 
 
-def _finished_before(run: Path) -> Iterator[Path]:
-    """Yield the runs in the same folder that finished before this one, newest first."""
+def _finished_before(run: Path) -> list[Path]:
+    """Return the runs in the same folder that finished before this one, newest first."""
     folder = run.parent if run.name else run.resolve().parent  # the name of . is empty
-    siblings = [path.parent for path in folder.glob(f"*/{FILE_NAME}")]
-    times = {path: _finish_time(path) for path in siblings}
+    times = {path.parent: _finish_time(path.parent) for path in folder.glob(f"*/{FILE_NAME}")}
     own = _finish_time(run)
-    earlier = (path for path in siblings if times[path] < own)
-    yield from sorted(earlier, key=lambda path: -times[path])
+    earlier = [path for path, finished in times.items() if finished < own]
+    return sorted(earlier, key=lambda path: -times[path])
 
 
 def _finish_time(run: Path) -> float:

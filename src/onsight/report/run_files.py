@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -98,16 +98,11 @@ def read_epochs(path: Path) -> list[EpochRow] | None:
     )
 
 
-def read_json_lines(path: Path) -> list[Any] | None:
-    """Read one JSON value per line, ignoring lines that are none."""
-    return _read(path, lambda text: [*_parse_json_lines(text)])
-
-
 def read_decisions(run: Path) -> dict[str, Any]:
     """Read decisions.jsonl; the last line of each name counts, one cut short is ignored."""
     return {
         line["decision"]: line["value"]
-        for line in read_json_lines(run / DECISIONS) or []
+        for line in _read(run / DECISIONS, _parse_json_lines) or []
         if isinstance(line, dict) and isinstance(line["decision"], str) and "value" in line
     }
 
@@ -171,7 +166,11 @@ def drop_damaged(contents: Mapping[str, Any], render: Render) -> tuple[dict[str,
     for name, content in contents.items():
 
         def renders(candidate: Any, name: str = name) -> bool:
-            return _renders(render, sound | {name: candidate})
+            try:
+                render(sound | {name: candidate})
+            except Exception:  # a template can raise anything on values of a wrong type
+                return False
+            return True
 
         if renders(content):
             sound[name] = content
@@ -194,10 +193,12 @@ def _parse_json(text: str) -> Any:
     return untrusted.parse_json(text, _PATHS, LenientDict)
 
 
-def _parse_json_lines(text: str) -> Iterator[Any]:
+def _parse_json_lines(text: str) -> list[Any]:
+    values = []
     for line in text.splitlines():
         with suppress(ValueError):
-            yield _parse_json(line)
+            values.append(_parse_json(line))
+    return values
 
 
 def _check_toml(text: str) -> str:
@@ -224,11 +225,3 @@ def _sound_part(content: Mapping[str, Any], renders: Callable[[Any], bool]) -> L
         return found | find_offenders(first, dropped | found)
 
     return without(find_offenders(list(content), set()))
-
-
-def _renders(render: Render, contents: Mapping[str, Any]) -> bool:
-    try:
-        render(contents)
-    except Exception:  # a template can raise anything on values of a wrong type
-        return False
-    return True

@@ -1,14 +1,12 @@
 """Sentences that interpret a run's figures and their limits; all figures have n and CI."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from onsight.evaluation.results import ClassResult, ConfusedPair, LearningCurve, Results
 from onsight.evaluation.statistics import fold_interval_ratio
 from onsight.limits import MIN_EVALUATED
 from onsight.text import percent, plural
 
-_ERROR_BEFORE: Literal["expected_calibration_error_before"] = "expected_calibration_error_before"
 _NOTABLE_LOSS = 0.1  # below, hardly any image was given a wrong class with confidence
 _IMBALANCED = 2.0  # ratio of held-out images, largest class to smallest
 
@@ -93,12 +91,9 @@ def class_difference_sentences(
     sentence = (
         f"The worst class is '{worst['name']}': {percent(worst['recall'])} of its "
         f"{worst['images']:,} images were recognised (95% CI {percent(worst['recall_low'])} to "
-        f"{percent(worst['recall_high'])}), "
+        f"{percent(worst['recall_high'])}), {'' if worst in below else 'not '}significantly below "
+        f"the {overall}."
     )
-    if worst in below:
-        sentence += f"significantly below the {overall}."
-    else:
-        sentence += f"not significantly below the {overall}."
     if not below:
         return [sentence, "No class is significantly below the overall accuracy."]
     return [
@@ -141,7 +136,7 @@ def confidence_sentence(confidence: float, accuracy: float, results: Results) ->
 def calibration_sentence(results: Results) -> str:
     """Return the expected calibration error, and the effect of temperature scaling on it."""
     error = percent(results["expected_calibration_error"])
-    before = results.get(_ERROR_BEFORE)
+    before = results.get("expected_calibration_error_before")
     reason = results.get("temperature_reason")
     if results.get("split") == "folds":  # the temperature on record is that of the final model
         scaled = f" ({percent(before)} before temperature scaling in each fold)"

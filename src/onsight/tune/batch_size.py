@@ -10,11 +10,7 @@ _MIN_STEPS_PER_EPOCH = 30  # of fine-tuning, which may have as few as two epochs
 
 
 def usual_batch(config: Config, training: int) -> Choice[int]:
-    """Return the configured batch size, or the default, made smaller to fine-tune on few images.
-
-    Args:
-        training: The number of training images.
-    """
+    """Return the configured batch size, or the default, smaller to fine-tune on few images."""
     if "batch_size" in config.model_fields_set:
         return Choice(config.batch_size, "set by you")
     size = config.batch_size

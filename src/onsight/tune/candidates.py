@@ -19,12 +19,7 @@ from onsight.models.members import is_member_name
 from onsight.models.timm_nets import OFFLINE_MODEL, offline_models
 from onsight.text import joined
 from onsight.tune.epochs import choose_epochs
-from onsight.tune.input_size import (
-    Size,
-    choose_scratch_size,
-    find_fitting,
-    list_pretrained_sizes,
-)
+from onsight.tune.input_size import Size, choose_scratch_size, find_fitting, list_pretrained_sizes
 from onsight.tune.work import (
     FEW_IMAGES,
     HEAD_FIT_SECONDS,
@@ -94,12 +89,9 @@ class Candidate:
 def choose_candidates(
     source: Source, config: Config, device: torch.device, budget_seconds: float
 ) -> tuple[Candidate, ...]:
-    """Choose what `--model auto` trains, in the order of training.
+    """Choose what `--model auto` trains, in the order of training; what the user has set is kept.
 
     Args:
-        source: The images.
-        config: The settings; what the user has set is kept.
-        device: The device to train on, whose kind matters.
         budget_seconds: The whole budget; infinity for none.
     """
     work = describe_work(source, config, device, budget_seconds)

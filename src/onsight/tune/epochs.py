@@ -8,12 +8,7 @@ _TUNED_IMAGES, _MIN_TUNED, _MAX_TUNED = 40_000, 8, 20
 
 
 def choose_epochs(config: Config, training: int) -> Choice[int]:
-    """Choose the number of epochs, by the number of training images.
-
-    Args:
-        config: The settings; a number that the user has set is kept.
-        training: The number of training images.
-    """
+    """Choose the number of epochs, by the number of training images unless the user has set it."""
     if config.epochs != "auto":
         return Choice(config.epochs, "set by you")
     if config.starts_from_weights:

@@ -84,11 +84,7 @@ def time_run(config: Config, data: TrainingData, world: World, seconds: float) -
     at_once = evaluation_batch_size(data.device, data.dataset.format.model_size)
     at_once = min(at_once, len(trial.ids))
     evaluate = _time_work(_make_evaluation(trial), at_once, seconds, data.device)
-    mine = [
-        built,
-        evaluate.scaled(1 / world.size).seconds,
-        train.scaled(1.0, world.size).seconds,
-    ]
+    mine = [built, evaluate.scaled(1 / world.size).seconds, train.scaled(1.0, world.size).seconds]
     build_seconds, *timings = json.loads(world.broadcast("timing", lambda: json.dumps(mine)))
     evaluate, train = (
         Timing({int(size): seconds for size, seconds in timing.items()}) for timing in timings

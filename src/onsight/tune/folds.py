@@ -34,7 +34,6 @@ def choose_max_folds(
     """Return how many folds there is time for, or 1 for none.
 
     Args:
-        candidates: The networks to train.
         budget_seconds: The whole budget; infinity for none.
     """
     if not math.isinf(budget_seconds):

@@ -1,4 +1,7 @@
-"""Chooses the size of a network's input, by the size of the images and the time."""
+"""Chooses the size of a network's input, by the size of the images and the time.
+
+budget_seconds is the whole budget of a run, and infinite without one.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -38,11 +41,7 @@ _SCRATCH_NAMES = ("sprint", "compact")
 def choose_input_size(
     source: Source, config: Config, device: torch.device, budget_seconds: float
 ) -> Choice[Size]:
-    """Choose the input size of the network that the user has named.
-
-    Args:
-        budget_seconds: The whole budget; infinity for none.
-    """
+    """Choose the input size of the network that the user has named."""
     preferred = preferred_size(config.model, config.weights, config.member)
     is_scalable = _find_scalable_side(config) is not None
     is_small = config.model in _SCRATCH_NAMES and not preferred and math.isfinite(budget_seconds)
@@ -65,11 +64,7 @@ def choose_input_size(
 def choose_freezing(
     source: Source, config: Config, device: torch.device, budget_seconds: float
 ) -> Choice[bool]:
-    """Choose whether to keep a pretrained network as it is, because fine-tuning takes too long.
-
-    Args:
-        budget_seconds: The whole budget.
-    """
+    """Choose whether to keep a pretrained network as it is, because fine-tuning takes too long."""
     work = describe_work(source, config, device, budget_seconds)
     preferred = preferred_size(config.model, config.weights, config.member)
     sizes = [config.size] if config.size else _list_sizes(config, work)
@@ -121,12 +116,7 @@ def find_fitting(
 
 
 def choose_scratch_size(work: Work, name: str, seconds: float) -> Size:
-    """Choose the input size of Sprint or Compact: the images' own if they are small.
-
-    Args:
-        work: What has to be computed.
-        name: sprint or compact.
-    """
+    """Choose the input size of sprint or compact: the images' own if they are small."""
     if work.own_size:
         return work.own_size
     side = max(MIN_SIDE, min(work.side, UNIT_SIDE))

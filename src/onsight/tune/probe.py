@@ -5,7 +5,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import partial
 
 from onsight.config import Config
 from onsight.data.index import TRAIN
@@ -67,7 +67,7 @@ class Probe:
             if measured.seconds and time.perf_counter() >= min(self.end, begun + 2 * max_seconds):
                 break
             candidates = [
-                TimedOptions(options, self._timer(options))
+                TimedOptions(options, partial(self._time_step, options))
                 for options in stage(measured.chosen)
                 if options not in self.refused
             ]
@@ -85,23 +85,19 @@ class Probe:
             }
         return measured
 
-    def _timer(self, options: ComputeOptions) -> Callable[[], float]:
-        """Return a function that returns the seconds of a step; its first call builds the step."""
-
-        def measure() -> float:
-            if options in self.built:
-                return self.built[options]()
-            try:
-                time_steps, seconds, steps_per_replay = self._build(options)
-            except _Refused as error:
-                self.refused[options] = str(error)
-                return float("inf")
-            replays = max(1, round(_WINDOW_SECONDS / seconds / steps_per_replay))
-            steps = replays * steps_per_replay
-            self.built[options] = lambda: time_steps(steps) / steps
-            return seconds
-
-        return measure
+    def _time_step(self, options: ComputeOptions) -> float:
+        """Return the seconds of a step; the first call builds the step."""
+        if options in self.built:
+            return self.built[options]()
+        try:
+            time_steps, seconds, steps_per_replay = self._build(options)
+        except _Refused as error:
+            self.refused[options] = str(error)
+            return float("inf")
+        replays = max(1, round(_WINDOW_SECONDS / seconds / steps_per_replay))
+        steps = replays * steps_per_replay
+        self.built[options] = lambda: time_steps(steps) / steps
+        return seconds
 
     def _free(self, options: ComputeOptions) -> None:
         self.built.pop(options, None)
@@ -157,8 +153,6 @@ class _Refused(Exception):
     """Raised for options that cannot be used, with the reason."""
 
 
-Options = TypeVar("Options")
-
 _ROUNDS = 9
 _MIN_ROUNDS = 3  # before a difference may count as noise
 _HOPELESS = (2.0, 1.5, 1.3)  # times the fastest, after 1, 2 and more rounds: not timed again
@@ -166,10 +160,10 @@ NEGLIGIBLE = 1.03  # times the fastest counts as equally fast
 
 
 @dataclass
-class TimedOptions(Generic[Options]):
+class TimedOptions:
     """Options with their times so far."""
 
-    options: Options  # what is timed
+    options: ComputeOptions
     measure: Callable[[], float]  # returns the seconds of a step with these options
     seconds: list[float] = field(default_factory=list)  # of a step, in each round
 
@@ -180,11 +174,11 @@ class TimedOptions(Generic[Options]):
 
 
 def pick_fastest(
-    candidates: Sequence[TimedOptions[Options]],
+    candidates: Sequence[TimedOptions],
     max_seconds: float,
     hard_seconds: float = math.inf,
-    on_drop: Callable[[Options], object] = lambda options: None,
-) -> TimedOptions[Options]:
+    on_drop: Callable[[ComputeOptions], object] = lambda options: None,
+) -> TimedOptions:
     """Time the candidates; return the first that is as fast as the fastest, within noise.
 
     Every candidate that still has a chance is timed once per round, so that noise affects all
@@ -220,14 +214,14 @@ def pick_fastest(
     return pick_from_timed(candidates)
 
 
-def pick_from_timed(candidates: Sequence[TimedOptions[Options]]) -> TimedOptions[Options]:
+def pick_from_timed(candidates: Sequence[TimedOptions]) -> TimedOptions:
     """Return the first candidate that is not slower than the fastest, or only within noise."""
     timed = [candidate for candidate in candidates if candidate.seconds]
     fastest = min(timed, key=lambda candidate: candidate.median)
     return next(candidate for candidate in timed if _keeps_up(candidate, fastest))
 
 
-def _keeps_up(candidate: TimedOptions[Options], fastest: TimedOptions[Options]) -> bool:
+def _keeps_up(candidate: TimedOptions, fastest: TimedOptions) -> bool:
     """Return whether the rounds that both took part in show no difference beyond noise."""
     ratios = sorted(
         seconds / best for seconds, best in zip(candidate.seconds, fastest.seconds, strict=False)

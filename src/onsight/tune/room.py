@@ -29,7 +29,6 @@ def move_if_room(
 
     Args:
         residency: Where the images are now; the figure is their size in bytes.
-        threads: Threads to compute with.
 
     Returns:
         Where the images are, and the data with them.

@@ -2,6 +2,8 @@
 
 Which networks are trained, at which image size and for how many folds depends on these nominal
 costs, never on a clock: the same command makes the same choice on a busy machine.
+
+budget_seconds is the whole budget of a run, and infinite without one.
 """
 
 import math
@@ -95,12 +97,7 @@ class Work:
 def describe_work(
     source: Source, config: Config, device: torch.device, budget_seconds: float
 ) -> Work:
-    """Describe what has to be computed for a source, with the splits that it will have.
-
-    Args:
-        device: The device to train on, whose kind matters.
-        budget_seconds: The whole budget; infinity for none.
-    """
+    """Describe what has to be computed on a kind of device, with the splits that there will be."""
     splits, held_out = source.index.splits, count_held_out(source)
     free = len(splits) - held_out
     if config.train_images:
@@ -143,7 +140,6 @@ def expect_folds(source: Source, config: Config, test: int, budget_seconds: floa
     Args:
         source: The images, before copies among them are known.
         test: How many images a test set would have.
-        budget_seconds: The whole budget; infinity for none.
     """
     if config.folds != "auto":
         return int(config.folds)
