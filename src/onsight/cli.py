@@ -19,6 +19,7 @@ from onsight.errors import Interrupted, OnsightError
 from onsight.installation import onsight_version
 from onsight.text import printable
 from onsight_explain.errors import ExplainError
+from onsight_explain.threads import choose_spinning
 
 if TYPE_CHECKING:
     from cyclopts import App, CycloptsError
@@ -75,6 +76,9 @@ _MODULES = {  # modules in onsight.commands that are not named after the command
     "sweep": "train",
     "verify-resume": "train",
 }
+# Commands that compute something with torch in this process.
+_COMPUTING = {"check", "embed", "eval", "explain", "export", "predict", "serve", "similar"}
+_COMPUTING |= {"sweep", "train"}
 # Commands that take every setting of a run, most of which only --help-all shows.
 _WITH_SETTINGS = {"train", "sweep", "verify-resume", "explain"}
 _OTHER_NAMES = {  # of settings, in other tools
@@ -204,6 +208,8 @@ def _run(command: str, args: Sequence[str]) -> None:
     """Run a built-in command. Exits with 2 if its arguments are wrong."""
     from cyclopts import CycloptsError
 
+    if command in _COMPUTING:
+        choose_spinning()  # before torch loads
     app = make_app(command, "--help-all" in args)
     try:
         app(args, exit_on_error=False, print_error=False, result_action="return_value")

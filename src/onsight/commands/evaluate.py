@@ -44,9 +44,6 @@ def evaluate(
     data
         Labelled images, in any form that `onsight train` accepts.
     """
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
     from onsight.data.dataset import describe_problems
     from onsight.inference.evaluate import evaluate as evaluate_model
     from onsight.report.console import Reporter

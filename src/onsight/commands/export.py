@@ -70,9 +70,6 @@ def export(
     model
         A run folder or a model file.
     """
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
     from onsight.export.export import export as export_model
     from onsight.export.to_web import export_web
     from onsight.report.console import Reporter

@@ -119,9 +119,6 @@ def predict(
     model
         A run folder, a model file, or an exported .onnx file.
     """
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
     from onsight.inference.predict import OutputOptions, predict_files
 
     outputs = OutputOptions(**vars(output))
@@ -160,9 +157,6 @@ def embed(
     paths
         Images, or folders of images.
     """
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
     if cluster:
         from onsight.cluster.predict import embed_on_cluster
 
@@ -207,9 +201,6 @@ def similar(
     paths
         Images, or folders of images.
     """
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
     from onsight.inference.similar import print_similar
 
     print_similar(

@@ -90,9 +90,6 @@ def serve(
     """
     for module in ("httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"):
         require(module, "serve", "serving")
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
     from onsight.serve.access import Access, Limits, read_token
     from onsight.serve.server import serve as run
 

@@ -54,9 +54,7 @@ def train(
         raise ConfigError(f"no DATA: {resume_hint(out or 'FOLDER')}, and with its DATA")
     chosen = _choose_data(data, recipe)  # before torch, which takes a second to load
     from onsight_explain.python_process import seconds_since_start
-    from onsight_explain.threads import choose_spinning
 
-    choose_spinning()  # before torch loads
     options: dict[str, Any] = {"out": out, "resume": resume, "recipe": recipe, "verbose": verbose}
     options |= {"config_file": config, **given_fields(settings)}
     try:
@@ -138,9 +136,6 @@ def sweep(
     """
     if resume and out is None:
         raise ConfigError("--resume needs --out with the folder of the sweep to continue")
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
     from onsight.sweeper.sweep import sweep as run_sweep
 
     result = run_sweep(
