@@ -6,13 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from onsight.commands.options import (
-    OUTPUT,
-    Json,
-    ModelOptions,
-    ReadingOptions,
-    print_results,
-)
+from onsight.commands.options import OUTPUT, Json, ModelOptions, ReadingOptions
 from onsight.config import Tta
 
 
@@ -46,7 +40,7 @@ def evaluate(
     """
     from onsight.data.dataset import describe_problems
     from onsight.inference.evaluate import evaluate as evaluate_model
-    from onsight.report.console import Reporter
+    from onsight.report.console import Reporter, ResultConsole, print_results
     from onsight.text import plural
 
     reporter = Reporter()
@@ -67,4 +61,4 @@ def evaluate(
     if json_:
         print(json.dumps(results))
     else:
-        print_results(results)
+        print_results(results, ResultConsole())

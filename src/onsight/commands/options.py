@@ -1,15 +1,12 @@
-"""Options and output that several commands share."""
+"""Options that several commands share."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
 from onsight.config import Config
-
-if TYPE_CHECKING:
-    from onsight.evaluation.results import Results
 
 RUN = Group("Run", sort_key=0, default_parameter=Parameter(show=True))
 OUTPUT = Group("Output", sort_key=1)
@@ -122,10 +119,3 @@ Verbose = Annotated[
         help="Print every choice, every epoch and the result of every class.",
     ),
 ]
-
-
-def print_results(results: "Results", *, is_brief: bool = False) -> None:
-    """Print results for people."""
-    from onsight.report import console
-
-    console.print_results(results, console.ResultConsole(), is_brief=is_brief)

@@ -18,7 +18,6 @@ from onsight.commands.options import (
     Recipe,
     Verbose,
     given_fields,
-    print_results,
 )
 from onsight.config import MACHINE, Config
 from onsight.config_files import read_about
@@ -83,7 +82,9 @@ def train(
         paths = {"run": str(run.path), "model": str(run.model), "report": str(run.report)}
         print(json.dumps({**run.results, "architecture": run.results["model"], **paths}))
         return
-    print_results(run.results, is_brief=not verbose)
+    from onsight.report.console import ResultConsole, print_results
+
+    print_results(run.results, ResultConsole(), is_brief=not verbose)
     print(f"report: {run.report}")
     path, network = str(run.path), str(run.results["model"])
     words = [path, "--module", network] if ":" in network else [path]
