@@ -8,7 +8,6 @@ import json
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -55,7 +54,7 @@ def embed_files(
         refuse_foreign_parquet(out, _COLUMNS, _KIND, "--out")
     predictor = load(model, device=device, module=module, member=member)
     counts, width = RowCounts(), 0
-    sink: Sink = NpzFile(out) if _is_npz(out) else ParquetFile(out, FeatureColumns())
+    sink: Sink = NpzFile(out) if _is_npz(out) else _open_parquet(out)
     try:
         with reporter.bar("embed", len(inputs)) as bar:
             for rows in batches(predictor, map(file_input, inputs), True):
@@ -83,23 +82,6 @@ def embed_files(
     embedded = f"{counts.used:,} embedded, {width:,} features each"
     reporter.say(f"{embedded}; {counts.problems:,} could not be used")
     print(out)
-
-
-class FeatureColumns:
-    """The columns of a Parquet file with a row per input, whether usable or not."""
-
-    @property
-    def schema(self) -> Any:
-        """The pyarrow.Schema of the records."""
-        import pyarrow
-
-        text, number = pyarrow.string(), pyarrow.float32()
-        types = (text, pyarrow.list_(number), text, number, text)
-        return pyarrow.schema(list(zip(_COLUMNS, types, strict=True)))
-
-    def record(self, prediction: Prediction) -> dict[str, Any]:
-        """Return a row as plain values by column name."""
-        return {name: getattr(prediction, name) for name in _COLUMNS}
 
 
 class NpzFile(Sink):
@@ -130,6 +112,16 @@ class NpzFile(Sink):
             problems=np.array(problems, np.str_).reshape(-1, 2),
         )
         write_atomically(self._path, data.getvalue())
+
+
+def _open_parquet(out: Path) -> ParquetFile:
+    """Create a Parquet file with a row per input, whether usable or not."""
+    import pyarrow
+
+    text, number = pyarrow.string(), pyarrow.float32()
+    types = (text, pyarrow.list_(number), text, number, text)
+    schema = pyarrow.schema(list(zip(_COLUMNS, types, strict=True)))
+    return ParquetFile(out, schema, lambda row: {name: getattr(row, name) for name in _COLUMNS})
 
 
 def _is_npz(out: Path) -> bool:

@@ -265,7 +265,7 @@ def _open_output(
             file.start()
         output.sinks.append(file)
     if options.parquet:
-        table = ParquetFile(options.parquet, columns)
+        table = ParquetFile(options.parquet, columns.schema, columns.record)
         stack.callback(table.close)
         output.sinks.append(table)
     output.sinks.extend(Stdout(_STDOUT_FORMATS[name](columns)) for name in options.on_stdout)
