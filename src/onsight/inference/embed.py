@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from onsight.errors import DataError, OutputError
+from onsight.errors import OutputError
 from onsight.files import check_output, refuse_foreign, write_atomically
 from onsight.inference.images import file_input
 from onsight.inference.inputs import list_files
@@ -20,7 +20,6 @@ from onsight.inference.predictor import Batches, Prediction, Predictor, list_mod
 from onsight.inference.row_formats import RowCounts
 from onsight.inference.sinks import ParquetFile, Sink, refuse_foreign_parquet, require_pyarrow
 from onsight.report.console import Reporter
-from onsight.text import none_usable
 
 _MAX_WARNINGS = 3  # inputs that cannot be used
 _COLUMNS = ("path", "features", "predicted", "probability", "problem")
@@ -65,9 +64,7 @@ def embed_files(
                     0 if row.features is None else len(row.features) for row in rows
                 )
                 bar.advance(len(rows))
-        if not counts.used:
-            reason = none_usable(counts.images, "input")
-            raise DataError(f"{reason}: {counts.first_problem}")
+        counts.require_used()
         sink.finish(counts)
     finally:
         sink.close()

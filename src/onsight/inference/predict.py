@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onsight.errors import ConfigError, DataError, DiskError, OutputError
+from onsight.errors import ConfigError, DiskError, OutputError
 from onsight.files import check_output, refuse_foreign, refuse_inside_data, refuse_replacing
 from onsight.inference.images import Input, no_inputs
 from onsight.inference.inputs import STDIN, find_inputs
@@ -45,7 +45,7 @@ from onsight.inference.sinks import (
     require_pyarrow,
 )
 from onsight.report.console import Reporter
-from onsight.text import duration, none_usable, plural
+from onsight.text import duration, plural
 
 if TYPE_CHECKING:
     from torch import nn
@@ -189,10 +189,7 @@ def predict_files(
             sink.finish(output.counts)
     if options.grid:
         _save_grid(options.grid, first_rows, predictor, output.counts, reporter)
-    if not output.counts.used:
-        raise DataError(
-            f"{none_usable(output.counts.images, 'input')}: {output.counts.first_problem}"
-        )
+    output.counts.require_used()
 
 
 def _require_inputs(inputs: Iterator[Input]) -> Iterator[Input]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, BinaryIO
 
+from onsight.errors import DataError
 from onsight.files import csv_text, read_cell, safe_cell
 from onsight.inference.predictor import Prediction, top_classes
-from onsight.text import fixed_percent, one_line
+from onsight.text import fixed_percent, none_usable, one_line
 from onsight.untrusted import parse_json
 
 FIRST_COLUMNS = ("path", "predicted", "probability", "problem")  # read again in a resumed file
@@ -111,6 +112,11 @@ class RowCounts:
                 self.first_problem = self.first_problem or f"{row.path}: {row.problem}"
             else:
                 self.unsure += row.unsure
+
+    def require_used(self) -> None:
+        """Raise DataError, with the first problem, if no input could be used."""
+        if not self.used:
+            raise DataError(f"{none_usable(self.images, 'input')}: {self.first_problem}")
 
 
 class RowFormat(ABC):
