@@ -43,17 +43,21 @@ def embed_files(
     batches: computes the predictions. Raises DataError if no input can be used; UserError,
     DiskError.
     """
-    _check_format(out)
+    is_npz = out.suffix.lower() == ".npz"
+    if not is_npz:
+        if out.suffix.lower() != ".parquet":
+            raise OutputError(f"--out {out} must end in .npz or .parquet")
+        require_pyarrow(out, "--out NAME.npz")
     reporter = Reporter()
     inputs = list_files(paths)
     check_output("--out", out, model=list_model_files(model), input=[*paths, *inputs])
-    if _is_npz(out):
+    if is_npz:
         refuse_foreign(out, _has_our_arrays, _KIND)
     else:
         refuse_foreign_parquet(out, _COLUMNS, _KIND, "--out")
     predictor = load(model, device=device, module=module, member=member)
     counts, width = RowCounts(), 0
-    sink: Sink = NpzFile(out) if _is_npz(out) else _open_parquet(out)
+    sink: Sink = NpzFile(out) if is_npz else _open_parquet(out)
     try:
         with reporter.bar("embed", len(inputs)) as bar:
             for rows in batches(predictor, map(file_input, inputs), True):
@@ -121,10 +125,6 @@ def _open_parquet(out: Path) -> ParquetFile:
     return ParquetFile(out, schema, lambda row: {name: getattr(row, name) for name in _COLUMNS})
 
 
-def _is_npz(out: Path) -> bool:
-    return out.suffix.lower() == ".npz"
-
-
 def _has_our_arrays(out: Path) -> bool:
     """Return whether a file is an .npz file with the arrays of `NpzFile`."""
     try:
@@ -132,14 +132,6 @@ def _has_our_arrays(out: Path) -> bool:
             return [name.removesuffix(".npy") for name in file.namelist()] == _ARRAYS
     except (OSError, zipfile.BadZipFile):
         return False
-
-
-def _check_format(out: Path) -> None:
-    """Raise OutputError or ConfigError if a file with this name cannot be written."""
-    if out.suffix.lower() not in (".npz", ".parquet"):
-        raise OutputError(f"--out {out} must end in .npz or .parquet")
-    if not _is_npz(out):
-        require_pyarrow(out, "--out NAME.npz")
 
 
 def _warn(reporter: Reporter, rows: Sequence[Prediction], warned: int) -> None:
