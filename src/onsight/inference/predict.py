@@ -2,11 +2,10 @@
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -188,7 +187,11 @@ def predict_files(
         for sink in output.sinks:
             sink.finish(output.counts)
     if options.grid:
-        _save_grid(options.grid, first_rows, predictor, output.counts, reporter)
+        from onsight.inference.grid import save_grid  # loads matplotlib
+
+        save_grid(options.grid, first_rows, predictor)
+        total = plural(output.counts.images, "input")
+        reporter.say(f"{options.grid} shows the first {len(first_rows):,} of {total}")
     output.counts.require_used()
 
 
@@ -281,7 +284,7 @@ def _write_rows(
     """Predict all inputs and write their rows; return the first predictions, for a grid."""
     counts, resumed = output.counts, output.counts.images
     first_rows: list[tuple[Prediction, Input]] = []
-    in_progress: deque[Input] = deque()
+    inputs, in_order = tee(output.inputs)
     heat = None
     if options.heat:
         from onsight.inference.heat_files import HeatFolder  # loads torch
@@ -289,9 +292,9 @@ def _write_rows(
         heat = HeatFolder(options.heat, predictor)
     started = time.monotonic()
     with reporter.bar("predict", None) as bar:
-        for batch in batches(predictor, _record(output.inputs, in_progress), False):
+        for batch in batches(predictor, inputs, False):
             rows = [_withhold_class(row, options.min_confidence) for row in batch]
-            images = [in_progress.popleft() for _ in rows]
+            images = list(islice(in_order, len(rows)))
             for sink in output.sinks:
                 sink.write(rows)
             if heat:
@@ -306,13 +309,6 @@ def _write_rows(
     if heat:
         reporter.say(f"{plural(heat.count, 'heat map')} written to {options.heat}")
     return first_rows
-
-
-def _record(inputs: Iterator[Input], in_progress: deque[Input]) -> Iterator[Input]:
-    """Yield the inputs unchanged, after appending each to in_progress."""
-    for image in inputs:
-        in_progress.append(image)
-        yield image
 
 
 def _withhold_class(prediction: Prediction, min_confidence: float | None) -> Prediction:
@@ -332,17 +328,3 @@ def _summary(counts: RowCounts, resumed: int, seconds: float) -> str:
     old = f"{resumed:,} already done; " if resumed else ""
     rate = f"{new / seconds:,.0f} images/s"
     return f"{', '.join(parts)}; {old}{new:,} in {duration(seconds)}, {rate}"
-
-
-def _save_grid(
-    path: Path,
-    first_rows: Sequence[tuple[Prediction, Input]],
-    predictor: Predictor,
-    counts: RowCounts,
-    reporter: Reporter,
-) -> None:
-    from onsight.inference.grid import save_grid  # loads matplotlib
-
-    readers = {image.name: image.read for _, image in first_rows}
-    save_grid(path, [row for row, _ in first_rows], predictor, lambda name: readers[name]())
-    reporter.say(f"{path} shows the first {len(first_rows):,} of {plural(counts.images, 'input')}")
