@@ -226,12 +226,6 @@ def _network_facts(file: ModelFile | BlendFile) -> dict[str, Any]:
     return facts
 
 
-def _other_precision(file: ModelFile | BlendFile) -> str:
-    """Return what a model computes in besides fp32, the precision of exported files."""
-    others = {member.preprocessing.precision for member in file.members.values()} - {"fp32"}
-    return joined(sorted(others))
-
-
 def _compare_in_own_precision(
     file: ModelFile | BlendFile,
     module: str | None,
@@ -239,15 +233,17 @@ def _compare_in_own_precision(
     held_out: HeldOutImages,
 ) -> OwnPrecision | None:
     """Compare with what the model itself predicts; None if that is in fp32 too."""
-    precision = _other_precision(file)
-    if not precision:
+    precisions = {member.preprocessing.precision for member in file.members.values()} - {"fp32"}
+    if not precisions:
         return None
     cpu = torch.device("cpu")
     runner = TorchRunner(file, cpu, module)
     ids = _proof_ids(held_out)[:_OWN_IMAGES]
     loader = Loader(Images.of(held_out.pack), ids, min(runner.batch_size, len(ids)), cpu)
     proof = compare_outputs(_classify(runner), exported, loader.in_order())
-    return OwnPrecision(precision, proof.images, proof.agree, proof.largest_difference)
+    return OwnPrecision(
+        joined(sorted(precisions)), proof.images, proof.agree, proof.largest_difference
+    )
 
 
 def _prove(
