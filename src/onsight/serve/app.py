@@ -58,8 +58,7 @@ def make_app(
     is_stopping: Callable[[], bool] = lambda: False,  # True once new requests must be rejected
 ) -> ASGIApp:
     """Return the application that answers every request."""
-    is_private = access.is_local or bool(access.token)
-    api = Api(registry, limits, metrics, is_private, bool(access.token))
+    api = Api(registry, access, limits, metrics)
     posts = {"/predict": api.predict, "/explain": api.explain, "/similar": api.similar}
     gets = {
         "/model": api.model,
@@ -87,19 +86,14 @@ class Api:
     """The endpoints. They raise HTTPException for requests they reject."""
 
     def __init__(
-        self,
-        registry: ModelRegistry,
-        limits: Limits,
-        metrics: ServerMetrics,
-        is_private: bool,
-        needs_token: bool,
+        self, registry: ModelRegistry, access: Access, limits: Limits, metrics: ServerMetrics
     ) -> None:
         self._registry = registry
         self._limits = limits
         self._metrics = metrics
         self._memory = MemoryBudget(limits.held_bytes)
-        self._similar_images = SimilarImages(registry, is_private)
-        self._needs_token = needs_token
+        self._needs_token = bool(access.token)
+        self._similar_images = SimilarImages(registry, access.is_local or self._needs_token)
 
     async def predict(self, request: Request) -> AsciiJson:
         """POST /predict: a prediction, or the reason there is none, for each image in order."""

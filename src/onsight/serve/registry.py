@@ -58,8 +58,10 @@ class ServedModel:
         self._decoders = decoders
         self._metrics = metrics
         predictor.runner.use_all_cores()
+        size = predictor.format
+        blank = np.zeros((1, size.height, size.width, size.channels), np.uint8)
         # Fail now if the network cannot run; also warms it up.
-        if not isinstance(self._compute(self._blank())[0], Classification):
+        if not isinstance(self._compute(blank)[0], Classification):
             raise ModelError(f"{path}: {NOT_FINITE}")
         self.batcher = Batcher(
             self._compute,
@@ -114,10 +116,6 @@ class ServedModel:
         rows = map(Classification, outputs.probabilities, flags)
         pairs = zip(rows, outputs.are_finite, strict=True)
         return [row if is_finite else InferenceFailed() for row, is_finite in pairs]
-
-    def _blank(self) -> Pixels:
-        size = self.predictor.format
-        return np.zeros((1, size.height, size.width, size.channels), np.uint8)
 
 
 @dataclass
