@@ -33,9 +33,8 @@ from onsight.serve.registry import Classification, ModelRegistry, Outcome, Serve
 from onsight.serve.similar import SimilarImages
 
 _RESTART_SECONDS = 0.25  # between checks for dead workers
-_DEFAULT_TOP = 5
-_DEFAULT_SIMILAR, _MAX_SIMILAR = 5, 50
-_MAX_COUNT = 1000  # largest value of a numeric query parameter
+_DEFAULT_COUNT, _MAX_COUNT = 5, 1000  # default and largest value of a numeric query parameter
+_MAX_SIMILAR = 50
 _HEAT_MAP_SIDE = 320  # pixels of the longer side, at least
 _MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
@@ -98,7 +97,7 @@ class Api:
     async def predict(self, request: Request) -> AsciiJson:
         """POST /predict: a prediction, or the reason there is none, for each image in order."""
         params = query_params(request, "model", "top")
-        top = _read_count(params, "top", _DEFAULT_TOP)
+        top = _read_count(params, "top")
         model = self._select_model(params)
         with self._memory.reserve() as reservation:
             try:
@@ -147,7 +146,7 @@ class Api:
     async def similar(self, request: Request) -> AsciiJson:
         """POST /similar: the most similar training images; 503 while they are being opened."""
         params = query_params(request, "model", "count")
-        count = min(_read_count(params, "count", _DEFAULT_SIMILAR), _MAX_SIMILAR)
+        count = min(_read_count(params, "count"), _MAX_SIMILAR)
         model = self._select_model(params)
         reason = self._similar_images.why_unavailable(model)
         if reason:
@@ -229,8 +228,8 @@ def query_params(request: Request, *names: str) -> dict[str, str]:
     return params
 
 
-def _read_count(params: dict[str, str], name: str, default: int) -> int:
-    text = params.get(name, str(default))
+def _read_count(params: dict[str, str], name: str) -> int:
+    text = params.get(name, str(_DEFAULT_COUNT))
     is_number = text.isascii() and text.isdecimal() and len(text) < 9
     if not (is_number and 1 <= int(text) <= _MAX_COUNT):
         raise HTTPException(400, f"{name} must be a whole number from 1 to {_MAX_COUNT:,}")
