@@ -147,8 +147,8 @@ def export(
             "versions": package_versions() | {name: version(name) for name in form.packages},
             **proof.facts(),
         }
-        write_json(path.with_name(proof_path(target).name), facts)
-        readme = path.with_name(readme_path(target).name)
+        write_json(folder / proof_path(target).name, facts)
+        readme = folder / readme_path(target).name
         write_readme(readme, target.name, to, model_facts(file, with_scores))
         _move_into_place(folder, target)
     return Exported(target, proof, facts)
