@@ -216,8 +216,7 @@ def _skip_outputs(inputs: Iterator[Input], options: OutputOptions) -> Iterator[I
     }
     hidden_names = tuple(os.path.basename(path) for path in hidden)
     for image in inputs:
-        is_likely = hidden_names and image.name.endswith(hidden_names)
-        if is_likely and os.path.abspath(image.name) in hidden:
+        if image.name.endswith(hidden_names) and os.path.abspath(image.name) in hidden:
             continue
         if image.file:
             for flag, path in existing.items():
@@ -313,9 +312,7 @@ def _write_rows(
 
 def _withhold_class(prediction: Prediction, min_confidence: float | None) -> Prediction:
     """Return the prediction without its class if the probability is below min_confidence."""
-    if min_confidence is None or prediction.probability is None:
-        return prediction
-    if prediction.probability >= min_confidence:
+    if prediction.probability is None or prediction.probability >= (min_confidence or 0):
         return prediction
     return replace(prediction, predicted=None)
 

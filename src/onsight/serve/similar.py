@@ -5,7 +5,6 @@ of the network, so that predictions continue meanwhile.
 """
 
 import asyncio
-import base64
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,6 +90,8 @@ def _open(load: Load, path: Path) -> tuple["Predictor", "SearchSet"]:
 def _find_nearest(
     predictor: "Predictor", images: "SearchSet", pixels: Pixels, count: int
 ) -> list[dict[str, Any]]:
+    from onsight.report.html_page import data_uri  # onsight-run lacks jinja2
+
     features = predictor.runner.run(pixels[np.newaxis], features=True).features
     assert features is not None
     neighbours = (images.neighbour(*match) for match in images.search(features, count)[0])
@@ -98,11 +99,7 @@ def _find_nearest(
         {
             "label": neighbour.label,
             "similarity": neighbour.similarity,
-            "image": _data_url(neighbour.pixels),
+            "image": data_uri(encode_png(neighbour.pixels), "png"),
         }
         for neighbour in neighbours
     ]
-
-
-def _data_url(pixels: Pixels) -> str:
-    return f"data:image/png;base64,{base64.b64encode(encode_png(pixels)).decode()}"
