@@ -50,10 +50,7 @@ class Stdout(Sink):
 class ParquetFile(Sink):
     """Rows in a Parquet file, which has its name only once it is complete.
 
-    Args:
-        path: The file.
-        schema: The pyarrow.Schema of the records.
-        record: Returns a row as plain values by column name.
+    record: returns a row as plain values by column name; schema: the pyarrow.Schema of these.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ class ServedModel:
             max_queued,
             metrics.batch_images.labels(name).observe,
         )
-        metrics.watch_queue(name, lambda: self.batcher.length)
+        metrics.queue.labels(name).set_function(lambda: self.batcher.length)
 
     async def classify(self, contents: Sequence[bytes]) -> list[Outcome]:
         """Classify encoded images; the outcome of one that fails is its error.
