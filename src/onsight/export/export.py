@@ -3,7 +3,6 @@
 import hashlib
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -111,7 +110,10 @@ def export(
             f"{on or file.provenance['data']}, so none are left to measure what --int8 costs. Give "
             "others with --on DATA, or train with --folds 1, which holds some out"
         )
-    with _hidden_folder_beside(target) as folder:
+    with disk_errors(target):
+        temporary = TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
+    with temporary as name:
+        folder = Path(name)
         path = folder / target.name
         # The out-of-distribution scores would change in 8 bits.
         can_score = form.detects_out_of_distribution and not int8
@@ -269,15 +271,6 @@ def _classify(runner: Runner) -> Classify:
 
 def _proof_ids(held_out: HeldOutImages) -> Tensor:
     return held_out.ids if len(held_out.ids) else held_out.seen
-
-
-@contextmanager
-def _hidden_folder_beside(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder on the same disk."""
-    with disk_errors(target):
-        folder = TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
-    with folder as name:
-        yield Path(name)
 
 
 def _move_into_place(folder: Path, target: Path) -> None:

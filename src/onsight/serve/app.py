@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from urllib.parse import quote
@@ -32,7 +31,6 @@ from onsight.serve.monitoring import METRICS_TYPE, RequestMonitor, ServerMetrics
 from onsight.serve.registry import Classification, ModelRegistry, Outcome, ServedModel
 from onsight.serve.similar import SimilarImages
 
-_RESTART_SECONDS = 0.25  # between checks for dead workers
 _DEFAULT_COUNT, _MAX_COUNT = 5, 1000  # default and largest value of a numeric query parameter
 _MAX_SIMILAR = 50
 _HEAT_MAP_SIDE = 320  # pixels of the longer side, at least
@@ -296,37 +294,24 @@ def _draw_heat_map(model: ServedModel, pixels: Pixels, name: str | None) -> tupl
 # --------------------------------------------------------------------------------- the page
 
 
-@dataclass(frozen=True)
-class _PageFile:
-    content: bytes
-    media_type: str
-    etag: str
-
-
 def _page_routes() -> dict[str, Endpoint]:
     """Return a route for each file of the page: names in URLs are never looked up on the disk."""
-    pages = _read_page_files()
-    routes = {f"/static/{name}": _send_file(file) for name, file in pages.items()}
-    return routes | ({"/": _send_file(pages["index.html"])} if "index.html" in pages else {})
-
-
-def _read_page_files() -> dict[str, _PageFile]:
-    pages = {}
+    routes = {}
     for entry in files("onsight.serve").joinpath("page").iterdir():
         media_type = _MEDIA_TYPES.get(entry.name.rpartition(".")[2])
         if media_type and entry.is_file():
-            content = entry.read_bytes()
-            etag = f'"{sha256(content).hexdigest()[:16]}"'
-            pages[entry.name] = _PageFile(content, media_type, etag)
-    return pages
+            routes[f"/static/{entry.name}"] = _send_file(entry.read_bytes(), media_type)
+    return routes | {"/": routes["/static/index.html"]}
 
 
-def _send_file(file: _PageFile) -> Endpoint:
+def _send_file(content: bytes, media_type: str) -> Endpoint:
+    etag = f'"{sha256(content).hexdigest()[:16]}"'
+
     async def send(request: Request) -> Response:
-        headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
-        if request.headers.get("if-none-match") == file.etag:
+        headers = {"ETag": etag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=headers)
-        return Response(file.content, media_type=file.media_type, headers=headers)
+        return Response(content, media_type=media_type, headers=headers)
 
     return send
 
@@ -365,7 +350,7 @@ async def _hide_failure(request: Request, error: Exception) -> Response:
 async def _lifespan(registry: ModelRegistry) -> AsyncIterator[None]:
     tasks = [
         asyncio.create_task(registry.watch()),
-        asyncio.create_task(_restart_dead_workers(registry)),
+        asyncio.create_task(registry.restart_dead_workers()),
     ]
     yield
     for task in tasks:
@@ -373,9 +358,3 @@ async def _lifespan(registry: ModelRegistry) -> AsyncIterator[None]:
         with suppress(asyncio.CancelledError):
             await task
     registry.close()
-
-
-async def _restart_dead_workers(registry: ModelRegistry) -> None:
-    while True:
-        await asyncio.sleep(_RESTART_SECONDS)
-        registry.restart_dead_workers()

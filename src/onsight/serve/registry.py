@@ -23,6 +23,7 @@ from onsight.serve.monitoring import ServerMetrics, log
 _MODEL_FILE = "model.safetensors"
 _SUFFIXES = (".onnx", ".safetensors")
 _POLL_SECONDS = 1.0
+_RESTART_SECONDS = 0.25  # between checks for dead workers
 _MEMORY_SECONDS = 5.0  # time that an image waits for memory to be decoded in
 
 Load = Callable[[Path], Predictor]
@@ -232,13 +233,15 @@ class ModelRegistry:
                     self._reject(name, error)
             file.last_seen = version
 
-    def restart_dead_workers(self) -> None:
-        """Restart the compute threads that have died."""
-        for model in self._models.values():
-            if not model.batcher.is_alive:
-                self._metrics.restarts.labels(model.name).inc()
-                log("worker restarted", model=model.name)
-                model.batcher.start()
+    async def restart_dead_workers(self) -> None:
+        """Restart compute threads that have died, until cancelled."""
+        while True:
+            await asyncio.sleep(_RESTART_SECONDS)
+            for model in self._models.values():
+                if not model.batcher.is_alive:
+                    self._metrics.restarts.labels(model.name).inc()
+                    log("worker restarted", model=model.name)
+                    model.batcher.start()
 
     def close(self) -> None:
         """Stop every worker once it has answered the requests it accepted."""
