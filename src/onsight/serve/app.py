@@ -34,14 +34,10 @@ from onsight.serve.similar import SimilarImages
 _DEFAULT_COUNT, _MAX_COUNT = 5, 1000  # default and largest value of a numeric query parameter
 _MAX_SIMILAR = 50
 _HEAT_MAP_SIDE = 320  # pixels of the longer side, at least
-_MEDIA_TYPES = {
+_MEDIA_TYPES = {  # of the page's files
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-    "png": "image/png",
-    "json": "application/json",
-    "ico": "image/x-icon",
 }
 
 Endpoint = Callable[[Request], Awaitable[Response]]
