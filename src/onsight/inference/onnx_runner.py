@@ -49,13 +49,8 @@ class OnnxRunner:
     @property
     def facts(self) -> Mapping[str, object]:
         """The network, its device and input, the classes, and its accuracy."""
-        return model_facts(
-            self.metadata["model"],
-            "cpu, by onnxruntime",
-            self.format,
-            self.classes,
-            self.metadata["results"],
-        )
+        model, results = self.metadata["model"], self.metadata["results"]
+        return model_facts(self, model, "cpu, by onnxruntime", results)
 
     def run(self, images: Pixels, features: bool = False) -> Outputs:
         """Compute images uint8 (B, H, W, C). Raises ModelError if features are requested."""

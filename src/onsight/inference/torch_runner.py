@@ -49,9 +49,7 @@ class TorchRunner:
     @property
     def facts(self) -> Mapping[str, object]:
         """The network, its device and input, the classes, and its accuracy."""
-        return model_facts(
-            self.file.model, self.classifier.device, self.format, self.classes, self.file.results
-        )
+        return model_facts(self, self.file.model, self.classifier.device, self.file.results)
 
     def run(self, images: Pixels, features: bool = False) -> Outputs:
         """Compute images uint8 (B, H, W, C). Raises ModelError if it has no features."""
