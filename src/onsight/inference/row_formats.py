@@ -20,7 +20,6 @@ from onsight.untrusted import parse_json
 FIRST_COLUMNS = ("path", "predicted", "probability", "problem")  # read again in a resumed file
 _SCALARS = (*FIRST_COLUMNS, "out_of_distribution", "score")
 MARKS = {"csv": ",".join(FIRST_COLUMNS).encode(), "jsonl": b', "predicted": '}  # at the start
-_OUT_OF_DISTRIBUTION = "out of distribution"
 _LINE_BYTES = 2**27  # longest line that is read again; with 21,000 classes, 1 MB
 
 
@@ -238,7 +237,7 @@ class TextFormat(RowFormat):
         label = "unsure" if prediction.unsure else prediction.predicted or "-"
         top = self.columns.record(prediction).get("probabilities") or []
         classes = ", ".join(f"{row['class']} {fixed_percent(row['probability'])}" for row in top)
-        flag = _OUT_OF_DISTRIBUTION if prediction.out_of_distribution else ""
+        flag = "out of distribution" if prediction.out_of_distribution else ""
         note = prediction.problem or "; ".join(filter(None, (classes, flag)))
         percent = fixed_percent(prediction.probability)
         line = f"{label:<{self._width}}  {percent:>7}  {prediction.path}"
