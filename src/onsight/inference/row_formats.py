@@ -7,6 +7,7 @@ import csv
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, BinaryIO
@@ -141,9 +142,16 @@ class RowFormat(ABC):
 class ResumableFormat(RowFormat):
     """A format without a tail whose rows can be read again."""
 
-    @abstractmethod
     def read(self, file: BinaryIO) -> Iterator[tuple[Prediction, int]]:
         """Yield the complete rows from the current position, each with the offset of its end."""
+        lines = _WholeLines(file)
+        with suppress(csv.Error, ValueError, TypeError, KeyError):  # a truncated row
+            for path, predicted, probability, problem in self._parse(lines):
+                yield Prediction(path, predicted, probability, problem, None), lines.end
+
+    @abstractmethod
+    def _parse(self, lines: Iterable[bytes]) -> Iterator[list[Any]]:
+        """Yield the values of FIRST_COLUMNS of each row. Raises several errors."""
 
 
 class CsvFormat(ResumableFormat):
@@ -158,20 +166,12 @@ class CsvFormat(ResumableFormat):
         text = csv_text(map(self.columns.cells, predictions))
         return text.encode("utf-8", "surrogateescape")
 
-    def read(self, file: BinaryIO) -> Iterator[tuple[Prediction, int]]:
-        """Yield the complete rows from the current position, each with the offset of its end."""
-        lines = _WholeLines(file)
+    def _parse(self, lines: Iterable[bytes]) -> Iterator[list[Any]]:
         rows = csv.reader((line.decode("utf-8", "surrogateescape") for line in lines), strict=True)
-        try:
-            for path, predicted, probability, problem, *_ in rows:
-                path, predicted, problem = map(
-                    read_cell, ("path", "predicted", "problem"), (path, predicted, problem)
-                )
-                value = float(probability) if probability else None
-                row = Prediction(path, predicted or None, value, problem or None, None)
-                yield row, lines.end
-        except (csv.Error, ValueError):  # a truncated row
-            return
+        for row in rows:
+            path, predicted, probability, problem = map(read_cell, FIRST_COLUMNS, row)
+            value = float(probability) if probability else None
+            yield [path, predicted or None, value, problem or None]
 
 
 class JsonLinesFormat(ResumableFormat):
@@ -184,16 +184,10 @@ class JsonLinesFormat(ResumableFormat):
             for prediction in predictions
         )
 
-    def read(self, file: BinaryIO) -> Iterator[tuple[Prediction, int]]:
-        """Yield the complete rows from the current position, each with the offset of its end."""
-        lines = _WholeLines(file)
-        try:
-            for line in lines:
-                row = parse_json(line, "surrogateescape")
-                path, predicted, probability, problem = (row[name] for name in FIRST_COLUMNS)
-                yield Prediction(path, predicted, probability, problem, None), lines.end
-        except (ValueError, TypeError, KeyError):  # a truncated row
-            return
+    def _parse(self, lines: Iterable[bytes]) -> Iterator[list[Any]]:
+        for line in lines:
+            row = parse_json(line, "surrogateescape")
+            yield [row[name] for name in FIRST_COLUMNS]
 
 
 class JsonFormat(RowFormat):
