@@ -132,7 +132,9 @@ def read_image(image: ImageLike, target: ImageFormat) -> Pixels:
         with _LOADING:
             content = decode_image(image, target.background, target.pixel_limit)
     elif isinstance(image, np.ndarray) or is_tensor(image):
-        content = _read_array(image, target)
+        content = pixels = read_array(image)
+        if pixels.shape[2] == 4:
+            content = decode_image(Image.fromarray(pixels), target.background, pixels.size)
     if not isinstance(content, (bytes, np.ndarray)):
         raise ImageError(f"a {type(image).__name__} is not an image: {ACCEPTED}")
     return prepare_image(content, target)[1]
@@ -200,10 +202,3 @@ def _prepare_chunk(
         except ImageError as error:  # stored as text: the traceback would hold the image's bytes
             prepared.append(PreparedImage(image, None, str(error)))
     return prepared
-
-
-def _read_array(array: "NDArray[Any] | Tensor", target: ImageFormat) -> Pixels:
-    pixels = read_array(array)
-    if pixels.shape[2] == 4:
-        return decode_image(Image.fromarray(pixels), target.background, pixels.size)
-    return pixels
