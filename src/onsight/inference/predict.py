@@ -116,11 +116,9 @@ class OutputOptions:
                 "--resume continues a single file of --csv or --jsonl: remove all other output "
                 "options (--parquet, --json, --save-grid, --heatmap)"
             )
+        check = check_resumable if self.resume else check_not_interrupted
         for path in self.text_files.values():
-            if self.resume:
-                check_resumable(path)
-            else:
-                check_not_interrupted(path)
+            check(path)
 
     def _check_files(self, model: Path, inputs: Sequence[str]) -> None:
         for flag, path in self.files.items():
