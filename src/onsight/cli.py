@@ -137,10 +137,9 @@ def _find_command(name: str) -> tuple[str, str]:
 
 
 def _description(module: str, function: str) -> str:
-    """Return a command's docstring up to its parameters, with a line for each paragraph."""
+    """Return a command's docstring, with a line for each paragraph."""
     text = inspect.getdoc(getattr(import_module(module), function)) or ""
-    described = text.partition("\n\nParameters\n")[0]
-    return re.sub(r"(?<=\S)\n(?=\S)", " ", described)
+    return re.sub(r"(?<=\S)\n(?=\S)", " ", text)
 
 
 def main(tokens: Sequence[str] | None = None) -> NoReturn:

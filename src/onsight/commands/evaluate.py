@@ -6,13 +6,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from onsight.commands.options import OUTPUT, Json, ModelOptions, ReadingOptions
+from onsight.commands.options import OUTPUT, Json, Model, ModelOptions, ReadingOptions
 from onsight.config import Tta
 
 
 def evaluate(
-    model: Path,
-    data: str,
+    model: Model,
+    data: Annotated[
+        str, Parameter(help="Labelled images, in any form that `onsight train` accepts.")
+    ],
     /,
     *,
     tta: Annotated[
@@ -29,15 +31,7 @@ def evaluate(
     reading: ReadingOptions = ReadingOptions(),  # noqa: B008  # frozen
     options: ModelOptions = ModelOptions(),  # noqa: B008  # frozen
 ) -> None:
-    """Evaluate a model on DATA, without the images it was trained on.
-
-    Parameters
-    ----------
-    model
-        A run folder or a model file.
-    data
-        Labelled images, in any form that `onsight train` accepts.
-    """
+    """Evaluate a model on DATA, without the images it was trained on."""
     from onsight.data.dataset import describe_problems
     from onsight.inference.evaluate import evaluate as evaluate_model
     from onsight.report.console import Reporter, ResultConsole, print_results

@@ -18,6 +18,8 @@ DATA = (
     "JSONL or Parquet manifest, an export of Label Studio, CVAT or Roboflow, Hugging Face Parquet, "
     "WebDataset shards, an IDX or CIFAR folder, a name such as cifar10, or demo."
 )
+Model = Annotated[Path, Parameter(help="A run folder or a model file.")]
+Images = Annotated[str, Parameter(help="Images, or folders of images.")]
 Recipe = Annotated[
     str | None, Parameter(group=RUN, help="A ready-made config from `onsight recipes`.")
 ]
