@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from onsight.errors import Interrupted, OnsightError
 from onsight.installation import onsight_version
@@ -173,14 +173,17 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
             2,
         )
     except BrokenPipeError:  # the reader of stdout, such as head, has closed it
-        _drop_output()
-        _drop_unread_errors()
+        _drop(sys.stdout)
+        try:
+            sys.stderr.flush()
+        except OSError:  # so has that of stderr
+            _drop(sys.stderr)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:  # of anything that the user has named
             _fail(f"{error.filename}: {error.strerror}", 2)
         if error.errno != errno.ENOSPC:
             raise
-        _drop_output()
+        _drop(sys.stdout)
         _fail("no space left to write the output; what was written before is complete", 1)
     sys.exit(0)
 
@@ -216,17 +219,9 @@ def _run(command: str, args: Sequence[str]) -> None:
         _fail(_explain_usage(error, command), 2)
 
 
-def _drop_output() -> None:
-    """Discard what is left to write to stdout: Python would try again when it exits."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _drop_unread_errors() -> None:
-    """Discard what is left to write to stderr, if its reader is gone as well."""
-    try:
-        sys.stderr.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+def _drop(stream: TextIO) -> None:
+    """Discard what is left to write to a stream: Python would try again when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _explain_usage(error: "CycloptsError", command: str) -> str:
