@@ -757,6 +757,6 @@ def test_commands_choose_how_threads_wait_before_they_load_a_model(monkeypatch, 
     def choose():
         raise Chosen
 
-    monkeypatch.setattr("onsight_explain.threads.choose_spinning", choose)
+    monkeypatch.setattr("onsight.cli.choose_spinning", choose)
     with pytest.raises(Chosen):
         main([*words])

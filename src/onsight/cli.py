@@ -13,12 +13,13 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from onsight.errors import Interrupted, OnsightError
 from onsight.installation import onsight_version
 from onsight.text import printable
 from onsight_explain.errors import ExplainError
+from onsight_explain.threads import choose_spinning
 
 if TYPE_CHECKING:
     from cyclopts import App, CycloptsError
@@ -75,6 +76,9 @@ _MODULES = {  # modules in onsight.commands that are not named after the command
     "sweep": "train",
     "verify-resume": "train",
 }
+# Commands that compute something with torch in this process.
+_COMPUTING = {"check", "embed", "eval", "explain", "export", "predict", "serve", "similar"}
+_COMPUTING |= {"sweep", "train"}
 # Commands that take every setting of a run, most of which only --help-all shows.
 _WITH_SETTINGS = {"train", "sweep", "verify-resume", "explain"}
 _OTHER_NAMES = {  # of settings, in other tools
@@ -133,10 +137,9 @@ def _find_command(name: str) -> tuple[str, str]:
 
 
 def _description(module: str, function: str) -> str:
-    """Return a command's docstring up to its parameters, with a line for each paragraph."""
+    """Return a command's docstring, with a line for each paragraph."""
     text = inspect.getdoc(getattr(import_module(module), function)) or ""
-    described = text.partition("\n\nParameters\n")[0]
-    return re.sub(r"(?<=\S)\n(?=\S)", " ", described)
+    return re.sub(r"(?<=\S)\n(?=\S)", " ", text)
 
 
 def main(tokens: Sequence[str] | None = None) -> NoReturn:
@@ -170,14 +173,17 @@ def main(tokens: Sequence[str] | None = None) -> NoReturn:
             2,
         )
     except BrokenPipeError:  # the reader of stdout, such as head, has closed it
-        _drop_output()
-        _drop_unread_errors()
+        _drop(sys.stdout)
+        try:
+            sys.stderr.flush()
+        except OSError:  # so has that of stderr
+            _drop(sys.stderr)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:  # of anything that the user has named
             _fail(f"{error.filename}: {error.strerror}", 2)
         if error.errno != errno.ENOSPC:
             raise
-        _drop_output()
+        _drop(sys.stdout)
         _fail("no space left to write the output; what was written before is complete", 1)
     sys.exit(0)
 
@@ -204,6 +210,8 @@ def _run(command: str, args: Sequence[str]) -> None:
     """Run a built-in command. Exits with 2 if its arguments are wrong."""
     from cyclopts import CycloptsError
 
+    if command in _COMPUTING:
+        choose_spinning()  # before torch loads
     app = make_app(command, "--help-all" in args)
     try:
         app(args, exit_on_error=False, print_error=False, result_action="return_value")
@@ -211,17 +219,9 @@ def _run(command: str, args: Sequence[str]) -> None:
         _fail(_explain_usage(error, command), 2)
 
 
-def _drop_output() -> None:
-    """Discard what is left to write to stdout: Python would try again when it exits."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _drop_unread_errors() -> None:
-    """Discard what is left to write to stderr, if its reader is gone as well."""
-    try:
-        sys.stderr.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+def _drop(stream: TextIO) -> None:
+    """Discard what is left to write to a stream: Python would try again when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _explain_usage(error: "CycloptsError", command: str) -> str:

@@ -1,25 +1,4 @@
-"""The errors that Onsight raises on purpose.
-
-OnsightError                exit 1  the run failed
-├── DiskError               exit 1  no space left, or the disk cannot be written to
-├── ExportMismatch          exit 1  an exported model does not predict what the model predicts
-├── NonFiniteLoss           exit 1  the loss became NaN or infinite
-├── RankLost                exit 1  another process of the job is gone or stuck
-├── RemoteFailed            exit 1  a server that holds DATA keeps failing
-├── Interrupted             exit 129, 130 or 143, after a checkpoint
-└── UserError               exit 2  the user can fix it
-    ├── ArgumentError       an argument in Python; also a ValueError
-    │   └── NotFitted       predicting before fitting; also an AttributeError
-    ├── ConfigError         a flag, a field or a config file
-    │   └── BudgetTooSmall  a time budget in which nothing can be trained
-    ├── DataError           DATA: path, data format, images
-    │   └── MissingDataset  the files of a dataset known by name are missing
-    ├── DeviceError         a device that does not exist
-    ├── ModelError          a model name, module or model file
-    ├── OutputError         the run folder
-    └── PlacementError      a tensor on the wrong device
-ImageError                one image cannot be used; becomes a row of problems.csv
-"""
+"""The errors that Onsight raises on purpose, with the exit codes of the command line."""
 
 import difflib
 from collections.abc import Iterable

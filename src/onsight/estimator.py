@@ -34,7 +34,6 @@ from onsight.text import joined, plural
 from onsight.training.run import Run, train
 
 _OWN_PARAMETERS = ("budget", "out", "verbose")  # all others are config fields
-_DEFAULT_BUDGET = "60s"
 
 
 class Classifier:
@@ -170,7 +169,7 @@ class Classifier:
         fields = {"test_fraction": 0.0, **self.fields}
         if model is not None:
             fields["model"] = model
-        fields["budget"] = self.budget or ("" if "epochs" in fields else _DEFAULT_BUDGET)
+        fields["budget"] = self.budget or ("" if "epochs" in fields else "60s")
         reporter = Reporter() if self.verbose else SilentReporter()
         return train(data, out=self.out or self._make_folder(), reporter=reporter, **fields)
 

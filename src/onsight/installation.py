@@ -11,9 +11,6 @@ from urllib.request import url2pathname
 
 from onsight.errors import ConfigError, OnsightError
 
-# onnxruntime 1.29 and later reports what it runs to Microsoft, unless this is set before it is
-# imported (https://github.com/microsoft/onnxruntime/pull/27379).
-_TELEMETRY_SWITCHES = {"onnxruntime": ("ORT_DISABLE_TELEMETRY", "1")}
 _FULL, _RUN_ONLY = "onsight", "onsight-run"  # both distributions contain the package onsight
 
 
@@ -52,13 +49,15 @@ def require(
 ) -> None:
     """Raise an error, with the command that installs it, if an optional module is missing.
 
-    Its telemetry is switched off, unless the user has decided. The parameters besides the first
+    Telemetry is switched off, unless the user has decided. The parameters besides the first
     and the last are those of `explain_missing`.
     """
     if not is_installed(module):
         raise error(explain_missing(module.partition(".")[0], extra, purpose, instead))
-    if switch := _TELEMETRY_SWITCHES.get(module):
-        os.environ.setdefault(*switch)
+    if module == "onnxruntime":
+        # Version 1.29 and later reports what it runs to Microsoft, unless this is set before it is
+        # imported (https://github.com/microsoft/onnxruntime/pull/27379).
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def explain_missing(package: str, extra: str, purpose: str, instead: str = "") -> str:

@@ -106,10 +106,10 @@ def read_csv(path: Path, errors: str = "strict") -> Iterator[tuple[int, list[str
         raise DataError(f"{path}, line {rows.line_num}: {error}") from error
 
 
-def read_json(path: Path, errors: str = "strict", object_hook: ObjectHook | None = None) -> Any:
+def read_json(path: Path, errors: str = "strict") -> Any:
     """Return the content of a JSON file. Raises DataError."""
     try:
-        return parse_json(read_bytes(path), errors, object_hook)
+        return parse_json(read_bytes(path), errors)
     except ValueError as error:
         raise DataError(f"{path} is not valid JSON: {error}") from error
 

@@ -151,7 +151,7 @@ def test_speed_is_the_median_of_rounds_in_turns(monkeypatch):
     first = taking("first", iter([9, 4, 4, 4, 40]))
     second = taking("second", iter([9, 1, 2, 2, 2]))
     found = proof.compare_speed(first, second, np.zeros((8, 1, 1, 1), np.uint8))
-    assert calls[2:] == ["second", "first", "first", "second"] * 2
+    assert calls[2:] == ["first", "second", "second", "first"] * 2
     assert found == (8, 2.0, 4.0, 3.0, 2.0, 4.0)
 
 

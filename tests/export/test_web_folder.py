@@ -26,7 +26,7 @@ def runtime(tmp_path):
 
 def test_the_page_finds_everything_beside_it(onnx_file, runtime, tmp_path):
     folder = tmp_path / "web"
-    write_web_folder(onnx_file, folder, tmp_path)
+    write_web_folder(onnx_file, folder, runtime)
     page = (folder / "index.html").read_text()
     loaded = re.findall(r'(?:src|href)="([^"]+)"', page)
     assert {*loaded, "index.html", "README.md"} == {path.name for path in folder.iterdir()}
@@ -104,5 +104,5 @@ def test_a_failure_leaves_nothing(onnx_file, runtime, tmp_path, monkeypatch):
     monkeypatch.setattr(to_web, "write_atomically", full)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(Exception, match="no space left"):
-        write_web_folder(onnx_file, tmp_path / "web", tmp_path)
+        write_web_folder(onnx_file, tmp_path / "web", runtime)
     assert sorted(tmp_path.iterdir()) == before

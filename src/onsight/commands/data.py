@@ -66,9 +66,6 @@ def check(
     The results are a page with the images side by side, most serious first, and check.csv with a
     row for each finding. Your files are never modified.
     """
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
     from onsight.audit.run_check import run_check
 
     failed = run_check(

@@ -6,19 +6,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from onsight.commands.options import (
-    OUTPUT,
-    Json,
-    ModelOptions,
-    ReadingOptions,
-    print_results,
-)
+from onsight.commands.options import OUTPUT, Json, Model, ModelOptions, ReadingOptions
 from onsight.config import Tta
 
 
 def evaluate(
-    model: Path,
-    data: str,
+    model: Model,
+    data: Annotated[
+        str, Parameter(help="Labelled images, in any form that `onsight train` accepts.")
+    ],
     /,
     *,
     tta: Annotated[
@@ -35,21 +31,10 @@ def evaluate(
     reading: ReadingOptions = ReadingOptions(),  # noqa: B008  # frozen
     options: ModelOptions = ModelOptions(),  # noqa: B008  # frozen
 ) -> None:
-    """Evaluate a model on DATA, without the images it was trained on.
-
-    Parameters
-    ----------
-    model
-        A run folder or a model file.
-    data
-        Labelled images, in any form that `onsight train` accepts.
-    """
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
+    """Evaluate a model on DATA, without the images it was trained on."""
     from onsight.data.dataset import describe_problems
     from onsight.inference.evaluate import evaluate as evaluate_model
-    from onsight.report.console import Reporter
+    from onsight.report.console import Reporter, ResultConsole, print_results
     from onsight.text import plural
 
     reporter = Reporter()
@@ -70,4 +55,4 @@ def evaluate(
     if json_:
         print(json.dumps(results))
     else:
-        print_results(results)
+        print_results(results, ResultConsole())

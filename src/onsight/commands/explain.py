@@ -76,9 +76,6 @@ def explain(
     settings: Annotated[Config | None, Parameter(name="*")] = None,
 ) -> None:
     """Find out what slows down a run or any training script, and what would help."""
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
     from onsight.explainer.explain import explain as explain_subject
     from onsight_explain.explain import QUICK_SECONDS
 

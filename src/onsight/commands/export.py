@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from onsight.commands.options import CacheFolder, DataFormat, Json, Member, Module
+from onsight.commands.options import CacheFolder, DataFormat, Json, Member, Model, Module
 
 
 def export(
-    model: Path,
+    model: Model,
     /,
     *,
     to: Annotated[
@@ -64,15 +64,7 @@ def export(
     written only if its probabilities are within 0.001 of torch's on every held-out image, or on
     the training images where none were held out. The agreement, accuracy, speed and sizes are
     printed, and stored next to it as FILE.proof.json; README.md shows how to use it.
-
-    Parameters
-    ----------
-    model
-        A run folder or a model file.
     """
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
     from onsight.export.export import export as export_model
     from onsight.export.to_web import export_web
     from onsight.report.console import Reporter

@@ -1,20 +1,28 @@
 """The commands that describe what is available: `onsight models`, `recipes` and `doctor`."""
 
 import json
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from onsight.commands.options import Json
 from onsight.config_files import read_about, recipe_names
 
 
-def models(pattern: str = "", /, *, json_: Json = False) -> None:
-    """List models, their cost, and whether their weights are available offline.
-
-    Parameters
-    ----------
-    pattern
-        List names that contain this text, or match it if it has * or ?; '*' lists all. Default:
-        Onsight's own models, those with weights on this machine, and a selection of timm's.
-    """
+def models(
+    pattern: Annotated[
+        str,
+        Parameter(
+            help="List names that contain this text, or match it if it has * or ?; '*' lists all. "
+            "Default:\nOnsight's own models, those with weights on this machine, and a selection "
+            "of timm's."
+        ),
+    ] = "",
+    /,
+    *,
+    json_: Json = False,
+) -> None:
+    """List models, their cost, and whether their weights are available offline."""
     from rich.console import Console
 
     from onsight.report.model_list import list_models

@@ -1,15 +1,12 @@
-"""Options and output that several commands share."""
+"""Options that several commands share."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
 from onsight.config import Config
-
-if TYPE_CHECKING:
-    from onsight.evaluation.results import Results
 
 RUN = Group("Run", sort_key=0, default_parameter=Parameter(show=True))
 OUTPUT = Group("Output", sort_key=1)
@@ -21,6 +18,8 @@ DATA = (
     "JSONL or Parquet manifest, an export of Label Studio, CVAT or Roboflow, Hugging Face Parquet, "
     "WebDataset shards, an IDX or CIFAR folder, a name such as cifar10, or demo."
 )
+Model = Annotated[Path, Parameter(help="A run folder or a model file.")]
+Images = Annotated[str, Parameter(help="Images, or folders of images.")]
 Recipe = Annotated[
     str | None, Parameter(group=RUN, help="A ready-made config from `onsight recipes`.")
 ]
@@ -122,10 +121,3 @@ Verbose = Annotated[
         help="Print every choice, every epoch and the result of every class.",
     ),
 ]
-
-
-def print_results(results: "Results", *, is_brief: bool = False) -> None:
-    """Print results for people."""
-    from onsight.report import console
-
-    console.print_results(results, console.ResultConsole(), is_brief=is_brief)

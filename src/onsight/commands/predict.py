@@ -13,7 +13,9 @@ from onsight.commands.options import (
     CacheFolder,
     Cluster,
     DataFormat,
+    Images,
     Json,
+    Model,
     ModelOptions,
 )
 
@@ -102,7 +104,9 @@ class _PredictOutput:
 
 
 def predict(
-    model: Path,
+    model: Annotated[
+        Path, Parameter(help="A run folder, a model file, or an exported .onnx file.")
+    ],
     /,
     *inputs: Annotated[str, Parameter(allow_leading_hyphen=True, help=_INPUTS)],
     output: _PredictOutput = _PredictOutput(),  # frozen
@@ -113,15 +117,7 @@ def predict(
 
     Every input gets a row, in order; one that cannot be used has the reason in its row. There can
     be any number of images, because only a few are in memory at a time.
-
-    Parameters
-    ----------
-    model
-        A run folder, a model file, or an exported .onnx file.
     """
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
     from onsight.inference.predict import OutputOptions, predict_files
 
     outputs = OutputOptions(**vars(output))
@@ -134,9 +130,9 @@ def predict(
 
 
 def embed(
-    model: Path,
+    model: Model,
     /,
-    *paths: str,
+    *paths: Images,
     out: Annotated[
         Path,
         Parameter(
@@ -152,17 +148,7 @@ def embed(
     Features are the input of the network's last layer: similar images have similar features. The
     file also has the paths, the predicted classes and their probabilities, and the inputs that
     could not be used with the reasons.
-
-    Parameters
-    ----------
-    model
-        A run folder or a model file.
-    paths
-        Images, or folders of images.
     """
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
     if cluster:
         from onsight.cluster.predict import embed_on_cluster
 
@@ -174,9 +160,9 @@ def embed(
 
 
 def similar(
-    model: Path,
+    model: Model,
     /,
-    *paths: str,
+    *paths: Images,
     among: Annotated[
         str | None,
         Parameter(
@@ -199,17 +185,7 @@ def similar(
     Images are compared by their features, the input of the network's last layer. The number is
     their cosine similarity: 1 for equal images, about 0 for unrelated ones. Copies are marked as
     identical.
-
-    Parameters
-    ----------
-    model
-        A run folder or a model file.
-    paths
-        Images, or folders of images.
     """
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
     from onsight.inference.similar import print_similar
 
     print_similar(

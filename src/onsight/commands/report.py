@@ -11,14 +11,8 @@ from onsight.commands.options import Json
 from onsight.text import printable
 
 
-def report(run: Path, /) -> None:
-    """Rebuild a run's report.html from the files in its folder.
-
-    Parameters
-    ----------
-    run
-        A run folder.
-    """
+def report(run: Annotated[Path, Parameter(help="A run folder.")], /) -> None:
+    """Rebuild a run's report.html from the files in its folder."""
     from onsight.files import refuse_links
     from onsight.models.file import find_model_file
     from onsight.report.page import write_report
@@ -33,19 +27,19 @@ def report(run: Path, /) -> None:
 
 
 def compare(
-    *runs: Path,
+    *runs: Annotated[
+        Path,
+        Parameter(
+            help="Two or more run folders. They are compared on the images that all of them held "
+            "out."
+        ),
+    ],
     out: Annotated[Path, Parameter(help="Page to write, or a folder for its compare.html.")] = Path(
         "compare.html"
     ),
     json_: Json = False,
 ) -> None:
-    """Compare runs image by image: which is better, and is the difference significant?
-
-    Parameters
-    ----------
-    runs
-        Two or more run folders. They are compared on the images that all of them held out.
-    """
+    """Compare runs image by image: which is better, and is the difference significant?"""
     from onsight.report.compare import compare as compare_runs
     from onsight.report.compare_page import choose_page_path
 
@@ -59,7 +53,7 @@ def compare(
 
 
 def card(
-    model: Path,
+    model: Annotated[Path, Parameter(help="A run folder, or a model file alone.")],
     /,
     *,
     out: Annotated[
@@ -81,13 +75,7 @@ def card(
         ),
     ] = "card",
 ) -> None:
-    """Write a model card for a run, or a folder for the Hugging Face Hub.
-
-    Parameters
-    ----------
-    model
-        A run folder, or a model file alone.
-    """
+    """Write a model card for a run, or a folder for the Hugging Face Hub."""
     folder = model if model.is_dir() else model.parent
     if to == "card":
         from onsight.report.card import write_card

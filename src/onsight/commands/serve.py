@@ -58,7 +58,12 @@ class _AccessOptions:
 
 
 def serve(
-    *models: Path,
+    *models: Annotated[
+        Path,
+        Parameter(
+            help="Run folders, model files, exported .onnx files, or a folder of several of these."
+        ),
+    ],
     port: Annotated[int, Parameter(help="Port to listen on; 0 for any free one.")] = 8000,
     access: _AccessOptions = _AccessOptions(),  # frozen
     max_body_mib: Annotated[
@@ -82,17 +87,9 @@ def serve(
     every URL, /metrics has counters for Prometheus, and /ready reports whether all models work. A
     model file that changes is reloaded without losing requests. On Ctrl-C or SIGTERM, the server
     finishes pending requests, then exits.
-
-    Parameters
-    ----------
-    models
-        Run folders, model files, exported .onnx files, or a folder of several of these.
     """
     for module in ("httptools", "prometheus_client", "python_multipart", "starlette", "uvicorn"):
         require(module, "serve", "serving")
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
     from onsight.serve.access import Access, Limits, read_token
     from onsight.serve.server import serve as run
 

@@ -18,7 +18,6 @@ from onsight.commands.options import (
     Recipe,
     Verbose,
     given_fields,
-    print_results,
 )
 from onsight.config import MACHINE, Config
 from onsight.config_files import read_about
@@ -54,9 +53,7 @@ def train(
         raise ConfigError(f"no DATA: {resume_hint(out or 'FOLDER')}, and with its DATA")
     chosen = _choose_data(data, recipe)  # before torch, which takes a second to load
     from onsight_explain.python_process import seconds_since_start
-    from onsight_explain.threads import choose_spinning
 
-    choose_spinning()  # before torch loads
     options: dict[str, Any] = {"out": out, "resume": resume, "recipe": recipe, "verbose": verbose}
     options |= {"config_file": config, **given_fields(settings)}
     try:
@@ -85,7 +82,9 @@ def train(
         paths = {"run": str(run.path), "model": str(run.model), "report": str(run.report)}
         print(json.dumps({**run.results, "architecture": run.results["model"], **paths}))
         return
-    print_results(run.results, is_brief=not verbose)
+    from onsight.report.console import ResultConsole, print_results
+
+    print_results(run.results, ResultConsole(), is_brief=not verbose)
     print(f"report: {run.report}")
     path, network = str(run.path), str(run.results["model"])
     words = [path, "--module", network] if ":" in network else [path]
@@ -138,9 +137,6 @@ def sweep(
     """
     if resume and out is None:
         raise ConfigError("--resume needs --out with the folder of the sweep to continue")
-    from onsight_explain.threads import choose_spinning
-
-    choose_spinning()  # before torch loads
     from onsight.sweeper.sweep import sweep as run_sweep
 
     result = run_sweep(

@@ -3,7 +3,6 @@
 import hashlib
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -111,7 +110,10 @@ def export(
             f"{on or file.provenance['data']}, so none are left to measure what --int8 costs. Give "
             "others with --on DATA, or train with --folds 1, which holds some out"
         )
-    with _hidden_folder_beside(target) as folder:
+    with disk_errors(target):
+        temporary = TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
+    with temporary as name:
+        folder = Path(name)
         path = folder / target.name
         # The out-of-distribution scores would change in 8 bits.
         can_score = form.detects_out_of_distribution and not int8
@@ -147,8 +149,8 @@ def export(
             "versions": package_versions() | {name: version(name) for name in form.packages},
             **proof.facts(),
         }
-        write_json(path.with_name(proof_path(target).name), facts)
-        readme = path.with_name(readme_path(target).name)
+        write_json(folder / proof_path(target).name, facts)
+        readme = folder / readme_path(target).name
         write_readme(readme, target.name, to, model_facts(file, with_scores))
         _move_into_place(folder, target)
     return Exported(target, proof, facts)
@@ -226,12 +228,6 @@ def _network_facts(file: ModelFile | BlendFile) -> dict[str, Any]:
     return facts
 
 
-def _other_precision(file: ModelFile | BlendFile) -> str:
-    """Return what a model computes in besides fp32, the precision of exported files."""
-    others = {member.preprocessing.precision for member in file.members.values()} - {"fp32"}
-    return joined(sorted(others))
-
-
 def _compare_in_own_precision(
     file: ModelFile | BlendFile,
     module: str | None,
@@ -239,15 +235,17 @@ def _compare_in_own_precision(
     held_out: HeldOutImages,
 ) -> OwnPrecision | None:
     """Compare with what the model itself predicts; None if that is in fp32 too."""
-    precision = _other_precision(file)
-    if not precision:
+    precisions = {member.preprocessing.precision for member in file.members.values()} - {"fp32"}
+    if not precisions:
         return None
     cpu = torch.device("cpu")
     runner = TorchRunner(file, cpu, module)
     ids = _proof_ids(held_out)[:_OWN_IMAGES]
     loader = Loader(Images.of(held_out.pack), ids, min(runner.batch_size, len(ids)), cpu)
     proof = compare_outputs(_classify(runner), exported, loader.in_order())
-    return OwnPrecision(precision, proof.images, proof.agree, proof.largest_difference)
+    return OwnPrecision(
+        joined(sorted(precisions)), proof.images, proof.agree, proof.largest_difference
+    )
 
 
 def _prove(
@@ -273,15 +271,6 @@ def _classify(runner: Runner) -> Classify:
 
 def _proof_ids(held_out: HeldOutImages) -> Tensor:
     return held_out.ids if len(held_out.ids) else held_out.seen
-
-
-@contextmanager
-def _hidden_folder_beside(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder on the same disk."""
-    with disk_errors(target):
-        folder = TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
-    with folder as name:
-        yield Path(name)
 
 
 def _move_into_place(folder: Path, target: Path) -> None:

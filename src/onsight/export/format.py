@@ -28,10 +28,7 @@ class Format(NamedTuple):
     detects_out_of_distribution: bool = False  # the file also computes the scores
 
 
-_HOMES = {
-    "onnx": "onsight.export.to_onnx",
-    "torch-export": "onsight.export.to_torch_export",
-}
+_NAMES = ("onnx", "torch-export")  # each in a module `to_NAME`
 _ALTERNATIVES = {  # advice for unsupported formats that users request
     "coreml": "coremltools 9.0 does not accept images as bytes, and its files run on macOS only. "
     "Export to onnx, and run it there with onnxruntime's CoreML provider",
@@ -40,20 +37,19 @@ _ALTERNATIVES = {  # advice for unsupported formats that users request
     "tflite": "litert-torch 0.10 takes only versions of torch below 2.15. Export to onnx, which "
     "ONNX Runtime runs on phones",
 }
-NAMES = tuple(_HOMES)
 
 
 def find_format(name: str) -> Format:
     """Return a format. Raises ConfigError if it is unknown or its packages are missing."""
     if name in _ALTERNATIVES:
         raise ConfigError(f"Onsight does not export to {name}: {_ALTERNATIVES[name]}")
-    if name not in _HOMES:
-        names = (*NAMES, "web")
+    if name not in _NAMES:
+        names = (*_NAMES, "web")
         raise ConfigError(
             f"there is no format '{name}'; the formats are {', '.join(names)}."
             f"{did_you_mean(name, names)}"
         )
-    form: Format = import_module(_HOMES[name]).FORMAT
+    form: Format = import_module(f"onsight.export.to_{name.replace('-', '_')}").FORMAT
     for package in form.packages:
         require(package, form.extra, f"exporting to {name}")
     return form

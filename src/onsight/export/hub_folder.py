@@ -47,7 +47,10 @@ def write_hub_folder(model: Path, folder: Path, license_name: str | None = None)
     network has no config.json and is for Onsight alone. Raises OutputError for a folder that holds
     other files, ModelError, DiskError.
     """
-    _check_empty(folder)
+    refuse_no_folder(folder)
+    is_ours = has_mark(folder / _CARD, CARD_MARK.encode())
+    if folder.is_dir() and any(folder.iterdir()) and not is_ours:
+        raise OutputError(f"{folder} holds other files; choose an empty or new folder with --out")
     check_output("--out", folder / FILE_NAME, model=list_model_files(model))
     subject = read_card_subject(model)
     file = _without_local_paths(subject.file, subject.data_name)
@@ -65,13 +68,6 @@ def write_hub_folder(model: Path, folder: Path, license_name: str | None = None)
     note = _describe(file, timm_problem)
     write_card(subject, folder / _CARD, license_name, FolderNote(note, timm=not timm_problem))
     return HubFolder(folder, timm_problem, difference)
-
-
-def _check_empty(folder: Path) -> None:
-    refuse_no_folder(folder)
-    is_ours = has_mark(folder / _CARD, CARD_MARK.encode())
-    if folder.is_dir() and any(folder.iterdir()) and not is_ours:
-        raise OutputError(f"{folder} holds other files; choose an empty or new folder with --out")
 
 
 def _without_local_paths(file: ModelFile | BlendFile, data_name: str) -> ModelFile | BlendFile:

@@ -26,6 +26,7 @@ from onsight.inference.held_out import HeldOutImages, open_held_out, training_so
 from onsight.inference.predictor import Predictor
 from onsight.report.console import Reporter
 from onsight.text import percent
+from onsight_explain.paired_timing import PairedRounds
 
 MAX_DIFFERENCE = 1e-3
 """The largest allowed difference of a probability, in fp32.
@@ -229,23 +230,19 @@ def compare_speed(first: Classify, second: Classify, images: Pixels) -> Speed:
     """Time both on images uint8 (B, H, W, C), round after round, in alternating order."""
     for classify in (first, second):
         classify(images)  # the first call allocates
-    rounds: list[tuple[float, float]] = []
+    rounds = PairedRounds()
     started = time.perf_counter()
-    while len(rounds) < _MIN_ROUNDS or (
-        time.perf_counter() - started < _MIN_SECONDS and len(rounds) < _MAX_ROUNDS
+    while len(rounds.ratios) < _MIN_ROUNDS or (
+        time.perf_counter() - started < _MIN_SECONDS and len(rounds.ratios) < _MAX_ROUNDS
     ):
-        if len(rounds) % 2:
-            rounds.append((_seconds(first, images), _seconds(second, images)))
-        else:
-            second_seconds = _seconds(second, images)
-            rounds.append((_seconds(first, images), second_seconds))
-    ratios = sorted(first_seconds / second_seconds for first_seconds, second_seconds in rounds)
+        rounds.measure(lambda: _rate(first, images), lambda: _rate(second, images))
+    ratios = sorted(rounds.ratios)
     quarter = len(ratios) // 4
     return Speed(
         batch=len(images),
-        first_per_second=len(images) / median(seconds for seconds, _ in rounds),
-        second_per_second=len(images) / median(seconds for _, seconds in rounds),
-        times=median(ratios),
+        first_per_second=median(rounds.baseline),
+        second_per_second=median(rounds.changed),
+        times=rounds.median_ratio,
         low=ratios[quarter],
         high=ratios[-1 - quarter],
     )
@@ -256,7 +253,8 @@ def _loss(counts: PairedCounts) -> tuple[float, float, float]:
     return (counts.difference, *difference_interval(counts))
 
 
-def _seconds(classify: Classify, images: Pixels) -> float:
+def _rate(classify: Classify, images: Pixels) -> float:
+    """Return the images per second."""
     started = time.perf_counter()
     classify(images)
-    return time.perf_counter() - started
+    return len(images) / (time.perf_counter() - started)

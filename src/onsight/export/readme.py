@@ -36,13 +36,7 @@ def readme_path(target: Path) -> Path:
 def write_readme(path: Path, name: str, to: str, facts: Mapping[str, Any]) -> None:
     """Write the README of an exported file or, for `to` web, of a folder with a page.
 
-    Args:
-        path: The README.
-        name: The exported file.
-        to: The format.
-        facts: The metadata of the exported file.
-
-    Raises DiskError.
+    name: of the exported file; facts: its metadata. Raises DiskError.
     """
     image, results = Preprocessing.of(facts["image"]), cast(Results, facts["results"])
     sides, colour = (image.width, image.height), background_colour(image.format)

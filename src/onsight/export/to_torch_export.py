@@ -15,13 +15,11 @@ from onsight.data.pixels import Pixels
 from onsight.export.format import Classify, Format
 from onsight.export.whole import exporting
 
-_FACTS = "onsight.json"
-
 
 def write_torch_export(program: ExportedProgram, facts: dict[str, Any], path: Path) -> None:
     """Write the graph with its facts. Raises ModelError."""
     with exporting("torch.export.save"):
-        torch.export.save(program, path, extra_files={_FACTS: json.dumps(facts)})
+        torch.export.save(program, path, extra_files={"onsight.json": json.dumps(facts)})
 
 
 def _run_torch_export(path: Path) -> Classify:

@@ -5,7 +5,6 @@ The page needs no server: everything it loads is a script beside it, including o
 
 import base64
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,30 +35,13 @@ def export_web(model: Path, out: Path | None = None, **options: Any) -> tuple[Ex
     same as for `export`.
     """
     folder = out or default_path(model, "web", "")
-    _check_folder(folder)
-    exported = export(model, **options)
-    write_web_folder(exported.path, folder)
-    return exported, folder
-
-
-def _check_folder(folder: Path) -> None:
-    """Raise ConfigError, OutputError or DiskError if the folder could not be written later."""
-    find_runtime(Path.cwd())
+    runtime = find_runtime(Path.cwd())
     if folder.exists():
         raise OutputError(f"{folder} exists already; choose another folder with --out")
     check_output("--out", folder)
-
-
-def write_web_folder(network: Path, folder: Path, start: Path | None = None) -> None:
-    """Write the page, the exported network and the runtime into a new folder.
-
-    node_modules is searched from `start`, by default the current folder, upwards. Raises
-    ConfigError if onnxruntime-web is not installed there; ModelError, DiskError.
-    """
-    runtime = find_runtime(start or Path.cwd())
-    facts = load_onnx(network).metadata
-    with disk_errors(folder), new_folder(folder) as temporary:
-        _fill(temporary, runtime, facts, network)
+    exported = export(model, **options)
+    write_web_folder(exported.path, folder, runtime)
+    return exported, folder
 
 
 def find_runtime(start: Path) -> Path:
@@ -72,15 +54,21 @@ def find_runtime(start: Path) -> Path:
     raise ConfigError(_INSTALL)
 
 
-def _fill(folder: Path, runtime: Path, facts: Mapping[str, Any], network: Path) -> None:
-    for name in _PAGE_FILES:
-        write_atomically(folder / name, (_PAGE / name).read_bytes())
-    write_readme(folder / "README.md", network.name, "web", facts)
-    write_atomically(folder / "ort.js", (runtime / _SCRIPT).read_bytes())
-    files = {"loader": _base64(runtime / _LOADER), "wasm": _base64(runtime / _WASM)}
-    write_atomically(folder / "runtime.js", _assignment("onnxruntimeFiles", files))
-    model = {"facts": facts, "network": _base64(network)}
-    write_atomically(folder / "model.js", _assignment("onsightModel", model))
+def write_web_folder(network: Path, folder: Path, runtime: Path) -> None:
+    """Write the page, the exported network and the runtime into a new folder.
+
+    Raises ModelError, DiskError.
+    """
+    facts = load_onnx(network).metadata
+    with disk_errors(folder), new_folder(folder) as temporary:
+        for name in _PAGE_FILES:
+            write_atomically(temporary / name, (_PAGE / name).read_bytes())
+        write_readme(temporary / "README.md", network.name, "web", facts)
+        write_atomically(temporary / "ort.js", (runtime / _SCRIPT).read_bytes())
+        files = {"loader": _base64(runtime / _LOADER), "wasm": _base64(runtime / _WASM)}
+        write_atomically(temporary / "runtime.js", _assignment("onnxruntimeFiles", files))
+        model = {"facts": facts, "network": _base64(network)}
+        write_atomically(temporary / "model.js", _assignment("onsightModel", model))
 
 
 def _base64(path: Path) -> str:

@@ -121,13 +121,8 @@ def as_program(
 ) -> ExportedProgram:
     """Return the graph of the whole classifier, for any number of images.
 
-    Args:
-        classifier: One network or a blend.
-        image_format: The format of its images.
-        with_scores: Whether out-of-distribution scores are a second output.
-
-    Raises:
-        ModelError: If a network cannot be exported.
+    with_scores: whether out-of-distribution scores are a second output. Raises ModelError if a
+    network cannot be exported.
     """
     height, width = image_format.height, image_format.width
     whole = WholeClassifier(classifier, (height, width), with_scores).eval().requires_grad_(False)

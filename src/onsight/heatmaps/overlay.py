@@ -93,8 +93,6 @@ def _centre(values: Heat, size: tuple[int, int]) -> Heat:
 
 def _grow(area: NDArray[np.bool_], width: int) -> NDArray[np.bool_]:
     """Return an area (H, W), grown by a width in pixels on all sides."""
-    padded = np.pad(area, width)
-    height, area_width = area.shape
-    steps = range(2 * width + 1)
-    rows = np.logical_or.reduce([padded[step : step + height] for step in steps])
-    return np.asarray(np.logical_or.reduce([rows[:, step : step + area_width] for step in steps]))
+    planes = torch.from_numpy(area)[None, None].float()
+    grown = F.max_pool2d(planes, 2 * width + 1, stride=1, padding=width)
+    return np.asarray(grown[0, 0].bool().numpy())

@@ -8,12 +8,11 @@ import json
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import nn
 
-from onsight.errors import DataError, OutputError
+from onsight.errors import OutputError
 from onsight.files import check_output, refuse_foreign, write_atomically
 from onsight.inference.images import file_input
 from onsight.inference.inputs import list_files
@@ -21,7 +20,6 @@ from onsight.inference.predictor import Batches, Prediction, Predictor, list_mod
 from onsight.inference.row_formats import RowCounts
 from onsight.inference.sinks import ParquetFile, Sink, refuse_foreign_parquet, require_pyarrow
 from onsight.report.console import Reporter
-from onsight.text import none_usable
 
 _MAX_WARNINGS = 3  # inputs that cannot be used
 _COLUMNS = ("path", "features", "predicted", "probability", "problem")
@@ -45,17 +43,21 @@ def embed_files(
     batches: computes the predictions. Raises DataError if no input can be used; UserError,
     DiskError.
     """
-    _check_format(out)
+    is_npz = out.suffix.lower() == ".npz"
+    if not is_npz:
+        if out.suffix.lower() != ".parquet":
+            raise OutputError(f"--out {out} must end in .npz or .parquet")
+        require_pyarrow(out, "--out NAME.npz")
     reporter = Reporter()
     inputs = list_files(paths)
     check_output("--out", out, model=list_model_files(model), input=[*paths, *inputs])
-    if _is_npz(out):
+    if is_npz:
         refuse_foreign(out, _has_our_arrays, _KIND)
     else:
         refuse_foreign_parquet(out, _COLUMNS, _KIND, "--out")
     predictor = load(model, device=device, module=module, member=member)
     counts, width = RowCounts(), 0
-    sink: Sink = NpzFile(out) if _is_npz(out) else ParquetFile(out, FeatureColumns())
+    sink: Sink = NpzFile(out) if is_npz else _open_parquet(out)
     try:
         with reporter.bar("embed", len(inputs)) as bar:
             for rows in batches(predictor, map(file_input, inputs), True):
@@ -66,9 +68,7 @@ def embed_files(
                     0 if row.features is None else len(row.features) for row in rows
                 )
                 bar.advance(len(rows))
-        if not counts.used:
-            reason = none_usable(counts.images, "input")
-            raise DataError(f"{reason}: {counts.first_problem}")
+        counts.require_used()
         sink.finish(counts)
     finally:
         sink.close()
@@ -83,23 +83,6 @@ def embed_files(
     embedded = f"{counts.used:,} embedded, {width:,} features each"
     reporter.say(f"{embedded}; {counts.problems:,} could not be used")
     print(out)
-
-
-class FeatureColumns:
-    """The columns of a Parquet file with a row per input, whether usable or not."""
-
-    @property
-    def schema(self) -> Any:
-        """The pyarrow.Schema of the records."""
-        import pyarrow
-
-        text, number = pyarrow.string(), pyarrow.float32()
-        types = (text, pyarrow.list_(number), text, number, text)
-        return pyarrow.schema(list(zip(_COLUMNS, types, strict=True)))
-
-    def record(self, prediction: Prediction) -> dict[str, Any]:
-        """Return a row as plain values by column name."""
-        return {name: getattr(prediction, name) for name in _COLUMNS}
 
 
 class NpzFile(Sink):
@@ -132,8 +115,14 @@ class NpzFile(Sink):
         write_atomically(self._path, data.getvalue())
 
 
-def _is_npz(out: Path) -> bool:
-    return out.suffix.lower() == ".npz"
+def _open_parquet(out: Path) -> ParquetFile:
+    """Create a Parquet file with a row per input, whether usable or not."""
+    import pyarrow
+
+    text, number = pyarrow.string(), pyarrow.float32()
+    types = (text, pyarrow.list_(number), text, number, text)
+    schema = pyarrow.schema(list(zip(_COLUMNS, types, strict=True)))
+    return ParquetFile(out, schema, lambda row: {name: getattr(row, name) for name in _COLUMNS})
 
 
 def _has_our_arrays(out: Path) -> bool:
@@ -143,14 +132,6 @@ def _has_our_arrays(out: Path) -> bool:
             return [name.removesuffix(".npy") for name in file.namelist()] == _ARRAYS
     except (OSError, zipfile.BadZipFile):
         return False
-
-
-def _check_format(out: Path) -> None:
-    """Raise OutputError or ConfigError if a file with this name cannot be written."""
-    if out.suffix.lower() not in (".npz", ".parquet"):
-        raise OutputError(f"--out {out} must end in .npz or .parquet")
-    if not _is_npz(out):
-        require_pyarrow(out, "--out NAME.npz")
 
 
 def _warn(reporter: Reporter, rows: Sequence[Prediction], warned: int) -> None:

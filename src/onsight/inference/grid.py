@@ -4,17 +4,16 @@ import math
 import os
 import textwrap
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onsight.data.decode import decode
 from onsight.data.fit import ImageFormat
 from onsight.data.pixels import Pixels
-from onsight.data.sources.read_file import read_regular_file
 from onsight.errors import ImageError, OutputError
 from onsight.files import PNG_MARK, refuse_foreign, write_atomically
-from onsight.inference.images import read_image
+from onsight.inference.images import Input, read_image
 from onsight.inference.predictor import Prediction, Predictor
 from onsight.report.canvas import Canvas, CanvasText, tile
 from onsight.text import percent, shorten
@@ -43,7 +42,7 @@ class _Cell(NamedTuple):
 
 _PREDICTION = _Cell(side=168, gap=16, caption_gap=6, line=17, lines=3)
 _SIMILAR = _Cell(side=112, gap=14, caption_gap=5, line=16, lines=3)
-_MAX_PREDICTIONS, _COLUMNS = 64, 8
+_COLUMNS = 8  # of predictions
 _MAX_QUERIES, _MAX_NEIGHBOURS = 16, 10
 _LABEL, _NAME, _REASON = 16, 27, 24  # characters that fit in a line of a prediction
 _SIMILAR_LABEL, _SIMILAR_NAME = 15, 19
@@ -59,28 +58,23 @@ def check_grid_name(path: Path) -> None:
 
 
 def save_grid(
-    path: Path,
-    predictions: Sequence[Prediction],
-    predictor: Predictor,
-    read: Callable[[str], bytes] = read_regular_file,
-) -> int:
-    """Draw the first 64 predictions in order, and return how many there are in the grid.
+    path: Path, predictions: Sequence[tuple[Prediction, Input]], predictor: Predictor
+) -> None:
+    """Draw predictions of inputs in order.
 
     An image whose parent folder is named like one of the classes is assumed to be of that class.
-    An input that cannot be used is an empty tile with the reason. read: returns the bytes of the
-    image with a prediction's path, or raises ImageError. Raises DiskError.
+    An input that cannot be used is an empty tile with the reason. Raises DiskError.
     """
-    shown = predictions[:_MAX_PREDICTIONS]
-    columns = min(_COLUMNS, len(shown), math.ceil(math.sqrt(1.5 * len(shown))))
-    rows = math.ceil(len(shown) / columns)
+    count = len(predictions)
+    columns = min(_COLUMNS, count, math.ceil(math.sqrt(1.5 * count)))
+    rows = math.ceil(count / columns)
     cell = _PREDICTION
     canvas = Canvas(columns * cell.width + cell.gap, rows * cell.height + cell.gap)
-    for index, prediction in enumerate(shown):
+    for index, (prediction, image) in enumerate(predictions):
         row, column = divmod(index, columns)
         corner = cell.gap + column * cell.width, cell.gap + row * cell.height
-        _draw_prediction(canvas, corner, prediction, predictor, read)
+        _draw_prediction(canvas, corner, prediction, image, predictor)
     write_atomically(path, canvas.as_png())
-    return len(shown)
 
 
 def save_similar_grid(
@@ -113,15 +107,15 @@ def _draw_prediction(
     canvas: Canvas,
     corner: tuple[int, int],
     prediction: Prediction,
+    image: Input,
     predictor: Predictor,
-    read: Callable[[str], bytes],
 ) -> None:
     x, y = corner
     side = _PREDICTION.side
     actual = _actual_class(prediction.path, predictor.classes)
     wrong = None not in (actual, prediction.predicted) and actual != prediction.predicted
     canvas.square(x, y, side, facecolor=_PAPER, linewidth=0)
-    pixels = _thumbnail(prediction, predictor.format, read)
+    pixels = None if prediction.problem else _thumbnail(image, predictor.format)
     if pixels is None:
         canvas.write(x + 10, y + 10, _missing_reason(prediction))
     _draw_tile(canvas, corner, _PREDICTION, pixels, _prediction_caption(prediction, actual, wrong))
@@ -153,17 +147,12 @@ def _actual_class(path: str, classes: Sequence[str]) -> str | None:
     return name if name in classes else None
 
 
-def _thumbnail(
-    prediction: Prediction, target: ImageFormat, read: Callable[[str], bytes]
-) -> Pixels | None:
-    """Decode an image at about the size of a tile, with its original proportions."""
-    if prediction.problem is not None:
-        return None
+def _thumbnail(image: Input, target: ImageFormat) -> Pixels | None:
+    """Decode an image at about the size of a tile, in its proportions; None if it cannot be."""
+    side = _PREDICTION.side
     try:
-        data = read(prediction.path)
-        side = _PREDICTION.side
-        return decode(data, target.background, target.pixel_limit, (side, side))
-    except ImageError:
+        return decode(image.read(), target.background, target.pixel_limit, (side, side))
+    except ImageError:  # the file has changed since it was predicted
         return None
 
 

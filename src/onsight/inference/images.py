@@ -9,7 +9,7 @@ from io import IOBase
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar, Union, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, Union, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,6 @@ _CHUNK = 8  # images per task: large enough to hide the pool's overhead, small e
 _SPARE_TASKS = 4  # tasks per thread, beyond those of the next batch, so that no thread is idle
 _MAX_UNUSABLE = 16  # a batch ends after this many times its size of inputs, usable or not
 _LOADING = Lock()  # Pillow loads an image in place, and the same image may be passed twice
-
-Item = TypeVar("Item")
 
 
 class Input(NamedTuple):
@@ -134,7 +132,9 @@ def read_image(image: ImageLike, target: ImageFormat) -> Pixels:
         with _LOADING:
             content = decode_image(image, target.background, target.pixel_limit)
     elif isinstance(image, np.ndarray) or is_tensor(image):
-        content = _read_array(image, target)
+        content = pixels = read_array(image)
+        if pixels.shape[2] == 4:
+            content = decode_image(Image.fromarray(pixels), target.background, pixels.size)
     if not isinstance(content, (bytes, np.ndarray)):
         raise ImageError(f"a {type(image).__name__} is not an image: {ACCEPTED}")
     return prepare_image(content, target)[1]
@@ -175,11 +175,11 @@ def _prepare_in_order(
     pending: deque[Future[list[PreparedImage]]] = deque()
     threads = usable_cores()
     max_pending = -(-batch_size // _CHUNK) + _SPARE_TASKS * threads
-    prepare = partial(_prepare_chunk, read)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="decode")
     try:
-        for chunk in _chunks(images):
-            pending.append(pool.submit(prepare, chunk))
+        iterator = iter(images)
+        while chunk := list(islice(iterator, _CHUNK)):
+            pending.append(pool.submit(_prepare_chunk, read, chunk))
             if len(pending) > max_pending:
                 yield from pending.popleft().result()
         while pending:
@@ -202,16 +202,3 @@ def _prepare_chunk(
         except ImageError as error:  # stored as text: the traceback would hold the image's bytes
             prepared.append(PreparedImage(image, None, str(error)))
     return prepared
-
-
-def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, _CHUNK)):
-        yield chunk
-
-
-def _read_array(array: "NDArray[Any] | Tensor", target: ImageFormat) -> Pixels:
-    pixels = read_array(array)
-    if pixels.shape[2] == 4:
-        return decode_image(Image.fromarray(pixels), target.background, pixels.size)
-    return pixels

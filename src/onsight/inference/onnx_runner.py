@@ -29,14 +29,12 @@ FORMAT = "onsight-onnx"
 VERSION = 1
 
 _CHECKSUM = re.compile(rb'"sha256": "([0-9a-f]{64})"')
-_BATCH_SIZE = 16  # small enough for the activations to stay in a CPU's caches
-_ERRORS_ONLY = 3  # onnxruntime's log level
 
 
 class OnnxRunner:
     """A Runner whose network is in an ONNX file."""
 
-    batch_size = _BATCH_SIZE
+    batch_size = 16  # small enough for the activations to stay in a CPU's caches
 
     def __init__(self, metadata: Mapping[str, Any], session: "InferenceSession") -> None:
         self.metadata = metadata  # the facts in the file, the main results of its run included
@@ -49,13 +47,8 @@ class OnnxRunner:
     @property
     def facts(self) -> Mapping[str, object]:
         """The network, its device and input, the classes, and its accuracy."""
-        return model_facts(
-            self.metadata["model"],
-            "cpu, by onnxruntime",
-            self.format,
-            self.classes,
-            self.metadata["results"],
-        )
+        model, results = self.metadata["model"], self.metadata["results"]
+        return model_facts(self, model, "cpu, by onnxruntime", results)
 
     def run(self, images: Pixels, features: bool = False) -> Outputs:
         """Compute images uint8 (B, H, W, C). Raises ModelError if features are requested."""
@@ -84,7 +77,7 @@ def load_onnx(path: Path, device: str = "auto") -> OnnxRunner:
     options.intra_op_num_threads = usable_cores()
     # Spinning threads would take the cores that decode images and serve requests.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = _ERRORS_ONLY
+    options.log_severity_level = 3  # errors only
     try:
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises many types

@@ -2,15 +2,14 @@
 
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onsight.errors import ConfigError, DataError, DiskError, OutputError
+from onsight.errors import ConfigError, DiskError, OutputError
 from onsight.files import check_output, refuse_foreign, refuse_inside_data, refuse_replacing
 from onsight.inference.images import Input, no_inputs
 from onsight.inference.inputs import STDIN, find_inputs
@@ -45,7 +44,7 @@ from onsight.inference.sinks import (
     require_pyarrow,
 )
 from onsight.report.console import Reporter
-from onsight.text import duration, none_usable, plural
+from onsight.text import duration, plural
 
 if TYPE_CHECKING:
     from torch import nn
@@ -117,11 +116,9 @@ class OutputOptions:
                 "--resume continues a single file of --csv or --jsonl: remove all other output "
                 "options (--parquet, --json, --save-grid, --heatmap)"
             )
+        check = check_resumable if self.resume else check_not_interrupted
         for path in self.text_files.values():
-            if self.resume:
-                check_resumable(path)
-            else:
-                check_not_interrupted(path)
+            check(path)
 
     def _check_files(self, model: Path, inputs: Sequence[str]) -> None:
         for flag, path in self.files.items():
@@ -188,11 +185,12 @@ def predict_files(
         for sink in output.sinks:
             sink.finish(output.counts)
     if options.grid:
-        _save_grid(options.grid, first_rows, predictor, output.counts, reporter)
-    if not output.counts.used:
-        raise DataError(
-            f"{none_usable(output.counts.images, 'input')}: {output.counts.first_problem}"
-        )
+        from onsight.inference.grid import save_grid  # loads matplotlib
+
+        save_grid(options.grid, first_rows, predictor)
+        total = plural(output.counts.images, "input")
+        reporter.say(f"{options.grid} shows the first {len(first_rows):,} of {total}")
+    output.counts.require_used()
 
 
 def _require_inputs(inputs: Iterator[Input]) -> Iterator[Input]:
@@ -216,8 +214,7 @@ def _skip_outputs(inputs: Iterator[Input], options: OutputOptions) -> Iterator[I
     }
     hidden_names = tuple(os.path.basename(path) for path in hidden)
     for image in inputs:
-        is_likely = hidden_names and image.name.endswith(hidden_names)
-        if is_likely and os.path.abspath(image.name) in hidden:
+        if image.name.endswith(hidden_names) and os.path.abspath(image.name) in hidden:
             continue
         if image.file:
             for flag, path in existing.items():
@@ -265,7 +262,7 @@ def _open_output(
             file.start()
         output.sinks.append(file)
     if options.parquet:
-        table = ParquetFile(options.parquet, columns)
+        table = ParquetFile(options.parquet, columns.schema, columns.record)
         stack.callback(table.close)
         output.sinks.append(table)
     output.sinks.extend(Stdout(_STDOUT_FORMATS[name](columns)) for name in options.on_stdout)
@@ -284,7 +281,7 @@ def _write_rows(
     """Predict all inputs and write their rows; return the first predictions, for a grid."""
     counts, resumed = output.counts, output.counts.images
     first_rows: list[tuple[Prediction, Input]] = []
-    in_progress: deque[Input] = deque()
+    inputs, in_order = tee(output.inputs)
     heat = None
     if options.heat:
         from onsight.inference.heat_files import HeatFolder  # loads torch
@@ -292,9 +289,9 @@ def _write_rows(
         heat = HeatFolder(options.heat, predictor)
     started = time.monotonic()
     with reporter.bar("predict", None) as bar:
-        for batch in batches(predictor, _record(output.inputs, in_progress), False):
+        for batch in batches(predictor, inputs, False):
             rows = [_withhold_class(row, options.min_confidence) for row in batch]
-            images = [in_progress.popleft() for _ in rows]
+            images = list(islice(in_order, len(rows)))
             for sink in output.sinks:
                 sink.write(rows)
             if heat:
@@ -311,18 +308,9 @@ def _write_rows(
     return first_rows
 
 
-def _record(inputs: Iterator[Input], in_progress: deque[Input]) -> Iterator[Input]:
-    """Yield the inputs unchanged, after appending each to in_progress."""
-    for image in inputs:
-        in_progress.append(image)
-        yield image
-
-
 def _withhold_class(prediction: Prediction, min_confidence: float | None) -> Prediction:
     """Return the prediction without its class if the probability is below min_confidence."""
-    if min_confidence is None or prediction.probability is None:
-        return prediction
-    if prediction.probability >= min_confidence:
+    if prediction.probability is None or prediction.probability >= (min_confidence or 0):
         return prediction
     return replace(prediction, predicted=None)
 
@@ -335,17 +323,3 @@ def _summary(counts: RowCounts, resumed: int, seconds: float) -> str:
     old = f"{resumed:,} already done; " if resumed else ""
     rate = f"{new / seconds:,.0f} images/s"
     return f"{', '.join(parts)}; {old}{new:,} in {duration(seconds)}, {rate}"
-
-
-def _save_grid(
-    path: Path,
-    first_rows: Sequence[tuple[Prediction, Input]],
-    predictor: Predictor,
-    counts: RowCounts,
-    reporter: Reporter,
-) -> None:
-    from onsight.inference.grid import save_grid  # loads matplotlib
-
-    readers = {image.name: image.read for _, image in first_rows}
-    save_grid(path, [row for row, _ in first_rows], predictor, lambda name: readers[name]())
-    reporter.say(f"{path} shows the first {len(first_rows):,} of {plural(counts.images, 'input')}")

@@ -25,7 +25,7 @@ from onsight.inference.images import (
     read_image,
 )
 from onsight.inference.runner import NOT_FINITE, Runner
-from onsight.models.unsuitable import exported_error, unsuitable_error
+from onsight.models.unsuitable import exported_error
 from onsight.text import notebook_table
 
 if TYPE_CHECKING:
@@ -266,10 +266,7 @@ class Predictor:
         size = self.format
         blank = np.zeros((1, size.height, size.width, size.channels), np.uint8)
         features = self.runner.run(blank, features=True).features
-        if features is None:
-            raise unsuitable_error(
-                str(self.runner.facts["model"]), "computing features", "it has none"
-            )
+        assert features is not None
         return features[:0]
 
     def feature_note(self) -> str:

@@ -7,19 +7,20 @@ import csv
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, BinaryIO
 
+from onsight.errors import DataError
 from onsight.files import csv_text, read_cell, safe_cell
 from onsight.inference.predictor import Prediction, top_classes
-from onsight.text import fixed_percent, one_line
+from onsight.text import fixed_percent, none_usable, one_line
 from onsight.untrusted import parse_json
 
 FIRST_COLUMNS = ("path", "predicted", "probability", "problem")  # read again in a resumed file
 _SCALARS = (*FIRST_COLUMNS, "out_of_distribution", "score")
 MARKS = {"csv": ",".join(FIRST_COLUMNS).encode(), "jsonl": b', "predicted": '}  # at the start
-_OUT_OF_DISTRIBUTION = "out of distribution"
 _LINE_BYTES = 2**27  # longest line that is read again; with 21,000 classes, 1 MB
 
 
@@ -112,6 +113,11 @@ class RowCounts:
             else:
                 self.unsure += row.unsure
 
+    def require_used(self) -> None:
+        """Raise DataError, with the first problem, if no input could be used."""
+        if not self.used:
+            raise DataError(f"{none_usable(self.images, 'input')}: {self.first_problem}")
+
 
 class RowFormat(ABC):
     """Text that holds a row per prediction: a head, rows, and a tail.
@@ -136,9 +142,16 @@ class RowFormat(ABC):
 class ResumableFormat(RowFormat):
     """A format without a tail whose rows can be read again."""
 
-    @abstractmethod
     def read(self, file: BinaryIO) -> Iterator[tuple[Prediction, int]]:
         """Yield the complete rows from the current position, each with the offset of its end."""
+        lines = _WholeLines(file)
+        with suppress(csv.Error, ValueError, TypeError, KeyError):  # a truncated row
+            for path, predicted, probability, problem in self._parse(lines):
+                yield Prediction(path, predicted, probability, problem, None), lines.end
+
+    @abstractmethod
+    def _parse(self, lines: Iterable[bytes]) -> Iterator[list[Any]]:
+        """Yield the values of FIRST_COLUMNS of each row. Raises several errors."""
 
 
 class CsvFormat(ResumableFormat):
@@ -153,20 +166,12 @@ class CsvFormat(ResumableFormat):
         text = csv_text(map(self.columns.cells, predictions))
         return text.encode("utf-8", "surrogateescape")
 
-    def read(self, file: BinaryIO) -> Iterator[tuple[Prediction, int]]:
-        """Yield the complete rows from the current position, each with the offset of its end."""
-        lines = _WholeLines(file)
+    def _parse(self, lines: Iterable[bytes]) -> Iterator[list[Any]]:
         rows = csv.reader((line.decode("utf-8", "surrogateescape") for line in lines), strict=True)
-        try:
-            for path, predicted, probability, problem, *_ in rows:
-                path, predicted, problem = map(
-                    read_cell, ("path", "predicted", "problem"), (path, predicted, problem)
-                )
-                value = float(probability) if probability else None
-                row = Prediction(path, predicted or None, value, problem or None, None)
-                yield row, lines.end
-        except (csv.Error, ValueError):  # a truncated row
-            return
+        for row in rows:
+            path, predicted, probability, problem = map(read_cell, FIRST_COLUMNS, row)
+            value = float(probability) if probability else None
+            yield [path, predicted or None, value, problem or None]
 
 
 class JsonLinesFormat(ResumableFormat):
@@ -179,16 +184,10 @@ class JsonLinesFormat(ResumableFormat):
             for prediction in predictions
         )
 
-    def read(self, file: BinaryIO) -> Iterator[tuple[Prediction, int]]:
-        """Yield the complete rows from the current position, each with the offset of its end."""
-        lines = _WholeLines(file)
-        try:
-            for line in lines:
-                row = parse_json(line, "surrogateescape")
-                path, predicted, probability, problem = (row[name] for name in FIRST_COLUMNS)
-                yield Prediction(path, predicted, probability, problem, None), lines.end
-        except (ValueError, TypeError, KeyError):  # a truncated row
-            return
+    def _parse(self, lines: Iterable[bytes]) -> Iterator[list[Any]]:
+        for line in lines:
+            row = parse_json(line, "surrogateescape")
+            yield [row[name] for name in FIRST_COLUMNS]
 
 
 class JsonFormat(RowFormat):
@@ -232,7 +231,7 @@ class TextFormat(RowFormat):
         label = "unsure" if prediction.unsure else prediction.predicted or "-"
         top = self.columns.record(prediction).get("probabilities") or []
         classes = ", ".join(f"{row['class']} {fixed_percent(row['probability'])}" for row in top)
-        flag = _OUT_OF_DISTRIBUTION if prediction.out_of_distribution else ""
+        flag = "out of distribution" if prediction.out_of_distribution else ""
         note = prediction.problem or "; ".join(filter(None, (classes, flag)))
         percent = fixed_percent(prediction.probability)
         line = f"{label:<{self._width}}  {percent:>7}  {prediction.path}"

@@ -3,7 +3,7 @@
 B images, C channels, D features, H height, K classes, W width.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -58,19 +58,16 @@ class Runner(Protocol):
 
 
 def model_facts(
-    model: str,
-    device: object,
-    size: ImageFormat,
-    classes: Sequence[str],
-    results: Mapping[str, Any],
+    runner: Runner, model: str, device: object, results: Mapping[str, Any]
 ) -> dict[str, object]:
     """Return the facts of a Runner; results: of its run's evaluation, if there was one."""
+    size = runner.format
     colour = "grey" if size.channels == 1 else "colour"
     facts = {
         "model": model,
         "device": device,
         "input": f"{size.model_size[0]}x{size.model_size[1]}, {colour}",
-        "classes": joined(classes),
+        "classes": joined(runner.classes),
     }
     if {"images", *Accuracy.__annotations__} <= results.keys():
         facts["result"] = headline(cast(Results, results))

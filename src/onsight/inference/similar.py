@@ -35,11 +35,12 @@ from onsight.files import check_output, refuse_replacing
 from onsight.inference.held_out import open_model_pack, training_source
 from onsight.inference.inputs import list_files
 from onsight.inference.predictor import Prediction, Predictor, list_model_files, load
+from onsight.inference.row_formats import RowCounts
 from onsight.inference.sinks import write_to_stdout
 from onsight.models.file import image_keys
 from onsight.models.head import require_head
 from onsight.report.console import Reporter
-from onsight.text import none_usable, one_line, plural
+from onsight.text import one_line, plural
 
 _MAX_WARNINGS = 3  # images that cannot be searched
 
@@ -131,7 +132,9 @@ def print_similar(
         check_output("--save-grid", grid, model=list_model_files(model), input=read, data=among)
     predictor = load(model, device=device, module=module, member=member)
     queries = list(predictor.predictions(inputs, features=True))
-    _check_usable(queries)
+    counts = RowCounts()
+    counts.add(queries)
+    counts.require_used()
     search_set = open_search_set(
         predictor,
         model,
@@ -240,12 +243,6 @@ def _find_path(source: Source, locator: str) -> str:
     folder = source.root if source.root.is_dir() else source.root.parent
     path = folder / locator
     return str(path) if path.is_file() else locator
-
-
-def _check_usable(queries: Sequence[Prediction]) -> None:
-    if all(query.problem is not None for query in queries):
-        first = queries[0]
-        raise DataError(f"{none_usable(len(queries), 'input')}: {first.path}: {first.problem}")
 
 
 def _answer(queries: Sequence[Prediction], search_set: SearchSet, top: int) -> list[Answer]:

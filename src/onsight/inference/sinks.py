@@ -2,10 +2,10 @@
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from onsight.files import NewFile, disk_errors, refuse_foreign
 from onsight.inference.predictor import Prediction
@@ -47,26 +47,18 @@ class Stdout(Sink):
         write_to_stdout(self._format.tail(counts))
 
 
-class TableColumns(Protocol):
-    """The columns of a Parquet file."""
-
-    @property
-    def schema(self) -> Any:
-        """The pyarrow.Schema of the records."""
-
-    def record(self, prediction: Prediction) -> dict[str, Any]:
-        """Return a row as plain values by column name."""
-
-
 class ParquetFile(Sink):
-    """Rows in a Parquet file, which has its name only once it is complete."""
+    """Rows in a Parquet file, which has its name only once it is complete.
 
-    def __init__(self, path: Path, columns: TableColumns) -> None:
+    record: returns a row as plain values by column name; schema: the pyarrow.Schema of these.
+    """
+
+    def __init__(
+        self, path: Path, schema: Any, record: Callable[[Prediction], dict[str, Any]]
+    ) -> None:
         from pyarrow.parquet import ParquetWriter
 
-        self._path = path
-        self._columns = columns
-        self._schema = columns.schema
+        self._path, self._schema, self._record = path, schema, record
         self._group: list[dict[str, Any]] = []
         with disk_errors(path):
             self._new = NewFile(path)
@@ -74,7 +66,7 @@ class ParquetFile(Sink):
 
     def write(self, rows: Sequence[Prediction]) -> None:
         """Write more rows."""
-        self._group += [_as_utf8(self._columns.record(row)) for row in rows]
+        self._group += [_as_utf8(self._record(row)) for row in rows]
         if len(self._group) >= _GROUP_ROWS:
             self._write_group()
 

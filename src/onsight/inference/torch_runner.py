@@ -9,9 +9,7 @@ from functools import partial
 from threading import Barrier
 from typing import TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from onsight.data.pixels import Pixels
@@ -51,9 +49,7 @@ class TorchRunner:
     @property
     def facts(self) -> Mapping[str, object]:
         """The network, its device and input, the classes, and its accuracy."""
-        return model_facts(
-            self.file.model, self.classifier.device, self.format, self.classes, self.file.results
-        )
+        return model_facts(self, self.file.model, self.classifier.device, self.file.results)
 
     def run(self, images: Pixels, features: bool = False) -> Outputs:
         """Compute images uint8 (B, H, W, C). Raises ModelError if it has no features."""
@@ -62,21 +58,17 @@ class TorchRunner:
         forward = partial(logits_and_features if features else logits_and_scores, self.classifier)
         parts = self._parts.map(forward, batch) if self._parts else [forward(batch)]
         logits, extra = (torch.cat(column) for column in zip(*parts, strict=True))
-        if features:
-            scores = compute_scores(self.classifier, extra)
-            return self._outputs(logits, scores, extra.cpu().numpy())
-        return self._outputs(logits, extra)
+        scores = compute_scores(self.classifier, extra) if features else extra
+        return Outputs(
+            logits.softmax(dim=1).cpu().numpy(),
+            None if self.threshold is None else scores.cpu().numpy(),
+            extra.cpu().numpy() if features else None,
+        )
 
     def use_all_cores(self) -> None:
         """Divide small batches too, at the price of different rounding errors."""
         if self._parts:
             self._parts.divides_small_batches = True
-
-    def _outputs(
-        self, logits: Tensor, scores: Tensor, features: NDArray[np.float32] | None = None
-    ) -> Outputs:
-        known_scores = None if self.threshold is None else scores.cpu().numpy()
-        return Outputs(logits.softmax(dim=1).cpu().numpy(), known_scores, features)
 
 
 class ParallelForward:

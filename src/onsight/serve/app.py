@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
 from urllib.parse import quote
@@ -32,19 +31,13 @@ from onsight.serve.monitoring import METRICS_TYPE, RequestMonitor, ServerMetrics
 from onsight.serve.registry import Classification, ModelRegistry, Outcome, ServedModel
 from onsight.serve.similar import SimilarImages
 
-_RESTART_SECONDS = 0.25  # between checks for dead workers
-_DEFAULT_TOP = 5
-_DEFAULT_SIMILAR, _MAX_SIMILAR = 5, 50
-_MAX_COUNT = 1000  # largest value of a numeric query parameter
+_DEFAULT_COUNT, _MAX_COUNT = 5, 1000  # default and largest value of a numeric query parameter
+_MAX_SIMILAR = 50
 _HEAT_MAP_SIDE = 320  # pixels of the longer side, at least
-_MEDIA_TYPES = {
+_MEDIA_TYPES = {  # of the page's files
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-    "png": "image/png",
-    "json": "application/json",
-    "ico": "image/x-icon",
 }
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -58,8 +51,7 @@ def make_app(
     is_stopping: Callable[[], bool] = lambda: False,  # True once new requests must be rejected
 ) -> ASGIApp:
     """Return the application that answers every request."""
-    is_private = access.is_local or bool(access.token)
-    api = Api(registry, limits, metrics, is_private, bool(access.token))
+    api = Api(registry, access, limits, metrics)
     posts = {"/predict": api.predict, "/explain": api.explain, "/similar": api.similar}
     gets = {
         "/model": api.model,
@@ -87,24 +79,19 @@ class Api:
     """The endpoints. They raise HTTPException for requests they reject."""
 
     def __init__(
-        self,
-        registry: ModelRegistry,
-        limits: Limits,
-        metrics: ServerMetrics,
-        is_private: bool,
-        needs_token: bool,
+        self, registry: ModelRegistry, access: Access, limits: Limits, metrics: ServerMetrics
     ) -> None:
         self._registry = registry
         self._limits = limits
         self._metrics = metrics
         self._memory = MemoryBudget(limits.held_bytes)
-        self._similar_images = SimilarImages(registry, is_private)
-        self._needs_token = needs_token
+        self._needs_token = bool(access.token)
+        self._similar_images = SimilarImages(registry, access.is_local or self._needs_token)
 
     async def predict(self, request: Request) -> AsciiJson:
         """POST /predict: a prediction, or the reason there is none, for each image in order."""
         params = query_params(request, "model", "top")
-        top = _read_count(params, "top", _DEFAULT_TOP)
+        top = _read_count(params, "top")
         model = self._select_model(params)
         with self._memory.reserve() as reservation:
             try:
@@ -153,7 +140,7 @@ class Api:
     async def similar(self, request: Request) -> AsciiJson:
         """POST /similar: the most similar training images; 503 while they are being opened."""
         params = query_params(request, "model", "count")
-        count = min(_read_count(params, "count", _DEFAULT_SIMILAR), _MAX_SIMILAR)
+        count = min(_read_count(params, "count"), _MAX_SIMILAR)
         model = self._select_model(params)
         reason = self._similar_images.why_unavailable(model)
         if reason:
@@ -235,8 +222,8 @@ def query_params(request: Request, *names: str) -> dict[str, str]:
     return params
 
 
-def _read_count(params: dict[str, str], name: str, default: int) -> int:
-    text = params.get(name, str(default))
+def _read_count(params: dict[str, str], name: str) -> int:
+    text = params.get(name, str(_DEFAULT_COUNT))
     is_number = text.isascii() and text.isdecimal() and len(text) < 9
     if not (is_number and 1 <= int(text) <= _MAX_COUNT):
         raise HTTPException(400, f"{name} must be a whole number from 1 to {_MAX_COUNT:,}")
@@ -303,37 +290,24 @@ def _draw_heat_map(model: ServedModel, pixels: Pixels, name: str | None) -> tupl
 # --------------------------------------------------------------------------------- the page
 
 
-@dataclass(frozen=True)
-class _PageFile:
-    content: bytes
-    media_type: str
-    etag: str
-
-
 def _page_routes() -> dict[str, Endpoint]:
     """Return a route for each file of the page: names in URLs are never looked up on the disk."""
-    pages = _read_page_files()
-    routes = {f"/static/{name}": _send_file(file) for name, file in pages.items()}
-    return routes | ({"/": _send_file(pages["index.html"])} if "index.html" in pages else {})
-
-
-def _read_page_files() -> dict[str, _PageFile]:
-    pages = {}
+    routes = {}
     for entry in files("onsight.serve").joinpath("page").iterdir():
         media_type = _MEDIA_TYPES.get(entry.name.rpartition(".")[2])
         if media_type and entry.is_file():
-            content = entry.read_bytes()
-            etag = f'"{sha256(content).hexdigest()[:16]}"'
-            pages[entry.name] = _PageFile(content, media_type, etag)
-    return pages
+            routes[f"/static/{entry.name}"] = _send_file(entry.read_bytes(), media_type)
+    return routes | {"/": routes["/static/index.html"]}
 
 
-def _send_file(file: _PageFile) -> Endpoint:
+def _send_file(content: bytes, media_type: str) -> Endpoint:
+    etag = f'"{sha256(content).hexdigest()[:16]}"'
+
     async def send(request: Request) -> Response:
-        headers = {"ETag": file.etag, "Cache-Control": "no-cache"}
-        if request.headers.get("if-none-match") == file.etag:
+        headers = {"ETag": etag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=headers)
-        return Response(file.content, media_type=file.media_type, headers=headers)
+        return Response(content, media_type=media_type, headers=headers)
 
     return send
 
@@ -372,7 +346,7 @@ async def _hide_failure(request: Request, error: Exception) -> Response:
 async def _lifespan(registry: ModelRegistry) -> AsyncIterator[None]:
     tasks = [
         asyncio.create_task(registry.watch()),
-        asyncio.create_task(_restart_dead_workers(registry)),
+        asyncio.create_task(registry.restart_dead_workers()),
     ]
     yield
     for task in tasks:
@@ -380,9 +354,3 @@ async def _lifespan(registry: ModelRegistry) -> AsyncIterator[None]:
         with suppress(asyncio.CancelledError):
             await task
     registry.close()
-
-
-async def _restart_dead_workers(registry: ModelRegistry) -> None:
-    while True:
-        await asyncio.sleep(_RESTART_SECONDS)
-        registry.restart_dead_workers()

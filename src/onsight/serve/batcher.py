@@ -49,7 +49,7 @@ class Batcher:
         compute: Compute,
         batch_size: int,
         max_images: int,  # waiting, being decoded or being computed
-        observe: Callable[[int], object] = lambda size: None,  # called with the size of each batch
+        observe: Callable[[int], object],  # called with the size of each batch
     ) -> None:
         self._compute = compute
         self._batch_size = batch_size

@@ -32,8 +32,7 @@ class MemoryBudget:
     """Bounds the bytes of all request bodies that are in memory at the same time."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._reserved = 0
+        self.free_bytes = max_bytes
 
     @contextmanager
     def reserve(self) -> Iterator["Reservation"]:
@@ -42,13 +41,7 @@ class MemoryBudget:
         try:
             yield reservation
         finally:
-            self._reserved -= reservation.bytes
-
-    def add(self, count: int) -> None:
-        """Reserve more bytes. Raises HTTPException (503) if they exceed the budget."""
-        if self._reserved + count > self._max_bytes:
-            raise busy()
-        self._reserved += count
+            self.free_bytes += reservation.bytes
 
 
 class Reservation:
@@ -60,7 +53,9 @@ class Reservation:
 
     def add(self, count: int) -> None:
         """Reserve more bytes. Raises HTTPException (503) if they exceed the budget."""
-        self._budget.add(count)
+        if count > self._budget.free_bytes:
+            raise busy()
+        self._budget.free_bytes -= count
         self.bytes += count
 
 

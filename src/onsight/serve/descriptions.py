@@ -14,6 +14,8 @@ from onsight.serve.access import Limits
 from onsight.serve.registry import ServedModel, model_file
 from onsight.text import percent, plural
 
+_RESULTS = ("accuracy", "accuracy_low", "accuracy_high", "images", "split", "folds")
+
 Schema = dict[str, Any]
 
 
@@ -35,12 +37,7 @@ def model_card(model: ServedModel, capabilities: Mapping[str, bool]) -> dict[str
             "background": list(size.background),
             "pixel_limit": size.pixel_limit,
         },
-        "accuracy": results.get("accuracy"),
-        "accuracy_low": results.get("accuracy_low"),
-        "accuracy_high": results.get("accuracy_high"),
-        "images": results.get("images"),
-        "split": results.get("split"),
-        "folds": results.get("folds"),
+        **{name: results.get(name) for name in _RESULTS},
         "explanation": accuracy_sentences(cast(Results, defaultdict(lambda: None, results))),
         "per_class": rows,
         "data": Path(data).name if isinstance(data, str) else None,  # clients need no local path
@@ -234,8 +231,8 @@ def _parameter(name: str, description: str, schema: Schema) -> Schema:
     return {"name": name, "in": "query", "description": description, "schema": schema}
 
 
-def _count_parameter(name: str, description: str, default: int) -> Schema:
-    schema = {"type": "integer", "minimum": 1, "maximum": 1000, "default": default}
+def _count_parameter(name: str, description: str) -> Schema:
+    schema = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 5}
     return _parameter(name, description, schema)
 
 
@@ -297,7 +294,7 @@ def _body(max_images: int) -> Schema:
 
 def _predict(limits: Limits) -> Schema:
     success = _json("A prediction, or a problem, for each image in order.", _PREDICTIONS)
-    top = _count_parameter("top", "The number of classes to list for each image.", 5)
+    top = _count_parameter("top", "The number of classes to list for each image.")
     operation = _post("Predict the classes of images.", success, [top], limits.parts)
     operation["responses"]["422"] = _json("No image can be used.", _PREDICTIONS)
     either = {"anyOf": [_PREDICTIONS, _ERROR]}
@@ -317,5 +314,5 @@ def _explain() -> Schema:
 
 def _similar() -> Schema:
     success = _json("The most similar first.", _object({"similar": _list(_NEIGHBOUR)}))
-    count = _count_parameter("count", "The number of images to return, at most 50.", 5)
+    count = _count_parameter("count", "The number of images to return, at most 50.")
     return _post("Find the most similar training images.", success, [count])

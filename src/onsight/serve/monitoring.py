@@ -84,20 +84,12 @@ class ServerMetrics:
             ["model"],
             registry=registry,
         )
-        self._queue = Gauge(
+        self.queue = Gauge(
             "onsight_queue_images",
             "Images waiting or being processed.",
             ["model"],
             registry=registry,
         )
-
-    def watch_queue(self, model: str, length: Callable[[], int]) -> None:
-        """Call length for the queue of a model whenever the metrics are read."""
-        self._queue.labels(model).set_function(length)
-
-    def count_rejected(self, status: int) -> None:
-        """Count a connection that was rejected before it became a request."""
-        self.requests.labels("(none)", status).inc()
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus's text format."""

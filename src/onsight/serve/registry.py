@@ -23,6 +23,7 @@ from onsight.serve.monitoring import ServerMetrics, log
 _MODEL_FILE = "model.safetensors"
 _SUFFIXES = (".onnx", ".safetensors")
 _POLL_SECONDS = 1.0
+_RESTART_SECONDS = 0.25  # between checks for dead workers
 _MEMORY_SECONDS = 5.0  # time that an image waits for memory to be decoded in
 
 Load = Callable[[Path], Predictor]
@@ -58,8 +59,10 @@ class ServedModel:
         self._decoders = decoders
         self._metrics = metrics
         predictor.runner.use_all_cores()
+        size = predictor.format
+        blank = np.zeros((1, size.height, size.width, size.channels), np.uint8)
         # Fail now if the network cannot run; also warms it up.
-        if not isinstance(self._compute(self._blank())[0], Classification):
+        if not isinstance(self._compute(blank)[0], Classification):
             raise ModelError(f"{path}: {NOT_FINITE}")
         self.batcher = Batcher(
             self._compute,
@@ -67,7 +70,7 @@ class ServedModel:
             max_queued,
             metrics.batch_images.labels(name).observe,
         )
-        metrics.watch_queue(name, lambda: self.batcher.length)
+        metrics.queue.labels(name).set_function(lambda: self.batcher.length)
 
     async def classify(self, contents: Sequence[bytes]) -> list[Outcome]:
         """Classify encoded images; the outcome of one that fails is its error.
@@ -114,10 +117,6 @@ class ServedModel:
         rows = map(Classification, outputs.probabilities, flags)
         pairs = zip(rows, outputs.are_finite, strict=True)
         return [row if is_finite else InferenceFailed() for row, is_finite in pairs]
-
-    def _blank(self) -> Pixels:
-        size = self.predictor.format
-        return np.zeros((1, size.height, size.width, size.channels), np.uint8)
 
 
 @dataclass
@@ -234,13 +233,15 @@ class ModelRegistry:
                     self._reject(name, error)
             file.last_seen = version
 
-    def restart_dead_workers(self) -> None:
-        """Restart the compute threads that have died."""
-        for model in self._models.values():
-            if not model.batcher.is_alive:
-                self._metrics.restarts.labels(model.name).inc()
-                log("worker restarted", model=model.name)
-                model.batcher.start()
+    async def restart_dead_workers(self) -> None:
+        """Restart compute threads that have died, until cancelled."""
+        while True:
+            await asyncio.sleep(_RESTART_SECONDS)
+            for model in self._models.values():
+                if not model.batcher.is_alive:
+                    self._metrics.restarts.labels(model.name).inc()
+                    log("worker restarted", model=model.name)
+                    model.batcher.start()
 
     def close(self) -> None:
         """Stop every worker once it has answered the requests it accepted."""

@@ -148,8 +148,8 @@ def make_server(
         logger.setLevel(logging.ERROR)  # lower levels report mistakes of clients
     _allow_open_files(limits.connections + _SPARE_FILES)
 
-    def record_rejection(status: int) -> None:
-        metrics.count_rejected(status)
+    def record_rejection(status: int) -> None:  # of a connection, before it became a request
+        metrics.requests.labels("(none)", status).inc()
         log("rejected", status=status)
 
     app = make_app(registry, access, limits, metrics, lambda: server.is_stopping)

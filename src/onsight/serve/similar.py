@@ -5,7 +5,6 @@ of the network, so that predictions continue meanwhile.
 """
 
 import asyncio
-import base64
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,7 @@ class SimilarImages:
         self._registry = registry
         self._is_private = is_private  # only this machine or holders of the token see images
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="similar")
-        self._opened: dict[ServedModel, asyncio.Future[_SearchableImages]] = {}
+        self._opened: dict[ServedModel, asyncio.Future[tuple[Predictor, SearchSet]]] = {}
 
     def why_unavailable(self, model: ServedModel) -> str | None:
         """Return why a model's images cannot be searched; None if no reason is known."""
@@ -53,62 +52,54 @@ class SimilarImages:
 
         Raises HTTPException (503) while the training images are being opened.
         """
-        images = self._images_of(model)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, images.nearest, pixels, count)
-
-    def _images_of(self, model: ServedModel) -> "_SearchableImages":
         if model not in self._opened:
             self._opened = {  # forget models that were replaced
-                other: task
-                for other, task in self._opened.items()
+                other: opened
+                for other, opened in self._opened.items()
                 if other is self._registry.get(other.name)
             }
-            loop = asyncio.get_running_loop()
-            task = loop.run_in_executor(self._thread, _open, self._registry.load, model.path)
-            self._opened[model] = task
-        if not self._opened[model].done():
+            self._opened[model] = loop.run_in_executor(
+                self._thread, _open, self._registry.load, model.path
+            )
+        task = self._opened[model]
+        if not task.done():
             raise HTTPException(
                 503, "the training images are being opened: try again", headers=_RETRY_LATER
             )
-        return self._opened[model].result()
+        predictor, images = task.result()
+        return await loop.run_in_executor(
+            self._thread, _find_nearest, predictor, images, pixels, count
+        )
 
 
-class _SearchableImages:
-    """The training images of a model, and a separate copy of its network to search them."""
-
-    def __init__(self, predictor: "Predictor", images: "SearchSet") -> None:
-        self._predictor = predictor
-        self._images = images
-
-    def nearest(self, pixels: Pixels, count: int) -> list[dict[str, Any]]:
-        features = self._predictor.runner.run(pixels[np.newaxis], features=True).features
-        assert features is not None
-        matches = self._images.search(features, count)[0]
-        neighbours = (self._images.neighbour(*match) for match in matches)
-        return [
-            {
-                "label": neighbour.label,
-                "similarity": neighbour.similarity,
-                "image": _data_url(neighbour.pixels),
-            }
-            for neighbour in neighbours
-        ]
-
-
-def _open(load: Load, path: Path) -> _SearchableImages:
+def _open(load: Load, path: Path) -> tuple["Predictor", "SearchSet"]:
+    """Return a separate copy of a model, and its training images to search."""
     # Imported here because they load torch, which serving an exported model must not need.
     from onsight.inference.similar import open_search_set
     from onsight.report.console import SilentReporter
 
     try:
         predictor = load(path)
-        images = open_search_set(predictor, path, None, reporter=SilentReporter())
-        return _SearchableImages(predictor, images)
+        return predictor, open_search_set(predictor, path, None, reporter=SilentReporter())
     except OnsightError as error:
         log("training images not opened", error=str(error))
         raise
 
 
-def _data_url(pixels: Pixels) -> str:
-    return f"data:image/png;base64,{base64.b64encode(encode_png(pixels)).decode()}"
+def _find_nearest(
+    predictor: "Predictor", images: "SearchSet", pixels: Pixels, count: int
+) -> list[dict[str, Any]]:
+    from onsight.report.html_page import data_uri  # onsight-run lacks jinja2
+
+    features = predictor.runner.run(pixels[np.newaxis], features=True).features
+    assert features is not None
+    neighbours = (images.neighbour(*match) for match in images.search(features, count)[0])
+    return [
+        {
+            "label": neighbour.label,
+            "similarity": neighbour.similarity,
+            "image": data_uri(encode_png(neighbour.pixels), "png"),
+        }
+        for neighbour in neighbours
+    ]
