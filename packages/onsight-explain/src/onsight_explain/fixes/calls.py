@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader
 from onsight_explain.fixes.draft import CannotFix, Draft, replace_node
 from onsight_explain.fixes.fix import Fix
 from onsight_explain.script.trace import Trace
-from onsight_explain.tracing.sites import Site
 from onsight_lint.edits import Change
 
 
@@ -22,13 +21,11 @@ from onsight_lint.edits import Change
 class CallFix(Fix):
     """A fix of one call."""
 
-    site: Site | None
     name: str  # the called name
     parameters: tuple[str, ...] = field(default=(), kw_only=True)  # positional, by name
 
     @property
     def merge_key(self) -> object:
-        """The call."""
         return self.site, self.name
 
     def summary(self, draft: Draft) -> str:
@@ -63,7 +60,6 @@ class SetKeywords(CallFix):
 
     @property
     def instruction(self) -> str:
-        """The call with the arguments that are set."""
         keywords = [f"{name}={value}" for name, value in self.values.items() if value is not None]
         return f"{self.name}(..., {', '.join(keywords)})"
 
@@ -96,11 +92,9 @@ class WrapArgument(CallFix):
 
     @property
     def instruction(self) -> str:
-        """The call with the template."""
         return f"{self.name}({self.template.replace('{}', '...')}, ...)"
 
     def apply(self, draft: Draft) -> None:
-        """Put the template around the argument."""
         argument = self._find_argument(self._find(draft), self.parameter)
         if argument is None:
             raise CannotFix(f"the call does not name its {self.parameter}")

@@ -4,7 +4,6 @@ import ast
 import inspect
 import re
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -191,10 +190,7 @@ def cache_and_augment_batches(trace: Trace, device: str) -> list[Fix]:
 class DefineAugmentedBatches(AddDefinition):
     """Adds the class that augments whole batches, and the functions that it calls."""
 
-    @property
-    def instruction(self) -> str:
-        """What the class does."""
-        return "keep the items without their random transforms, and augment whole batches"
+    instruction = "keep the items without their random transforms, and augment whole batches"
 
 
 @dataclass(frozen=True)
@@ -202,18 +198,13 @@ class CacheFixedTransforms(Fix):
     """Applies the transforms before the first random one only once."""
 
     trace: Trace
-
-    @property
-    def instruction(self) -> str:
-        """What to cache."""
-        return (
-            "do only once what is not random: keep a list of (image, label) after the fixed "
-            "transforms, and let the dataset apply the random ones to it"
-        )
+    instruction = (
+        "do only once what is not random: keep a list of (image, label) after the fixed "
+        "transforms, and let the dataset apply the random ones to it"
+    )
 
     @property
     def merge_key(self) -> object:
-        """The loader's call."""
         return self.site, "DataLoader"
 
     def apply(self, draft: Draft) -> None:
@@ -223,7 +214,6 @@ class CacheFixedTransforms(Fix):
         AddDefinition(None, "CachedTransforms", _CACHED_TRANSFORMS).apply(draft)
 
     def summary(self, draft: Draft) -> str:
-        """Return the loader's call."""
         return wrap_dataset(self.trace, "").summary(draft)
 
 
@@ -231,13 +221,10 @@ class CacheFixedTransforms(Fix):
 class CacheDecodedFiles(Fix):
     """Decodes each file of torchvision's folder datasets only once."""
 
-    @property
-    def instruction(self) -> str:
-        """What to cache."""
-        return (
-            "decode each file once: @functools.lru_cache(maxsize=None) over the function that "
-            "opens and decodes it"
-        )
+    instruction = (
+        "decode each file once: @functools.lru_cache(maxsize=None) over the function that opens "
+        "and decodes it"
+    )
 
     def apply(self, draft: Draft) -> None:
         """Give every ImageFolder a loader that caches its images."""
@@ -250,11 +237,10 @@ class DecodeSmaller(Fix):
     """Decodes the JPEG files of torchvision's folder datasets at a reduced size."""
 
     side: int  # minimum side of the decoded images
-    needs_site: ClassVar[bool] = False
+    needs_site = False
 
     @property
     def instruction(self) -> str:
-        """The call."""
         return f'image.draft("RGB", ({self.side}, {self.side})) after Image.open'
 
     def apply(self, draft: Draft) -> None:

@@ -2,7 +2,6 @@
 
 import ast
 from dataclasses import dataclass
-from typing import ClassVar
 
 from onsight_explain.fixes.draft import (
     CannotFix,
@@ -22,17 +21,11 @@ class AddAtStart(Fix):
     """Adds a statement below the script's first imports. Its site is None."""
 
     text: str
-    needs_site: ClassVar[bool] = False
+    needs_site = False
 
     @property
     def instruction(self) -> str:
-        """The statement."""
         return f"{self.text}  # at the start"
-
-    @property
-    def merge_key(self) -> object:
-        """The statement: it is needed once."""
-        return self.text
 
     def apply(self, draft: Draft) -> None:
         """Insert it below the last import of the first block of imports."""
@@ -49,12 +42,11 @@ class SetThreads(Fix):
     """Sets the number of threads that torch computes with. Its site is None."""
 
     count: int
-    imports: ClassVar[tuple[str, ...]] = ("import torch",)
-    needs_site: ClassVar[bool] = False
+    imports = ("import torch",)
+    needs_site = False
 
     @property
     def instruction(self) -> str:
-        """The call."""
         return f"torch.set_num_threads({self.count})  # at the start"
 
     def apply(self, draft: Draft) -> None:
@@ -74,16 +66,14 @@ class AddDefinition(Fix):
     name: str
     code: str
     needed_imports: tuple[str, ...] = ()  # such as `import torch`
-    needs_site: ClassVar[bool] = False
+    needs_site = False
 
     @property
     def instruction(self) -> str:
-        """The code."""
         return self.code.strip()
 
     @property
     def merge_key(self) -> object:
-        """The name."""
         return self.name
 
     def apply(self, draft: Draft) -> None:
@@ -109,15 +99,10 @@ class AddDefinition(Fix):
 class UseReshape(Fix):
     """Replaces `view` by `reshape` in every forward: `view` fails on images with channels last."""
 
-    needs_site: ClassVar[bool] = False
-
-    @property
-    def instruction(self) -> str:
-        """The replacement."""
-        return "reshape(...) in place of view(...), which fails with channels last"
+    needs_site = False
+    instruction = "reshape(...) in place of view(...), which fails with channels last"
 
     def apply(self, draft: Draft) -> None:
-        """Change the name in each of the calls."""
         ends = [draft.source.end(call.func) for call in find_views(draft.source.tree)]
         draft.change([(end - len("view"), end, "reshape") for end in ends])
 
@@ -126,12 +111,8 @@ class UseReshape(Fix):
 class UseInferenceMode(Fix):
     """Replaces torch.no_grad by torch.inference_mode around loops that call nothing that trains."""
 
-    needs_site: ClassVar[bool] = False
-
-    @property
-    def instruction(self) -> str:
-        """The replacement."""
-        return "torch.inference_mode() in place of torch.no_grad() around the evaluation"
+    needs_site = False
+    instruction = "torch.inference_mode() in place of torch.no_grad() around the evaluation"
 
     def apply(self, draft: Draft) -> None:
         """Replace it in decorators and `with` statements of blocks that evaluate."""
