@@ -4,15 +4,13 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from onsight_explain.ceilings import Ceilings, measure_ceilings
-from onsight_explain.console import Messages, StderrMessages
+from onsight_explain.console import StderrMessages
 from onsight_explain.delivery.delivery import Delivery, deliver
 from onsight_explain.delivery.fixed_script import FixedScript, fix_script, fixes_for, list_cautions
 from onsight_explain.diagnosis.causes import find_cause, verdict
@@ -110,8 +108,7 @@ def explain_script(
         )
         bench = ScriptBench(processes)
         bench.is_busy = was_busy
-        watch = partial(bench.watch, watch_seconds)
-        trace, plain = _watch_with_timeline(watch, trace_file, script.name, messages)
+        trace, plain = _watch(bench, watch_seconds, script.name, trace_file)
         if not trace.images:
             raise ScriptFailed(describe_no_training(trace.ended, limit_seconds, trace.last_output))
         check_still_exists(script)
@@ -191,22 +188,19 @@ def _epoch(trace: Trace, seconds: float) -> Epoch | None:
     return epoch if epoch.seconds <= _MAX_EPOCH_SHARE * seconds else None
 
 
-def _watch_with_timeline(
-    watch: Callable[..., tuple[Trace, ScriptTrial]],
-    file: Path | None,
-    name: str,
-    messages: Messages,
+def _watch(
+    bench: ScriptBench, seconds: float, name: str, file: Path | None
 ) -> tuple[Trace, ScriptTrial]:
     """Watch the script of this name, and write its timeline to a file if one is given."""
     if file is None:
-        return watch()
+        return bench.watch(seconds)
     with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
         path = Path(folder) / "timeline.json"
-        result = watch(timeline=path)
+        watched = bench.watch(seconds, path)
         if path.exists():
             timeline = from_json(Timeline, path.read_bytes())
-            messages.say(write_timeline(file, name, timeline))
-    return result
+            StderrMessages().say(write_timeline(file, name, timeline))
+    return watched
 
 
 def _ceilings(trace: Trace) -> Ceilings | None:
