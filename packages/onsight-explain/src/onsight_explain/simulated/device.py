@@ -66,11 +66,9 @@ class SimulatedEvent:
 class SimulatedStream:
     """A queue of work on a device, like torch.cuda.Stream."""
 
-    def __init__(self, machine: Machine, device: Any = None, number: int | None = None) -> None:
-        self._machine = machine
-        index = device_index(machine, device)
-        self.number = machine.new_stream(index) if number is None else number
-        self.device = torch.device(DEVICE_TYPE, machine.device_by_stream[self.number])
+    def __init__(self, machine: Machine, number: int) -> None:
+        self._machine, self.number = machine, number
+        self.device = torch.device(DEVICE_TYPE, machine.device_by_stream[number])
 
     def record_event(self, event: SimulatedEvent | None = None) -> SimulatedEvent:
         """Record an event after all work so far, and return it."""
@@ -210,11 +208,11 @@ class DeviceModule(types.ModuleType):
 
     def set_device(self, device: Any) -> None:
         """Make a device the current one."""
-        self._machine.current_device = device_index(self._machine, device)
+        self._machine.current_device = self._index(device)
 
     def Stream(self, device: Any = None) -> SimulatedStream:  # noqa: N802
         """Return a new stream."""
-        return SimulatedStream(self._machine, device)
+        return SimulatedStream(self._machine, self._machine.new_stream(self._index(device)))
 
     def Event(self, enable_timing: bool = False) -> SimulatedEvent:  # noqa: N802
         """Return an event."""
@@ -222,8 +220,7 @@ class DeviceModule(types.ModuleType):
 
     def current_stream(self, device: Any = None) -> SimulatedStream:
         """Return the stream that receives a device's work."""
-        index = device_index(self._machine, device)
-        return SimulatedStream(self._machine, index, self._machine.current_streams[index])
+        return SimulatedStream(self._machine, self._machine.current_streams[self._index(device)])
 
     def stream(self, stream: SimulatedStream) -> AbstractContextManager[None]:
         """Submit work to a stream within a block."""
@@ -241,8 +238,7 @@ class DeviceModule(types.ModuleType):
 
     def synchronize(self, device: Any = None) -> None:
         """Let the host wait for all work of a device."""
-        index = device_index(self._machine, device)
-        self._machine.host_waits_for_device(index, "synchronize")
+        self._machine.host_waits_for_device(self._index(device), "synchronize")
 
     def CUDAGraph(self) -> SimulatedGraph:  # noqa: N802
         """Return an empty graph."""
@@ -296,17 +292,14 @@ class DeviceModule(types.ModuleType):
         return [torch.bfloat16, torch.float16]
 
     def _memory(self, device: Any) -> DeviceMemory:
-        return self._machine.memories[device_index(self._machine, device)]
+        return self._machine.memories[self._index(device)]
 
-
-def device_index(machine: Machine, device: Any) -> int:
-    """Return the index of a device given as None, a number, a name or a torch.device."""
-    if device is None:
-        return machine.current_device
-    if isinstance(device, int):
-        return device
-    index = torch.device(device).index
-    return machine.current_device if index is None else index
+    def _index(self, device: Any) -> int:
+        """Return the index of a device given as None, a number, a name or a torch.device."""
+        if isinstance(device, int):
+            return device
+        index = None if device is None else torch.device(device).index
+        return self._machine.current_device if index is None else index
 
 
 def _repeat(operation: _CapturedOperation) -> None:
