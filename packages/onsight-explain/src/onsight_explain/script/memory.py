@@ -56,8 +56,8 @@ class CachedItems(Dataset[Any]):
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
-    def stacked(self) -> "GatheredItems | None":
-        """Stack the items into one tensor for each part; None if their shapes differ."""
+    def stacked(self, device: torch.device | None) -> "GatheredItems | None":
+        """Stack each part of the items, and put it on a device; None if their shapes differ."""
         if self.finish:
             return None
         try:
@@ -66,6 +66,8 @@ class CachedItems(Dataset[Any]):
             return None
         if not all(isinstance(part, Tensor) for part in tree_leaves(parts)):
             return None  # such as names
+        if device:
+            parts = tree_map(lambda part: part.to(device), parts)
         return GatheredItems(self.dataset, parts, self.is_whole)
 
 
@@ -93,12 +95,6 @@ class GatheredItems(Dataset[Any]):
         if name == "dataset":  # while being copied or unpickled
             raise AttributeError(name)
         return getattr(self.dataset, name)
-
-    def to(self, device: torch.device) -> "GatheredItems":
-        """Return the items on another device."""
-        return GatheredItems(
-            self.dataset, tree_map(lambda part: part.to(device), self.parts), self.is_whole
-        )
 
 
 class CachedFiles:

@@ -232,7 +232,7 @@ class _ItemCache:
         cached: CachedItems | GatheredItems = self._items[key]
         if _uses_default_collate(arguments):
             if key not in self._stacked:
-                self._stacked[key] = self._stack(self._items[key])
+                self._stacked[key] = self._items[key].stacked(self.device)
             cached = self._stacked[key] or cached
         arguments["dataset"] = cached
         is_gathered = isinstance(cached, GatheredItems)
@@ -246,10 +246,6 @@ class _ItemCache:
             if arguments["sampler"] is not None or arguments["batch_sampler"] is not None:
                 arguments |= {"sampler": None, "batch_sampler": None, "shuffle": True}
         return is_gathered
-
-    def _stack(self, items: CachedItems) -> GatheredItems | None:
-        stacked = items.stacked()
-        return stacked.to(self.device) if stacked and self.device else stacked
 
 
 def _uses_default_collate(arguments: LoaderArguments) -> bool:
