@@ -4,7 +4,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -154,10 +154,21 @@ def base_dataset(dataset: Any) -> Any:
 
 
 @contextmanager
+def transform_replaced(dataset: Any, transform: Callable[..., Any]) -> Iterator[None]:
+    """Replace a dataset's transform in the `with` block: other subsets of the dataset share it."""
+    base = base_dataset(dataset)
+    original = base.transform
+    base.transform = transform
+    try:
+        yield
+    finally:
+        base.transform = original
+
+
+@contextmanager
 def timed_transform(dataset: Any) -> Iterator[Callable[[], float]]:
     """Time a dataset's transform; yield a function that returns the seconds spent so far."""
-    base = base_dataset(dataset)
-    original = getattr(base, "transform", None)
+    original = getattr(base_dataset(dataset), "transform", None)
     seconds = 0.0
 
     def timed(*args: Any) -> Any:
@@ -168,13 +179,8 @@ def timed_transform(dataset: Any) -> Iterator[Callable[[], float]]:
         finally:
             seconds += time.perf_counter() - began
 
-    if callable(original):
-        base.transform = timed
-    try:
+    with transform_replaced(dataset, timed) if callable(original) else nullcontext():
         yield lambda: seconds
-    finally:
-        if callable(original):
-            base.transform = original
 
 
 @contextmanager
