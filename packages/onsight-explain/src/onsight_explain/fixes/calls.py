@@ -6,12 +6,13 @@ import io
 import tokenize
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader
 
-from onsight_explain.fixes.draft import CannotFix, Draft, replace_node
+from onsight_explain.fixes.draft import CannotFix, Draft, replace_node, starts_line
 from onsight_explain.fixes.fix import Fix
 from onsight_explain.script.trace import Trace
 from onsight_lint.edits import Change
@@ -175,9 +176,7 @@ def append_argument(draft: Draft, call: ast.Call, text: str) -> Change:
         return Change(at, at, text)
     margin = source.indentation(max(arguments, key=source.start))
     last = max([*call.args, *call.keywords], key=source.start)
-    line_start = draft.text.rfind("\n", 0, source.start(last)) + 1
-    is_on_own_line = draft.text[line_start : source.start(last)].strip() == ""
-    gap = f"\n{margin}" if is_on_own_line else " "
+    gap = f"\n{margin}" if starts_line(draft, last) else " "
     new = f"{gap}{text}," if last_token.text == "," else f",{gap}{text}"
     return Change(at, at, new)
 
@@ -187,9 +186,7 @@ def call_tokens(draft: Draft, call: ast.Call) -> list[Token]:
     source = draft.source
     start = source.start(call)
     code = draft.text[start : source.end(call)]
-    line_starts = [0]
-    for line in code.split("\n"):
-        line_starts.append(line_starts[-1] + len(line) + 1)
+    line_starts = [0, *accumulate(len(line) + 1 for line in code.split("\n"))]
     tokens = []
     # In added parentheses, because outside its statement the call may not continue on new lines.
     for token in tokenize.generate_tokens(io.StringIO(f"({code})", newline="").readline):

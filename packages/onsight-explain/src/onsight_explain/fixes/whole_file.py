@@ -9,6 +9,7 @@ from onsight_explain.fixes.draft import (
     called_name,
     insert_after,
     insert_before,
+    line_end,
     replace_node,
 )
 from onsight_explain.fixes.fix import Fix
@@ -85,7 +86,7 @@ class AddDefinition(Fix):
         last_import = _find_last_import(draft)
         if last_import is None:
             raise CannotFix("the script has no imports to put it below")
-        at, _, _ = insert_after(draft, last_import, "")
+        at = line_end(draft, last_import)
         following = draft.text[at:]
         empty = len(following) - len(following.lstrip("\r\n"))
         after = max(0, 2 - empty // len(draft.newline)) if following.strip() else 0
