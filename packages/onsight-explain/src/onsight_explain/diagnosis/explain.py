@@ -140,7 +140,9 @@ def explain_script(
     return Explanation(
         script=script,
         trace=trace,
-        ceilings=_ceilings(trace),
+        ceilings=(
+            measure_ceilings(torch.device(trace.device), trace.threads) if trace.flops else None
+        ),
         rates=[trace.images_per_second, *found.baseline_rates],
         search=found,
         best=best,
@@ -188,7 +190,3 @@ def _watch(
             timeline = from_json(Timeline, path.read_bytes())
             StderrMessages().say(write_timeline(file, name, timeline))
     return watched
-
-
-def _ceilings(trace: Trace) -> Ceilings | None:
-    return measure_ceilings(torch.device(trace.device), trace.threads) if trace.flops else None
