@@ -20,7 +20,7 @@ from onsight_explain.fixes.fix import Advice, Fix, FixGroup
 from onsight_explain.fixes.whole_file import AddDefinition
 from onsight_explain.script import batched
 from onsight_explain.script.augment_batches import is_random
-from onsight_explain.script.trace import Trace
+from onsight_explain.script.trace import MovedSteps, Trace
 
 # Code that is added to the user's script.
 
@@ -156,7 +156,7 @@ def cache_batches(trace: Trace, device: str = "cpu") -> list[Fix]:
         return cache_items(trace)
     code = _CACHED_BATCHES.replace("{to}", _to_device(device))
     definition = AddDefinition(trace.loader.site, "CachedBatches", code, ("import torch",))
-    return _gather_batches(trace, device, definition, "CachedBatches({})")
+    return _gather_batches(trace, device, definition)
 
 
 def cache_items(trace: Trace) -> list[Fix]:
@@ -167,12 +167,9 @@ def cache_items(trace: Trace) -> list[Fix]:
     return _group_if_it_fits(trace, definition, dataset, remove_workers(trace))
 
 
-def cache_and_augment_batches(trace: Trace, device: str) -> list[Fix]:
+def cache_and_augment_batches(trace: Trace, moved: MovedSteps, device: str) -> list[Fix]:
     """Stack the training loader's items without random transforms, and augment whole batches."""
     assert trace.loader
-    assert trace.item
-    assert trace.item.moved
-    moved = trace.item.moved
     kept = [f"self.steps[{number}]" for number in moved.kept] + moved.conversions
     lines = "\n".join(f"        images = {change}" for change in moved.changes)
     code = (
@@ -183,7 +180,7 @@ def cache_and_augment_batches(trace: Trace, device: str) -> list[Fix]:
     code = "\n\n\n".join([*_sources_of_called(lines), code.strip()])
     needed = ("import torch", "import torchvision")
     definition = DefineAugmentedBatches(trace.loader.site, "AugmentedBatches", code, needed)
-    return _gather_batches(trace, device, definition, "AugmentedBatches({})")
+    return _gather_batches(trace, device, definition)
 
 
 @dataclass(frozen=True)
@@ -258,11 +255,11 @@ def _group_if_it_fits(trace: Trace, *parts: Fix) -> list[Fix]:
     return [Advice(trace.loader.site, "keep the items in memory, on a machine with more of it")]
 
 
-def _gather_batches(trace: Trace, device: str, definition: Fix, template: str) -> list[Fix]:
+def _gather_batches(trace: Trace, device: str, definition: AddDefinition) -> list[Fix]:
     """Let the training loader gather its batches from a new dataset class."""
     keywords = loader_code(trace, collate_fn="list")
     pinning = [] if device == "cpu" else [loader_keywords(trace, pin_memory=None)]
-    dataset = wrap_dataset(trace, template)
+    dataset = wrap_dataset(trace, f"{definition.name}({{}})")
     workers = remove_workers(trace)
     return _group_if_it_fits(trace, definition, dataset, keywords, *pinning, workers)
 

@@ -193,7 +193,7 @@ class AugmentBatches(WhatIf):
     def fixes(self, trace: Trace) -> list[Fix]:
         assert trace.loader
         if trace.item and trace.item.moved and trace.item.stacks:
-            return cache_and_augment_batches(trace, self.value)
+            return cache_and_augment_batches(trace, trace.item.moved, self.value)
         return [
             Advice(
                 trace.loader.site,
