@@ -70,8 +70,7 @@ def measure_ceilings(
     threads: of the CPU; None keeps torch's setting. Precisions that the device does not support
     are omitted.
     """
-    on_host = device.type == "cpu"
-    with _cpu_threads(threads) as thread_count:
+    with cpu_threads(threads) as thread_count:
         flops = {name: _measure_precision(device, name, seconds) for name in _precisions(device)}
         copy_rate = measure_copy(device, seconds)
     has_link = has_streams(device)
@@ -82,7 +81,7 @@ def measure_ceilings(
         pinned_upload_bytes_per_second=(
             measure_upload(device, True, seconds / 2) if has_link else None
         ),
-        threads=thread_count if on_host else None,
+        threads=thread_count if device.type == "cpu" else None,
     )
     release_cached_memory(device)
     return ceilings
@@ -198,7 +197,7 @@ def _wait(device: torch.device) -> None:
 
 
 @contextmanager
-def _cpu_threads(count: int | None) -> Iterator[int]:
+def cpu_threads(count: int | None) -> Iterator[int]:
     """Set torch's number of CPU threads within a block, unless None; yield the number in use."""
     previous = torch.get_num_threads()
     if count is None:

@@ -13,8 +13,8 @@ from typing import NoReturn
 
 from onsight_explain.errors import ExplainError
 from onsight_explain.explain import LIMIT_SECONDS, QUICK_SECONDS, SECONDS, explain
-from onsight_explain.text import printable
 from onsight_explain.threads import choose_spinning
+from onsight_lint.files import printable
 
 _INTERRUPTED = 130
 _NO_RANKS = (

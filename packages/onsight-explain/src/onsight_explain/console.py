@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from onsight_explain.text import printable
+from onsight_lint.files import printable
 
 
 class Messages(Protocol):

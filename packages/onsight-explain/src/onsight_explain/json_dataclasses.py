@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 T = TypeVar("T")
 
+_types_of = cache(get_type_hints)
+
 
 def to_json(value: Any) -> str:
     """Convert a dataclass, with the dataclasses inside it, to JSON."""
@@ -35,11 +37,6 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     return str(value) if isinstance(value, Path) else operator.index(value)  # NumPy's integers
-
-
-@cache
-def _types_of(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 def _read(kind: Any, value: Any) -> Any:

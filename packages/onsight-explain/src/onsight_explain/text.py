@@ -1,19 +1,10 @@
 """Format counts, lists, percentages, times and rates."""
 
 import math
-import re
 from collections.abc import Sequence
 
 _FLOPS = ((1e15, "PFLOP/s"), (1e12, "TFLOP/s"), (1e9, "GFLOP/s"))
 _BYTES = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"))
-
-# Control characters except tab and line break, and characters that reverse the order of a line.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-def printable(text: str) -> str:
-    """Escape characters that could control the terminal, as someone else's file name might."""
-    return _UNPRINTABLE.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 def plural(count: int, noun: str) -> str:

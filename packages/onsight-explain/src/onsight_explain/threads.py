@@ -37,8 +37,7 @@ _core_limit: list[int] = []  # at most one number, set by limit_cores
 
 def usable_cores() -> int:
     """Return the least of the core counts by affinity, by CPU quota and by `limit_cores`."""
-    cores = _count_cores()
-    return max(1, min(cores, *_core_limit)) if _core_limit else cores
+    return max(1, min([_count_cores(), *_core_limit]))
 
 
 def limit_cores(count: int) -> None:

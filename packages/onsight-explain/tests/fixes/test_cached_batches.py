@@ -93,7 +93,7 @@ CERTAIN = (
 
 @pytest.mark.parametrize("steps", [CERTAIN, "transforms.ToTensor(), transforms.RandomErasing(0)"])
 def test_transforms_that_leave_no_choice_give_the_same_batches(ran, steps):
-    plain, after = ran(steps, lambda trace: cache_and_augment_batches(trace, "cpu"))
+    plain, after = ran(steps, augment)
     images, _ = after["epochs"][0][0]
     assert images.dtype == torch.float32
     ordered = [
@@ -105,7 +105,7 @@ def test_transforms_that_leave_no_choice_give_the_same_batches(ran, steps):
 
 
 def augment(trace):
-    return cache_and_augment_batches(trace, "cpu")
+    return cache_and_augment_batches(trace, trace.item.moved, "cpu")
 
 
 def cache_fixed(trace):

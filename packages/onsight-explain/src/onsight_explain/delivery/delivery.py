@@ -141,28 +141,25 @@ def prove(
         outside = [what_if for what_if in what_ifs if what_if.environment]
         trial = bench.open((RunFixedScript(str(path)), *outside))
 
-        def measure_fixed() -> float:
+        def measure(run: ScriptTrial, problem: str) -> float:
             try:
-                return trial.measure(window_seconds)
+                return run.measure(window_seconds)
             except TrialFailed as error:
-                raise _FixedScriptFailed(str(error)) from None
+                raise TrialFailed(f"{problem}: {error}") from None
 
         try:
-            rounds = _measure_rounds(lambda: plain.measure(window_seconds), measure_fixed)
-        except _FixedScriptFailed as failure:
-            return FixProof(problem=f"the fixed script failed: {failure}")
-        except TrialFailed as error:
-            return FixProof(problem=f"{fixed.script.name} could not be measured again: {error}")
+            rounds = _measure_rounds(
+                lambda: measure(plain, f"{fixed.script.name} could not be measured again"),
+                lambda: measure(trial, "the fixed script failed"),
+            )
+        except TrialFailed as failure:
+            return FixProof(problem=str(failure))
         finally:
             trial.close()
     assert trial.first
     losses = _compare_losses(bench.losses, trial.first.losses, tuple(what_ifs))
     setup_seconds = bench.startup_seconds, trial.first.startup_seconds
     return FixProof(rounds, losses, setup_seconds=setup_seconds)
-
-
-class _FixedScriptFailed(Exception):
-    """The fixed script failed, rather than the original."""
 
 
 def _measure_rounds(plain: Callable[[], float], fixed: Callable[[], float]) -> PairedRounds:

@@ -64,8 +64,14 @@ def find_cause(
             result for result in certain if _removes_mistake(result.changes[0], trace, cores)
         ]
         ranked = mistakes or ranked
-    faster = [result for result in tried if result.ratio >= MIN_GAIN]
-    causes = [_cause_of(result, trace, faster, cores, bool(noise)) for result in ranked]
+    # Whether processes and threads outnumber the cores, and fewer workers were faster.
+    is_crowded = any(
+        _removes_crowd(change, trace, cores)
+        for result in tried
+        for change in result.changes
+        if result.ratio >= MIN_GAIN
+    )
+    causes = [_cause_of(result, trace, is_crowded, cores, bool(noise)) for result in ranked]
     names = [cause.name for cause in causes]
     return max(causes, key=lambda cause: names.count(cause.name))  # the first of equals
 
@@ -99,17 +105,13 @@ def _certain(
 
 
 def _cause_of(
-    result: TrialResult[WhatIf],
-    trace: Trace,
-    faster: list[TrialResult[WhatIf]],
-    cores: int,
-    is_noisy: bool,
+    result: TrialResult[WhatIf], trace: Trace, is_crowded: bool, cores: int, is_noisy: bool
 ) -> Cause:
     what_if = result.changes[0]
     if isinstance(what_if, LargerBatch) and what_if.fixed_share(result.low) < _DOMINANT_SHARE:
         # What else limits the speed is read from the phases, which other work makes longer.
         return Cause(TOO_NOISY, "too noisy to tell why") if is_noisy else _largest_phase(trace)
-    if what_if.group == LOADING_GROUP and _are_workers_crowded(trace, faster, cores):
+    if what_if.group == LOADING_GROUP and is_crowded:
         assert trace.loader
         return Cause(
             "oversubscribed",
@@ -121,12 +123,6 @@ def _cause_of(
 
 def _removes_mistake(what_if: WhatIf, trace: Trace, cores: int) -> bool:
     return isinstance(what_if, _MISTAKES) or _removes_crowd(what_if, trace, cores)
-
-
-def _are_workers_crowded(trace: Trace, faster: list[TrialResult[WhatIf]], cores: int) -> bool:
-    """Return whether processes and threads outnumber the cores, and fewer workers were faster."""
-    changes = (change for result in faster for change in result.changes)
-    return any(_removes_crowd(change, trace, cores) for change in changes)
 
 
 def _removes_crowd(what_if: WhatIf, trace: Trace, cores: int) -> bool:

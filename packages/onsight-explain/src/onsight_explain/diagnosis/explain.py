@@ -4,15 +4,13 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from onsight_explain.ceilings import Ceilings, measure_ceilings
-from onsight_explain.console import Messages, StderrMessages
+from onsight_explain.console import StderrMessages
 from onsight_explain.delivery.delivery import Delivery, deliver
 from onsight_explain.delivery.fixed_script import FixedScript, fix_script, fixes_for, list_cautions
 from onsight_explain.diagnosis.causes import find_cause, verdict
@@ -40,7 +38,7 @@ from onsight_lint.rule import Finding
 
 _MAX_STEPS = 2_000  # enough for any window
 _WATCH_SHARE = 0.08  # fraction of the time for the unchanged script, to include an epoch
-_PROOF_SECONDS = 8.0  # reserved for the fixed script at least; its start is not counted
+_PROOF_SECONDS = 8.0  # reserved at least for the rounds of the fixed script, not for its start
 _CEILINGS_SECONDS = 7.0  # reserved for the device's ceilings, at the end
 _WINDOW_SECONDS, _WINDOW_STEPS = 0.4, 4  # minimum of a measurement
 _EVALUATION_SHARE = 0.05  # fraction of the time; above it, windows are whole epochs
@@ -110,48 +108,46 @@ def explain_script(
         )
         bench = ScriptBench(processes)
         bench.is_busy = was_busy
-        watch = partial(bench.watch, watch_seconds)
-        trace, plain = _watch_with_timeline(watch, trace_file, script.name, messages)
+        trace, plain = _watch(bench, watch_seconds, script.name, trace_file)
         if not trace.images:
             raise ScriptFailed(describe_no_training(trace.ended, limit_seconds, trace.last_output))
         check_still_exists(script)
         began += trace.startup_seconds  # the time to search is counted without it
         trace.script = str(script.resolve())
         trace.thread_settings = read_settings(script, os.environ)
+        window_seconds = max(_WINDOW_SECONDS, _WINDOW_STEPS * trace.seconds / max(1, trace.steps))
         candidates = bench.candidates(plain) if try_changes else []
         found: SearchResult[WhatIf] = SearchResult([], None, [], [])
         if candidates:
-            reserved = _proof_seconds(trace) if write else 0.0
+            reserved = max(_PROOF_SECONDS, MIN_ROUNDS * 2 * window_seconds) if write else 0.0
             remaining = seconds - _CEILINGS_SECONDS - (time.monotonic() - began)
             messages.say(f"trying {len(candidates)} changes, for about {max(0, remaining):.0f} s")
             bench.epoch, bench.until = _epoch(trace, remaining), began + seconds
-            race = Search[WhatIf](
-                bench, plain, remaining, _window_seconds(trace), messages, reserved
-            )
+            race = Search[WhatIf](bench, plain, remaining, window_seconds, messages, reserved)
             found = race.run(candidates)
             was_busy = was_busy or is_busy()  # all our processes are suspended
         best = found.best if found.best and found.best.ratio >= MIN_GAIN else None
-        is_shown = best is not None and best.is_clear_gain
+        shown = best if best and best.is_clear_gain else None
         delivery = None
-        if best and is_shown and write:
-            window_seconds = _window_seconds(trace)
+        if shown and write:
             delivery = deliver(
-                script, trace, best.changes, write, bench, plain, window_seconds, found.min_gain
+                script, trace, shown.changes, write, bench, plain, window_seconds, found.min_gain
             )
         elif write:
             messages.warn(f"{write} was not written: no change was shown to help")
         unchanged = processes.unchanged_files()
     noise = describe_noise(found, was_busy)
-    fixed = fix_script(script, fixes_for(best.changes, trace)) if best and is_shown else None
     return Explanation(
         script=script,
         trace=trace,
-        ceilings=_ceilings(trace),
+        ceilings=(
+            measure_ceilings(torch.device(trace.device), trace.threads) if trace.flops else None
+        ),
         rates=[trace.images_per_second, *found.baseline_rates],
         search=found,
         best=best,
-        fixed=fixed,
-        cautions=list_cautions(best.changes, trace) if best and fixed else [],
+        fixed=fix_script(script, fixes_for(shown.changes, trace)) if shown else None,
+        cautions=list_cautions(shown.changes, trace) if shown else [],
         cause=find_cause(
             trace, found.results, best, usable_cores(), noise, noise_ratio(found, was_busy)
         ),
@@ -160,16 +156,6 @@ def explain_script(
         delivery=delivery,
         unchanged=unchanged,
     )
-
-
-def _window_seconds(trace: Trace) -> float:
-    """Return the length of a window that contains several steps."""
-    return max(_WINDOW_SECONDS, _WINDOW_STEPS * trace.seconds / trace.steps)
-
-
-def _proof_seconds(trace: Trace) -> float:
-    """Return the time to measure the script and its fixed version in the fewest rounds."""
-    return max(_PROOF_SECONDS, MIN_ROUNDS * 2 * _window_seconds(trace))
 
 
 def _epoch(trace: Trace, seconds: float) -> Epoch | None:
@@ -191,23 +177,16 @@ def _epoch(trace: Trace, seconds: float) -> Epoch | None:
     return epoch if epoch.seconds <= _MAX_EPOCH_SHARE * seconds else None
 
 
-def _watch_with_timeline(
-    watch: Callable[..., tuple[Trace, ScriptTrial]],
-    file: Path | None,
-    name: str,
-    messages: Messages,
+def _watch(
+    bench: ScriptBench, seconds: float, name: str, file: Path | None
 ) -> tuple[Trace, ScriptTrial]:
     """Watch the script of this name, and write its timeline to a file if one is given."""
     if file is None:
-        return watch()
+        return bench.watch(seconds)
     with tempfile.TemporaryDirectory(prefix="onsight-explain-") as folder:
         path = Path(folder) / "timeline.json"
-        result = watch(timeline=path)
+        watched = bench.watch(seconds, path)
         if path.exists():
             timeline = from_json(Timeline, path.read_bytes())
-            messages.say(write_timeline(file, name, timeline))
-    return result
-
-
-def _ceilings(trace: Trace) -> Ceilings | None:
-    return measure_ceilings(torch.device(trace.device), trace.threads) if trace.flops else None
+            StderrMessages().say(write_timeline(file, name, timeline))
+    return watched

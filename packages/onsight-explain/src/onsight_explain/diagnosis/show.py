@@ -202,9 +202,7 @@ def _setup_words(proof: FixProof, script: str) -> str:
 
 
 def _rates(proof: FixProof, script: str, name: str) -> str:
-    rounds = proof.rounds
+    rounds, interval = proof.rounds, proof.interval
     before, after = statistics.median(rounds.baseline), statistics.median(rounds.changed)
-    ratio = f"{proof.interval}"
-    if not proof.interval.is_clear_gain:
-        ratio = f"no gain was shown ({proof.interval})"
+    ratio = str(interval) if interval.is_clear_gain else f"no gain was shown ({interval})"
     return f"Run alternately, {script} made {before:,.0f} images/s and {name} {after:,.0f}: {ratio}"

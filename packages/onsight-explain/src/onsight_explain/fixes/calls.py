@@ -6,15 +6,15 @@ import io
 import tokenize
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader
 
-from onsight_explain.fixes.draft import CannotFix, Draft, replace_node
+from onsight_explain.fixes.draft import CannotFix, Draft, replace_node, starts_line
 from onsight_explain.fixes.fix import Fix
 from onsight_explain.script.trace import Trace
-from onsight_explain.tracing.sites import Site
 from onsight_lint.edits import Change
 
 
@@ -22,13 +22,11 @@ from onsight_lint.edits import Change
 class CallFix(Fix):
     """A fix of one call."""
 
-    site: Site | None
     name: str  # the called name
     parameters: tuple[str, ...] = field(default=(), kw_only=True)  # positional, by name
 
     @property
     def merge_key(self) -> object:
-        """The call."""
         return self.site, self.name
 
     def summary(self, draft: Draft) -> str:
@@ -63,7 +61,6 @@ class SetKeywords(CallFix):
 
     @property
     def instruction(self) -> str:
-        """The call with the arguments that are set."""
         keywords = [f"{name}={value}" for name, value in self.values.items() if value is not None]
         return f"{self.name}(..., {', '.join(keywords)})"
 
@@ -96,11 +93,9 @@ class WrapArgument(CallFix):
 
     @property
     def instruction(self) -> str:
-        """The call with the template."""
         return f"{self.name}({self.template.replace('{}', '...')}, ...)"
 
     def apply(self, draft: Draft) -> None:
-        """Put the template around the argument."""
         argument = self._find_argument(self._find(draft), self.parameter)
         if argument is None:
             raise CannotFix(f"the call does not name its {self.parameter}")
@@ -181,9 +176,7 @@ def append_argument(draft: Draft, call: ast.Call, text: str) -> Change:
         return Change(at, at, text)
     margin = source.indentation(max(arguments, key=source.start))
     last = max([*call.args, *call.keywords], key=source.start)
-    line_start = draft.text.rfind("\n", 0, source.start(last)) + 1
-    is_on_own_line = draft.text[line_start : source.start(last)].strip() == ""
-    gap = f"\n{margin}" if is_on_own_line else " "
+    gap = f"\n{margin}" if starts_line(draft, last) else " "
     new = f"{gap}{text}," if last_token.text == "," else f",{gap}{text}"
     return Change(at, at, new)
 
@@ -193,9 +186,7 @@ def call_tokens(draft: Draft, call: ast.Call) -> list[Token]:
     source = draft.source
     start = source.start(call)
     code = draft.text[start : source.end(call)]
-    line_starts = [0]
-    for line in code.split("\n"):
-        line_starts.append(line_starts[-1] + len(line) + 1)
+    line_starts = [0, *accumulate(len(line) + 1 for line in code.split("\n"))]
     tokens = []
     # In added parentheses, because outside its statement the call may not continue on new lines.
     for token in tokenize.generate_tokens(io.StringIO(f"({code})", newline="").readline):

@@ -4,7 +4,6 @@ import ast
 import inspect
 import re
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -21,7 +20,7 @@ from onsight_explain.fixes.fix import Advice, Fix, FixGroup
 from onsight_explain.fixes.whole_file import AddDefinition
 from onsight_explain.script import batched
 from onsight_explain.script.augment_batches import is_random
-from onsight_explain.script.trace import Trace
+from onsight_explain.script.trace import MovedSteps, Trace
 
 # Code that is added to the user's script.
 
@@ -157,7 +156,7 @@ def cache_batches(trace: Trace, device: str = "cpu") -> list[Fix]:
         return cache_items(trace)
     code = _CACHED_BATCHES.replace("{to}", _to_device(device))
     definition = AddDefinition(trace.loader.site, "CachedBatches", code, ("import torch",))
-    return _gather_batches(trace, device, definition, "CachedBatches({})")
+    return _gather_batches(trace, device, definition)
 
 
 def cache_items(trace: Trace) -> list[Fix]:
@@ -168,12 +167,9 @@ def cache_items(trace: Trace) -> list[Fix]:
     return _group_if_it_fits(trace, definition, dataset, remove_workers(trace))
 
 
-def cache_and_augment_batches(trace: Trace, device: str) -> list[Fix]:
+def cache_and_augment_batches(trace: Trace, moved: MovedSteps, device: str) -> list[Fix]:
     """Stack the training loader's items without random transforms, and augment whole batches."""
     assert trace.loader
-    assert trace.item
-    assert trace.item.moved
-    moved = trace.item.moved
     kept = [f"self.steps[{number}]" for number in moved.kept] + moved.conversions
     lines = "\n".join(f"        images = {change}" for change in moved.changes)
     code = (
@@ -184,17 +180,14 @@ def cache_and_augment_batches(trace: Trace, device: str) -> list[Fix]:
     code = "\n\n\n".join([*_sources_of_called(lines), code.strip()])
     needed = ("import torch", "import torchvision")
     definition = DefineAugmentedBatches(trace.loader.site, "AugmentedBatches", code, needed)
-    return _gather_batches(trace, device, definition, "AugmentedBatches({})")
+    return _gather_batches(trace, device, definition)
 
 
 @dataclass(frozen=True)
 class DefineAugmentedBatches(AddDefinition):
     """Adds the class that augments whole batches, and the functions that it calls."""
 
-    @property
-    def instruction(self) -> str:
-        """What the class does."""
-        return "keep the items without their random transforms, and augment whole batches"
+    instruction = "keep the items without their random transforms, and augment whole batches"
 
 
 @dataclass(frozen=True)
@@ -202,18 +195,13 @@ class CacheFixedTransforms(Fix):
     """Applies the transforms before the first random one only once."""
 
     trace: Trace
-
-    @property
-    def instruction(self) -> str:
-        """What to cache."""
-        return (
-            "do only once what is not random: keep a list of (image, label) after the fixed "
-            "transforms, and let the dataset apply the random ones to it"
-        )
+    instruction = (
+        "do only once what is not random: keep a list of (image, label) after the fixed "
+        "transforms, and let the dataset apply the random ones to it"
+    )
 
     @property
     def merge_key(self) -> object:
-        """The loader's call."""
         return self.site, "DataLoader"
 
     def apply(self, draft: Draft) -> None:
@@ -223,7 +211,6 @@ class CacheFixedTransforms(Fix):
         AddDefinition(None, "CachedTransforms", _CACHED_TRANSFORMS).apply(draft)
 
     def summary(self, draft: Draft) -> str:
-        """Return the loader's call."""
         return wrap_dataset(self.trace, "").summary(draft)
 
 
@@ -231,13 +218,10 @@ class CacheFixedTransforms(Fix):
 class CacheDecodedFiles(Fix):
     """Decodes each file of torchvision's folder datasets only once."""
 
-    @property
-    def instruction(self) -> str:
-        """What to cache."""
-        return (
-            "decode each file once: @functools.lru_cache(maxsize=None) over the function that "
-            "opens and decodes it"
-        )
+    instruction = (
+        "decode each file once: @functools.lru_cache(maxsize=None) over the function that opens "
+        "and decodes it"
+    )
 
     def apply(self, draft: Draft) -> None:
         """Give every ImageFolder a loader that caches its images."""
@@ -250,11 +234,10 @@ class DecodeSmaller(Fix):
     """Decodes the JPEG files of torchvision's folder datasets at a reduced size."""
 
     side: int  # minimum side of the decoded images
-    needs_site: ClassVar[bool] = False
+    needs_site = False
 
     @property
     def instruction(self) -> str:
-        """The call."""
         return f'image.draft("RGB", ({self.side}, {self.side})) after Image.open'
 
     def apply(self, draft: Draft) -> None:
@@ -272,11 +255,11 @@ def _group_if_it_fits(trace: Trace, *parts: Fix) -> list[Fix]:
     return [Advice(trace.loader.site, "keep the items in memory, on a machine with more of it")]
 
 
-def _gather_batches(trace: Trace, device: str, definition: Fix, template: str) -> list[Fix]:
+def _gather_batches(trace: Trace, device: str, definition: AddDefinition) -> list[Fix]:
     """Let the training loader gather its batches from a new dataset class."""
     keywords = loader_code(trace, collate_fn="list")
     pinning = [] if device == "cpu" else [loader_keywords(trace, pin_memory=None)]
-    dataset = wrap_dataset(trace, template)
+    dataset = wrap_dataset(trace, f"{definition.name}({{}})")
     workers = remove_workers(trace)
     return _group_if_it_fits(trace, definition, dataset, keywords, *pinning, workers)
 

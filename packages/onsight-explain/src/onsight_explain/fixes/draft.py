@@ -168,9 +168,14 @@ def put_on_own_lines(draft: Draft, first: ast.stmt, last: ast.stmt) -> list[Chan
         if left >= 0 and right < len(block) and block[left].end_lineno == block[right].lineno:
             changes.append(_replace_semicolon(draft, block[left], block[right], block[0]))
     is_in_module = isinstance(draft.source.parents[first], ast.Module)
-    if not is_in_module and _is_after_colon(draft, block[0]):
+    if not is_in_module and not starts_line(draft, block[0]):
         raise CannotFix("its block is written behind the colon, in the same line")
     return changes
+
+
+def starts_line(draft: Draft, node: ast.AST) -> bool:
+    """Return whether a node is the first on its line."""
+    return not draft.text[: draft.source.start(node)].rpartition("\n")[2].strip()
 
 
 def line_start(draft: Draft, statement: ast.stmt) -> int:
@@ -258,11 +263,6 @@ def _replace_semicolon(draft: Draft, left: ast.stmt, right: ast.stmt, first: ast
     if between.replace(" ", "").replace("\t", "") != ";":
         raise CannotFix("two statements share its line")
     return Change(start, end, f"\n{draft.source.indentation(first)}")
-
-
-def _is_after_colon(draft: Draft, first: ast.stmt) -> bool:
-    start = draft.source.start(first)
-    return draft.text[draft.text.rfind("\n", 0, start) + 1 : start].strip() != ""
 
 
 def _lines_within_strings(text: str) -> set[int]:

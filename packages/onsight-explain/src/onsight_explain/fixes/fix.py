@@ -44,7 +44,6 @@ class FixGroup(Fix):
 
     @property
     def instruction(self) -> str:
-        """The instructions of the parts."""
         return "\n".join(part.instruction for part in self.parts)
 
     def apply(self, draft: Draft) -> None:
@@ -61,11 +60,9 @@ class Advice(Fix):
 
     @property
     def instruction(self) -> str:
-        """The text."""
         return self.text
 
     def apply(self, draft: Draft) -> None:
-        """Raises CannotFix: it is always left to the user."""
         raise CannotFix("left to you")
 
 
@@ -73,8 +70,8 @@ class Advice(Fix):
 class LaunchAdvice(Advice):
     """A change of how the script is started. Its site is None."""
 
-    edits_text: ClassVar[bool] = False
-    needs_site: ClassVar[bool] = False
+    edits_text = False
+    needs_site = False
 
     def apply(self, draft: Draft) -> None:
         """Do nothing: the text becomes a comment at the top of the fixed file."""

@@ -2,7 +2,7 @@
 
 import ast
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from onsight_explain.fixes.draft import (
     CannotFix,
@@ -35,18 +35,16 @@ class IndentUnder(Fix):
     opening: str  # with {device} as in `fill_names`
     # From the network's call to the loss, or the whole evaluation loop around the site.
     extent: Literal["forward", "evaluation"]
-    imports: ClassVar[tuple[str, ...]] = ("import torch",)
+    imports = ("import torch",)
 
     @property
     def instruction(self) -> str:
-        """The opening, and the statements that belong under it."""
         block = "the forward and the loss"
         if self.extent == "evaluation":
             block = "the whole evaluation loop"
         return f"{self.opening.replace('{device}', 'device.type')}  # around {block}"
 
     def apply(self, draft: Draft) -> None:
-        """Insert the opening and indent the statements."""
         assert self.site
         draft.change(put_on_own_lines(draft, *self._find_block(draft)))
         first, last = self._find_block(draft)
@@ -78,7 +76,6 @@ class ReplaceStatement(Fix):
 
     @property
     def instruction(self) -> str:
-        """The new statement and the old one."""
         return f"{self.new}  # in place of {self.old}"
 
     def apply(self, draft: Draft) -> None:
@@ -98,7 +95,6 @@ class RemoveStatement(Fix):
 
     @property
     def instruction(self) -> str:
-        """What to remove."""
         return f"remove {self.description}"
 
     def apply(self, draft: Draft) -> None:
@@ -123,7 +119,6 @@ class RunEveryNthStep(Fix):
 
     @property
     def instruction(self) -> str:
-        """The condition."""
         return (
             f"if step % {self.every} == 0:  # around this statement; or sum up on the device and "
             "read once per epoch"

@@ -2,7 +2,6 @@
 
 import ast
 from dataclasses import dataclass
-from typing import ClassVar
 
 from onsight_explain.fixes.calls import append_argument
 from onsight_explain.fixes.draft import CannotFix, Draft, insert_before, put_on_own_lines
@@ -23,11 +22,10 @@ class ConvertBatch(Fix):
     """Converts the batch that is passed to the network at a site."""
 
     template: str  # source code, with {} in place of the batch
-    imports: ClassVar[tuple[str, ...]] = ("import torch",)
+    imports = ("import torch",)
 
     @property
     def instruction(self) -> str:
-        """The template with `images`."""
         return f"{self.template.replace('{}', 'images')}  # the input of the network"
 
     def apply(self, draft: Draft) -> None:
@@ -49,7 +47,6 @@ class ConvertBatch(Fix):
         draft.change([(start, start, before), (end, end, after)])
 
     def summary(self, draft: Draft) -> str:
-        """Return the assignment, or the call of the network."""
         assert self.site
         batch = find_batch_argument(draft, self.site)
         if isinstance(batch, ast.Name):
@@ -65,11 +62,10 @@ class BeforeTraining(Fix):
     """Inserts a statement above the training loop around a site."""
 
     text: str  # with {network} for the network that is called at the site
-    imports: ClassVar[tuple[str, ...]] = ("import torch",)
+    imports = ("import torch",)
 
     @property
     def instruction(self) -> str:
-        """The statement, and where it belongs."""
         return f"{self.text.replace('{network}', 'model')}  # once, before the training"
 
     def apply(self, draft: Draft) -> None:
@@ -82,7 +78,6 @@ class BeforeTraining(Fix):
         draft.change([insert_before(draft, loop, fill_names(draft, self.site, self.text))])
 
     def summary(self, draft: Draft) -> str:
-        """Return the statement in the script's names."""
         return f"{fill_names(draft, self.site, self.text)}  # once, before the training"
 
 
@@ -90,10 +85,7 @@ class BeforeTraining(Fix):
 class NonBlockingCopies(Fix):
     """Copies the batch to the device, in the loop around a site, without waiting."""
 
-    @property
-    def instruction(self) -> str:
-        """The keyword."""
-        return "images.to(device, non_blocking=True)"
+    instruction = "images.to(device, non_blocking=True)"
 
     def apply(self, draft: Draft) -> None:
         """Add the keyword to every `.to` and `.cuda` of what the loop receives."""
@@ -103,7 +95,6 @@ class NonBlockingCopies(Fix):
         draft.change([append_argument(draft, copy, "non_blocking=True") for copy in copies])
 
     def summary(self, draft: Draft) -> str:
-        """Return the copies."""
         return ", ".join(draft.source.code(copy) for copy in self._find_copies(draft))
 
     def _find_copies(self, draft: Draft) -> list[ast.Call]:
@@ -152,15 +143,12 @@ class CopiedAhead:
 class CopyAhead(Fix):
     """Copies each batch of the loop around a site while the GPU computes with the previous one."""
 
-    @property
-    def instruction(self) -> str:
-        """The steps to take."""
-        return (
-            "copy the next batch in a separate stream while the GPU computes: pin_memory=True, "
-            "then batch.to(device, non_blocking=True) under torch.cuda.stream(side), "
-            "torch.cuda.current_stream().wait_stream(side) before it is used, and record_stream on "
-            "its tensors"
-        )
+    instruction = (
+        "copy the next batch in a separate stream while the GPU computes: pin_memory=True, "
+        "then batch.to(device, non_blocking=True) under torch.cuda.stream(side), "
+        "torch.cuda.current_stream().wait_stream(side) before it is used, and record_stream on "
+        "its tensors"
+    )
 
     def apply(self, draft: Draft) -> None:
         """Wrap the loader, if the loop sends its whole batch to one device."""
@@ -171,7 +159,6 @@ class CopyAhead(Fix):
         AddDefinition(self.site, "CopiedAhead", _COPIED_AHEAD, ("import torch",)).apply(draft)
 
     def summary(self, draft: Draft) -> str:
-        """Return the first line of the loop."""
         loop = self._find_loop(draft)
         target, batches = ast.unparse(loop.target), ast.unparse(loop.iter)
         return f"for {target} in {batches}:"

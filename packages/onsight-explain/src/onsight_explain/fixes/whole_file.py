@@ -2,7 +2,6 @@
 
 import ast
 from dataclasses import dataclass
-from typing import ClassVar
 
 from onsight_explain.fixes.draft import (
     CannotFix,
@@ -10,6 +9,7 @@ from onsight_explain.fixes.draft import (
     called_name,
     insert_after,
     insert_before,
+    line_end,
     replace_node,
 )
 from onsight_explain.fixes.fix import Fix
@@ -22,17 +22,11 @@ class AddAtStart(Fix):
     """Adds a statement below the script's first imports. Its site is None."""
 
     text: str
-    needs_site: ClassVar[bool] = False
+    needs_site = False
 
     @property
     def instruction(self) -> str:
-        """The statement."""
         return f"{self.text}  # at the start"
-
-    @property
-    def merge_key(self) -> object:
-        """The statement: it is needed once."""
-        return self.text
 
     def apply(self, draft: Draft) -> None:
         """Insert it below the last import of the first block of imports."""
@@ -49,12 +43,11 @@ class SetThreads(Fix):
     """Sets the number of threads that torch computes with. Its site is None."""
 
     count: int
-    imports: ClassVar[tuple[str, ...]] = ("import torch",)
-    needs_site: ClassVar[bool] = False
+    imports = ("import torch",)
+    needs_site = False
 
     @property
     def instruction(self) -> str:
-        """The call."""
         return f"torch.set_num_threads({self.count})  # at the start"
 
     def apply(self, draft: Draft) -> None:
@@ -74,16 +67,14 @@ class AddDefinition(Fix):
     name: str
     code: str
     needed_imports: tuple[str, ...] = ()  # such as `import torch`
-    needs_site: ClassVar[bool] = False
+    needs_site = False
 
     @property
     def instruction(self) -> str:
-        """The code."""
         return self.code.strip()
 
     @property
     def merge_key(self) -> object:
-        """The name."""
         return self.name
 
     def apply(self, draft: Draft) -> None:
@@ -95,7 +86,7 @@ class AddDefinition(Fix):
         last_import = _find_last_import(draft)
         if last_import is None:
             raise CannotFix("the script has no imports to put it below")
-        at, _, _ = insert_after(draft, last_import, "")
+        at = line_end(draft, last_import)
         following = draft.text[at:]
         empty = len(following) - len(following.lstrip("\r\n"))
         after = max(0, 2 - empty // len(draft.newline)) if following.strip() else 0
@@ -109,15 +100,10 @@ class AddDefinition(Fix):
 class UseReshape(Fix):
     """Replaces `view` by `reshape` in every forward: `view` fails on images with channels last."""
 
-    needs_site: ClassVar[bool] = False
-
-    @property
-    def instruction(self) -> str:
-        """The replacement."""
-        return "reshape(...) in place of view(...), which fails with channels last"
+    needs_site = False
+    instruction = "reshape(...) in place of view(...), which fails with channels last"
 
     def apply(self, draft: Draft) -> None:
-        """Change the name in each of the calls."""
         ends = [draft.source.end(call.func) for call in find_views(draft.source.tree)]
         draft.change([(end - len("view"), end, "reshape") for end in ends])
 
@@ -126,12 +112,8 @@ class UseReshape(Fix):
 class UseInferenceMode(Fix):
     """Replaces torch.no_grad by torch.inference_mode around loops that call nothing that trains."""
 
-    needs_site: ClassVar[bool] = False
-
-    @property
-    def instruction(self) -> str:
-        """The replacement."""
-        return "torch.inference_mode() in place of torch.no_grad() around the evaluation"
+    needs_site = False
+    instruction = "torch.inference_mode() in place of torch.no_grad() around the evaluation"
 
     def apply(self, draft: Draft) -> None:
         """Replace it in decorators and `with` statements of blocks that evaluate."""

@@ -4,6 +4,7 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, Literal, NoReturn
 
 from torch.optim import Optimizer
@@ -105,12 +106,10 @@ class SimulatedRun:
         return Site(file=file, line=int(line)) if self.sites.owns(file) else None
 
     def _device_failure(self, error: BaseException) -> DeviceFailure:
-        site, traceback = None, error.__traceback__
-        while traceback:
-            file = traceback.tb_frame.f_code.co_filename
-            if self.sites.owns(file):
-                site = Site(file=file, line=traceback.tb_lineno)
-            traceback = traceback.tb_next
+        site: Site | None = None
+        for frame, line in walk_tb(error.__traceback__):
+            if self.sites.owns(frame.f_code.co_filename):  # the innermost counts
+                site = Site(file=frame.f_code.co_filename, line=line)
         return DeviceFailure(site=site, kind=type(error).__name__, message=str(error))
 
 

@@ -84,9 +84,7 @@ class SimulationResult:
         return not (trace.failure or trace.faults) and min(trace.launches_before, trace.steps) > 0
 
 
-def run_on_simulated_gpu(
-    script: Path, args: list[str], limit_seconds: float = 120.0
-) -> SimulationResult:
+def run_on_simulated_gpu(script: Path, args: list[str], limit_seconds: float) -> SimulationResult:
     """Run a script unchanged for some steps, with a simulated GPU as its CUDA device.
 
     The time limit is for the whole run. Raises ExplainError if there is no such script or torch is

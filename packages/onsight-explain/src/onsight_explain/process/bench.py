@@ -6,7 +6,6 @@ import os
 import statistics
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -69,10 +68,8 @@ class ScriptTrial:
 
     def losses(self) -> Losses:
         """Compare the first losses with those of the unchanged script."""
-        first = self.first
-        if first is None:
-            return "not comparable"
-        return compare_losses(self.bench.losses, first.losses, self.what_ifs, first.notes)
+        assert self.first
+        return compare_losses(self.bench.losses, self.first.losses, self.what_ifs, self.first.notes)
 
     def notes(self) -> list[str]:
         """Return remarks on changes that could not be made, or not completely."""
@@ -84,12 +81,14 @@ class ScriptTrial:
             self.process.close()
 
     def _window(self, seconds: float) -> Trace:
+        bench = self.bench
         if self.process and not self.process.is_over:
-            return self._with_saved_timings(self.process.measure(seconds, self.bench.epoch))
-        rate = 0.0 if self.first or self.bench.timings else self.bench.rate
-        self.limit_seconds = self.bench.first_limit(seconds)
-        start = partial(self.bench.processes.start, epoch=self.bench.epoch)
-        process = start(self.what_ifs, seconds, rate, first_limit_seconds=self.limit_seconds)
+            return self._with_saved_timings(self.process.measure(seconds, bench.epoch))
+        rate = 0.0 if self.first or bench.timings else bench.rate
+        limit = self.limit_seconds = bench.first_limit(seconds)
+        process = bench.processes.start(
+            self.what_ifs, seconds, rate, epoch=bench.epoch, first_limit_seconds=limit
+        )
         return self.begin(process)
 
     def _with_saved_timings(self, trace: Trace) -> Trace:
@@ -155,8 +154,7 @@ class ScriptBench:
 
     def candidates(self, trial: ScriptTrial) -> list[WhatIf]:
         """Return the what-ifs that could make this trial faster, by where its time goes."""
-        if trial.first is None:
-            return []
+        assert trial.first
         trace = dataclasses.replace(trial.first, item=self.item)
         return choose_what_ifs(Baseline(trace, self.tree, usable_cores(), self.is_busy))
 

@@ -17,7 +17,6 @@ _PACKAGES = {
     "sklearn": "scikit-learn",
     "skimage": "scikit-image",
     "yaml": "pyyaml",
-    "tensorboardX": "tensorboardX",
     "pytorch_lightning": "pytorch-lightning",
     "git": "GitPython",
     "dotenv": "python-dotenv",
@@ -28,7 +27,7 @@ _PACKAGES = {
 _SAME_NAME = {  # packages named like their modules
     *("accelerate", "albumentations", "datasets", "einops", "fastai", "kornia", "lightning"),
     *("matplotlib", "numpy", "pandas", "scipy", "seaborn", "tensorboard", "tensorflow", "timm"),
-    *("torchmetrics", "torchvision", "tqdm", "transformers", "wandb", "webdataset"),
+    *("tensorboardX", "torchmetrics", "torchvision", "tqdm", "transformers", "wandb", "webdataset"),
 }
 _MISSING_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 _USAGE = re.compile(r"^\S+: error: |^Usage: ", re.MULTILINE)

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import default_collate
 from torch.utils.data._utils import worker
 
+from onsight_explain.ceilings import cpu_threads
 from onsight_explain.process.execution import seed_everything
 from onsight_explain.python_process import runnable_seconds
 from onsight_explain.script.augment_batches import moved_steps, transforms_of
@@ -42,12 +43,8 @@ def examine_items(dataset: Any) -> ItemFacts | None:
     """Load and time some items as a worker would; None if items cannot be read by index."""
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         return None
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # several wait for each other, which looks like waiting for a disk
-    try:
+    with cpu_threads(1):  # several wait for each other, which looks like waiting for a disk
         return _examine_items(dataset)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _examine_items(dataset: Any) -> ItemFacts:

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -216,23 +216,19 @@ class Processes:
         return Path(self._folder.name) / name
 
 
+@dataclass
 class ScriptProcess:
     """The process of one run, which is suspended whenever it is not measured."""
 
-    def __init__(
-        self,
-        request: RunRequest,
-        channel: Channel,
-        leader: int,
-        output: Path,
-        wait_for_exit: Callable[[], int | None],
-    ) -> None:
-        self.request, self.channel = request, channel
-        self.leader = leader  # the process, and its group
-        self.output = output
-        self.wait_for_exit = wait_for_exit  # returns its exit code
-        self._limit_seconds = request.first_limit_seconds or request.limit_seconds
-        self.is_over = False
+    request: RunRequest
+    channel: Channel
+    leader: int  # the process, and its group
+    output: Path
+    wait_for_exit: Callable[[], int | None]  # returns its exit code
+    is_over: bool = False
+
+    def __post_init__(self) -> None:
+        self._limit_seconds = self.request.first_limit_seconds or self.request.limit_seconds
 
     def trace(self) -> Trace:
         """Return the trace of the current window once it has ended. Raises ScriptFailed."""

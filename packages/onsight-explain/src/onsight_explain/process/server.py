@@ -94,10 +94,10 @@ def _run_to_fork_point(
     is_copy = False
 
     def on_reached() -> None:
-        problem = fork_problem(native_threads)
-        if problem and is_copy:
+        is_ready = can_fork(native_threads)
+        if is_copy and not is_ready:
             leave(_CANNOT_FORK)
-        control.send({"ready": not problem, "problem": problem})
+        control.send({"ready": is_ready})
         elapsed = loading_seconds + time.monotonic() - began
         request, channel, _ = serve(control, is_forked=True)
         reopen_files()
@@ -107,7 +107,7 @@ def _run_to_fork_point(
     def is_thread_lasting() -> bool:
         """Let a copy start the thread: it may have ended when the copy reaches the fork point."""
         nonlocal is_copy
-        if is_copy or fork_problem(native_threads):
+        if is_copy or not can_fork(native_threads):
             return False
         flush_output()
         pid = os.fork()
@@ -185,18 +185,16 @@ class ForkPoint:
         self.threads = count
 
 
-def fork_problem(native_threads: int) -> str:
-    """Return why this process cannot be forked now; "" if it can be.
+def can_fork(native_threads: int) -> bool:
+    """Return whether the script has started no threads or processes, which a fork would lose.
 
-    native_threads: their number before the script ran.
+    native_threads: the number of threads before the script ran, including those of libraries.
     """
-    if threading.active_count() > 1:
-        return "the script has started threads"
-    if active_children():
-        return "the script has started processes"
-    if count_native_threads() > native_threads:  # such as a pool, which does not survive a fork
-        return "a library of the script has started threads"
-    return ""
+    return (
+        threading.active_count() == 1
+        and not active_children()
+        and count_native_threads() <= native_threads
+    )
 
 
 def count_native_threads() -> int:

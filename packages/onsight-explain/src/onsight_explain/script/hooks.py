@@ -100,7 +100,7 @@ class Hooks:
         def create(loader: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
             bound = signature.bind(loader, *args, **kwargs)
             bound.apply_defaults()
-            arguments: Any = {name: bound.arguments[name] for name in bound.arguments}
+            arguments: Any = dict(bound.arguments)
             del arguments["self"]
             if not self._is_copy(arguments):
                 self._change_loader(loader, arguments)

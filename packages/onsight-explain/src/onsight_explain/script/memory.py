@@ -4,7 +4,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,8 @@ class CachedItems(Dataset[Any]):
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
-    def stacked(self) -> "GatheredItems | None":
-        """Stack the items into one tensor for each part; None if their shapes differ."""
+    def stacked(self, device: torch.device | None) -> "GatheredItems | None":
+        """Stack each part of the items, and put it on a device; None if their shapes differ."""
         if self.finish:
             return None
         try:
@@ -66,6 +66,8 @@ class CachedItems(Dataset[Any]):
             return None
         if not all(isinstance(part, Tensor) for part in tree_leaves(parts)):
             return None  # such as names
+        if device:
+            parts = tree_map(lambda part: part.to(device), parts)
         return GatheredItems(self.dataset, parts, self.is_whole)
 
 
@@ -93,12 +95,6 @@ class GatheredItems(Dataset[Any]):
         if name == "dataset":  # while being copied or unpickled
             raise AttributeError(name)
         return getattr(self.dataset, name)
-
-    def to(self, device: torch.device) -> "GatheredItems":
-        """Return the items on another device."""
-        return GatheredItems(
-            self.dataset, tree_map(lambda part: part.to(device), self.parts), self.is_whole
-        )
 
 
 class CachedFiles:
@@ -158,10 +154,21 @@ def base_dataset(dataset: Any) -> Any:
 
 
 @contextmanager
+def transform_replaced(dataset: Any, transform: Callable[..., Any]) -> Iterator[None]:
+    """Replace a dataset's transform in the `with` block: other subsets of the dataset share it."""
+    base = base_dataset(dataset)
+    original = base.transform
+    base.transform = transform
+    try:
+        yield
+    finally:
+        base.transform = original
+
+
+@contextmanager
 def timed_transform(dataset: Any) -> Iterator[Callable[[], float]]:
     """Time a dataset's transform; yield a function that returns the seconds spent so far."""
-    base = base_dataset(dataset)
-    original = getattr(base, "transform", None)
+    original = getattr(base_dataset(dataset), "transform", None)
     seconds = 0.0
 
     def timed(*args: Any) -> Any:
@@ -172,13 +179,8 @@ def timed_transform(dataset: Any) -> Iterator[Callable[[], float]]:
         finally:
             seconds += time.perf_counter() - began
 
-    if callable(original):
-        base.transform = timed
-    try:
+    with transform_replaced(dataset, timed) if callable(original) else nullcontext():
         yield lambda: seconds
-    finally:
-        if callable(original):
-            base.transform = original
 
 
 @contextmanager

@@ -66,11 +66,9 @@ class SimulatedEvent:
 class SimulatedStream:
     """A queue of work on a device, like torch.cuda.Stream."""
 
-    def __init__(self, machine: Machine, device: Any = None, number: int | None = None) -> None:
-        self._machine = machine
-        index = device_index(machine, device)
-        self.number = machine.new_stream(index) if number is None else number
-        self.device = torch.device(DEVICE_TYPE, machine.device_by_stream[self.number])
+    def __init__(self, machine: Machine, number: int) -> None:
+        self._machine, self.number = machine, number
+        self.device = torch.device(DEVICE_TYPE, machine.device_by_stream[number])
 
     def record_event(self, event: SimulatedEvent | None = None) -> SimulatedEvent:
         """Record an event after all work so far, and return it."""
@@ -179,7 +177,7 @@ class SimulatedGraph:
 
 
 class DeviceModule(types.ModuleType):
-    """The device functions that torch calls, named as in torch.cuda."""
+    """The device functions that torch calls; they are named as in torch.cuda and do the same."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(f"torch.{DEVICE_TYPE}")
@@ -187,11 +185,9 @@ class DeviceModule(types.ModuleType):
         self.default_generators = (torch.default_generator,) * DEVICES
 
     def is_available(self) -> bool:
-        """Return True."""
         return True
 
     def is_initialized(self) -> bool:
-        """Return True."""
         return True
 
     def _is_in_bad_fork(self) -> bool:
@@ -201,37 +197,28 @@ class DeviceModule(types.ModuleType):
         """Do nothing: random numbers are the CPU's, and seeded there."""
 
     def device_count(self) -> int:
-        """Return the number of devices."""
         return DEVICES
 
     def current_device(self) -> int:
-        """Return the index of the default device."""
         return self._machine.current_device
 
     def set_device(self, device: Any) -> None:
-        """Make a device the current one."""
-        self._machine.current_device = device_index(self._machine, device)
+        self._machine.current_device = self._index(device)
 
     def Stream(self, device: Any = None) -> SimulatedStream:  # noqa: N802
-        """Return a new stream."""
-        return SimulatedStream(self._machine, device)
+        return SimulatedStream(self._machine, self._machine.new_stream(self._index(device)))
 
     def Event(self, enable_timing: bool = False) -> SimulatedEvent:  # noqa: N802
-        """Return an event."""
         return SimulatedEvent(self._machine)
 
     def current_stream(self, device: Any = None) -> SimulatedStream:
-        """Return the stream that receives a device's work."""
-        index = device_index(self._machine, device)
-        return SimulatedStream(self._machine, index, self._machine.current_streams[index])
+        return SimulatedStream(self._machine, self._machine.current_streams[self._index(device)])
 
     def stream(self, stream: SimulatedStream) -> AbstractContextManager[None]:
-        """Submit work to a stream within a block."""
         return self._machine.on_stream(stream.number)
 
     @contextmanager
     def device(self, device: Any) -> Iterator[None]:
-        """Make a device the current one within a block."""
         previous = self._machine.current_device
         self.set_device(device)
         try:
@@ -240,19 +227,15 @@ class DeviceModule(types.ModuleType):
             self._machine.current_device = previous
 
     def synchronize(self, device: Any = None) -> None:
-        """Let the host wait for all work of a device."""
-        index = device_index(self._machine, device)
-        self._machine.host_waits_for_device(index, "synchronize")
+        self._machine.host_waits_for_device(self._index(device), "synchronize")
 
     def CUDAGraph(self) -> SimulatedGraph:  # noqa: N802
-        """Return an empty graph."""
         return SimulatedGraph(self._machine)
 
     @contextmanager
     def graph(
         self, graph: SimulatedGraph, stream: SimulatedStream, **options: Any
     ) -> Iterator[None]:
-        """Capture the work of a stream within a block."""
         self.synchronize()
         with self.stream(stream):
             graph.capture_begin(**options)
@@ -269,44 +252,35 @@ class DeviceModule(types.ModuleType):
         """Do nothing: there is no cache."""
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        """Return free and total bytes."""
         memory = self._memory(device)
         return memory.limit_bytes - memory.used_bytes, memory.limit_bytes
 
     def memory_allocated(self, device: Any = None) -> int:
-        """Return the bytes in use."""
         return self._memory(device).used_bytes
 
     def max_memory_allocated(self, device: Any = None) -> int:
-        """Return the peak of the bytes in use."""
         return self._memory(device).peak_bytes
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
-        """Set the peak to the bytes in use."""
         memory = self._memory(device)
         memory.peak_bytes = memory.used_bytes
 
     def get_device_properties(self, device: Any = None) -> types.SimpleNamespace:
-        """Return the name and the total memory."""
         total = self._memory(device).limit_bytes
         return types.SimpleNamespace(name=DEVICE_NAME, total_memory=total)
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        """Return the dtypes that autocast may use."""
         return [torch.bfloat16, torch.float16]
 
     def _memory(self, device: Any) -> DeviceMemory:
-        return self._machine.memories[device_index(self._machine, device)]
+        return self._machine.memories[self._index(device)]
 
-
-def device_index(machine: Machine, device: Any) -> int:
-    """Return the index of a device given as None, a number, a name or a torch.device."""
-    if device is None:
-        return machine.current_device
-    if isinstance(device, int):
-        return device
-    index = torch.device(device).index
-    return machine.current_device if index is None else index
+    def _index(self, device: Any) -> int:
+        """Return the index of a device given as None, a number, a name or a torch.device."""
+        if isinstance(device, int):
+            return device
+        index = None if device is None else torch.device(device).index
+        return self._machine.current_device if index is None else index
 
 
 def _repeat(operation: _CapturedOperation) -> None:

@@ -39,7 +39,6 @@ _NO_KERNEL = {
 _INDEXING = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default}
 _COPIES = {_aten._to_copy.default, _aten.copy_.default}
 _PIN = {_aten._pin_memory.default, _aten.pin_memory.default}
-_IS_PINNED = {_aten.is_pinned.default}
 
 
 class SimulatedTensor(torch.Tensor):
@@ -114,7 +113,7 @@ class SimulatedMode(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         tensors = [value for value in leaves((args, kwargs)) if isinstance(value, Tensor)]
         simulated = [tensor for tensor in tensors if isinstance(tensor, SimulatedTensor)]
-        if func in _IS_PINNED:
+        if func is _aten.is_pinned.default:
             return self._is_pinned(args[0])
         if func in _PIN:
             return self._pin(args[0])

@@ -117,10 +117,6 @@ class DeviceMemory:
             )
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
 
-    def free(self, count: int) -> None:
-        """Free bytes."""
-        self.used_bytes -= count
-
 
 @dataclass(eq=False)  # tensors have no truth value to compare by
 class _HostCopy:
@@ -312,7 +308,7 @@ class Machine:
             )
 
     def _free(self, uses: MemoryUses, count: int, device: int) -> None:
-        self.memories[device].free(count)
+        self.memories[device].used_bytes -= count
         clock = dict(self.clocks[uses.allocated_on])
         _merge(clock, self.host_clock)
         other = uses.find_other_user(clock)

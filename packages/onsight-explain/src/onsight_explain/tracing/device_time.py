@@ -5,6 +5,7 @@ are used instead of its clock. An event is put into the accelerator's queue at e
 phase; between two events it did the work of that phase, or waited for the host.
 """
 
+from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
@@ -48,16 +49,14 @@ class DeviceTime:
         last = self._event()
         torch.accelerator.synchronize(self._device)
         now = perf_counter()
-        times = [now - event.elapsed_time(last) / 1000 for _, event in self._marks]
-        phases = [phase for phase, _ in self._marks]
-        spans = zip(phases, times, times[1:], strict=False)
-        return [span for span in spans if span[0]]
+        times = [(phase, now - event.elapsed_time(last) / 1000) for phase, event in self._marks]
+        return [(phase, start, end) for (phase, start), (_, end) in pairwise(times) if phase]
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of the marked steps by phase; waits for the device."""
         torch.accelerator.synchronize(self._device)
         totals: dict[str, float] = {}
-        for (phase, began), (_, ended) in zip(self._marks, self._marks[1:], strict=False):
+        for (phase, began), (_, ended) in pairwise(self._marks):
             if phase:
                 totals[phase] = totals.get(phase, 0.0) + began.elapsed_time(ended) / 1000
         return totals

@@ -55,7 +55,7 @@ class TimelineRecorder:
     def timeline(self, first: float, last: float, device: DeviceTime | None) -> Timeline:
         """Return the slices between two times of the host's clock."""
         changes = list(self._changes)
-        oldest = changes[0][0] if changes else last
+        oldest = changes[0][0]
         is_cut = len(changes) == MAX_CHANGES and oldest > first
         first = max(first, oldest) if is_cut else first
         steps = list(_step_slices(list(self._steps), first, last))

@@ -1,7 +1,7 @@
 """What if results that are the same in every epoch were computed once and cached?"""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -30,6 +30,7 @@ from onsight_explain.script.memory import (
     GatheredItems,
     base_dataset,
     change_image_open,
+    transform_replaced,
 )
 from onsight_explain.script.trace import LoaderFacts, Trace
 from onsight_explain.what_ifs.copies import copy_cause
@@ -192,7 +193,7 @@ class AugmentBatches(WhatIf):
     def fixes(self, trace: Trace) -> list[Fix]:
         assert trace.loader
         if trace.item and trace.item.moved and trace.item.stacks:
-            return cache_and_augment_batches(trace, self.value)
+            return cache_and_augment_batches(trace, trace.item.moved, self.value)
         return [
             Advice(
                 trace.loader.site,
@@ -227,12 +228,12 @@ class _ItemCache:
         set_workers(arguments, 0)  # worker processes do not share what one of them caches
         key = id(dataset)
         if key not in self._items:
-            with _transform_replaced(dataset, kept) if kept else nullcontext():
+            with transform_replaced(dataset, kept) if kept else nullcontext():
                 self._items[key] = CachedItems(dataset, finish)
         cached: CachedItems | GatheredItems = self._items[key]
         if _uses_default_collate(arguments):
             if key not in self._stacked:
-                self._stacked[key] = self._stack(self._items[key])
+                self._stacked[key] = self._items[key].stacked(self.device)
             cached = self._stacked[key] or cached
         arguments["dataset"] = cached
         is_gathered = isinstance(cached, GatheredItems)
@@ -247,10 +248,6 @@ class _ItemCache:
                 arguments |= {"sampler": None, "batch_sampler": None, "shuffle": True}
         return is_gathered
 
-    def _stack(self, items: CachedItems) -> GatheredItems | None:
-        stacked = items.stacked()
-        return stacked.to(self.device) if stacked and self.device else stacked
-
 
 def _uses_default_collate(arguments: LoaderArguments) -> bool:
     is_batched = arguments["batch_size"] is not None or arguments["batch_sampler"] is not None
@@ -259,15 +256,3 @@ def _uses_default_collate(arguments: LoaderArguments) -> bool:
 
 def _return_batch(batch: Any) -> Any:
     return batch
-
-
-@contextmanager
-def _transform_replaced(dataset: Any, transform: Chain) -> Iterator[None]:
-    """Replace a dataset's transform in the `with` block: other subsets of the dataset share it."""
-    base = base_dataset(dataset)
-    original = base.transform
-    base.transform = transform
-    try:
-        yield
-    finally:
-        base.transform = original

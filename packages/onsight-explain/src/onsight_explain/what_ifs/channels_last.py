@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +75,7 @@ class ChannelsLastReshaped(ChannelsLast):
     name = "channels_last_reshaped"
     order = 71
     label = "channels last, reshape for view"
-    rewrites_source: ClassVar[bool] = True
+    rewrites_source = True
 
     @classmethod
     def candidates(cls, baseline: Baseline) -> list[WhatIf]:

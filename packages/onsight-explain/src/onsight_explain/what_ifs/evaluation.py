@@ -52,9 +52,8 @@ class EvaluationBatch(WhatIf):
         hooks.on_loader(change)
 
     def fixes(self, trace: Trace) -> list[Fix]:
-        assert trace.evaluation_loader
-        keywords = loader_keywords(trace, batch_size=self.value)
-        return [replace(keywords, site=trace.evaluation_loader.site)]
+        evaluation = replace(trace, loader=trace.evaluation_loader)
+        return [loader_keywords(evaluation, batch_size=self.value)]
 
     def cause(self, trace: Trace) -> Cause:
         return evaluation_cause(trace)

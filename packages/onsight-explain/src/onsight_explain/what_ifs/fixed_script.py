@@ -2,7 +2,6 @@
 
 import ast
 from pathlib import Path
-from typing import ClassVar
 
 from onsight_explain.fixes.fix import Fix
 from onsight_explain.script.hooks import Hooks
@@ -18,7 +17,7 @@ class RunFixedScript(WhatIf):
     group = "text"
     order = 0
     label = "the fixed script"
-    rewrites_source: ClassVar[bool] = True
+    rewrites_source = True
 
     @classmethod
     def candidates(cls, baseline: Baseline) -> list[WhatIf]:
