@@ -100,13 +100,17 @@ class Replica:
             forward: `parallel` or its compiled form.
             inputs: (B, C, H, W).
         """
-        if self.statistics:
-            self.statistics.weight = 1.0 if len(inputs) else 0.0
         with self.statistics or nullcontext():
             if len(inputs):
                 return forward(inputs)
             # All ranks must take part in every step: an empty share uses a blank of weight 0.
-            return forward(inputs.new_zeros(1, *inputs.shape[1:]))[:0]
+            if self.statistics:
+                self.statistics.weight = 0.0
+            blank = inputs.new_zeros(1, *inputs.shape[1:])
+            idle = forward(blank)[:0]
+            if self.statistics:
+                self.statistics.weight = 1.0
+            return idle
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Only accumulate gradients in the block; the next backward pass sends them."""
