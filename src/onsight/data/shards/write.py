@@ -161,10 +161,11 @@ def write_shards(
     facts = {"onsight": _VERSION, "fingerprint": source.fingerprint, "most_bytes": most_bytes}
     sizes = target.sizes()
     written = _read_progress(target, facts, sizes)
+    if not written.is_complete:  # claims the folder before the first shard is there
+        _write_index(target, PROGRESS_NAME, facts, written)
     progress(written.rows)
     if written.is_complete:
         return written
-    _write_index(target, PROGRESS_NAME, facts, written)  # claims the folder before any shard does
     for shard in _fill_shards(source, written, most_bytes):
         name = f"{SPLIT_NAMES[shard.split] if shard.split else 'images'}-{shard.number:06d}.tar"
         if shard.samples:
