@@ -35,6 +35,7 @@ _CUDA_FUNCTIONS = word_set(  # of torch.cuda, that raise an error without a GPU
     "synchronize current_device set_device get_device_name get_device_properties mem_get_info "
     "get_device_capability current_stream default_stream ipc_collect Stream"
 )
+_NAMES_GPU = re.compile(r"(.*\bdevice\()?[\"']cuda(:\d+)?[\"']\)?|torch\.cuda\.\w+Tensor")
 _COUNTS_GPUS = re.compile(r"device_count|VISIBLE_DEVICES|local_rank")
 _NO_WEIGHTS = re.compile(r"loss|crit|metric", re.IGNORECASE)  # moving these does nothing
 _GPU = re.compile(r"cuda|gpu", re.IGNORECASE)
@@ -106,7 +107,8 @@ def _needs_gpu(context: Context, call: ast.Call) -> bool:
     path, name, owner = context.script.path_of(call.func), last_name(call), call_owner(call)
     if path.startswith("torch.cuda."):
         return name in _CUDA_FUNCTIONS or path.endswith("Tensor")
-    names_gpu = any(_is_gpu(context, value) for value in argument_values(call))
+    codes = map(context.script.code, argument_values(call))
+    names_gpu = any(map(_NAMES_GPU.fullmatch, codes))
     if path or owner is None:
         return names_gpu and context.kinds.kind(call) is Kind.TENSOR
     if name != "cuda" and not (names_gpu and name in ("to", "type")):
@@ -115,16 +117,6 @@ def _needs_gpu(context: Context, call: ast.Call) -> bool:
     if context.values.callee(call) is not None or kind in (Kind.LOSS, Kind.LAYER, Kind.OTHER):
         return False
     return kind is not Kind.UNKNOWN or not _NO_WEIGHTS.search(context.script.code(owner))
-
-
-def _is_gpu(context: Context, value: ast.expr) -> bool:
-    """Return whether code is "cuda", torch.device("cuda") or torch.cuda.FloatTensor."""
-    match value:
-        case ast.Constant(value=str(name)):
-            return re.fullmatch(r"cuda(:\d+)?", name) is not None
-        case ast.Call(args=[name]) if context.script.path_of(value.func) == "torch.device":
-            return _is_gpu(context, name)
-    return bool(re.match(r"torch\.cuda\.\w+Tensor$", context.script.path_of(value)))
 
 
 def _numbered_gpus(source: SourceFile) -> list[ast.Constant]:
