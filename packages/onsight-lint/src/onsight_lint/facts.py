@@ -73,6 +73,17 @@ class Facts:
                 return target if value is call and is_network else None
         return None
 
+    def device_name(self, node: ast.expr) -> str:
+        """Return the name of the user's variable `device` where it is known; else ""."""
+        scopes = self.script.scope(node)
+        for home in (self.script.function(node), self.script.source(node).tree):
+            bindings = scopes.tables[home].get("device", [])
+            known = [binding for binding in bindings if binding.kind in ("value", "parameter")]
+            is_module = isinstance(home, ast.Module)
+            if any(not is_module or binding.position < (node.lineno, 0) for binding in known):
+                return "device"
+        return ""
+
 
 class Unknown:
     """The value of an expression that is not constant."""

@@ -35,6 +35,8 @@ _TRAINING_NAME_IN_HELPER = re.compile(r"backward|zero_grad|autograd|optimizer_st
 _READS_OUTPUT = word_set("argmax item tolist numpy topk eq")  # methods without gradients
 _TAKES_LOSS = re.compile(r"backward|^grad$|^scale$|scaler")
 _OPTIMIZER_NAME = re.compile(r"optim|(^|_)opt$")
+_NEEDS_GRADIENTS = re.compile(r"backward|^grad$|autograd|requires_grad")
+_PHASE_TEST = re.compile(r"\w*train\w*|(?=.*'[^']*train).* == .*")  # as `ast.unparse` writes it
 
 
 class NetworkCall(NamedTuple):
@@ -115,17 +117,36 @@ def loop_nodes(loop: BatchLoop) -> Iterator[ast.AST]:
 
 
 def phase_test(loop: BatchLoop) -> ast.expr | None:
-    """Return the test, such as `phase == "train"`, under which a loop computes gradients."""
-    if not isinstance(loop.node, (ast.For, ast.AsyncFor)):
-        return None
-    for node in body_nodes(loop.node):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Compare):
-            constants = [part for part in ast.walk(node.test) if isinstance(part, ast.Constant)]
-            words = [part.value for part in constants if isinstance(part.value, str)]
-            is_phase = isinstance(node.test.ops[0], ast.Eq) and any("train" in w for w in words)
-            if is_phase and any(last_name(part) == "backward" for part in block_nodes(node.body)):
-                return node.test
+    """Return the test, `phase == "train"` or `is_train`, under which a loop computes gradients."""
+    nodes = [*body_nodes(loop.node)] if isinstance(loop.node, (ast.For, ast.AsyncFor)) else []
+    needing = {node for node in nodes if _NEEDS_GRADIENTS.search(last_name(node))}
+    tests = [node for node in nodes if isinstance(node, ast.If)]
+    for node in tests if needing else []:
+        if needing <= {*block_nodes(node.body)} and _PHASE_TEST.fullmatch(ast.unparse(node.test)):
+            return node.test
     return None
+
+
+def evaluating_calls(facts: Facts, loop: BatchLoop, test: ast.expr) -> list[ast.AST]:
+    """Return the calls that run a loop for both phases to evaluate, by its `phase_test`.
+
+    The loop itself counts where its own function goes through the phases. Calls in functions that
+    never run it to train do not count: their callers may turn gradients off.
+    """
+    function = facts.script.function(loop.node)
+    words = [part.value for part in ast.walk(test) if isinstance(part, ast.Constant)]
+    runs: list[tuple[ast.AST, bool]] = []  # with whether they train
+    for name in (part for part in ast.walk(test) if isinstance(part, ast.Name)):
+        passed: list[tuple[ast.AST, ast.expr | None]] = []
+        if isinstance(function, FUNCTIONS):
+            sites = facts.values.call_sites(function)
+            passed = [(site, facts.values.argument(site, function, name.id)) for site in sites]
+        for place, value in passed if any(value for _, value in passed) else [(loop.node, name)]:
+            nodes = [item.node for item in facts.values.origins(value)] if value else []
+            values = [node.value for node in nodes if isinstance(node, ast.Constant)]
+            runs += [(place, value in words if words else bool(value)) for value in values]
+    homes = [facts.script.function(place) for place, trains in runs if trains]
+    return [place for place, trains in runs if not trains and facts.script.function(place) in homes]
 
 
 def batch_length(facts: Facts, loop: BatchLoop) -> str:

@@ -25,7 +25,7 @@ _PYTHON_2_ERRORS = (
     "multiple exception types must be parenthesized",
     "leading zeros in decimal integer literals",
 )
-_BLOCK_ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
+BLOCK_ENDS = (ast.Return, ast.Raise, ast.Break, ast.Continue)
 
 
 class SourceFile:
@@ -164,7 +164,7 @@ def drop_unreachable(tree: ast.Module, is_imported: bool) -> None:
         for name in ("body", "orelse", "finalbody", "handlers", "cases"):
             block = getattr(node, name, None)
             if isinstance(block, list):
-                ends = [n for n, part in enumerate(block) if isinstance(part, _BLOCK_ENDS)]
+                ends = [n for n, part in enumerate(block) if isinstance(part, BLOCK_ENDS)]
                 del block[ends[0] + 1 if ends else len(block) :]
                 waiting += block
 

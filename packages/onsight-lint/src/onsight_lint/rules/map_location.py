@@ -67,8 +67,8 @@ RULE = Rule(
 
 
 def _mistake(context: Context, call: ast.Call) -> Mistake:
-    code = context.script.code
-    arguments = [*map(code, (*call.args, *call.keywords)), f"map_location={_device(context, call)}"]
+    code, device = context.script.code, context.device_name(call) or '"cpu"'
+    arguments = [*map(code, (*call.args, *call.keywords)), f"map_location={device}"]
     change = replace_node(context.script, call, f"{code(call.func)}({', '.join(arguments)})")
     fixed = show_changed(context.script, call, [change])
     return Mistake(call, "weights are loaded without map_location", fixed, changes=[change])
@@ -226,15 +226,3 @@ def _ingredients(origin: Origin) -> list[ast.expr]:
         case ast.Subscript(value=value) | ast.Attribute(value=value):
             return [value]
     return []
-
-
-def _device(context: Context, call: ast.Call) -> str:
-    """The user's `device` variable if there is one, else the CPU."""
-    scopes = context.script.scope(call)
-    for home in (context.script.function(call), context.script.source(call).tree):
-        bindings = scopes.tables[home].get("device", [])
-        known = [binding for binding in bindings if binding.kind in ("value", "parameter")]
-        is_function = isinstance(home, FUNCTIONS)
-        if any(is_function or binding.position < (call.lineno, 0) for binding in known):
-            return "device"
-    return '"cpu"'

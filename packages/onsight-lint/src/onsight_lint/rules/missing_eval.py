@@ -5,15 +5,17 @@ import re
 from collections.abc import Iterator
 
 from onsight_lint.edits import insert_line_above, show_with_line_above
-from onsight_lint.loops import BatchLoop, NetworkCall, network_code, phase_test
+from onsight_lint.loops import BatchLoop, NetworkCall, evaluating_calls, network_code, phase_test
 from onsight_lint.modes import Mode, depends_on_mode
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.syntax import (
     COMPREHENSIONS,
     FUNCTIONS,
     called_object,
+    keys_in,
     last_name,
     names_in,
+    own_nodes,
     start_position,
 )
 
@@ -33,11 +35,16 @@ def _check(context: Context) -> Iterator[Mistake]:
             yield _mistake(context, loop, problem, f"{network}.eval()", is_certain)
             continue
         test = phase_test(loop) if loop.network_calls and not sets_mode else None
-        if test is not None:
+        if test is not None and evaluating_calls(context, loop, test):
             network = network_code(context, loop.network_calls[0])
-            problem = f"{network} is evaluated in training mode: its mode is never set"
-            line = f"{network}.train({context.script.code(test)})"
-            yield _mistake(context, loop, problem, line, is_certain=False)
+            nodes = own_nodes(context.script.function(loop.node))
+            told = [keys_in(node) for node in nodes if isinstance(node, ast.Call)]
+            # The network, or a function that may set its mode, may be passed the phase.
+            is_told = any({network, *keys_in(test)} <= keys for keys in told)
+            if not is_told and depends_on_mode(context, called_object(loop.network_calls[0].call)):
+                problem = f"{network} is evaluated in training mode: its mode is never set"
+                line = f"{network}.train({context.script.code(test)})"
+                yield _mistake(context, loop, problem, line, is_certain=False)
 
 
 RULE = Rule(

@@ -4,11 +4,10 @@ import ast
 from collections.abc import Iterator
 
 from onsight_lint.edits import show_wrapped, wrap_statement
-from onsight_lint.loops import NetworkCall, network_code
+from onsight_lint.loops import NetworkCall, evaluating_calls, network_code, phase_test
 from onsight_lint.rule import TRAINING_CODE, Context, Mistake, Rule
 from onsight_lint.syntax import called_object, last_name, own_nodes
 
-_NO_GRAD = "with torch.no_grad():"
 _WHY_VOLATILE = (
     "volatile=True has had no effect since PyTorch 0.4: each forward pass stores its activations "
     "for a backward pass that never comes, so evaluation takes several times the memory."
@@ -21,10 +20,14 @@ def _check(context: Context) -> Iterator[Mistake]:
     if not any(loop.trains for loop in loops) and _freezes_weights(context):
         return
     for loop in loops:
-        for network_call in loop.network_calls if loop.evaluates else []:
-            if _builds_graph(context, network_call):
-                yield _mistake(context, network_call)
-                break
+        building = [call for call in loop.network_calls if _builds_graph(context, call)]
+        if loop.evaluates and building:
+            yield _mistake(context, building[0], "with torch.no_grad():")
+        elif building and building == loop.network_calls and (test := phase_test(loop)):
+            places = evaluating_calls(context, loop, test)
+            if not all(map(context.gradients.are_off, places)):
+                line = f"with torch.set_grad_enabled({context.script.code(test)}):"
+                yield _mistake(context, building[0], line)
 
 
 RULE = Rule(
@@ -39,7 +42,7 @@ RULE = Rule(
 )
 
 
-def _mistake(context: Context, network_call: NetworkCall) -> Mistake:
+def _mistake(context: Context, network_call: NetworkCall, line: str) -> Mistake:
     call = network_call.helper or network_call.call
     statement = context.script.statement(call)
     problem = f"{network_code(context, network_call)} is evaluated with gradients enabled"
@@ -47,8 +50,8 @@ def _mistake(context: Context, network_call: NetworkCall) -> Mistake:
     is_volatile = any(isinstance(node, ast.keyword) and node.arg == "volatile" for node in nodes)
     why = _WHY_VOLATILE if is_volatile else ""
     is_certain = _imports_torch(context, call)
-    changes = wrap_statement(context.script, statement, _NO_GRAD) if is_certain else []
-    return Mistake(call, problem, show_wrapped(context.script, statement, _NO_GRAD), why, changes)
+    changes = wrap_statement(context.script, statement, line) if is_certain else []
+    return Mistake(call, problem, show_wrapped(context.script, statement, line), why, changes)
 
 
 def _imports_torch(context: Context, node: ast.AST) -> bool:
