@@ -26,7 +26,7 @@ EPOCHS = 40
 IMAGES, BROKEN = 10_000, 7
 TRAINING = (
     "--model precise:Precise --batch-size 16 --precision fp32 --threads 1 --ranks 2 --seed 3 "
-    "--plan default --folds 1"
+    "--plan default --folds 1 --verbose"  # which prints each epoch
 )
 PRECISE = """
 from torch import nn
@@ -172,7 +172,9 @@ def test_a_node_that_returns_is_used_and_the_run_can_be_stopped_and_resumed(
     training.finish(expected=130)
     done = len((run / "metrics.jsonl").read_text().splitlines())
     again = Command(
-        f"train {garments} --model precise:Precise --resume", out=run, cluster=cluster.address
+        f"train {garments} --model precise:Precise --verbose --resume",
+        out=run,
+        cluster=cluster.address,
     )
     again.wait_for(f"epoch {done + 1}/2000")
     again.process.send_signal(signal.SIGTERM)
