@@ -12,8 +12,11 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import onsight
+from conftest import planted_images
 from onsight.cli import main
 from onsight.errors import Interrupted
+from onsight.features import heads
+from onsight.training import fit_head, hidden_layer
 from onsight.tune import planning
 from onsight.tune import probe as pick_fastest
 from onsight_explain import ceilings
@@ -89,6 +92,30 @@ def test_everything_is_where_it_should_be(machine_off, tmp_path, images):
         machine.check()
     placement = json.loads((tmp_path / "run" / "placement.json").read_text())
     assert {row["device"] for row in placement} == {str(DEVICE)}
+
+
+@pytest.mark.parametrize("folds", ["1", "2"])
+def test_a_fitted_head_is_that_of_the_cpu(machine_off, tmp_path, monkeypatch, folds):
+    """A head is fitted on features on the CPU, and its network computes on the device."""
+    monkeypatch.setattr(fit_head, "has_enough_images", lambda *_: folds == "1")
+    monkeypatch.setattr(hidden_layer, "is_clearly_better", lambda *_: True)
+    monkeypatch.setattr(heads, "_MIN_EPOCHS", 1)
+    monkeypatch.setattr(heads, "_MIN_STEPS", 4)
+    with machine_off() as machine:
+        plain, found = (
+            fit_head_on(device, tmp_path / device, folds) for device in ("cpu", str(DEVICE))
+        )
+        machine.check()
+    assert plain["out_of_distribution"]["images"]  # the detector is tested on some
+    for name in ("accuracy", "loss", "out_of_distribution"):
+        assert_alike(found[name], plain[name])
+
+
+def fit_head_on(device, folder, folds):
+    settings = {"model": "compact", "freeze": True, "precision": "fp32", "plan": "default"}
+    images = planted_images(count=480)
+    onsight.train(images, out=str(folder), device=device, folds=folds, **settings)
+    return json.loads((folder / "results.json").read_text())
 
 
 def test_the_plan_times_steps_as_a_graph(machine_off, tmp_path, images, monkeypatch):

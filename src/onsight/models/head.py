@@ -7,6 +7,7 @@ B batch, D features, K classes.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from threading import get_ident
 
 import torch
@@ -88,10 +89,11 @@ def add_hidden_layer(model: nn.Module, units: int) -> None:
 
 
 def set_hidden_head(model: nn.Module, head: HiddenHead) -> None:
-    """Replace the model's head with a head that has a hidden layer. Raises ModelError."""
+    """Replace the model's head with a copy of a head that has a hidden layer. Raises ModelError."""
     old = _require_replaceable_head(model)
     name = next(name for name, module in model.named_modules() if module is old)
-    model.set_submodule(name, head.to(next(old.parameters()).device))
+    # The original stays where the features are that it was fitted on.
+    model.set_submodule(name, deepcopy(head).to(next(old.parameters()).device))
 
 
 @torch.no_grad()

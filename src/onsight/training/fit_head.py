@@ -189,14 +189,14 @@ def evaluate_head(
         return None
     loader = FeatureLoader(config, data, classifier.net, job, shared)
     ids = data.dataset.ids(TEST)
-    features = loader.compute(ids, PLAIN)
+    features = loader.compute(ids, PLAIN).to(classifier.device)
     labels = torch.from_numpy(data.dataset.pack.index.labels)[ids].long()
     with torch.inference_mode():
         head = require_head(classifier.net)
-        logits = compute_logits(head, features.to(classifier.device)).float().cpu()
+        logits = compute_logits(head, features).float().cpu()
         table = HeldOutLogits(ids, logits, labels).tabulate(classifier.temperature)
         scores = compute_scores(classifier, take_last_layer(classifier.net, features))
-    per_image = replace(table, out_of_distribution=scores.numpy())
+    per_image = replace(table, out_of_distribution=scores.cpu().numpy())
     return Evaluation(per_image, None, SPLIT_NAMES[TEST])
 
 
