@@ -67,7 +67,11 @@ def eager_options(config: Config, device: torch.device, threads: int) -> Compute
 
 def open_stages(config: Config, data: TrainingData, expected_seconds: float) -> list[Stage]:
     """Return a stage for each choice that the config leaves open; its default comes first."""
-    stages = _precision_and_threads(config, data.device)
+    stages: list[Stage] = []
+    if may_graph(config, data.device):
+        # First, as launching kernels one by one may hide what else makes a difference.
+        stages.append(lambda best: [best, replace(best, cuda_graph="on")])
+    stages += _precision_and_threads(config, data.device)
     # The memory format matters only to convolutions, whose weights have four dimensions.
     net = data.new_network(config)
     has_convolutions = any(parameter.ndim == 4 for parameter in net.parameters())
@@ -76,8 +80,6 @@ def open_stages(config: Config, data: TrainingData, expected_seconds: float) -> 
             stages.append(lambda best: [best, replace(best, memory_format="contiguous")])
         elif expected_seconds > _MIN_COMPILE_SECONDS:
             stages.append(lambda best: [best, replace(best, memory_format="channels_last")])
-    if may_graph(config, data.device):
-        stages.append(lambda best: [best, replace(best, cuda_graph="on")])
     if may_compile(config, data.device, expected_seconds):
         stages.append(lambda best: [best, replace(best, compile="on")])
     return stages

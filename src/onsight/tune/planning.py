@@ -54,7 +54,7 @@ _MEASURED_OPTIONS = 4  # built and checked in the first round
 _MEASURED_STEPS = 4  # of each
 _COMPILE_SECONDS = 120.0  # compiling a large network may take this long
 
-_VERSION = 4  # of cached plans; increased when options are measured or chosen differently
+_VERSION = 5  # of cached plans; increased when options are measured or chosen differently
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class Probe:
         self.full_batch = min(config.batch_size, len(data.dataset.ids(TRAIN)))
         self.batch_size = min(self.full_batch, max_images or self.full_batch)
         self.reference: list[float] = []  # losses of the default options
+        self.reference_precision = ""
         self.refused: dict[ComputeOptions, str] = {}
         self.built: dict[ComputeOptions, Callable[[], float]] = {}  # timers, each with a network
 
@@ -139,8 +140,10 @@ class Probe:
     def _check_losses(self, trial: Trial, options: ComputeOptions) -> None:
         """Refuse options whose losses differ from those of the default options."""
         trial.flush()
-        tolerance = _TOLERANCES[options.precision]
-        self.reference = self.reference or list(trial.losses)
+        if not self.reference:
+            self.reference, self.reference_precision = list(trial.losses), options.precision
+        # Rounding of either: bf16 is the default where it is fast.
+        tolerance = max(_TOLERANCES[options.precision], _TOLERANCES[self.reference_precision])
         for loss, reference in zip(trial.losses, self.reference, strict=False):
             error = abs(loss - reference) / max(abs(reference), 0.1)
             if error > tolerance:
