@@ -7,6 +7,8 @@ import signal
 import tomllib
 import types
 import weakref
+from contextlib import nullcontext
+from dataclasses import replace
 from itertools import groupby
 
 import pytest
@@ -307,6 +309,24 @@ def test_options_with_another_loss_are_refused(bars, tmp_path, monkeypatch):
     assert [row["refused"] for row in plan.measured.value if "refused" in row]
 
 
+@pytest.mark.parametrize(
+    ("reference", "loss", "is_refused"),
+    [("bf16", 1.002, False), ("bf16", 1.03, True), ("fp32", 1.002, True)],
+)
+def test_losses_may_differ_by_the_rounding_of_the_reference(bars, reference, loss, is_refused):
+    config, data = make_prepared(bars, **FIELDS)
+    options = default_options(config, CPU, 1)
+    compared = probe.Probe(config, data)
+
+    def check(loss, precision):
+        trial = types.SimpleNamespace(losses=[loss], flush=lambda: None)
+        compared._check_losses(trial, replace(options, precision=precision))
+
+    check(1.0, reference)
+    with pytest.raises(probe._Refused) if is_refused else nullcontext():
+        check(loss, "fp32")
+
+
 def test_options_that_fail_are_refused_except_the_default_ones(bars, monkeypatch):
     real = probe.Trial
 
@@ -502,9 +522,9 @@ def test_which_options_are_tried(monkeypatch):
     assert len(open_stages(config, convolving, 6000)) == 2
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     gpu = prepared(convolving.new_network(config), torch.device("cuda:0"))
-    assert [options.precision for options in open_stages(config, gpu, 60)[0](plain)] == [
-        "bf16", "fp32", "fp16"
-    ]  # fmt: skip
+    graphs, precisions = (stage(plain) for stage in open_stages(config, gpu, 60)[:2])
+    assert [options.cuda_graph for options in graphs] == ["off", "on"]
+    assert [options.precision for options in precisions] == ["bf16", "fp32", "fp16"]
 
 
 def test_auto_does_not_compile_for_several_ranks(bars, timed):
