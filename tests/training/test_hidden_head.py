@@ -116,7 +116,7 @@ def test_a_hidden_head_takes_the_place_of_the_linear_one():
     net = Body()
     head = heads.HiddenHead(5, 7, 3)
     heads.set_hidden_head(net, head)
-    assert heads.find_head(net) is net.tail[3] is head
+    assert heads.find_head(net) is net.tail[3] is not head
     assert heads.hidden_units(net) == 7
     images = torch.randn(4, 8)
     with heads.capturing_features(net) as kept:
