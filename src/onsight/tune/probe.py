@@ -55,7 +55,7 @@ class Probe:
         self.full_batch = min(config.batch_size, len(data.dataset.ids(TRAIN)))
         self.batch_size = min(self.full_batch, max_images or self.full_batch)
         self.reference: list[float] = []  # losses of the default options
-        self.reference_precision = ""
+        self.reference_precision = ""  # theirs
         self.refused: dict[ComputeOptions, str] = {}
         self.built: dict[ComputeOptions, Callable[[], float]] = {}  # timers, each with a network
 
