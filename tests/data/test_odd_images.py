@@ -5,11 +5,12 @@ import pytest
 from odd_images import odd_images
 
 from onsight.config import make_config
-from onsight.data.dataset import describe_problems, make_format, open_dataset
+from onsight.data.dataset import describe_problems, open_dataset
 from onsight.data.decode import decode
 from onsight.data.index import Problem
 from onsight.data.pack import open_pack
 from onsight.data.packing import PackJob
+from onsight.data.sizes import make_format
 from onsight.data.sources.find import find_source
 from onsight.errors import ImageError
 from onsight.inference.images import read_image

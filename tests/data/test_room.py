@@ -12,9 +12,10 @@ import onsight
 from onsight.config import make_config
 from onsight.data import transforms
 from onsight.data.augment import Augmentation
-from onsight.data.dataset import choose_packed_size, choose_size, open_dataset
+from onsight.data.dataset import open_dataset
 from onsight.data.loader import Batch
 from onsight.data.normalization import Normalization
+from onsight.data.sizes import choose_packed_size, choose_size
 from onsight.data.sources.find import find_source
 from onsight.models.file import load_model_file
 from onsight.report.console import SilentReporter

@@ -13,11 +13,11 @@ from PIL import Image
 
 from onsight.audit.finding import AuditItem
 from onsight.config import Config
-from onsight.data.dataset import USUAL_SIZE, choose_size, make_format
 from onsight.data.index import SPLIT_NAMES, UNSPLIT, Problem
 from onsight.data.pack import Pack, open_pack
 from onsight.data.packing import PackJob, Progress
 from onsight.data.pixels import FORMATS, Pixels
+from onsight.data.sizes import USUAL_SIZE, choose_size, make_format
 from onsight.data.sources.source import Source
 from onsight.errors import ImageError
 from onsight.report.console import Reporter

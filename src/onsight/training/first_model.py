@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from onsight.data.cache import NO_CACHE, find_cache_folder
-from onsight.data.dataset import make_pack_job
 from onsight.data.pack import is_packed
+from onsight.data.sizes import make_pack_job
 from onsight.data.sources.source import count_held_out, draw_rows, select_rows
 from onsight.errors import DiskError, UserError
 from onsight.report.console import SilentReporter

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from onsight.choice import Choice
 from onsight.config import Config
-from onsight.data.dataset import SAME_SIZE, choose_size, find_common_size
+from onsight.data.sizes import SAME_SIZE, choose_size, find_common_size
 from onsight.data.sources.source import Source
 from onsight.models.catalog import builtin_names, preferred_size, scalable_side
 from onsight.models.compact import MIN_SIDE

@@ -15,11 +15,12 @@ from torch import nn
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.cache import find_cache_folder
-from onsight.data.dataset import Dataset, make_pack_job
+from onsight.data.dataset import Dataset
 from onsight.data.index import TRAIN
 from onsight.data.loader import BatchSource, Images
 from onsight.data.normalization import Normalization, measure_normalization, shrink_images
 from onsight.data.pack import is_packed
+from onsight.data.sizes import make_pack_job
 from onsight.data.sources.source import Source
 from onsight.errors import ConfigError
 from onsight.models.catalog import expected_input

@@ -15,8 +15,8 @@ import torch
 
 from onsight.config import Config
 from onsight.data import split
-from onsight.data.dataset import find_common_size
 from onsight.data.index import TEST, VALIDATION
+from onsight.data.sizes import find_common_size
 from onsight.data.sources.source import Source, count_held_out
 from onsight.models.compact import stem_stride
 
