@@ -9,7 +9,6 @@ import sys
 import time
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -139,8 +138,8 @@ def test_a_part_that_is_too_short_is_explained_with_the_seconds_of_the_run():
     part = whole.part(0.5)
     part.reserve("evaluation", 5)
     phases = {"start": 9.0, "decode": 12.0}
-    job = SimpleNamespace(deadline=part, world=World(), phases=phases, has_weights=False)
-    told = "20.0 s are spent, 12.0 s of them on decoding images.* need 26.0 s; try --budget 92s"
+    job = Mock(deadline=part, world=World(), phases=phases, has_weights=False, is_optional=False)
+    told = "20.0 s are spent, 12.0 s of them on decoding.* need at least 26.0 s; try --budget 92s"
     with pytest.raises(BudgetTooSmall, match=told):
         place._require_seconds(19.0, make_config({"budget": "30s"}), job)
 
@@ -153,8 +152,13 @@ def test_a_budget_that_leaves_no_time_to_train_is_extended_by_at_most_half():
     clock.now = 20
     part = whole.part(0.5)
     clock.now = 24
-    job = SimpleNamespace(deadline=part, world=World(), reporter=reporter, has_weights=False)
+    job = Mock(deadline=part, reporter=reporter, has_weights=False, is_optional=True)
+    job.world, job.phases = World(), {}
     assert part.remaining() == -2
+    with pytest.raises(BudgetTooSmall):  # the run has a model without this training
+        place._require_seconds(1.0, make_config({"budget": "30s"}), job)
+    assert (part.remaining(), whole.seconds) == (-2, 30)
+    job.is_optional = False
     place._require_seconds(1.0, make_config({"budget": "30s"}), job)
     assert part.remaining() == 4
     assert (whole.seconds, whole.budget_seconds) == (36, 30)

@@ -4,6 +4,7 @@ import shutil
 import signal
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -26,7 +27,15 @@ from onsight.sweeper.plan import PlannedRun
 from onsight.sweeper.result import read_run
 from onsight.tensorfile import read_tensors
 from onsight.text import percent
-from onsight.training import blend_members, layout, load_features, members, run_folder, save_run
+from onsight.training import (
+    blend_members,
+    layout,
+    load_features,
+    members,
+    place,
+    run_folder,
+    save_run,
+)
 from onsight.training import run as run_module
 from onsight.training.decisions import Decisions, is_complete, read_decisions
 from onsight.tune.candidates import Candidate
@@ -516,6 +525,27 @@ def test_a_repetition_that_is_resumed_still_ignores_the_clock(
     shutil.rmtree(run.path)
     with pytest.raises(ConfigError, match=r"repeats .*decisions.jsonl, which is gone"):
         onsight.train(bars, out=again, resume=True, **fields)
+
+
+@pytest.mark.parametrize(
+    ("image_seconds", "trained"),
+    [([0.01], ["head", "sprint"]), ([1.0, 0.01], ["head", "sprint"]), ([1.0, 1.0], ["sprint"])],
+)
+def test_a_head_with_time_for_few_of_the_images_is_left_out(
+    bars, tmp_path, monkeypatch, equal_weights, capsys, image_seconds, trained
+):
+    """It does not extend the budget. It is timed again: a machine may be busy for a moment."""
+    head = Candidate("head", {"model": "test_resnet", "freeze": True}, 0.4, (16, 16))
+    monkeypatch.setattr(layout, "choose_candidates", lambda *_: (head, CANDIDATES[1]))
+    with monkeypatch.context() as patch:
+        patch.setattr(place, "time_inference", Mock(side_effect=image_seconds))
+        run = train_in_20_seconds(bars, tmp_path / "run", reporter=Reporter())
+    output = capsys.readouterr().err
+    assert [row["name"] for row in run.results["members"]] == trained
+    assert ("head is left out: --budget 20s is too short" in output) == (trained == ["sprint"])
+    assert "the run will take about" not in output
+    again = repeat(run, bars, tmp_path / "again")
+    assert_same_tensors(tensors_of(run.path), tensors_of(again))
 
 
 @pytest.mark.parametrize(("most_images", "training_seconds"), [(100, 720), (50, 360)])

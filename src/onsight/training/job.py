@@ -55,6 +55,7 @@ class Job:
     phases: dict[str, float] = field(default_factory=dict)  # seconds by phase
     is_planned: bool = False  # whether a run that is resumed has already decided how to train
     has_weights: bool = False  # whether a training that is resumed can end with what it has
+    is_optional: bool = False  # whether the run has, or will have, a model without this training
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

@@ -131,6 +131,8 @@ def train_members(
             job.reporter.warn(f"{candidate.name} is not trained: {reason}")
             continue
         member_job = _make_member_job(candidate, fraction, job) if len(candidates) > 1 else job
+        is_optional = count > 0 or any(later.is_from_scratch for later in candidates[number + 1 :])
+        member_job = replace(member_job, is_optional=is_optional)
         try:
             member = _train_member(candidate, opened, module, shared, member_job)
             if count and job.world.agree(not member.trained.progress.rows):

@@ -49,6 +49,9 @@ from onsight_explain.devices import has_graphs
 _TIMING_FRACTION = 0.3  # of the time for trials: for steps, and as much again for evaluation
 _LEAST_TRAINING_FRACTION = 0.1  # of a budget that is extended
 _SURE_SECONDS = 2.0  # for each, before a budget is refused
+# Of the training images; a head fitted on fewer is worse than a network trained from scratch in the
+# time that the head would take (NOTEBOOK.md).
+_LEAST_FRACTION = 1 / 3
 _ACTIVITIES = {"decode": "decoding images"}  # names of phases, in sentences
 _OF_STEPS = ("learning_rate", "batch_size")
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"
@@ -175,7 +178,12 @@ def _plan_head(config: Config, data: TrainingData, job: Job) -> tuple[ComputePla
     classifier = Classifier(net, data.normalization, config.precision, data.device)
     image_seconds = job.world.agree(SLOWER * time_inference(classifier, data))
     reserve_evaluation(job.deadline, config, data.dataset, image_seconds)
-    _require_seconds(0.0, config, job)
+    images = _LEAST_FRACTION * len(data.dataset.ids(TRAIN)) if job.is_optional else 0.0
+    if job.world.agree(job.deadline.remaining()) <= images * image_seconds:  # only for a moment?
+        again = job.world.agree(SLOWER * time_inference(classifier, data))
+        image_seconds = min(image_seconds, again)
+        reserve_evaluation(job.deadline, config, data.dataset, image_seconds)
+    _require_seconds(images * image_seconds, config, job)
     return compute, Estimates(0.0, image_seconds)
 
 
@@ -209,35 +217,38 @@ def _plan_in_time(
     return compute, epochs, estimates
 
 
-def _require_seconds(step_seconds: float, config: Config, job: Job) -> None:
-    """Make sure that there is time for a step, on all ranks alike: if need be, by extending a bit.
+def _require_seconds(seconds: float, config: Config, job: Job) -> None:
+    """Make sure that there is time to train, on all ranks alike: if need be, by extending a bit.
+
+    Args:
+        seconds: The least that training takes.
 
     Raises:
-        BudgetTooSmall: That is not enough.
+        BudgetTooSmall: That is not enough, or the run has a model without this training.
     """
     deadline = job.deadline
     left_seconds = job.world.agree(deadline.remaining())
-    if job.has_weights or left_seconds > step_seconds:
+    if job.has_weights or left_seconds > seconds:
         return
-    least_seconds = step_seconds + _LEAST_TRAINING_FRACTION * deadline.whole.budget_seconds
+    least_seconds = seconds + _LEAST_TRAINING_FRACTION * deadline.whole.budget_seconds
     spent_seconds = deadline.whole.elapsed()
-    if deadline.extend(least_seconds - left_seconds):
+    if not job.is_optional and deadline.extend(least_seconds - left_seconds):
         job.reporter.warn(
             f"budget: {duration(spent_seconds)} are spent before training, so the run will take "
             f"about {duration(deadline.whole.seconds)}"
         )
         return
-    needed_seconds = step_seconds + deadline.reserved()
+    needed_seconds = seconds + deadline.reserved()
     if deadline is not deadline.whole:
         needed_seconds += deadline.whole.reserved()
-    phases = {name: seconds for name, seconds in job.phases.items() if name != "start"}
+    phases = {name: spent for name, spent in job.phases.items() if name != "start"}
     phases["starting and planning"] = spent_seconds - sum(phases.values())
     longest = max(phases, key=phases.__getitem__)
     enough_seconds = math.ceil(2 * (spent_seconds + needed_seconds))
     raise BudgetTooSmall(
         f"--budget {config.budget} is too short: {duration(spent_seconds)} are spent, "
-        f"{duration(phases[longest])} of them on {_ACTIVITIES.get(longest, longest)}, and a "
-        f"training step, the evaluation and saving need {duration(needed_seconds)}; try "
+        f"{duration(phases[longest])} of them on {_ACTIVITIES.get(longest, longest)}, and "
+        f"training, the evaluation and saving need at least {duration(needed_seconds)}; try "
         f"--budget {enough_seconds}s"
     )
 

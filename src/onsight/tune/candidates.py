@@ -79,6 +79,11 @@ class Candidate:
         """Whether only a head is fitted, on a frozen network."""
         return bool(self.fields.get("freeze"))
 
+    @property
+    def is_from_scratch(self) -> bool:
+        """Whether all layers start from random weights."""
+        return "freeze" not in self.fields
+
     def apply(self, config: Config) -> Config:
         """Return the config of this network; fields that the user has set stay."""
         asked = config.model_fields_set - {"model"}
