@@ -6,7 +6,7 @@ import tomllib
 import pytest
 from slow import make_slow
 
-from onsight.data import packing
+from onsight.data import packing, split
 from onsight.errors import BudgetTooSmall
 from onsight.report.console import Reporter, SilentReporter
 from onsight.tensorfile import read_tensors
@@ -146,17 +146,36 @@ def test_a_run_that_was_extended_says_by_how_much(bars, tmp_path, monkeypatch, c
     assert 8 < clock.now <= 10.4
 
 
+def slow_down_each_image(monkeypatch, clock, seconds):
+    """Let the clock move on by some seconds while an image is decoded."""
+    real = packing.prepare_image
+
+    def decode_slowly(*arguments):
+        clock.now += seconds
+        return real(*arguments)
+
+    monkeypatch.setattr(packing, "prepare_image", decode_slowly)
+
+
+@pytest.mark.parametrize(("image_seconds", "folds"), [(0.01, 5), (0.2, 1)])
+def test_without_time_to_decode_all_images_there_are_no_folds(
+    bars, tmp_path, monkeypatch, image_seconds, folds
+):
+    clock, net = make_slow(monkeypatch, 0.005, 0.001)
+    slow_down_each_image(monkeypatch, clock, image_seconds)
+    monkeypatch.setattr(split, "ENOUGH_TEST_IMAGES", 200)  # the suite's is smaller
+    run = run_slow(bars, tmp_path, clock, net, 30, folds="auto")
+    assert run.results["used"] == (120 if folds > 1 else 50)
+    saved = tomllib.loads((run.path / "config.toml").read_text())
+    assert saved["folds"] == str(folds)
+    assert clock.now <= 30
+
+
 def test_decoding_ends_in_time_and_the_run_repeats_with_the_same_images(
     bars, tmp_path, monkeypatch, capsys
 ):
     clock, net = make_slow(monkeypatch, 0.05, 0.01)
-    real = packing.prepare_image
-
-    def decode_slowly(*arguments):
-        clock.now += 0.2
-        return real(*arguments)
-
-    monkeypatch.setattr(packing, "prepare_image", decode_slowly)
+    slow_down_each_image(monkeypatch, clock, 0.2)
     run = run_slow(bars, tmp_path, clock, net, 30, Reporter())
     # 35% of the 28.5 s: the image of the 50th 0.2 s is begun in time.
     assert run.results["used"] == 50

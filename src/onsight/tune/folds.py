@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from onsight.choice import Choice
 from onsight.config import Config
 from onsight.data.pack import Pack
+from onsight.data.packing import NO_TIME
 from onsight.data.split import USUAL_FOLDS
 from onsight.models.catalog import make_model
 from onsight.models.trial_forward import trial_forward
@@ -36,6 +37,8 @@ def choose_max_folds(
     Args:
         budget_seconds: The whole budget; infinity for none.
     """
+    if any(problem.reason == NO_TIME for problem in pack.problems):
+        return Choice(1, "there was no time to decode all images")
     if not math.isinf(budget_seconds):
         return Choice(affordable_folds(budget_seconds), "as many as the budget has time for")
     networks = [(candidate.apply(config), candidate.image_size) for candidate in candidates]
