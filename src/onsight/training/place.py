@@ -49,7 +49,7 @@ from onsight_explain.devices import has_graphs
 _TIMING_FRACTION = 0.3  # of the time for trials: for steps, and as much again for evaluation
 _LEAST_TRAINING_FRACTION = 0.1  # of a budget that is extended
 _SURE_SECONDS = 2.0  # for each, before a budget is refused
-# Of the training images; a head fitted on fewer is worse than a network trained from scratch in the
+# Of the training images; a head fitted on fewer is hardly better than a network from scratch in the
 # time that the head would take (NOTEBOOK.md).
 _LEAST_FRACTION = 1 / 3
 _ACTIVITIES = {"decode": "decoding images"}  # names of phases, in sentences
