@@ -126,7 +126,7 @@ def test_a_budget_without_time_to_train_is_refused_and_twice_the_time_is_enough(
         run_slow(bars, tmp_path, clock, net, 9)
     assert str(caught.value) == (
         "--budget 9s is too short: 12.0 s are spent, 12.0 s of them on decoding images, and "
-        "training, the evaluation and saving need at least 1.5 s; try --budget 27s"
+        "training, evaluation and saving need at least 1.5 s; try --budget 27s"
     )
     assert caught.value.exit_code == 2
     assert not (tmp_path / "run").exists()  # the advice works for the same folder

@@ -49,9 +49,9 @@ from onsight_explain.devices import has_graphs
 _TIMING_FRACTION = 0.3  # of the time for trials: for steps, and as much again for evaluation
 _LEAST_TRAINING_FRACTION = 0.1  # of a budget that is extended
 _SURE_SECONDS = 2.0  # for each, before a budget is refused
-# Of the training images; a head fitted on fewer is hardly better than a network from scratch in the
-# time that the head would take (NOTEBOOK.md).
-_LEAST_FRACTION = 1 / 3
+# Of the training images, for a head: fitted on fewer, it is hardly better than a network that is
+# trained from scratch in the same time, or worse (NOTEBOOK.md).
+_LEAST_HEAD_FRACTION = 1 / 3
 _ACTIVITIES = {"decode": "decoding images"}  # names of phases, in sentences
 _OF_STEPS = ("learning_rate", "batch_size")
 _NOTHING_TRAINED = "not measured: the backbone is frozen, and only computes features"
@@ -178,7 +178,7 @@ def _plan_head(config: Config, data: TrainingData, job: Job) -> tuple[ComputePla
     classifier = Classifier(net, data.normalization, config.precision, data.device)
     image_seconds = job.world.agree(SLOWER * time_inference(classifier, data))
     reserve_evaluation(job.deadline, config, data.dataset, image_seconds)
-    images = _LEAST_FRACTION * len(data.dataset.ids(TRAIN)) if job.is_optional else 0.0
+    images = _LEAST_HEAD_FRACTION * len(data.dataset.ids(TRAIN)) if job.is_optional else 0.0
     if job.world.agree(job.deadline.remaining()) <= images * image_seconds:  # only for a moment?
         again = job.world.agree(SLOWER * time_inference(classifier, data))
         image_seconds = min(image_seconds, again)
@@ -248,7 +248,7 @@ def _require_seconds(seconds: float, config: Config, job: Job) -> None:
     raise BudgetTooSmall(
         f"--budget {config.budget} is too short: {duration(spent_seconds)} are spent, "
         f"{duration(phases[longest])} of them on {_ACTIVITIES.get(longest, longest)}, and "
-        f"training, the evaluation and saving need at least {duration(needed_seconds)}; try "
+        f"training, evaluation and saving need at least {duration(needed_seconds)}; try "
         f"--budget {enough_seconds}s"
     )
 
