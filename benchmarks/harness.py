@@ -107,6 +107,6 @@ def write_section(name: str, lines: list[str]) -> None:
     section = "\n".join([begin, *lines, end])
     before, found, rest = text.partition(begin)
     after = rest.partition(end)[2] if found else ""
-    text = f"{before.rstrip()}\n\n{section}\n{after.lstrip()}" if found else f"{text}\n{section}\n"
-    write_atomically(RESULTS, text.encode())
+    text = f"{before.rstrip()}\n\n{section}\n\n{after.lstrip()}" if found else f"{text}\n{section}"
+    write_atomically(RESULTS, f"{text.rstrip()}\n".encode())
     print("\n".join(lines))
