@@ -1,5 +1,6 @@
 """Oracles: runs of one model each, probabilities averaged in float64, runs without interruption."""
 
+import re
 import shutil
 import signal
 import time
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import onsight
+from onsight.config_files import read_config_file
 from onsight.deadline import Deadline
 from onsight.errors import BudgetTooSmall, ConfigError, Interrupted, NonFiniteLoss
 from onsight.evaluation.blending import choose_weights
@@ -502,6 +504,25 @@ def test_an_untrained_network_is_left_out(bars, tmp_path, monkeypatch, equal_wei
     assert "sprint is left out: the budget ended before its first training step" in (
         capsys.readouterr().err
     )
+
+
+def test_a_repeated_head_is_computed_by_as_many_threads_as_before(bars, tmp_path, monkeypatch):
+    """Another number of threads changes how sums are rounded."""
+    head = Candidate("head", {"model": "test_resnet", "freeze": True}, 0.4, (16, 16))
+    monkeypatch.setattr(layout, "choose_candidates", lambda *_: (head, CANDIDATES[1]))
+    monkeypatch.delitem(PLAIN, "threads")
+    run = train_in_20_seconds(bars, tmp_path / "run")
+    recorded = run.path / "members" / "head" / "config.toml"
+    text, changes = re.subn(r"(?m)^threads = \d+$", "threads = 3", recorded.read_text())
+    assert changes == 1
+    recorded.write_text(text)
+    repeat(run, bars, tmp_path / "again")
+    for name in ("head", "sprint"):
+        before, after = (
+            read_config_file(path / "members" / name / "config.toml")["threads"]
+            for path in (run.path, tmp_path / "again")
+        )
+        assert after == before
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ from onsight.training.progress import Progress, check_progress
 from onsight.training.saving import Mirror
 from onsight.tune.candidates import Candidate
 from onsight.tune.fit_epochs import count_evaluated, release_evaluation, time_inference
+from onsight.tune.plan import choose_threads
 from onsight_explain.devices import is_out_of_memory, release_cached_memory
 
 _MIN_SECONDS = 2.0  # for a member: in less, nothing useful is trained
@@ -214,6 +215,8 @@ def _train_member(
     if is_part:
         job.begin_decisions(opened.key)
         config = _read_config(candidate, opened, job)
+        if config.threads:  # of a member on record: each may have another number
+            job = replace(job, threads=choose_threads(config.threads))
         opened = select_candidate(opened, candidate, config, job)
     has_weights = job.folder.held_out.exists() or job.folder.last_checkpoint.exists()
     job = replace(job, has_weights=bool(job.world.agree(job.resume and has_weights)))

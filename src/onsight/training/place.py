@@ -115,6 +115,7 @@ def plan_run(placed: PlacedData, job: Job) -> PlannedRun:
     Sets the number of threads of this process. Raises BudgetTooSmall if no time is left to train.
     """
     opened, data, config = placed.opened, placed.data, placed.config
+    torch.set_num_threads(job.threads.value)  # not those of the member before
     training = len(data.dataset.ids(TRAIN))
     batch_size, epochs = usual_batch(config, training), choose_epochs(config, training)
     config = config.model_copy(update={"batch_size": batch_size.value})
