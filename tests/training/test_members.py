@@ -4,6 +4,7 @@ import re
 import shutil
 import signal
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -11,7 +12,6 @@ import pytest
 import torch
 
 import onsight
-from onsight.config_files import read_config_file
 from onsight.deadline import Deadline
 from onsight.errors import BudgetTooSmall, ConfigError, Interrupted, NonFiniteLoss
 from onsight.evaluation.blending import choose_weights
@@ -506,23 +506,42 @@ def test_an_untrained_network_is_left_out(bars, tmp_path, monkeypatch, equal_wei
     )
 
 
-def test_a_repeated_head_is_computed_by_as_many_threads_as_before(bars, tmp_path, monkeypatch):
-    """Another number of threads changes how sums are rounded."""
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_head_is_computed_again_by_as_many_threads_as_before(
+    bars, tmp_path, monkeypatch, is_resumed
+):
+    """Another number of threads changes how sums are rounded. The next network has its own."""
     head = Candidate("head", {"model": "test_resnet", "freeze": True}, 0.4, (16, 16))
     monkeypatch.setattr(layout, "choose_candidates", lambda *_: (head, CANDIDATES[1]))
+    monkeypatch.setattr(run_folder, "_BEGUN", set())  # the folder stays, as after a kill
     monkeypatch.delitem(PLAIN, "threads")
-    run = train_in_20_seconds(bars, tmp_path / "run")
-    recorded = run.path / "members" / "head" / "config.toml"
+    fitted, timed, real_fit, real_time_run = [], [], members.fit, place.time_run
+
+    def fit(*arguments):
+        fitted.append(torch.get_num_threads())
+        if is_resumed and len(fitted) == 1:
+            raise KeyboardInterrupt
+        return real_fit(*arguments)
+
+    def time_run(*arguments):
+        timed.append(torch.get_num_threads())
+        return real_time_run(*arguments)
+
+    monkeypatch.setattr(members, "fit", fit)
+    monkeypatch.setattr(place, "time_run", time_run)
+    with pytest.raises(KeyboardInterrupt) if is_resumed else nullcontext():
+        train_in_20_seconds(bars, tmp_path / "run")
+    recorded = tmp_path / "run" / "members" / "head" / "config.toml"
     text, changes = re.subn(r"(?m)^threads = \d+$", "threads = 3", recorded.read_text())
     assert changes == 1
     recorded.write_text(text)
-    repeat(run, bars, tmp_path / "again")
-    for name in ("head", "sprint"):
-        before, after = (
-            read_config_file(path / "members" / name / "config.toml")["threads"]
-            for path in (run.path, tmp_path / "again")
-        )
-        assert after == before
+    if is_resumed:
+        fields = {"spent": Clock(0.1), "reporter": SilentReporter()}
+        onsight.train(bars, out=tmp_path / "run", resume=True, **fields)
+    else:
+        repeat(SimpleNamespace(path=tmp_path / "run"), bars, tmp_path / "again")
+    assert fitted[-2] == 3
+    assert timed[-1] != 3
 
 
 @pytest.mark.parametrize(
