@@ -149,7 +149,7 @@ gpu-check-short: setup  ## a few steps of it
 # Benchmarks write benchmarks/RESULTS.md. Run nothing else at the same time.
 FASHION ?= /usr/share/datasets/fashion-mnist
 SETS ?= .bench-sets
-CONTENDERS := auto sprint compact head tuned fastai torchvision sklearn
+CONTENDERS := auto sprint compact head tuned fastai torchvision sklearn ultralytics
 BENCH := .venv-bench/bin/python benchmarks
 
 .venv-bench/installed: requirements.lock benchmarks/requirements.txt pyproject.toml packages/onsight-lint/pyproject.toml

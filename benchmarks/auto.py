@@ -29,7 +29,7 @@ from harness import Facts, circumstances, write_section
 import onsight
 
 SETTINGS = Path(__file__).parent / "peer_settings.json"
-PACKAGES = ("timm", "fastai", "scikit-learn")
+PACKAGES = ("timm", "fastai", "scikit-learn", "ultralytics")
 
 
 class Key(NamedTuple):

@@ -36,7 +36,7 @@ ONSIGHT: dict[str, Sequence[str]] = {
     "auto-no-recalibration": (*AUTO, "--recalibrate-norm", "off"),
 }
 PROGRAMS = {"auto-no-layers": [HERE / "last_layer_heads.py"]}  # the others run onsight
-PEERS = ("fastai", "torchvision", "sklearn")
+PEERS = ("fastai", "torchvision", "sklearn", "ultralytics")
 NAMES = (*ONSIGHT, *PEERS)
 
 
