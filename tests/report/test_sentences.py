@@ -68,6 +68,13 @@ def test_headline_is_compared_with_the_commonest_class() -> None:
     assert "optimistic" not in sentences
 
 
+def test_the_interval_of_folds_is_called_wider_than_that_of_one_model() -> None:
+    results = {"images": 100, "classes": [], "folds": 5, **metric("accuracy", 91, 100)}
+    wider = "the interval is 1.5 times as wide as for a single model"  # sqrt(1 + 5 / 4)
+    assert wider in " ".join(accuracy_sentences({"split": "folds", **results}))
+    assert wider not in " ".join(accuracy_sentences({"split": "test", **results}))
+
+
 def test_trust_is_withheld_only_beyond_noise() -> None:
     results = {"accuracy_low": 0.88, "accuracy_high": 0.92}
     start = "On average, its confidence is"

@@ -57,8 +57,10 @@ def quick_choice(monkeypatch):
     monkeypatch.setattr(choose_head, "_ITERATIONS", 3)
 
 
-def test_a_frozen_run_fits_a_head_and_trains_nothing_else(bars, tmp_path):
-    run = onsight.train(bars, out=tmp_path / "run", freeze=True, **QUICK)
+def test_a_frozen_run_fits_a_head_and_trains_nothing_else(bars, tmp_path, capsys):
+    settings = {**QUICK, "reporter": Reporter()}
+    run = onsight.train(bars, out=tmp_path / "run", freeze=True, **settings)
+    assert "n = " not in capsys.readouterr().err  # the accuracy is printed once, by the command
     (row,) = rows_of(run)
     assert row["epoch"] == 0
     assert run.results["epochs"] == 0

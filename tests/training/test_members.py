@@ -254,13 +254,15 @@ def test_after_a_network_that_is_always_right_no_other_is_trained(
 
 
 def test_each_network_is_a_line_with_its_accuracy(bars, tmp_path, capsys, equal_weights):
-    run = train(bars, tmp_path / "run", reporter=Reporter())
+    run = train(bars, tmp_path / "run", reporter=Reporter(verbose=True))
     lines = capsys.readouterr().err.splitlines()
+    assert "image size: 12x12 (all sampled images have this size)" in lines
     for row in run.results["members"]:
         start = f"{row['name']}: {percent(row['accuracy'])} of {row['images']} validation images ("
         (line,) = (line for line in lines if line.startswith(start))
         assert "from scratch" in line
-    assert "model: small and sprint (chosen by the number and size of the images and " in lines[2]
+    chosen = "model: small and sprint (chosen by the number and size of the images and "
+    assert sum(line.startswith(chosen) for line in lines) == 1
     assert sum(line.startswith("model: a blend of 50.0% small and ") for line in lines) == 1
 
 

@@ -167,7 +167,8 @@ def _gain_words(best: TrialResult[WhatIf] | None, count: int) -> str:
     if not best.interval.is_clear_gain:
         return (
             f"; nothing was shown to make it faster: with {best.name}, the best of {count} "
-            f"changes, it is {best.interval}"
+            f"changes, it is {best.interval} (below {best.interval.min_gain:.2f}, noise could "
+            "explain it)"
         )
     return f"; with {best.name} it is {best.interval}"
 
