@@ -69,7 +69,8 @@ def summarize_source(tree: str, lines: list[Facts]) -> list[str]:
     """The section of one source: a table for each budget, then a summary of all cells."""
     cells = group_cells(lines)
     section = [f"## The best classifier in a given time: source {tree[:8]}", ""]
-    section += [*sorted({line["circumstances"] for line in lines}), ""]
+    for circumstances in sorted({line["circumstances"] for line in lines}):
+        section += [circumstances, ""]
     for budget in sorted({place.budget for place in cells}):
         rows = [
             row

@@ -17,7 +17,7 @@ from typing import Any
 from auto_shared import SLACK, TIMED_IMAGES, make_parser, read_images, report, seconds_left, start
 
 NETWORK = "yolo11n-cls.yaml"
-START_SECONDS = 3.0  # of training: reading the folders, and its own evaluation at the end
+OVERHEAD_SECONDS = 3.0  # of YOLO.train: reading the folders, and an evaluation at the end
 
 
 def link_dataset(train: Path, folder: Path) -> None:
@@ -35,12 +35,12 @@ def link_dataset(train: Path, folder: Path) -> None:
 
 def predict(model: Any, paths: Sequence[Path], options: argparse.Namespace) -> list[str]:
     """The predicted classes."""
-    found = []
+    found: dict[Path, str] = {}  # by path, because YOLO.predict sorts the paths
     for first in range(0, len(paths), options.batch_size):
         batch = [str(path) for path in paths[first : first + options.batch_size]]
         for result in model.predict(batch, imgsz=options.size, device="cpu", verbose=False):
-            found.append(result.names[result.probs.top1])
-    return found
+            found[Path(result.path)] = result.names[result.probs.top1]
+    return [found[path] for path in paths]
 
 
 def train(data: Path, options: argparse.Namespace, paths: Sequence[Path]) -> list[str]:
@@ -56,7 +56,7 @@ def train(data: Path, options: argparse.Namespace, paths: Sequence[Path]) -> lis
     model = YOLO(NETWORK)
     model.train(
         data=str(data),
-        time=max(1.0, seconds_left(options, seconds + START_SECONDS)) / 3600,
+        time=max(1.0, seconds_left(options, seconds + OVERHEAD_SECONDS)) / 3600,
         imgsz=options.size,
         batch=options.batch_size,
         workers=options.workers,
