@@ -126,6 +126,13 @@ def test_the_trial_of_a_combination_that_was_replaced_is_closed(run):
     assert {"a"} not in still_open
 
 
+@pytest.mark.parametrize(("opening_seconds", "seconds"), [(1, 30), (2.5, 45), (3, 45), (4, 60)])
+def test_there_is_time_for_a_combination_where_scripts_start_slowly(run, opening_seconds, seconds):
+    factors = {"a": 2.0, "b": 2.0, "c": 1.5, "d": 1.2, "e": 1.0, "f": 1.0, "g": 1.0}
+    _, found = run(factors, seconds, opening_seconds=opening_seconds)
+    assert {change.label for change in found.best.changes} >= {"a", "b"}
+
+
 def test_only_one_of_a_group_is_taken(run):
     bench, found = run({"a": 1.5, "b": 3.0}, groups="ab")
     assert found.best.name == "b"

@@ -14,6 +14,7 @@ MIN_GAIN = 1.05  # speed-up below which a change counts as noise
 _MIN_ADDED_GAIN = 1.03  # speed-up that a change must add to join a combination
 
 _SINGLES_UNTIL = 0.55  # start no single change after this share of the time
+_REPEATS_UNTIL = 0.65  # repeat no single change after this share, if it can be combined
 _COMBINATIONS_UNTIL = 0.8  # start no combination after this share of the time
 _STALLED_RATIO = 0.5  # below this share of the usual speed, assume other load and repeat the round
 _FRESH_FACTOR = 3.0  # a baseline rate may be reused for this many times its duration
@@ -230,15 +231,19 @@ class Search(Generic[C]):
         self._measure_if_needed([self.control] if self._control_rounds_left else [], 0)
         noise = max([1.0, *(max(ratio, 1 / ratio) for ratio in self._control_ratios)])
         leaders = [entry for entry in self._ranked_singles() if entry.ratio * noise >= MIN_GAIN]
+        faster_groups = {entry.changes[0].group for entry in leaders if entry.is_faster}
+        until = _REPEATS_UNTIL if len(faster_groups) > 1 else _COMBINATIONS_UNTIL
         for number in range(1, MIN_ROUNDS):
             control = [self.control] if self._control_rounds_left else []
-            self._measure_if_needed([*leaders[:_LEADERS], *control], number)
+            self._measure_if_needed([*leaders[:_LEADERS], *control], number, until)
 
-    def _measure_if_needed(self, entries: Sequence[_Entry[C]], rounds: int) -> None:
-        """Measure the entries with this many rounds in another one, while there is time."""
+    def _measure_if_needed(
+        self, entries: Sequence[_Entry[C]], rounds: int, until: float = _COMBINATIONS_UNTIL
+    ) -> None:
+        """Measure the entries with this many rounds once more, until this share of the time."""
         for entry in entries:
             needs_round = len(entry.rounds.baseline) == rounds and not entry.problem
-            if needs_round and self._has_time(_COMBINATIONS_UNTIL):
+            if needs_round and self._has_time(until):
                 self._measure_round(entry)
 
     def _combine(self) -> _Entry[C] | None:

@@ -243,9 +243,11 @@ def test_the_verdict_is_one_sentence_with_both_speeds():
     )
     unsure = tried(2.5, low=1.05, cache="items")
     doubt = verdict(seen, cause, unsure, 3)
-    assert "; nothing was shown to make it faster" in doubt
+    assert "; nothing was shown to make it faster: with items cached in memory, the best" in doubt
     assert doubt.endswith("3 rounds (below 1.10, noise could explain it).")
     assert verdict(seen, cause, None, 3).endswith("; none of 3 changes made it 5% faster.")
+    assert "in memory, the only change tried, it is" in verdict(seen, cause, unsure, 1)
+    assert verdict(seen, cause, None, 1).endswith("only change tried did not make it 5% faster.")
     assert verdict(seen, cause, None, 0).endswith("in the training process.")
 
 

@@ -221,6 +221,30 @@ def test_a_copy_of_the_user_s_own_loader_has_the_user_s_line(recorder, tmp_path,
     assert made.maker == ""
 
 
+def test_a_library_that_wraps_the_constructor_is_not_the_maker(recorder, tmp_path, monkeypatch):
+    """As Lightning does while it asks a module for its loaders; a class of a library is."""
+    monkeypatch.syspath_prepend(make_library(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    code = (
+        "from torch.utils.data import DataLoader\n"
+        "def wrap(init):\n"
+        "    def wrapper(obj, *args, **kwargs):\n"
+        "        init(obj, *args, **kwargs)\n"
+        "    return wrapper\n"
+        "class Loader(DataLoader):\n"
+        "    def __init__(self, *args, **kwargs):\n"
+        "        super().__init__(*args, **kwargs)\n"
+    )
+    (tmp_path / "site-packages" / "loader_wrapper.py").write_text(code)
+    import loader_wrapper
+
+    made = recorder.loaders.origin(loader_wrapper.Loader(data(), batch_size=8))
+    assert made.maker == "loader_wrapper"
+    monkeypatch.setattr(DataLoader, "__init__", loader_wrapper.wrap(DataLoader.__init__))
+    plain = recorder.loaders.origin(DataLoader(data(), batch_size=8))
+    assert (plain.maker, plain.site.line - made.site.line) == ("", 3)
+
+
 def test_batches_from_a_tensor_are_counted_and_their_indexing_is_data(recorder):
     images, labels = torch.randn(96, 3), torch.arange(96) % 2
     net = Net()

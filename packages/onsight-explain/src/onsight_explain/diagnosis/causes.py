@@ -162,13 +162,15 @@ def _largest_phase(trace: Trace) -> Cause:
 
 
 def _gain_words(best: TrialResult[WhatIf] | None, count: int) -> str:
+    only = "the only change tried"
     if best is None or best.interval is None:
-        return f"; none of {count} changes made it {MIN_GAIN - 1:.0%} faster" if count else ""
+        made = f"{only} did not make" if count == 1 else f"none of {count} changes made"
+        return f"; {made} it {MIN_GAIN - 1:.0%} faster" if count else ""
     if not best.interval.is_clear_gain:
+        rank = only if count == 1 else f"the best of {count} changes"
         return (
-            f"; nothing was shown to make it faster: with {best.name}, the best of {count} "
-            f"changes, it is {best.interval} (below {best.interval.min_gain:.2f}, noise could "
-            "explain it)"
+            f"; nothing was shown to make it faster: with {best.name}, {rank}, it is "
+            f"{best.interval} (below {best.interval.min_gain:.2f}, noise could explain it)"
         )
     return f"; with {best.name} it is {best.interval}"
 

@@ -63,7 +63,7 @@ class Advice(Fix):
         return self.text
 
     def apply(self, draft: Draft) -> None:
-        raise CannotFix("left to you")
+        raise CannotFix("not a safe edit")
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ class LoaderWatch:
     def _create(self, original: Callable[..., None]) -> Callable[..., None]:
         @wraps(original)  # Lightning reads the signature to create the loader again
         def create(loader: Any, *args: Any, **kwargs: Any) -> None:
-            origin = self.sites.origin()
+            origin = self.sites.origin(loader)
             original(loader, *args, **kwargs)
             parts = [getattr(loader, name, None) for name in ("batch_sampler", "dataset")]
             parts = [part for part in parts if part is not None]

@@ -46,8 +46,13 @@ class Sites:
         """Return the innermost of the user's lines that led to this call."""
         return self.origin().site
 
-    def origin(self) -> ObjectOrigin:
-        """Return the origin of the object whose constructor calls this method."""
+    def origin(self, made: object = None) -> ObjectOrigin:
+        """Return the origin of the object whose constructor calls this method.
+
+        made: the object. A library that only wraps the constructor, as Lightning does for loaders,
+            is then not taken for its maker.
+        """
+        own_package = type(made).__module__.partition(".")[0]
         maker = ""
         frame: FrameType | None = sys._getframe(1)
         for _ in range(_MAX_FRAMES):
@@ -56,7 +61,8 @@ class Sites:
             if self.owns(frame.f_code.co_filename):
                 return ObjectOrigin(_site_of(frame), maker)
             package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-            maker = maker if package in _NEVER_MAKERS else package
+            wraps = made is not None and _first_argument(frame) is made and package != own_package
+            maker = maker if package in _NEVER_MAKERS or wraps else package
             frame = frame.f_back
         return ObjectOrigin(maker=maker)
 
@@ -78,6 +84,11 @@ class Sites:
             is_package = "site-packages" in file or file.startswith(_OWN_FOLDER)
             self._is_own[file] = file.startswith(self.folder) and not is_package
         return self._is_own[file]
+
+
+def _first_argument(frame: FrameType) -> object:
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
 
 
 def _site_of(frame: FrameType) -> Site:
