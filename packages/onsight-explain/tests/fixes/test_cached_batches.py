@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 from onsight_explain.delivery.fixed_script import fix_script
 from onsight_explain.fixes.calls import remove_workers
@@ -39,6 +40,20 @@ epochs = [list(loader) for _ in range(2)]
 LINE = 1 + SCRIPT[: SCRIPT.index("loader = ")].count("\n")
 
 
+def traced(path, line, data, **loader):
+    facts = LoaderFacts(
+        site=Site(file=str(path), line=line),
+        batch_size=4,
+        workers=0,
+        is_pinned=False,
+        is_persistent=False,
+        is_shuffled=True,
+        items=6,
+        **loader,
+    )
+    return Trace(ended="window", startup_seconds=0, loader=facts, item=examine_items(data))
+
+
 @pytest.fixture
 def ran(tmp_path):
     """A function that runs a script with these transforms, and the same script fixed."""
@@ -49,18 +64,7 @@ def ran(tmp_path):
         path.write_text(source, encoding="utf-8")
         plain: dict = {}
         exec(path.read_text(encoding="utf-8"), plain)
-        facts = LoaderFacts(
-            site=Site(file=str(path), line=LINE),
-            batch_size=4,
-            workers=0,
-            is_pinned=False,
-            is_persistent=False,
-            is_shuffled=True,
-            items=6,
-            **loader,
-        )
-        item = examine_items(plain["data"])
-        trace = Trace(ended="window", startup_seconds=0, loader=facts, item=item)
+        trace = traced(path, LINE, plain["data"], **loader)
         mended = fix_script(path, mends(trace))
         assert [line.left for line in mended.lines] == [""] * len(mended.lines)
         after: dict = {}
@@ -83,6 +87,25 @@ def test_batches_are_gathered_from_items_made_once(ran):
     plain, after = ran("transforms.ToTensor()", lambda trace: cache_batches(trace, "cpu"))
     assert same(plain, after)
     assert after["data"].made == 6
+
+
+@pytest.mark.parametrize("cache", [cache_batches, cache_items])
+def test_a_class_is_defined_above_its_first_use(tmp_path, cache):
+    """Although the imports go on below, as in cells of a notebook put together."""
+    lines = [
+        "import numpy as np",
+        "from torch.utils.data import DataLoader, TensorDataset",
+        "data = TensorDataset(*map(__import__('torch').from_numpy, [np.arange(6), np.arange(6)]))",
+        "loader = DataLoader(data, 4)",
+        "import torch.nn as nn",
+        "class Net(nn.Module): ...",
+    ]
+    path = tmp_path / "train.py"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    trace = traced(path, 4, TensorDataset(torch.arange(6), torch.arange(6)))
+    after: dict = {}
+    exec(fix_script(path, cache(trace)).after.decode(), after)
+    assert [images.tolist() for images, _ in after["loader"]] == [[0, 1, 2, 3], [4, 5]]
 
 
 CERTAIN = (

@@ -9,7 +9,6 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from onsight_explain.process.items import examine_items
-from onsight_explain.script import memory
 from onsight_explain.script.memory import CachedFiles, CachedItems, base_dataset
 
 
@@ -41,9 +40,8 @@ def test_kept_items_are_those_of_the_dataset_and_made_once():
     assert kept.dataset.dataset.classes == ("a", "b")
 
 
-def test_if_time_is_short_a_random_part_is_kept(monkeypatch):
-    monkeypatch.setattr(memory, "_FILL_SECONDS", -1.0)
-    kept = CachedItems(Counted(1000))
+def test_if_time_is_short_a_random_part_is_kept():
+    kept = CachedItems(Counted(1000), max_seconds=-1.0)
     assert (len(kept), kept.is_whole) == (1, False)
     assert kept[0][1] > 10  # not the first item, since a data set may be sorted by class
 

@@ -12,6 +12,7 @@ import pytest
 
 from onsight_explain.errors import ScriptFailed
 from onsight_explain.process.processes import Processes
+from onsight_explain.what_ifs.caching import Cache
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -104,6 +105,23 @@ def test_a_script_that_never_trains_is_ended_in_time(script):
     trace = run(script, limit=1.0)
     assert (trace.ended, trace.images) == ("limit", 0)
     assert time.monotonic() - begun < 60
+
+
+def test_a_cache_that_takes_too_long_to_fill_holds_a_part(script):
+    """All items would take 20 s; the first step is waited for 6."""
+    slow = (
+        "class Slow(TensorDataset):\n"
+        "    def __getitem__(self, index):\n"
+        "        __import__('time').sleep(20 / 256)\n"
+        "        return super().__getitem__(index)\n\n"
+        "def main():\n    data = Slow("
+    )
+    text = SCRIPT.replace("def main():\n    data = TensorDataset(", slow)
+    script.write_text(text, encoding="utf-8")
+    with started(script, "1000000") as processes:
+        trace = processes.start([Cache("items")], 0.3, first_limit_seconds=6.0).trace()
+    assert (trace.ended, len(trace.notes)) == ("window", 1)
+    assert trace.notes[0].endswith("of 256 items, chosen at random")
 
 
 def test_processes_started_by_the_script_end_with_it(script, tmp_path):

@@ -1,5 +1,6 @@
 """Work that is done once: cached items, files and transforms, and augmentation of batches."""
 
+import time
 from collections import namedtuple
 
 import numpy as np
@@ -123,6 +124,23 @@ def test_part_of_a_set_too_large_for_memory_is_kept_and_said(apply, monkeypatch)
     hooks = apply(cache="items")
     (images, labels) = next(iter(DataLoader(Items(KINDS["tuple"]), 4, sampler=range(11))))
     assert images[0, 0, 0] == labels[0] != 0
+    assert hooks.notes == ["kept 1 of 11 items, chosen at random"]
+
+
+@pytest.mark.parametrize(("seconds_left", "expected"), [(6.0, 3.0), (1000.0, 20.0)])
+def test_a_cache_is_filled_for_at_most_half_of_the_time_left(
+    apply, monkeypatch, seconds_left, expected
+):
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    hooks = apply(cache="items")
+    hooks.first_step_due = 100.0 + seconds_left
+    assert hooks.max_fill_seconds == expected
+
+
+def test_a_part_is_kept_where_the_first_step_would_be_late(apply):
+    hooks = apply(cache="items")
+    hooks.first_step_due = time.monotonic()
+    DataLoader(Items(KINDS["tuple"]), 4)
     assert hooks.notes == ["kept 1 of 11 items, chosen at random"]
 
 

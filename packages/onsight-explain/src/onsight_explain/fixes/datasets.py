@@ -164,7 +164,7 @@ def cache_items(trace: Trace) -> list[Fix]:
     assert trace.loader
     definition = AddDefinition(trace.loader.site, "CachedItems", _CACHED_ITEMS)
     dataset = wrap_dataset(trace, "CachedItems({})")
-    return _group_if_it_fits(trace, definition, dataset, remove_workers(trace))
+    return _group_if_it_fits(trace, dataset, remove_workers(trace), definition)
 
 
 def cache_and_augment_batches(trace: Trace, moved: MovedSteps, device: str) -> list[Fix]:
@@ -261,7 +261,7 @@ def _gather_batches(trace: Trace, device: str, definition: AddDefinition) -> lis
     pinning = [] if device == "cpu" else [loader_keywords(trace, pin_memory=None)]
     dataset = wrap_dataset(trace, f"{definition.name}({{}})")
     workers = remove_workers(trace)
-    return _group_if_it_fits(trace, definition, dataset, keywords, *pinning, workers)
+    return _group_if_it_fits(trace, dataset, keywords, *pinning, workers, definition)
 
 
 def _set_folder_loader(draft: Draft, definition: AddDefinition) -> None:

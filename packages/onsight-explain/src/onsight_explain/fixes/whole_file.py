@@ -14,6 +14,7 @@ from onsight_explain.fixes.draft import (
 )
 from onsight_explain.fixes.fix import Fix
 
+_DEFINITIONS_AND_BLOCKS = ast.ClassDef | ast.FunctionDef | ast.For | ast.While | ast.With
 _TRAINING_CALLS = {"backward", "step", "train", "copy_", "add_", "mul_", "lerp_", "normal_"}
 
 
@@ -30,12 +31,7 @@ class AddAtStart(Fix):
 
     def apply(self, draft: Draft) -> None:
         """Insert it below the last import of the first block of imports."""
-        place, insert = _find_last_import(draft), insert_after
-        if place is None:
-            place = draft.source.tree.body[0]
-            is_docstring = isinstance(place, ast.Expr) and isinstance(place.value, ast.Constant)
-            insert = insert_after if is_docstring else insert_before
-        draft.change([insert(draft, place, self.text)])
+        _insert_at_start(draft, self.text)
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,10 @@ class SetThreads(Fix):
 
 @dataclass(frozen=True)
 class AddDefinition(Fix):
-    """Adds a class or function below the script's imports. Its site is in the file using it."""
+    """Adds a class or function below the script's imports, after the code that uses it was changed.
+
+    Its site is in the file using it.
+    """
 
     name: str
     code: str
@@ -83,7 +82,9 @@ class AddDefinition(Fix):
             if self.code.strip() in draft.text.replace(draft.newline, "\n"):
                 return
             raise CannotFix(f"the script has something else called {self.name}")
-        last_import = _find_last_import(draft)
+        for statement in self.needed_imports:
+            add_import(draft, statement, user=self.name)
+        last_import = _find_last_import(draft, user=self.name)
         if last_import is None:
             raise CannotFix("the script has no imports to put it below")
         at = line_end(draft, last_import)
@@ -92,8 +93,6 @@ class AddDefinition(Fix):
         after = max(0, 2 - empty // len(draft.newline)) if following.strip() else 0
         before = "" if not at or draft.text[at - 1] == "\n" else "\n"
         draft.change([(at, at, f"{before}\n\n{self.code.strip()}\n" + "\n" * after)])
-        for statement in self.needed_imports:
-            add_import(draft, statement)
 
 
 @dataclass(frozen=True)
@@ -128,10 +127,13 @@ class UseInferenceMode(Fix):
         draft.change([replace_node(draft, name, "torch.inference_mode") for name in names])
 
 
-def add_import(draft: Draft, statement: str) -> None:
-    """Add an import such as `import torch` to the script's imports, unless its name is bound."""
+def add_import(draft: Draft, statement: str, user: str = "") -> None:
+    """Add an import such as `import torch` to the script's imports, unless its name is bound.
+
+    user: a name that needs it; it is added above the first statement with that name.
+    """
     if statement.split()[-1].partition(".")[0] not in _bound_names(draft.source.tree):
-        AddAtStart(None, statement).apply(draft)
+        _insert_at_start(draft, statement, user)
 
 
 def find_views(tree: ast.Module) -> list[ast.Call]:
@@ -150,15 +152,28 @@ def reshape_views(tree: ast.Module) -> dict[str, object]:
     return {}
 
 
-def _find_last_import(draft: Draft) -> ast.stmt | None:
-    """Return the last import before the script's first definition or block."""
+def _insert_at_start(draft: Draft, text: str, user: str = "") -> None:
+    place, insert = _find_last_import(draft, user), insert_after
+    if place is None:
+        place = draft.source.tree.body[0]
+        is_docstring = isinstance(place, ast.Expr) and isinstance(place.value, ast.Constant)
+        insert = insert_after if is_docstring else insert_before
+    draft.change([insert(draft, place, text)])
+
+
+def _find_last_import(draft: Draft, user: str = "") -> ast.stmt | None:
+    """Return the last import before the script's first definition, block or use of a name."""
     last = None
     for statement in draft.source.tree.body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
             last = statement
-        elif isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.For | ast.While | ast.With):
+        elif isinstance(statement, _DEFINITIONS_AND_BLOCKS) or _uses(statement, user):
             break
     return last
+
+
+def _uses(statement: ast.stmt, name: str) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement))
 
 
 def _bound_names(tree: ast.Module) -> set[str]:

@@ -91,12 +91,14 @@ class ScriptRun:
         self.recorder.window.warm_up_epochs = bool(request.epoch and request.epoch.has_evaluation)
         sites = self.recorder.sites
         self.timeline = TimelineRecorder(self.clock, sites) if request.timeline else None
+        limit_seconds = request.first_limit_seconds or request.limit_seconds
         self.hooks = Hooks(
             self.recorder.patches,
             self.clock.is_elsewhere,
             lambda: self.recorder.forwards.is_evaluating,
             self.clock,
             self._is_training_line,
+            first_step_due=time.monotonic() + limit_seconds,
         )
         self.work = StepWork()
         self.first_step_seconds = 0.0
@@ -110,7 +112,7 @@ class ScriptRun:
         if channel:
             os.register_at_fork(after_in_child=channel.close)  # or our end would stay open there
         self.watchdog = LimitWatchdog(channel, lambda: self.finish("limit"))
-        self.watchdog.allow(request.first_limit_seconds or request.limit_seconds)
+        self.watchdog.allow(limit_seconds)
 
     def execute(self) -> NoReturn:
         """Run the script until the process ends."""

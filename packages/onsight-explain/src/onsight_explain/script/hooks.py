@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import math
+import time
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, TypedDict
@@ -9,6 +11,7 @@ from typing import Any, TypedDict
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from onsight_explain.script.memory import MAX_FILL_SECONDS
 from onsight_explain.tracing.clock import PhaseClock
 from onsight_explain.tracing.forwards import Around, RootCalls, kind_of
 from onsight_explain.tracing.patches import Patches, when_imported
@@ -45,6 +48,7 @@ class Hooks:
         is_evaluating: Callable[[], bool],
         clock: PhaseClock | None = None,
         is_training_line: Callable[[], bool] = lambda: False,
+        first_step_due: float = math.inf,
     ) -> None:
         self.patches = patches
         self.is_skipped = is_skipped  # whether a module is being called outside the training loop
@@ -53,12 +57,18 @@ class Hooks:
         # Whether the line that creates a loader now is known to create the training loader, which
         # may not sample at random.
         self.is_training_line = is_training_line
+        self.first_step_due = first_step_due  # monotonic time; a later first step is not waited for
         self.notes: list[str] = []  # changes that were impossible or incomplete
         self._loader_changes: list[OnLoader] = []
         self._network_changes: list[Around] = []
         self._source_changes: list[OnSource] = []
         self._batch_samplers: list[Any] = []  # one per loader created so far
         self._resized: list[tuple[Any, int | None]] = []  # datasets, with their new batch size
+
+    @property
+    def max_fill_seconds(self) -> float:
+        """How long one cache may be filled: half of the time left to the first step, at most."""
+        return min(MAX_FILL_SECONDS, (self.first_step_due - time.monotonic()) / 2)
 
     def on_loader(self, change: OnLoader) -> None:
         """Change the arguments of every DataLoader before it is created."""

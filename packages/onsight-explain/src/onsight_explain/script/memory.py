@@ -19,7 +19,7 @@ from onsight_explain.tracing.patches import Patches, when_imported
 OpenImage = Callable[..., Any]  # PIL.Image.open; PIL is imported only if the script uses it
 
 _CPU = torch.device("cpu")
-_FILL_SECONDS = 20.0
+MAX_FILL_SECONDS = 20.0
 _MEMORY_SHARE = 0.3  # fraction of free memory; stacking the items briefly needs twice that
 
 
@@ -29,11 +29,16 @@ class CachedItems(Dataset[Any]):
     Other attributes are read from the original dataset.
     """
 
-    def __init__(self, dataset: Any, finish: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        finish: Callable[[Any], Any] | None = None,
+        max_seconds: float = MAX_FILL_SECONDS,
+    ) -> None:
         self.dataset = dataset
         self.finish = finish  # applied to an item's first part, the image, at every access
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
-        self.items = dict(_fill(dataset, order))
+        self.items = dict(_fill(dataset, order, max_seconds))
         self.is_whole = len(self.items) == len(dataset)
         self.indices = range(len(dataset)) if self.is_whole else list(self.items)
 
@@ -118,9 +123,9 @@ class CachedFiles:
 
         return open_cached
 
-    def fill(self, dataset: Any) -> None:
+    def fill(self, dataset: Any, max_seconds: float = MAX_FILL_SECONDS) -> None:
         """Decode as many files as time allows before training."""
-        for _ in _fill(dataset, range(len(dataset))):
+        for _ in _fill(dataset, range(len(dataset)), max_seconds):
             pass
 
 
@@ -133,7 +138,7 @@ def change_image_open(change: Callable[[OpenImage], OpenImage], patches: Patches
 
 def fits(items: int, seconds: float, size: int) -> bool:
     """Return whether all items fit the time and memory limits, at this cost per item."""
-    return items * seconds <= _FILL_SECONDS and items * size <= _usable_bytes()
+    return items * seconds <= MAX_FILL_SECONDS and items * size <= _usable_bytes()
 
 
 def item_bytes(item: Any) -> int:
@@ -201,7 +206,7 @@ def _usable_bytes() -> float:
     return _MEMORY_SHARE * free_memory_bytes(_CPU)
 
 
-def _fill(dataset: Any, order: Any) -> Iterator[tuple[int, Any]]:
+def _fill(dataset: Any, order: Any, max_seconds: float) -> Iterator[tuple[int, Any]]:
     """Yield items until time or memory runs out."""
     began, size, usable = time.perf_counter(), 0, _usable_bytes()
     with undisturbed():
@@ -209,5 +214,5 @@ def _fill(dataset: Any, order: Any) -> Iterator[tuple[int, Any]]:
             item = dataset[index]
             yield index, item
             size += item_bytes(item)
-            if size > usable or time.perf_counter() - began > _FILL_SECONDS:
+            if size > usable or time.perf_counter() - began > max_seconds:
                 return

@@ -84,7 +84,7 @@ class Cache(WhatIf):
             if not hasattr(dataset, "__getitem__"):
                 hooks.notes.append("a dataset without numbered items cannot be kept in memory")
             elif self.value == "files":
-                files.fill(dataset)
+                files.fill(dataset, hooks.max_fill_seconds)
             elif self.value == "items":
                 cache.use(arguments)
             elif split := split_at_random(base_dataset(dataset)):
@@ -229,7 +229,7 @@ class _ItemCache:
         key = id(dataset)
         if key not in self._items:
             with transform_replaced(dataset, kept) if kept else nullcontext():
-                self._items[key] = CachedItems(dataset, finish)
+                self._items[key] = CachedItems(dataset, finish, self.hooks.max_fill_seconds)
         cached: CachedItems | GatheredItems = self._items[key]
         if _uses_default_collate(arguments):
             if key not in self._stacked:
