@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import math
 import os
 import select
 import signal
@@ -162,10 +163,11 @@ class ScriptRun:
         return names
 
     def _after_step(self, recorder: Recorder) -> None:
-        assert self.request
+        assert self.request and self.hooks
         if not self.first_step_seconds:
             self.first_step_seconds = self.earlier_seconds + seconds_since_start()
             self.first = recorder.read_progress()
+            self.hooks.first_step_due = math.inf  # a later dataset may be cached as a whole
             self.device_time = follow_device(recorder.forwards.network, self.clock)
         if self.device_time:
             self.device_time.step(recorder.steps, self.clock.phase)
