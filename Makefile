@@ -16,8 +16,8 @@ test: lint types imports unit  ## everything that must hold before a change land
 
 setup: .venv/installed
 
-# $(call install_lock,ENVIRONMENT): uv takes half a minute where pip takes five, but knows only the
-# public index; pip, which reads your pip.conf, takes over if that fails.
+# $(call install_lock,ENVIRONMENT): uv is several times as fast as pip, but does not read pip.conf, which
+# may name the only index that you can reach; pip takes over if uv fails.
 install_lock = ($(1)/bin/pip install --quiet --disable-pip-version-check --require-hashes \
 	-r scripts/requirements-setup.txt && $(1)/bin/uv pip install --system-certs \
 	--python $(1)/bin/python --require-hashes -r requirements.lock) || \
@@ -28,7 +28,7 @@ install_lock = ($(1)/bin/pip install --quiet --disable-pip-version-check --requi
 		{ echo "Onsight needs Python 3.11 or later; name one by: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
 	@echo "1 of 3: a new environment, .venv"
 	@$(PYTHON) -m venv .venv
-	@echo "2 of 3: the packages of requirements.lock: about a minute, 3 GB to download, 6.6 GB on disk"
+	@echo "2 of 3: the packages of requirements.lock: about a minute on a fast connection, 6.6 GB on disk"
 	@$(call install_lock,.venv)
 	@echo "3 of 3: Onsight itself"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(OURS)

@@ -228,7 +228,8 @@ class Search(Generic[C]):
 
         Changes that were no faster are among them if the control shows that noise may hide a gain.
         """
-        self._measure_if_needed([self.control] if self._control_rounds_left else [], 0)
+        control = [self.control] if self._control_rounds_left else []
+        self._measure_if_needed(control, 0, _COMBINATIONS_UNTIL)
         noise = max([1.0, *(max(ratio, 1 / ratio) for ratio in self._control_ratios)])
         leaders = [entry for entry in self._ranked_singles() if entry.ratio * noise >= MIN_GAIN]
         faster_groups = {entry.changes[0].group for entry in leaders if entry.is_faster}
@@ -237,9 +238,7 @@ class Search(Generic[C]):
             control = [self.control] if self._control_rounds_left else []
             self._measure_if_needed([*leaders[:_LEADERS], *control], number, until)
 
-    def _measure_if_needed(
-        self, entries: Sequence[_Entry[C]], rounds: int, until: float = _COMBINATIONS_UNTIL
-    ) -> None:
+    def _measure_if_needed(self, entries: Sequence[_Entry[C]], rounds: int, until: float) -> None:
         """Measure the entries with this many rounds once more, until this share of the time."""
         for entry in entries:
             needs_round = len(entry.rounds.baseline) == rounds and not entry.problem

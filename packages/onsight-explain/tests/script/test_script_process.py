@@ -124,6 +124,21 @@ def test_a_cache_that_takes_too_long_to_fill_holds_a_part(script):
     assert trace.notes[0].endswith("of 256 items, chosen at random")
 
 
+def test_a_dataset_made_after_the_first_step_is_cached_as_a_whole(script):
+    """Each epoch makes a new one, also when the time to wait for the first step has passed."""
+    lines = SCRIPT.splitlines(keepends=True)
+    made = [line for line in lines if line.startswith(("    data =", "    loader ="))]
+    text = "".join(line for line in lines if line not in made)
+    each_epoch = textwrap.indent("".join(made), "    ") + "        for images"
+    script.write_text(text.replace("        for images", each_epoch), encoding="utf-8")
+    with started(script, "1000000") as processes:
+        process = processes.start([Cache("items")], 0.2, first_limit_seconds=5.0)
+        process.trace()
+        time.sleep(5.0)
+        trace = process.measure(0.2, None)
+    assert trace.images == 8 * trace.steps > 0
+
+
 def test_processes_started_by_the_script_end_with_it(script, tmp_path):
     told = tmp_path / "child"
     script.write_text(

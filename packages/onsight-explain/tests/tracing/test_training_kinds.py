@@ -1,5 +1,6 @@
 """What the recorder counts in loops of every kind: each image once, each update once."""
 
+import importlib
 import inspect
 import sys
 import time
@@ -205,16 +206,22 @@ def test_the_line_of_the_user_is_reported_and_the_package_that_trains(
     assert (trained.site.line, trained.maker) == (here["trained here\n"], "someones_trainer")
 
 
-def test_a_copy_of_the_user_s_own_loader_has_the_user_s_line(recorder, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(make_library(tmp_path))
+def import_library(name, code, folder, monkeypatch):
+    """Import a module of this code from outside the user's folder."""
+    library = folder / "site-packages"
+    library.mkdir()
+    (library / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(library)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    return importlib.import_module(name)
+
+
+def test_a_copy_of_the_user_s_own_loader_has_the_user_s_line(recorder, tmp_path, monkeypatch):
     code = (
         "def copied(loader, kind):\n"
         "    return kind(loader.dataset, batch_sampler=loader.batch_sampler)\n"
     )
-    (tmp_path / "site-packages" / "loader_copies.py").write_text(code)
-    import loader_copies
-
+    loader_copies = import_library("loader_copies", code, tmp_path, monkeypatch)
     own = DataLoader(data(), batch_size=8, shuffle=True)
     made = recorder.loaders.origin(loader_copies.copied(own, DataLoader))
     assert made == recorder.loaders.origin(own)
@@ -223,8 +230,6 @@ def test_a_copy_of_the_user_s_own_loader_has_the_user_s_line(recorder, tmp_path,
 
 def test_a_library_that_wraps_the_constructor_is_not_the_maker(recorder, tmp_path, monkeypatch):
     """As Lightning does while it asks a module for its loaders; a class of a library is."""
-    monkeypatch.syspath_prepend(make_library(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     code = (
         "from torch.utils.data import DataLoader\n"
         "def wrap(init):\n"
@@ -235,9 +240,7 @@ def test_a_library_that_wraps_the_constructor_is_not_the_maker(recorder, tmp_pat
         "    def __init__(self, *args, **kwargs):\n"
         "        super().__init__(*args, **kwargs)\n"
     )
-    (tmp_path / "site-packages" / "loader_wrapper.py").write_text(code)
-    import loader_wrapper
-
+    loader_wrapper = import_library("loader_wrapper", code, tmp_path, monkeypatch)
     made = recorder.loaders.origin(loader_wrapper.Loader(data(), batch_size=8))
     assert made.maker == "loader_wrapper"
     monkeypatch.setattr(DataLoader, "__init__", loader_wrapper.wrap(DataLoader.__init__))

@@ -63,7 +63,7 @@ class Advice(Fix):
         return self.text
 
     def apply(self, draft: Draft) -> None:
-        raise CannotFix("not a safe edit")
+        raise CannotFix("it cannot be changed automatically")
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,8 @@ class ScriptRun:
         return names
 
     def _after_step(self, recorder: Recorder) -> None:
-        assert self.request and self.hooks
+        assert self.request
+        assert self.hooks
         if not self.first_step_seconds:
             self.first_step_seconds = self.earlier_seconds + seconds_since_start()
             self.first = recorder.read_progress()

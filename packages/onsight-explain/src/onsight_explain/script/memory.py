@@ -123,7 +123,7 @@ class CachedFiles:
 
         return open_cached
 
-    def fill(self, dataset: Any, max_seconds: float = MAX_FILL_SECONDS) -> None:
+    def fill(self, dataset: Any, max_seconds: float) -> None:
         """Decode as many files as time allows before training."""
         for _ in _fill(dataset, range(len(dataset)), max_seconds):
             pass

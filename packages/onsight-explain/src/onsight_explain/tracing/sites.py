@@ -61,8 +61,10 @@ class Sites:
             if self.owns(frame.f_code.co_filename):
                 return ObjectOrigin(_site_of(frame), maker)
             package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-            wraps = made is not None and _first_argument(frame) is made and package != own_package
-            maker = maker if package in _NEVER_MAKERS or wraps else package
+            if package not in _NEVER_MAKERS and not (
+                made is not None and package != own_package and _first_argument(frame) is made
+            ):
+                maker = package
             frame = frame.f_back
         return ObjectOrigin(maker=maker)
 
