@@ -14,14 +14,17 @@ from pathlib import Path
 import pytest
 
 FORKS = multiprocessing.get_context("forkserver")
+# Not the server that multiprocessing shares: another test may have started it, without `warm`.
+SERVER = forkserver.ForkServer()
+SERVER.set_forkserver_preload(["warm"])
 
 
-def _start_server():
-    """Start the process that trials are forked from; its paths are in the environment."""
-    FORKS.set_forkserver_preload(["warm"])
+def _fork(process):
+    """Start a process that is forked from one with `warm`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
-        forkserver.ensure_running()
+        patch.setattr(forkserver, "connect_to_new_process", SERVER.connect_to_new_process)
+        process.start()
 
 
 # Nothing is left to be measured or chosen, so that runs can be compared bit for bit.
@@ -41,11 +44,10 @@ class Trial:
     """A command in its own process, with the part of the interface of Popen that is needed."""
 
     def __init__(self, words, log, prepare=None):
-        _start_server()
         self.log = log
         words = [str(word) for word in words]
         self.process = FORKS.Process(target=_run, args=(words, str(log), prepare))
-        self.process.start()
+        _fork(self.process)
         self.pid = self.process.pid
 
     def poll(self):
