@@ -15,7 +15,7 @@ import onsight
 from conftest import planted_images
 from onsight.cli import main
 from onsight.errors import Interrupted
-from onsight.features import heads
+from onsight.features import choose_head, heads
 from onsight.training import fit_head, hidden_layer
 from onsight.tune import planning
 from onsight.tune import probe as pick_fastest
@@ -99,6 +99,8 @@ def test_a_fitted_head_is_that_of_the_cpu(machine_off, tmp_path, monkeypatch, fo
     """A head is fitted on features on the CPU, and its network computes on the device."""
     monkeypatch.setattr(fit_head, "has_enough_images", lambda *_: folds == "1")
     monkeypatch.setattr(hidden_layer, "is_clearly_better", lambda *_: True)
+    monkeypatch.setattr(choose_head, "_MIN_VALIDATION", 20)  # no folds within folds
+    monkeypatch.setattr(heads, "_TOLERANCE", 1e-3)
     monkeypatch.setattr(heads, "_MIN_EPOCHS", 1)
     monkeypatch.setattr(heads, "_MIN_STEPS", 4)
     with machine_off() as machine:
