@@ -40,7 +40,7 @@ lint: setup
 	$(BIN)/ruff check .
 
 types: setup
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers auto
 
 imports: setup
 	$(BIN)/lint-imports
