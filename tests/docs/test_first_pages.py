@@ -6,6 +6,7 @@ The links of the site are checked when it is built (`scripts/docs/links.py`).
 from pathlib import Path
 
 import pytest
+from blocks import read_blocks
 from links import broken_file_links
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +24,20 @@ def test_a_broken_link_is_found(tmp_path):
     links = "[a](page.md#what-it-is) [b](#gone) [c](gone.md) [d](https://example.org/x)"
     page.write_text(f"# What it is\n{links}\n```\n[e](in-code.md)\n```\n", encoding="utf-8")
     assert broken_file_links(page) == ["#gone", "gone.md"]
+
+
+def test_the_first_commands_of_the_readme_are_run_on_the_page_that_begins():
+    """`make docs-check` runs that page."""
+    shown = (line for block in blocks_of("README.md", "sh") for line in block.text.splitlines())
+    commands = [line.partition("#")[0].strip() for line in shown if line.startswith("onsight ")]
+    blocks = blocks_of("docs/start.md", "console")
+    assert len(commands) == 4
+    assert set(commands) <= {command for block in blocks for _, command, _ in block.commands}
+
+
+def blocks_of(page, language):
+    blocks = read_blocks((ROOT / page).read_text(encoding="utf-8"))
+    return [block for block in blocks if block.language == language]
 
 
 def test_the_readme_is_one_page():
