@@ -21,11 +21,12 @@ import onsight
 from bars import make_bars
 from onsight import installation
 from onsight.data import split
+from onsight.data.duplicates import near
 from onsight.models.file import load_model_file, save_model
 from onsight.report import page
 from onsight.report.console import SilentReporter
 from onsight.report.gallery import MistakesHeat
-from onsight.training import open_data, save_run
+from onsight.training import save_run
 from onsight.tune import candidates, folds
 
 TESTS = Path(__file__).parent
@@ -51,17 +52,19 @@ def versions_read_once():
 
 @pytest.fixture(scope="session", autouse=True)
 def near_duplicates_found_once():
-    """Compare the same images once: each run does, for longer than a small network is trained."""
-    find, found = open_data.sample_near_duplicates, {}
+    """Compare the same images once, whatever the cache: it takes longer than a small training."""
+    find, found = near._find, {}
 
-    def sample_near_duplicates(pack, max_images):
-        key = pack.digests.tobytes(), repr(pack.format), pack.pixels.shape, max_images
+    def find_once(pack, distinct, views, progress):
+        if views != [near.WHOLE]:  # that of training
+            return find(pack, distinct, views, progress)
+        key = pack.digests.tobytes(), repr(pack.format), distinct.tobytes()
         if key not in found:
-            found[key] = find(pack, max_images)
+            found[key] = find(pack, distinct, views, progress)
         return found[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_data, "sample_near_duplicates", sample_near_duplicates)
+        patch.setattr(near, "_find", find_once)
         yield
 
 

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ def open_data(layout: Layout, module: nn.Module | None, job: Job) -> OpenedData:
     )
     split = dataset.units.basis
     if not job.deadline.is_set and job.world.is_main:
-        copies = find_copies(dataset)
+        copies = find_copies(dataset, find_cache_folder(config.cache_folder))
         if hint := describe_copies(copies, dataset, layout.source.name):
             job.reporter.warn(hint)
         split = explain_split(split, copies, dataset)
@@ -244,14 +245,13 @@ class Copies:
     compared: NDArray[np.int64]
 
 
-def find_copies(dataset: Dataset) -> Copies:
+def find_copies(dataset: Dataset, cache_folder: Path | None) -> Copies:
     """Find identical images, and near-duplicates among up to 10,000 distinct images."""
     pack = dataset.pack
     _, distinct = group_identical(pack.digests)
-    pairs = []
+    near_duplicates = []
     if not dataset.units.includes_near_duplicates:
-        pairs = sample_near_duplicates(pack, _MAX_COMPARED)
-    near_duplicates = [(pair.first, pair.second) for pair in pairs]
+        near_duplicates = sample_near_duplicates(pack, _MAX_COMPARED, cache_folder)
     return Copies(len(pack) - len(distinct), near_duplicates, distinct[:_MAX_COMPARED])
 
 

@@ -1,5 +1,6 @@
 """Near-duplicates: the same image resized, encoded again, slightly cropped or mirrored."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -35,10 +36,32 @@ def find_near_duplicates(
     return _find(pack, distinct, [WHOLE, MIRRORED, *cropped_views()], progress)
 
 
-def sample_near_duplicates(pack: Pack, max_images: int) -> list[NearDuplicate]:
-    """Find pairs among the first distinct images, without cropped and mirrored copies."""
+def sample_near_duplicates(
+    pack: Pack, max_images: int, cache_folder: Path | None
+) -> list[tuple[int, int]]:
+    """Find pairs of image numbers among the first distinct images; cropped or mirrored ones aside.
+
+    The pairs are cached for later runs on the same images.
+    """
     _, distinct = group_identical(pack.digests)
-    return _find(pack, distinct[:max_images], [WHOLE], lambda done: None)
+    sample = distinct[:max_images]
+
+    def parse(content: object) -> list[tuple[int, int]]:
+        rows = np.array(content, np.int64).reshape(-1, 2)
+        if rows.size and rows.min() < 0:
+            raise ValueError("rows that the sample does not have")
+        return [(first, second) for first, second in sample[rows].tolist()]
+
+    key = [repr(pack.format), hashlib.sha256(pack.digests[sample].tobytes()).hexdigest()]
+    path = _cache_path(cache_folder, key) if cache_folder else None
+    if path and (cached := read_cached_json(path, parse)) is not None:
+        return cached
+    found = _find(pack, sample, [WHOLE], lambda done: None)
+    pairs = [(pair.first, pair.second) for pair in found]
+    if path:
+        # Rows of the sample, as further copies would change the numbers of images.
+        write_cached_json(path, np.searchsorted(sample, pairs).tolist())
+    return pairs
 
 
 def cache_near_duplicates(
@@ -48,7 +71,7 @@ def cache_near_duplicates(
     if cache_folder is None:
         return
     rows = [[int(pack.sources[pair.first]), int(pack.sources[pair.second])] for pair in pairs]
-    write_cached_json(_cache_path(cache_folder, source), rows)
+    write_cached_json(_cache_path(cache_folder, _source_key(source)), rows)
 
 
 def read_cached_duplicates(
@@ -68,7 +91,7 @@ def read_cached_duplicates(
             (first, second) for first, second in numbers[rows].tolist() if min(first, second) >= 0
         ]
 
-    return read_cached_json(_cache_path(cache_folder, source), parse)
+    return read_cached_json(_cache_path(cache_folder, _source_key(source)), parse)
 
 
 def connected_groups(count: int, pairs: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
@@ -117,6 +140,9 @@ def _find(
     return sorted(pair for pair in pairs if groups.join(pair.first, pair.second))
 
 
-def _cache_path(cache_folder: Path, source: Source) -> Path:
-    key = [decode.VERSION, source.kind, str(source.root), source.fingerprint]
-    return cached_json_path(cache_folder, "duplicates", _CACHE_VERSION, key)
+def _source_key(source: Source) -> list[str]:
+    return [source.kind, str(source.root), source.fingerprint]
+
+
+def _cache_path(cache_folder: Path, key: list[str]) -> Path:
+    return cached_json_path(cache_folder, "duplicates", _CACHE_VERSION, [decode.VERSION, *key])
