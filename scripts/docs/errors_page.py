@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from commands_page import escape
@@ -140,7 +141,7 @@ def _error_names() -> set[str]:
     names = {name.rpartition(".")[2] for name in error_classes()} | _BASES
     for root in SOURCES:
         for path in root.rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in ast.walk(_parse(path)):
                 if isinstance(node, ast.ClassDef):
                     bases = {getattr(base, "id", "") for base in node.bases}
                     names |= {node.name} if bases & names else set()
@@ -157,8 +158,12 @@ def _calls(path: Path) -> Iterator[Call]:
             inner = child if isinstance(child, ast.FunctionDef) else scope
             yield from walk(child, inner)
 
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    yield from walk(tree, tree)
+    yield from walk(_parse(path), _parse(path))
+
+
+@cache
+def _parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _area(path: Path) -> str:
