@@ -39,9 +39,9 @@ def find_near_duplicates(
 def sample_near_duplicates(
     pack: Pack, max_images: int, cache_folder: Path | None
 ) -> list[tuple[int, int]]:
-    """Find pairs of image numbers among the first distinct images; cropped or mirrored ones aside.
+    """Find pairs of the first distinct images, without cropped and mirrored copies.
 
-    The pairs are cached for later runs on the same images.
+    The pairs, of image numbers, are cached for later runs on the same images.
     """
     _, distinct = group_identical(pack.digests)
     sample = distinct[:max_images]
