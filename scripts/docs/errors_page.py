@@ -158,7 +158,8 @@ def _calls(path: Path) -> Iterator[Call]:
             inner = child if isinstance(child, ast.FunctionDef) else scope
             yield from walk(child, inner)
 
-    yield from walk(_parse(path), _parse(path))
+    tree = _parse(path)
+    yield from walk(tree, tree)
 
 
 @cache

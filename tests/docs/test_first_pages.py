@@ -26,7 +26,7 @@ def test_a_broken_link_is_found(tmp_path):
     assert broken_file_links(page) == ["#gone", "gone.md"]
 
 
-def test_the_first_commands_of_the_readme_are_run_on_the_page_that_begins():
+def test_the_commands_of_the_readme_are_run_on_the_start_page():
     """`make docs-check` runs that page."""
     shown = (line for block in blocks_of("README.md", "sh") for line in block.text.splitlines())
     commands = [line.partition("#")[0].strip() for line in shown if line.startswith("onsight ")]

@@ -249,10 +249,10 @@ def find_copies(dataset: Dataset, cache_folder: Path | None) -> Copies:
     """Find identical images, and near-duplicates among up to 10,000 distinct images."""
     pack = dataset.pack
     _, distinct = group_identical(pack.digests)
-    near_duplicates = []
+    compared, near_duplicates = distinct[:_MAX_COMPARED], []
     if not dataset.units.includes_near_duplicates:
-        near_duplicates = sample_near_duplicates(pack, _MAX_COMPARED, cache_folder)
-    return Copies(len(pack) - len(distinct), near_duplicates, distinct[:_MAX_COMPARED])
+        near_duplicates = sample_near_duplicates(pack, compared, cache_folder)
+    return Copies(len(pack) - len(distinct), near_duplicates, compared)
 
 
 def describe_copies(copies: Copies, dataset: Dataset, data: str) -> str:

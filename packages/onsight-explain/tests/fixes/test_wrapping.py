@@ -79,5 +79,5 @@ def test_what_is_left_to_do_is_a_comment_of_short_lines(script, traced):
     )
     assert lines[4].startswith("        # ")
     assert max(map(len, lines)) <= 100
-    assert [one.left for one in found.lines] == ["it cannot be changed automatically"]
+    assert [line.left for line in found.lines] == ["it cannot be changed automatically"]
     assert not found.is_changed

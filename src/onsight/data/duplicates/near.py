@@ -37,14 +37,20 @@ def find_near_duplicates(
 
 
 def sample_near_duplicates(
-    pack: Pack, max_images: int, cache_folder: Path | None
+    pack: Pack, sample: NDArray[np.int64], cache_folder: Path | None
 ) -> list[tuple[int, int]]:
-    """Find pairs of the first distinct images, without cropped and mirrored copies.
+    """Find pairs among some distinct images, without cropped and mirrored copies.
 
-    The pairs, of image numbers, are cached for later runs on the same images.
+    The pairs are cached for later runs on the same images.
+
+    Args:
+        pack: The images.
+        sample: The numbers (n,) of the images to compare, in ascending order.
+        cache_folder: The cache, if any.
+
+    Returns:
+        Pairs of image numbers.
     """
-    _, distinct = group_identical(pack.digests)
-    sample = distinct[:max_images]
 
     def parse(content: object) -> list[tuple[int, int]]:
         rows = np.array(content, np.int64).reshape(-1, 2)
